@@ -1,0 +1,187 @@
+//! What goes wrong, by plan: rules that are asked at the edge of every service, before and after the effect.
+
+use crate::calls::Calls;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// What a faulty call meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The service refuses with its own throttling answer (AWS: `Throttling`, HTTP 400; Kubernetes: 429 with
+    /// `Retry-After: 1` and no budget's cause), without effect.
+    Throttle,
+    /// An HTTP status with the service's error body (500, 503, 403 …), without effect.
+    Status(u16),
+    /// The call has no effect and is never answered.
+    Hang,
+    /// The connection breaks before the call has an effect.
+    Disconnect,
+    /// The call has its effect, and the connection breaks before the answer.
+    LostResponse,
+    /// The call has its effect, and is answered only after this long.
+    Slow(Duration),
+    /// The client's own future panics while it waits for the answer; without effect. Shows what a bug would do.
+    Panic,
+    /// A watch ends cleanly right after it began. Other calls are not touched.
+    CloseWatch,
+    /// A watch is told that its resourceVersion is too old (410 Gone). Other calls are not touched.
+    ExpireWatch,
+}
+
+/// Which calls meet a fault, and how often.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    operation: String,
+    subject: Option<String>,
+    fault: Fault,
+    skip: u32,
+    times: u32,
+    chance: f64,
+}
+
+impl Rule {
+    /// Every call of `operation` (as in [`crate::calls::Call::operation`]; `*` for all) meets `fault`.
+    #[must_use]
+    pub fn on(operation: impl Into<String>, fault: Fault) -> Self {
+        Self { operation: operation.into(), subject: None, fault, skip: 0, times: u32::MAX, chance: 1.0 }
+    }
+
+    /// Only calls with this subject.
+    #[must_use]
+    pub fn subject(mut self, subject: impl Into<String>) -> Self {
+        self.subject = Some(subject.into());
+        self
+    }
+
+    /// Not the first `n` of them.
+    #[must_use]
+    pub fn after(mut self, n: u32) -> Self {
+        self.skip = n;
+        self
+    }
+
+    /// At most `n` of them.
+    #[must_use]
+    pub fn times(mut self, n: u32) -> Self {
+        self.times = n;
+        self
+    }
+
+    /// Each with this probability, drawn from the plan's seed.
+    #[must_use]
+    pub fn chance(mut self, probability: f64) -> Self {
+        self.chance = probability;
+        self
+    }
+}
+
+/// The plan: rules in force, asked in order; the first that applies wins.
+#[derive(Clone, Debug)]
+pub struct Faults(Arc<Mutex<Plan>>);
+
+#[derive(Debug)]
+struct Plan {
+    rng: fastrand::Rng,
+    rules: Vec<Rule>,
+}
+
+impl Faults {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Plan { rng: fastrand::Rng::with_seed(seed), rules: Vec::new() })))
+    }
+
+    /// Adds a rule.
+    pub fn add(&self, rule: Rule) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.push(rule);
+    }
+
+    /// Takes all rules away: everything works again.
+    pub fn clear(&self) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.clear();
+    }
+
+    fn draw(&self, operation: &str, subject: &str) -> Option<Fault> {
+        let mut plan = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Plan { rng, rules } = &mut *plan;
+        for rule in rules {
+            let named = rule.operation == "*" || rule.operation == operation;
+            let about = rule.subject.as_deref().is_none_or(|wanted| wanted == subject);
+            if !named || !about || rule.times == 0 {
+                continue;
+            }
+            if rule.skip > 0 {
+                rule.skip -= 1;
+                continue;
+            }
+            if rule.chance < 1.0 && rng.f64() >= rule.chance {
+                continue;
+            }
+            rule.times = rule.times.saturating_sub(1);
+            return Some(rule.fault);
+        }
+        None
+    }
+}
+
+/// The connection broke: what a client sees as a transport error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disconnected;
+
+impl std::fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the simulated connection broke")
+    }
+}
+
+impl std::error::Error for Disconnected {}
+
+/// Where every call enters: it is recorded, meets its fault, and only then reaches the service.
+#[derive(Clone, Debug)]
+pub struct Edge {
+    calls: Calls,
+    faults: Faults,
+}
+
+impl Edge {
+    pub(crate) fn new(calls: Calls, faults: Faults) -> Self {
+        Self { calls, faults }
+    }
+
+    /// Passes one call through the plan.
+    ///
+    /// `refuse` builds the service's own error answer for a [`Fault`] that needs one ([`Fault::Throttle`],
+    /// [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
+    /// then goes on). `serve` has the effect and answers.
+    pub(crate) async fn pass<B>(
+        &self,
+        service: &'static str,
+        operation: &str,
+        subject: &str,
+        refuse: impl FnOnce(Fault) -> Option<http::Response<B>>,
+        serve: impl Future<Output = http::Response<B>>,
+    ) -> Result<http::Response<B>, Disconnected> {
+        let index = self.calls.arrived(service, operation, subject);
+        let fault = self.faults.draw(operation, subject);
+        let response = match fault {
+            Some(Fault::Hang) => std::future::pending().await,
+            Some(Fault::Disconnect) => return Err(Disconnected),
+            Some(Fault::Panic) => panic!("planned: {service} {operation} {subject}"),
+            Some(Fault::LostResponse) => {
+                serve.await;
+                return Err(Disconnected);
+            }
+            Some(Fault::Slow(by)) => {
+                let response = serve.await;
+                tokio::time::sleep(by).await;
+                response
+            }
+            Some(refused) => match refuse(refused) {
+                Some(response) => response,
+                None => serve.await,
+            },
+            None => serve.await,
+        };
+        self.calls.answered(index, response.status().as_u16());
+        Ok(response)
+    }
+}

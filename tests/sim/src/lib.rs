@@ -1,0 +1,52 @@
+//! Simulated AWS and Kubernetes, as services under the real SDK clients.
+//!
+//! ```text
+//!            real aws-sdk clients ─▶ HttpConnector ─┐             ┌─▶ aws/  sqs · autoscaling · ec2
+//!                                                    ├─▶ fault ─▶──┤
+//!            real kube client ────▶ tower Service ──┘     │       └─▶ kube/ nodes · pods · budgets · watches
+//!                                                          └─▶ calls: every call, for tests to count
+//! ```
+//!
+//! Nothing here restates an interface of Ebbtide's: the wire is faked, not the clients. All waiting is on tokio's
+//! clock, so that under a paused clock 48 hours pass in milliseconds; bound to loopback ports ([`loopback`]) the same
+//! services run in real time.
+
+pub mod aws;
+pub mod calls;
+pub mod clock;
+pub mod fault;
+pub mod kube;
+pub mod loopback;
+
+/// One simulated region and one simulated cluster, with one clock, one fault plan and one record of calls.
+#[derive(Clone, Debug)]
+pub struct World {
+    /// Wall time of the simulation.
+    pub clock: clock::Clock,
+    /// What is to go wrong; empty at first.
+    pub faults: fault::Faults,
+    /// Every call that arrived, in order.
+    pub calls: calls::Calls,
+    /// SQS, Auto Scaling and EC2.
+    pub aws: aws::Aws,
+    /// The API server, with a kubelet and a disruption controller behind it.
+    pub kube: kube::Kube,
+}
+
+impl World {
+    /// A new, empty world. `seed` decides all that is left to chance, in the services and in the fault plan.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let clock = clock::Clock::new();
+        let calls = calls::Calls::new(clock);
+        let faults = fault::Faults::new(seed);
+        let edge = fault::Edge::new(calls.clone(), faults.clone());
+        Self {
+            clock,
+            aws: aws::Aws::new(clock, edge.clone(), seed),
+            kube: kube::Kube::new(clock, edge, seed),
+            faults,
+            calls,
+        }
+    }
+}
