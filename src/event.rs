@@ -6,6 +6,10 @@ mod autoscaling;
 mod ec2;
 mod envelope;
 mod health;
+mod wire;
+
+#[cfg(test)]
+mod tests;
 
 use jiff::Timestamp;
 use std::fmt;

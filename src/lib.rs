@@ -1,1 +1,45 @@
+//! Ebbtide drains Kubernetes nodes before AWS takes them away.
+//!
+//! A message's journey, left to right; the modules below come in its order:
+//!
+//! ```text
+//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ ack ─▶ SQS delete | release
+//!           │               pure               index + owner   pre_drain                  ▲
+//!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
+//!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
+//!                                                              │          shared          │
+//!                                                              └ post_drain | early_exit ─┘
+//!         every stage emits facts ─▶ fact ─▶ log · metrics
+//! ```
+//!
+//! Imports follow the picture and never go back. [`task`] is the one place that spawns, [`gate`] the one gate for outgoing calls,
+//! [`batch`] what makes many of them few, [`clock`] the one clock. The rules that make it correct, and where building showed a better
+//! way than planned, are in `docs/design.md`.
 
+// The way in.
+pub mod cli;
+pub mod service;
+pub mod settings;
+
+// A message's journey.
+pub mod queue;
+
+pub mod event;
+
+pub mod node;
+
+pub mod interruption;
+
+pub mod drain;
+
+pub mod ack;
+
+// What all of it stands on.
+pub mod admin;
+pub mod batch;
+pub mod clock;
+pub mod connect;
+pub mod fact;
+pub mod gate;
+pub mod signals;
+pub mod task;

@@ -1,1 +1,79 @@
-fn main() {}
+//! Parse, build, run, exit code; nothing else.
+
+use clap::Parser;
+use ebbtide::cli::{Cli, Command, LogFormat};
+use ebbtide::clock::Clock;
+use ebbtide::fact::log::Log;
+use ebbtide::fact::metrics::Metrics;
+use ebbtide::fact::{Facts, Subscriber};
+use ebbtide::service::{Exit, Service, Shutdown};
+use ebbtide::settings::Settings;
+use ebbtide::{connect, signals};
+use std::process::ExitCode;
+use std::sync::Arc;
+use tracing_appender::non_blocking::WorkerGuard;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+fn main() -> ExitCode {
+    let Command::Run(flags) = Cli::parse().command;
+    let filter = match flags.log.parse::<Targets>() {
+        Ok(filter) => filter,
+        Err(error) => return refuse(2, &format!("--log: \"{}\" is no filter: {error}; write info, or info,ebbtide=debug", flags.log)),
+    };
+    let format = flags.log_format;
+    let settings = match Settings::from_flags(flags) {
+        Ok(settings) => settings,
+        Err(problems) => return refuse(2, &problems.to_string()),
+    };
+    let _log = start_log(format, filter);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return refuse(1, &format!("the system gives no threads: {error}")),
+    };
+    runtime.block_on(run(settings))
+}
+
+async fn run(settings: Settings) -> ExitCode {
+    let clock = Clock::system();
+    let clients = match connect::clients(clock).await {
+        Ok(clients) => clients,
+        Err(error) => return refuse(1, &error.to_string()),
+    };
+    let metrics = Arc::new(Metrics::new());
+    let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+    let shutdown = Shutdown::default();
+    let _signals = match signals::listen(shutdown.clone()) {
+        Ok(signals) => signals,
+        Err(error) => return refuse(1, &format!("can't listen for signals: {error}")),
+    };
+    match Service::start(settings, clients, clock, (facts, metrics), shutdown).await {
+        Ok(service) => match service.run().await {
+            Exit::Clean => ExitCode::SUCCESS,
+            Exit::Aborted => ExitCode::from(3),
+        },
+        Err(error) => refuse(1, &error.to_string()),
+    }
+}
+
+/// One line each for a person, on standard error, and an exit code for the system.
+fn refuse(code: u8, problems: &str) -> ExitCode {
+    for problem in problems.lines() {
+        eprintln!("ebbtide: {problem}");
+    }
+    ExitCode::from(code)
+}
+
+/// Log lines go through a bounded buffer that drops, with a count, rather than let a full pipe hold a drain up.
+fn start_log(format: LogFormat, filter: Targets) -> WorkerGuard {
+    let (writer, guard) = tracing_appender::non_blocking(std::io::stdout());
+    let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+    guard
+}

@@ -1,0 +1,204 @@
+//! What becomes of a message: joins its notices, keeps its lease meanwhile, and consumes its receipt.
+//!
+//! A message is deleted only when each of its notices has ended. Whatever else happens (shutdown, a lost lease, the end of the time
+//! that SQS allows, a panic), is one path: its interruptions are left, which stops what nobody else holds, and it is released.
+
+use crate::event::{self, Identity, Notice, Parsed};
+use crate::fact::{About, Fact, Facts};
+use crate::interruption::{Interrupter, Outcome, Pace, Seat, Slots};
+use crate::queue::{LeaseEnd, Message, Queue, VISIBILITY};
+use crate::task::Died;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// After a panic the message rests for so long, or the next receiver would panic at once, until the dead-letter queue has it.
+const AFTER_CRASH: Duration = Duration::from_secs(10);
+
+/// How much of an unreadable message is logged.
+const EXCERPT: usize = 200;
+
+/// What becomes of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All its notices have ended.
+    Delete,
+    /// Somebody else goes on, after so long.
+    Release(Duration),
+}
+
+/// The verdict on a message, from how its notices ended.
+pub fn verdict(ends: impl IntoIterator<Item = Result<Outcome, Died>>) -> Verdict {
+    ends.into_iter().fold(Verdict::Delete, |verdict, end| match (verdict, end) {
+        (_, Err(_) | Ok(Outcome::Crashed)) => Verdict::Release(AFTER_CRASH),
+        (Verdict::Delete, Ok(Outcome::HandedOver)) => Verdict::Release(Duration::ZERO),
+        (verdict, Ok(_)) => verdict,
+    })
+}
+
+/// The interruptions that run, one for each identity.
+pub type Interruptions = Slots<Identity, Pace, Outcome>;
+
+/// Takes messages to their end.
+pub struct Deliverer {
+    /// Where messages came from.
+    pub queue: Queue,
+    /// Where their notices go.
+    pub interruptions: Interruptions,
+    /// What acts on notices.
+    pub interrupter: Arc<Interrupter>,
+    /// Where facts go.
+    pub facts: Facts,
+}
+
+/// Why the work on a message ended.
+enum End {
+    Verdict(Verdict),
+    Lease(LeaseEnd),
+    Shutdown,
+}
+
+impl Deliverer {
+    /// Takes one message to its end: deleted, released, or left to become visible by itself.
+    pub async fn deliver(&self, mut message: Message, stop: CancellationToken) {
+        if stop.is_cancelled() {
+            return self.release(message, Duration::ZERO, "shutdown").await;
+        }
+        let notices = match event::parse(&message.body) {
+            Parsed::Notices(notices) => notices,
+            Parsed::Ignored(why) => {
+                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why.as_str() });
+                return self.delete(message).await;
+            }
+            Parsed::Malformed(error) => {
+                self.facts.emit(&Fact::MessageMalformed {
+                    message: &message.id,
+                    reason: error.reason.as_str(),
+                    error: &error,
+                    excerpt: &excerpt(&message.body),
+                });
+                return self.delete(message).await;
+            }
+        };
+        let seats: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
+        let visibility = watch::Sender::new(VISIBILITY);
+        let pace = visibility.subscribe();
+        let end = tokio::select! {
+            biased;
+            () = stop.cancelled() => End::Shutdown,
+            verdict = all_ended(&seats, &visibility) => End::Verdict(verdict),
+            end = message.lease.kept(&self.queue, pace) => End::Lease(end),
+        };
+        // Before the message goes: what nobody else holds has stopped, heartbeats with it, when the next receiver begins.
+        futures_util::future::join_all(seats.into_iter().map(Seat::leave)).await;
+        match end {
+            End::Verdict(Verdict::Delete) => self.delete(message).await,
+            End::Verdict(Verdict::Release(after)) => self.release(message, after, "handed over").await,
+            End::Shutdown => self.release(message, Duration::ZERO, "shutdown").await,
+            End::Lease(end) => {
+                self.facts.emit(&Fact::LeaseEnded { message: &message.id, why: end.as_str() });
+                if end == LeaseEnd::TooOld {
+                    self.release(message, Duration::ZERO, end.as_str()).await;
+                }
+            }
+        }
+    }
+
+    fn join(&self, notice: Notice, message: &Arc<str>) -> Seat<Identity, Pace, Outcome> {
+        let notice = Arc::new(notice);
+        let (seat, joined) = self.interruptions.join(
+            notice.identity.clone(),
+            || watch::Sender::new(VISIBILITY),
+            |pace, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), pace, stop),
+        );
+        if joined {
+            let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
+            self.facts.emit(&Fact::NoticeJoined { about: About { kind, instance, node: None, message } });
+        }
+        seat
+    }
+
+    async fn delete(&self, message: Message) {
+        let id = Arc::clone(&message.id);
+        match self.queue.delete(message).await {
+            Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
+            Err(error) => {
+                self.facts.emit(&Fact::MessageLeft { message: &id, category: error.category.as_str(), error: &error });
+            }
+        }
+    }
+
+    async fn release(&self, message: Message, after: Duration, why: &'static str) {
+        let id = Arc::clone(&message.id);
+        match self.queue.release(message, after).await {
+            Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
+            Err(error) => {
+                self.facts.emit(&Fact::MessageLeft { message: &id, category: error.category.as_str(), error: &error });
+            }
+        }
+    }
+}
+
+/// Waits until every notice has ended; meanwhile the shortest visibility that any of them wants is passed on.
+async fn all_ended(seats: &[Seat<Identity, Pace, Outcome>], visibility: &watch::Sender<Duration>) -> Verdict {
+    let ends = seats.iter().map(|seat| async move {
+        let mut pace = seat.shared().subscribe();
+        let ended = seat.ended();
+        tokio::pin!(ended);
+        loop {
+            let wanted = *pace.borrow_and_update();
+            visibility.send_if_modified(|current| {
+                let shorter = wanted < *current;
+                *current = wanted.min(*current);
+                shorter
+            });
+            tokio::select! {
+                biased;
+                end = &mut ended => return end,
+                Ok(()) = pace.changed() => {}
+            }
+        }
+    });
+    let ends: FuturesUnordered<_> = ends.collect();
+    verdict(ends.collect::<Vec<_>>().await)
+}
+
+/// The beginning of a body, on one line.
+fn excerpt(body: &str) -> String {
+    let mut excerpt: String = body.chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if body.chars().nth(EXCERPT).is_some() {
+        excerpt.push('…');
+    }
+    excerpt
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_deleted_only_when_all_its_notices_have_ended() {
+        use Outcome::{Blocked, Crashed, Drained, Failed, HandedOver, NotOurs};
+        let table: [(&[Result<Outcome, Died>], Verdict); 7] = [
+            (&[Ok(Drained)], Verdict::Delete),
+            (&[Ok(Drained), Ok(NotOurs)], Verdict::Delete),
+            (&[Ok(Blocked), Ok(Failed)], Verdict::Delete),
+            (&[Ok(Drained), Ok(HandedOver)], Verdict::Release(Duration::ZERO)),
+            (&[Ok(HandedOver), Ok(Drained)], Verdict::Release(Duration::ZERO)),
+            (&[Ok(HandedOver), Ok(Crashed), Ok(Drained)], Verdict::Release(AFTER_CRASH)),
+            (&[Err(Died::Panicked), Ok(HandedOver)], Verdict::Release(AFTER_CRASH)),
+        ];
+        for (ends, expected) in table {
+            assert_eq!(verdict(ends.iter().copied()), expected, "{ends:?}");
+        }
+    }
+
+    #[test]
+    fn an_excerpt_is_bounded_and_on_one_line() {
+        assert_eq!(excerpt("a\nb\u{0}c"), "a b c");
+        assert_eq!(excerpt(&"ü".repeat(500)).chars().count(), EXCERPT + 1);
+    }
+}

@@ -1,0 +1,78 @@
+//! Clients as their own tools would make them: AWS from its environment, Kubernetes from KUBECONFIG or the pod's service account.
+//!
+//! Retries of the SDKs are off: there is one layer of them, ours, which sees the deadline. All clients of AWS share one HTTP client.
+
+use crate::clock::Clock;
+use crate::service::Clients;
+use aws_config::retry::RetryConfig;
+use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
+use aws_config::{BehaviorVersion, SdkConfig};
+use aws_smithy_async::rt::sleep::TokioSleep;
+use aws_smithy_http_client::tls;
+use std::time::Duration;
+
+/// A connection is made within this, or another one is tried.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// A watch is told something every minute, if only a bookmark; one that is silent for longer is dead.
+const WATCH_SILENCE: Duration = Duration::from_secs(100);
+
+/// Why there are no clients.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// AWS's region is not known.
+    #[error("AWS's region is not known; set AWS_REGION to the queue's region")]
+    NoRegion,
+    /// There is no way to the API server.
+    #[error("no way to the API server: {0}; set KUBECONFIG, or run in a pod with a service account")]
+    NoCluster(#[source] kube::config::InferConfigError),
+    /// The way to the API server is of no use.
+    #[error("the settings for the API server can't be used: {0}; check KUBECONFIG, or the pod's service account")]
+    BadCluster(#[source] kube::Error),
+}
+
+/// Makes all clients. Nothing is called yet.
+///
+/// # Errors
+/// When the environment does not say where AWS or the API server are.
+pub async fn clients(clock: Clock) -> Result<Clients, ConnectError> {
+    let http = aws_smithy_http_client::Builder::new()
+        .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
+        .build_https();
+    let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http).time_source(clock).load().await;
+    if config.region().is_none() {
+        return Err(ConnectError::NoRegion);
+    }
+    let (kube, watches) = kube_clients().await?;
+    Ok(aws_clients(&config, kube, watches))
+}
+
+/// AWS's clients with our ways of retrying and waiting, whatever `config` says of them.
+#[must_use]
+pub fn aws_clients(config: &SdkConfig, kube: kube::Client, watches: kube::Client) -> Clients {
+    let config = config
+        .to_builder()
+        .retry_config(RetryConfig::disabled())
+        // Answers are small, and every call has a timeout of its own.
+        .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
+        .sleep_impl(TokioSleep::new())
+        .build();
+    Clients {
+        sqs: aws_sdk_sqs::Client::new(&config),
+        autoscaling: aws_sdk_autoscaling::Client::new(&config),
+        ec2: aws_sdk_ec2::Client::new(&config),
+        kube,
+        watches,
+    }
+}
+
+/// Two clients for the API server: one for calls, and one for watches, with connections of their own.
+async fn kube_clients() -> Result<(kube::Client, kube::Client), ConnectError> {
+    let mut calls = kube::Config::infer().await.map_err(ConnectError::NoCluster)?;
+    calls.default_retry = false;
+    calls.connect_timeout = Some(CONNECT);
+    let mut watches = calls.clone();
+    watches.read_timeout = Some(WATCH_SILENCE);
+    let client = |config| kube::Client::try_from(config).map_err(ConnectError::BadCluster);
+    Ok((client(calls)?, client(watches)?))
+}

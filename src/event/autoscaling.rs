@@ -1,0 +1,124 @@
+//! Lifecycle actions: an Auto Scaling group launches or terminates an instance, and waits for a hook.
+//!
+//! The same fields come in an EventBridge event's `detail` and as a bare message. Both lead to the same identity, so that
+//! a group which tells of an action in both ways has it worked on once.
+
+use super::wire::{At, Head, Text, detail, quote, root};
+use super::{Detail, Hook, Identity, Malformed, Notice, Parsed};
+use jiff::Timestamp;
+use serde::Deserialize;
+
+const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
+const LAUNCHING: &str = "autoscaling:EC2_INSTANCE_LAUNCHING";
+
+/// A lifecycle action as it is sent.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "PascalCase")]
+struct Action<'a> {
+    #[serde(borrow)]
+    lifecycle_transition: Text<'a>,
+    #[serde(borrow)]
+    lifecycle_action_token: Text<'a>,
+    #[serde(borrow)]
+    lifecycle_hook_name: Text<'a>,
+    #[serde(borrow)]
+    auto_scaling_group_name: Text<'a>,
+    #[serde(borrow, rename = "EC2InstanceId")]
+    instance: Text<'a>,
+    #[serde(borrow)]
+    origin: Text<'a>,
+    #[serde(borrow)]
+    destination: Text<'a>,
+    /// In bare messages only; an event has its time outside.
+    #[serde(borrow)]
+    time: Text<'a>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Transition {
+    Terminating,
+    Launching,
+}
+
+/// `EC2 Instance-terminate Lifecycle Action`.
+pub(super) fn terminate(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    event(body, head, Transition::Terminating)
+}
+
+/// `EC2 Instance-launch Lifecycle Action`.
+pub(super) fn launch(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    event(body, head, Transition::Launching)
+}
+
+/// A lifecycle message without an event around it; `direct` when it came straight from the hook.
+pub(super) fn bare(body: &str, direct: bool) -> Result<Parsed, Malformed> {
+    let action: Action<'_> = root(body)?;
+    let transition = action.transition("")?;
+    let at = action.time.time(At("", "Time"))?;
+    action.notice("", transition, at, direct)
+}
+
+fn event(body: &str, head: &Head<'_>, announced: Transition) -> Result<Parsed, Malformed> {
+    let action: Action<'_> = detail(body)?;
+    let transition = action.transition("detail.")?;
+    if transition != announced {
+        // To complete a launch as a termination, or the reverse, is worse than to do nothing.
+        return Err(At("detail.", "LifecycleTransition").bad("contradicts the detail-type"));
+    }
+    action.notice("detail.", transition, head.at, false)
+}
+
+impl Action<'_> {
+    fn transition(&self, within: &'static str) -> Result<Transition, Malformed> {
+        let at = At(within, "LifecycleTransition");
+        match self.lifecycle_transition.text(at)? {
+            TERMINATING => Ok(Transition::Terminating),
+            LAUNCHING => Ok(Transition::Launching),
+            other => Err(at.bad(format!("{} is not a lifecycle transition", quote(other)))),
+        }
+    }
+
+    fn notice(
+        &self,
+        within: &'static str,
+        transition: Transition,
+        at: Timestamp,
+        direct: bool,
+    ) -> Result<Parsed, Malformed> {
+        let instance = self.instance.instance(At(within, "EC2InstanceId"))?;
+        let hook = Hook {
+            group: self
+                .auto_scaling_group_name
+                .name(At(within, "AutoScalingGroupName"))?
+                .to_owned(),
+            name: self
+                .lifecycle_hook_name
+                .name(At(within, "LifecycleHookName"))?
+                .to_owned(),
+            token: self
+                .lifecycle_action_token
+                .name(At(within, "LifecycleActionToken"))?
+                .to_owned(),
+            // Only groups with a warm pool need say more than `EC2` and `AutoScalingGroup`; older messages say nothing.
+            warm_pool: [&self.origin, &self.destination]
+                .iter()
+                .any(|place| place.get() == Some("WarmPool")),
+            direct,
+        };
+        let identity = Identity::Hook {
+            group: hook.group.clone(),
+            hook: hook.name.clone(),
+            token: hook.token.clone(),
+        };
+        let detail = match transition {
+            Transition::Terminating => Detail::AsgTerminate(hook),
+            Transition::Launching => Detail::AsgLaunch(hook),
+        };
+        Ok(Parsed::Notices(vec![Notice {
+            identity,
+            instance,
+            at,
+            detail,
+        }]))
+    }
+}

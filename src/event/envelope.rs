@@ -1,0 +1,141 @@
+//! What a body is wrapped in, and which parser reads what is inside.
+//!
+//! Three wrappings reach the queue: EventBridge's event, SNS's notification with one of the others as a string in it, and
+//! the bare lifecycle message that a hook sends to the queue itself. SNS with raw delivery adds nothing to see.
+
+use super::wire::{At, Head, Text, quote, root};
+use super::{Ignored, Malformed, Parsed, Reason, autoscaling, ec2, health};
+use serde::Deserialize;
+
+/// The fields that tell the wrappings apart. `version`, `region`, `account` and `resources` are not read: nothing needs
+/// them, and AWS itself documents `resources` as a list in one event and as a string in another.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Envelope<'a> {
+    #[serde(borrow)]
+    source: Text<'a>,
+    #[serde(borrow, rename = "detail-type")]
+    detail_type: Text<'a>,
+    #[serde(borrow)]
+    id: Text<'a>,
+    #[serde(borrow)]
+    time: Text<'a>,
+
+    #[serde(borrow, rename = "Type")]
+    sns_type: Text<'a>,
+    #[serde(borrow, rename = "Message")]
+    message: Text<'a>,
+
+    #[serde(borrow, rename = "LifecycleTransition")]
+    transition: Text<'a>,
+    #[serde(borrow, rename = "LifecycleActionToken")]
+    token: Text<'a>,
+    #[serde(borrow, rename = "LifecycleHookName")]
+    hook: Text<'a>,
+    #[serde(borrow, rename = "Event")]
+    event: Text<'a>,
+}
+
+/// Whether a body came by itself or inside an SNS notification.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wrapped {
+    No,
+    InSns,
+}
+
+type Reader = fn(&str, &Head<'_>) -> Result<Parsed, Malformed>;
+
+/// See [`super::parse`].
+pub(super) fn parse(body: &str) -> Parsed {
+    read(body, Wrapped::No).unwrap_or_else(Parsed::Malformed)
+}
+
+fn read(body: &str, wrapped: Wrapped) -> Result<Parsed, Malformed> {
+    let envelope: Envelope<'_> = root(body)?;
+    // An event always has both of its fields; one alone is a damaged event rather than something unknown.
+    if envelope.source.is_present() || envelope.detail_type.is_present() {
+        event(body, &envelope)
+    } else if envelope.sns_type.is_present() {
+        sns(&envelope, wrapped)
+    // Any field that only a lifecycle message has: the one that is missing is then named.
+    } else if envelope.transition.is_present() || envelope.token.is_present() || envelope.hook.is_present() {
+        // By way of a topic it may have come to the queues of several clusters, so it does not say that it is meant for us.
+        autoscaling::bare(body, wrapped == Wrapped::No)
+    } else if envelope.event.is_present() {
+        notification(envelope.event.text(At("", "Event"))?)
+    } else {
+        Err(unknown(
+            "neither an event, nor a notification, nor a lifecycle message".to_owned(),
+        ))
+    }
+}
+
+/// EventBridge's event.
+fn event(body: &str, envelope: &Envelope<'_>) -> Result<Parsed, Malformed> {
+    let source = envelope.source.text(At("", "source"))?;
+    let detail_type = envelope.detail_type.text(At("", "detail-type"))?;
+    let Some(reader) = reader(source, detail_type) else {
+        return Ok(Parsed::Ignored(Ignored::UnknownType));
+    };
+    reader(
+        body,
+        &Head {
+            id: &envelope.id,
+            at: envelope.time.time(At("", "time"))?,
+        },
+    )
+}
+
+/// The events that Ebbtide acts on.
+fn reader(source: &str, detail_type: &str) -> Option<Reader> {
+    Some(match (source, detail_type) {
+        ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action") => autoscaling::terminate,
+        ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action") => autoscaling::launch,
+        ("aws.ec2", "EC2 Spot Instance Interruption Warning") => ec2::spot,
+        ("aws.ec2", "EC2 Instance Rebalance Recommendation") => ec2::rebalance,
+        ("aws.ec2", "EC2 Instance State-change Notification") => ec2::state_change,
+        (
+            "aws.ec2",
+            "EC2 Capacity Reservation Instance Interruption Warning"
+            // The name that some of AWS's pages still give the same event.
+            | "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+        ) => ec2::capacity_reservation,
+        ("aws.health", "AWS Health Event") => health::event,
+        _ => return None,
+    })
+}
+
+/// SNS's own message. One notification is unwrapped and no more, so that a body can't make us go on and on.
+fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
+    if wrapped == Wrapped::InSns {
+        return Err(unknown("an SNS message inside an SNS notification".to_owned()));
+    }
+    match envelope.sns_type.text(At("", "Type"))? {
+        "Notification" => read(envelope.message.text(At("", "Message"))?, Wrapped::InSns).map_err(in_message),
+        "SubscriptionConfirmation" | "UnsubscribeConfirmation" => Ok(Parsed::Ignored(Ignored::SnsControl)),
+        other => Err(unknown(format!("the type {} is none of SNS's", quote(other)))),
+    }
+}
+
+/// Auto Scaling's notifications that are no lifecycle actions: the test, and news of what has already happened.
+fn notification(event: &str) -> Result<Parsed, Malformed> {
+    match event {
+        "autoscaling:TEST_NOTIFICATION" => Ok(Parsed::Ignored(Ignored::TestNotification)),
+        _ if event.starts_with("autoscaling:") => Ok(Parsed::Ignored(Ignored::UnknownType)),
+        _ => Err(unknown(format!("the event {} is none of Auto Scaling's", quote(event)))),
+    }
+}
+
+fn unknown(what: String) -> Malformed {
+    At("", "body").malformed(Reason::UnknownShape, what)
+}
+
+/// What was found inside an SNS notification was found in its `Message`.
+fn in_message(inner: Malformed) -> Malformed {
+    let at = if inner.at == "body" {
+        "Message".to_owned()
+    } else {
+        format!("Message.{}", inner.at)
+    };
+    Malformed { at, ..inner }
+}

@@ -1,0 +1,101 @@
+//! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many.
+
+use super::wire::{At, Head, List, Object, Text, detail};
+use super::{Detail, Identity, Ignored, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
+use serde::Deserialize;
+use std::collections::HashSet;
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Fields<'a> {
+    #[serde(borrow)]
+    service: Text<'a>,
+    #[serde(borrow)]
+    event_type_category: Text<'a>,
+    #[serde(borrow)]
+    event_type_code: Text<'a>,
+    #[serde(borrow)]
+    event_arn: Text<'a>,
+    #[serde(borrow)]
+    status_code: Text<'a>,
+    #[serde(borrow)]
+    start_time: Text<'a>,
+    #[serde(borrow)]
+    affected_entities: List<Object<Entity<'a>>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Entity<'a> {
+    #[serde(borrow)]
+    entity_value: Text<'a>,
+}
+
+/// `AWS Health Event`.
+pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    let fields: Fields<'_> = detail(body)?;
+    let service = fields.service.text(At("detail.", "service"))?;
+    let category = fields.event_type_category.text(At("detail.", "eventTypeCategory"))?;
+    if service != "EC2" || category != "scheduledChange" {
+        return Ok(Parsed::Ignored(Ignored::NotScheduledChange));
+    }
+    if fields.status_code.get() == Some("closed") {
+        return Ok(Parsed::Ignored(Ignored::Closed));
+    }
+    let instances = fields.instances()?;
+    if instances.is_empty() {
+        return Ok(Parsed::Ignored(Ignored::NotScheduledChange));
+    }
+    let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
+    let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
+    let change = ScheduledChange {
+        code: code.to_owned(),
+        // A change that will come is worth a drain even if we can't read when.
+        start: fields.start_time.time_if_any(),
+        hard: takes_capacity(code),
+    };
+    let notice = |instance: InstanceId| Notice {
+        identity: Identity::Health {
+            arn: arn.to_owned(),
+            instance: instance.clone(),
+        },
+        instance,
+        at: head.at,
+        detail: Detail::ScheduledChange(change.clone()),
+    };
+    Ok(Parsed::Notices(instances.into_iter().map(notice).collect()))
+}
+
+impl Fields<'_> {
+    /// The affected instances, each once, in the event's order. Dedicated hosts, volumes and accounts are entities too.
+    fn instances(&self) -> Result<Vec<InstanceId>, Malformed> {
+        let entities = match &self.affected_entities {
+            List::Is(entities) => entities.as_slice(),
+            // The schema has the list as optional: an event may concern the whole account.
+            List::Missing => &[],
+            List::Other(found) => {
+                return Err(At("detail.", "affectedEntities").bad(format!("{found} where a list is expected")));
+            }
+        };
+        let mut seen = HashSet::new();
+        Ok(entities
+            .iter()
+            .filter_map(|entity| match entity {
+                Object::Is(entity) => entity.entity_value.get().and_then(InstanceId::new),
+                Object::Missing | Object::Other(_) => None,
+            })
+            .filter(|instance| seen.insert(instance.clone()))
+            .collect())
+    }
+}
+
+/// Whether an event of this code takes the instance's capacity away when it begins, so that what is on it dies then.
+///
+/// AWS builds its codes of words: `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`, `AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED`,
+/// `AWS_EC2_INSTANCE_STOP_SCHEDULED`, `AWS_EC2_INSTANCE_TERMINATION_SCHEDULED`, `AWS_EC2_DEDICATED_HOST_RETIREMENT_SCHEDULED`.
+/// The others are reboots and maintenance of power, network or system. A code that is new to us counts as those do, since
+/// a hard deadline overrides disruption budgets.
+fn takes_capacity(code: &str) -> bool {
+    code.split('_')
+        .any(|word| matches!(word, "RETIREMENT" | "STOP" | "TERMINATION"))
+}

@@ -1,0 +1,165 @@
+//! Facts as log lines: one line each, with the names as fields.
+//!
+//! INFO tells the story of one interruption in about eight lines; WARN is worth a look; ERROR is a bug or a promise not kept.
+
+use super::{About, Fact, Subscriber};
+use std::time::Duration;
+use tracing::{debug, error, info, warn};
+
+/// Writes facts to the log.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Log;
+
+/// A log line with the notice's fields.
+macro_rules! about {
+    ($level:ident, $about:expr, $($rest:tt)*) => {{
+        let About { kind, instance, node, message } = $about;
+        $level!(kind, instance, node, message, $($rest)*)
+    }};
+}
+
+impl Subscriber for Log {
+    fn note(&self, fact: &Fact<'_>) {
+        match fact {
+            Fact::MessageReceived { message, receives, age } => match age {
+                Some(age) => debug!(message, receives, age = %Short(*age), "message received"),
+                None => debug!(message, receives, "message received"),
+            },
+            Fact::MessageMalformed { message, reason, error, excerpt } => {
+                warn!(message, reason, error = %error, excerpt, "message can't be read; deleted");
+            }
+            Fact::MessageIgnored { message, reason } => debug!(message, reason, "message ignored"),
+            Fact::MessageDeleted { message } => info!(message, "message deleted"),
+            Fact::MessageReleased { message, why } => info!(message, why, "message released"),
+            Fact::LeaseEnded { message, why } => warn!(message, why, "lease of the message ended"),
+            Fact::MessageLeft { message, error, .. } => {
+                warn!(message, error = %error, "message could not be deleted or released; it becomes visible by itself");
+            }
+            _ => note_service(fact),
+        }
+    }
+}
+
+fn note_service(fact: &Fact<'_>) {
+    match fact {
+        Fact::Started { queue, dry_run } => {
+            info!(version = env!("CARGO_PKG_VERSION"), queue, dry_run, "ebbtide starts");
+        }
+        Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
+        Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
+        Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
+        Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "watch broke; begun again"),
+        Fact::ReceiveFailed { error, .. } => warn!(error = %error, "receiving failed; retried"),
+        Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
+        Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
+        Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),
+        Fact::ShutdownEnded { clean: false, took } => {
+            warn!(took = %Short(*took), "shutdown cut work off; its messages become visible within 30 s");
+        }
+        Fact::AwsCall { service, operation, outcome, took } => {
+            debug!(service, operation, outcome, took = %Short(*took), "call to AWS");
+        }
+        Fact::KubeCall { verb, resource, outcome, took } => {
+            debug!(verb, resource, outcome, took = %Short(*took), "call to the API server");
+        }
+        _ => note_notice(fact),
+    }
+}
+
+fn note_notice(fact: &Fact<'_>) {
+    match fact {
+        Fact::NoticeBegun { about, action, until, hard } => {
+            let left = until.map(Short).map(tracing::field::display);
+            about!(info, about, action, left, hard, "notice accepted");
+        }
+        Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
+        Fact::NoticeEnded { about, outcome, took } => {
+            let took = Short(*took);
+            match *outcome {
+                "blocked" | "timed-out" | "failed" | "hook-failed" | "crashed" => {
+                    about!(warn, about, outcome, %took, "notice ended");
+                }
+                "not-ours" | "ignored" => about!(debug, about, outcome, %took, "notice ended"),
+                _ => about!(info, about, outcome, %took, "notice ended"),
+            }
+        }
+        Fact::NodeAwaited { about, at_most } => {
+            about!(info, about, at_most = %Short(*at_most), "the instance has no Node yet; waiting for it");
+        }
+        Fact::OwnerUnknown { about, error } => {
+            about!(warn, about, error = %error, "can't find out whose the instance is; retried");
+        }
+        Fact::NodeCordoned { about, already } => about!(info, about, already, "node cordoned"),
+        Fact::CordonFailed { about, error, .. } => {
+            about!(warn, about, error = %error, "cordon failed; nothing is evicted before it; retried");
+        }
+        Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node has already"),
+        Fact::HookUnknown { about, error } => {
+            about!(warn, about, error = %error, "can't look the hook's timeout up; assuming AWS's shortest, 30 s");
+        }
+        Fact::Heartbeat { about, result: "sent", .. } => about!(info, about, "heartbeat sent"),
+        Fact::Heartbeat { about, result: "over", .. } => {
+            about!(info, about, "AWS says that the lifecycle action is over; heartbeats end");
+        }
+        Fact::Heartbeat { about, result, error } => {
+            let error = error.map(tracing::field::display);
+            about!(warn, about, result, error, "heartbeat failed; retried");
+        }
+        Fact::HookCompleted { about, result } => about!(info, about, result, "lifecycle action completed"),
+        Fact::CompletionRetried { about, error, .. } => {
+            about!(warn, about, error = %error, "completing the lifecycle action failed; retried");
+        }
+        Fact::CompletionFailed { about, error } => {
+            about!(error, about, error = %error, "the lifecycle action could not be completed; its timeout will end it");
+        }
+        Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),
+        _ => note_drain(fact),
+    }
+}
+
+fn note_drain(fact: &Fact<'_>) {
+    match fact {
+        Fact::DrainBegun { node, pods, left_alone, until, hard } => {
+            info!(node, pods, left_alone, left = %Short(*until), hard, "drain begins");
+        }
+        Fact::Eviction { node, pod, result } => debug!(node, pod, result, "eviction answered"),
+        Fact::PodBlocked { node, pod, by } => warn!(node, pod, by, "eviction refused by a disruption budget; retried"),
+        Fact::PodUnblocked { node, pod } => debug!(node, pod, "pod no longer blocked"),
+        Fact::DrainRetried { node, step, error, .. } => warn!(node, step, error = %error, "drain step failed; retried"),
+        Fact::DrainEnded { node, outcome, took, report, .. } => {
+            let took = Short(*took);
+            match *outcome {
+                "drained" | "node-gone" => info!(node, outcome, %took, report = %report, "drain ended"),
+                _ => warn!(node, outcome, %took, report = %report, "drain ended"),
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A duration as people write it: `1h 2m 3s`, or with milliseconds where it is short.
+struct Short(Duration);
+
+impl std::fmt::Display for Short {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let millis = self.0.as_millis();
+        let whole = if millis < 10_000 {
+            Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
+        } else {
+            Duration::from_secs(self.0.as_secs())
+        };
+        humantime::format_duration(whole).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_short() {
+        for (millis, text) in [(0, "0s"), (250, "250ms"), (9_999, "9s 999ms"), (119_700, "1m 59s"), (7_200_000, "2h")] {
+            assert_eq!(Short(Duration::from_millis(millis)).to_string(), text);
+        }
+    }
+}

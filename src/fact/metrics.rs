@@ -1,0 +1,276 @@
+//! Facts as Prometheus metrics. No label has unbounded values: no names of nodes, pods, groups or messages.
+
+use super::{Fact, Subscriber};
+use crate::task::{self, Tasks};
+use prometheus::{
+    CounterVec, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder,
+};
+use std::sync::Mutex;
+
+/// From a fast answer to a long poll.
+const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// From an idle node to a long lifecycle hook; 120 s is what spot gives.
+const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 14400.0];
+
+/// A message should be received within a second; one of minutes has been waiting, or was released often.
+const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
+
+/// All metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    all: All,
+    /// Two scrapes at once would mix the task counts that each copies.
+    scrape: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct All {
+    messages: IntCounterVec,
+    messages_malformed: IntCounterVec,
+    messages_ignored: IntCounterVec,
+    message_age: Histogram,
+    receive_failures: IntCounterVec,
+    notices: IntCounterVec,
+    notice_duration: HistogramVec,
+    drain_duration: HistogramVec,
+    evictions: IntCounterVec,
+    pods_blocked: IntGauge,
+    retries: IntCounterVec,
+    heartbeats: IntCounterVec,
+    completions: IntCounterVec,
+    aws_calls: IntCounterVec,
+    aws_call_duration: HistogramVec,
+    kube_calls: IntCounterVec,
+    kube_call_duration: HistogramVec,
+    watch_failures: IntCounterVec,
+    panics: IntCounter,
+    nodes: IntGauge,
+    ready: IntGauge,
+    tasks: IntGaugeVec,
+    tasks_started: IntCounterVec,
+    tasks_ended: IntCounterVec,
+    runtime_workers: IntGauge,
+    runtime_alive_tasks: IntGauge,
+    runtime_queue_depth: IntGauge,
+    runtime_busy: CounterVec,
+    build: IntGaugeVec,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Every metric, at 0.
+    ///
+    /// # Panics
+    /// When two metrics have one name, or a name is not one: known at the first start, whatever the input.
+    #[must_use]
+    pub fn new() -> Self {
+        let all = All {
+            messages: counters("messages_total", "Messages by what became of them.", &["outcome"]),
+            messages_malformed: counters("messages_malformed_total", "Messages that can't be read.", &["reason"]),
+            messages_ignored: counters("messages_ignored_total", "Messages that ask nothing of us.", &["reason"]),
+            message_age: histogram("message_age_seconds", "Age of messages at their receipt.", AGE_SECONDS),
+            receive_failures: counters("receive_failures_total", "Receives that failed.", &["category"]),
+            notices: counters("notices_total", "Notices by how they ended.", &["kind", "outcome"]),
+            notice_duration: histograms("notice_duration_seconds", "From a notice's begin to its end.", DRAIN_SECONDS, &["kind"]),
+            drain_duration: histograms("drain_duration_seconds", "How long drains took.", DRAIN_SECONDS, &["outcome"]),
+            evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
+            pods_blocked: gauge("pods_blocked", "Pods whose eviction a disruption budget refuses now."),
+            retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),
+            heartbeats: counters("heartbeats_total", "Lifecycle heartbeats by answer.", &["result"]),
+            completions: counters("completions_total", "Lifecycle completions by answer.", &["result"]),
+            aws_calls: counters("aws_calls_total", "Calls to AWS.", &["service", "operation", "outcome"]),
+            aws_call_duration: histograms("aws_call_duration_seconds", "How long calls to AWS took.", CALL_SECONDS, &["service", "operation"]),
+            kube_calls: counters("kube_calls_total", "Calls to the API server.", &["verb", "resource", "outcome"]),
+            kube_call_duration: histograms("kube_call_duration_seconds", "How long calls to the API server took.", CALL_SECONDS, &["verb", "resource"]),
+            watch_failures: counters("watch_failures_total", "Watches that broke.", &["resource"]),
+            panics: counter("panics_total", "Tasks that panicked: bugs."),
+            nodes: gauge("nodes", "Nodes in the index."),
+            ready: gauge("ready", "1 while the service does its work."),
+            tasks: gauges("tasks", "Tasks that live now. At rest all but poller, node-watch, admin and batcher are 0.", &["kind"]),
+            tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
+            tasks_ended: counters("tasks_ended_total", "Tasks that ended.", &["kind", "outcome"]),
+            runtime_workers: gauge("runtime_workers", "Threads of the tokio runtime."),
+            runtime_alive_tasks: gauge("runtime_alive_tasks", "Tasks that the tokio runtime holds, those of libraries too."),
+            runtime_queue_depth: gauge("runtime_queue_depth", "Tasks that wait for a thread in the runtime's global queue."),
+            runtime_busy: CounterVec::new(opts("runtime_busy_seconds_total", "Time the runtime's threads were busy."), &["worker"])
+                .expect("metric descriptions must be valid"),
+            build: gauges("build_info", "Always 1; the version is a label.", &["version"]),
+        };
+        all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        let registry = Registry::new();
+        all.register(&registry);
+        // Only on Linux are there process figures; without them there are the others.
+        #[cfg(target_os = "linux")]
+        let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
+        Self { registry, all, scrape: Mutex::default() }
+    }
+
+    /// The text that Prometheus reads, with `tasks` as they are now.
+    #[must_use]
+    pub fn render(&self, tasks: &Tasks) -> String {
+        let _one = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.copy_tasks(tasks);
+        self.copy_runtime();
+        let mut text = Vec::new();
+        // Writing to a Vec can't fail, and every metric was checked when it was registered.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn copy_tasks(&self, tasks: &Tasks) {
+        for kind in task::Kind::ALL {
+            let name = kind.as_str();
+            self.all.tasks.with_label_values(&[name]).set(tasks.alive(kind));
+            raise(&self.all.tasks_started.with_label_values(&[name]), tasks.started(kind));
+            for outcome in task::Outcome::ALL {
+                let ended = self.all.tasks_ended.with_label_values(&[name, outcome.as_str()]);
+                raise(&ended, tasks.ended(kind, outcome));
+            }
+        }
+    }
+
+    fn copy_runtime(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let figures = runtime.metrics();
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.all.runtime_workers.set(number(figures.num_workers()));
+        self.all.runtime_alive_tasks.set(number(figures.num_alive_tasks()));
+        self.all.runtime_queue_depth.set(number(figures.global_queue_depth()));
+        for worker in 0..figures.num_workers() {
+            let busy = self.all.runtime_busy.with_label_values(&[&worker.to_string()]);
+            let now = figures.worker_total_busy_duration(worker).as_secs_f64();
+            busy.inc_by((now - busy.get()).max(0.0));
+        }
+    }
+}
+
+/// Brings a counter to what somebody else has counted.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+impl Subscriber for Metrics {
+    fn note(&self, fact: &Fact<'_>) {
+        self.all.note(fact);
+    }
+}
+
+impl All {
+    /// Registration can't forget one: a field that is not named here does not compile.
+    fn register(&self, registry: &Registry) {
+        macro_rules! register {
+            ($($field:ident),* $(,)?) => {
+                let Self { $($field),* } = self;
+                $(registry.register(Box::new($field.clone())).expect("metric names must differ");)*
+            };
+        }
+        register!(
+            messages, messages_malformed, messages_ignored, message_age, receive_failures, notices, notice_duration,
+            drain_duration, evictions, pods_blocked, retries, heartbeats, completions, aws_calls, aws_call_duration,
+            kube_calls, kube_call_duration, watch_failures, panics, nodes, ready, tasks, tasks_started, tasks_ended,
+            runtime_workers, runtime_alive_tasks, runtime_queue_depth, runtime_busy, build,
+        );
+    }
+
+    fn note(&self, fact: &Fact<'_>) {
+        let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
+        let retried = |step: &str, category: &str| self.retries.with_label_values(&[step, category]).inc();
+        match fact {
+            Fact::MessageReceived { age, .. } => {
+                message("received");
+                if let Some(age) = age {
+                    self.message_age.observe(age.as_secs_f64());
+                }
+            }
+            Fact::MessageMalformed { reason, .. } => self.messages_malformed.with_label_values(&[reason]).inc(),
+            Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason]).inc(),
+            Fact::MessageDeleted { .. } => message("deleted"),
+            Fact::MessageReleased { .. } => message("released"),
+            Fact::MessageLeft { .. } => message("left"),
+            Fact::LeaseEnded { .. } => message("lease-ended"),
+            Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category]).inc(),
+            Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind, "joined"]).inc(),
+            Fact::NoticeEnded { about, outcome, took } => {
+                self.notices.with_label_values(&[about.kind, outcome]).inc();
+                self.notice_duration.with_label_values(&[about.kind]).observe(took.as_secs_f64());
+            }
+            Fact::OwnerUnknown { .. } => retried("owner", "unavailable"),
+            Fact::CordonFailed { category, .. } => retried("cordon", category),
+            Fact::DrainRetried { step, category, .. } => retried(step, category),
+            Fact::Eviction { result, .. } => self.evictions.with_label_values(&[result]).inc(),
+            Fact::PodBlocked { .. } => self.pods_blocked.inc(),
+            Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
+            Fact::DrainEnded { outcome, took, .. } => {
+                self.drain_duration.with_label_values(&[outcome]).observe(took.as_secs_f64());
+            }
+            Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result]).inc(),
+            Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result]).inc(),
+            Fact::CompletionRetried { category, .. } => {
+                self.completions.with_label_values(&["retried"]).inc();
+                retried("complete", category);
+            }
+            Fact::CompletionFailed { .. } => self.completions.with_label_values(&["failed"]).inc(),
+            Fact::AwsCall { service, operation, outcome, took } => {
+                self.aws_calls.with_label_values(&[service, operation, outcome]).inc();
+                self.aws_call_duration.with_label_values(&[service, operation]).observe(took.as_secs_f64());
+            }
+            Fact::KubeCall { verb, resource, outcome, took } => {
+                self.kube_calls.with_label_values(&[verb, resource, outcome]).inc();
+                self.kube_call_duration.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
+            }
+            Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource]).inc(),
+            Fact::TaskPanicked { .. } => self.panics.inc(),
+            Fact::NodesSynced { nodes } => self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX)),
+            Fact::Ready => self.ready.set(1),
+            Fact::ShutdownBegun { .. } => self.ready.set(0),
+            Fact::Started { .. }
+            | Fact::AdminListening { .. }
+            | Fact::NoticeBegun { .. }
+            | Fact::NodeAwaited { .. }
+            | Fact::NodeCordoned { .. }
+            | Fact::DrainBegun { .. }
+            | Fact::DrainJoined { .. }
+            | Fact::HookUnknown { .. }
+            | Fact::DryRun { .. }
+            | Fact::ShutdownEnded { .. } => {}
+        }
+    }
+}
+
+fn opts(name: &str, help: &str) -> Opts {
+    Opts::new(name, help).namespace("ebbtide")
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    IntCounter::with_opts(opts(name, help)).expect("metric descriptions must be valid")
+}
+
+fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+    IntCounterVec::new(opts(name, help), labels).expect("metric descriptions must be valid")
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    IntGauge::with_opts(opts(name, help)).expect("metric descriptions must be valid")
+}
+
+fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+    IntGaugeVec::new(opts(name, help), labels).expect("metric descriptions must be valid")
+}
+
+fn histogram(name: &str, help: &str, buckets: &[f64]) -> Histogram {
+    let opts = HistogramOpts { common_opts: opts(name, help), buckets: buckets.to_vec() };
+    Histogram::with_opts(opts).expect("metric descriptions must be valid")
+}
+
+fn histograms(name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> HistogramVec {
+    let opts = HistogramOpts { common_opts: opts(name, help), buckets: buckets.to_vec() };
+    HistogramVec::new(opts, labels).expect("metric descriptions must be valid")
+}

@@ -1,0 +1,266 @@
+//! What became of a call that failed: one type for AWS and one for the API server, with one set of categories.
+
+use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use std::time::Duration;
+
+/// The class of a failed call. The set is closed: it labels metrics, and decides about retries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Category {
+    /// The service asks for fewer calls.
+    Throttled,
+    /// Credentials or permissions don't allow it.
+    Denied,
+    /// The subject is not there.
+    NotFound,
+    /// Somebody else changed the subject meanwhile.
+    Conflict,
+    /// A disruption budget forbids the eviction now.
+    Refused,
+    /// The service calls the request wrong.
+    Invalid,
+    /// The service failed (5xx).
+    Unavailable,
+    /// No answer in time.
+    TimedOut,
+    /// No connection, or it broke.
+    Unreachable,
+}
+
+impl Category {
+    /// Every category.
+    pub const ALL: [Self; 9] = [
+        Self::Throttled,
+        Self::Denied,
+        Self::NotFound,
+        Self::Conflict,
+        Self::Refused,
+        Self::Invalid,
+        Self::Unavailable,
+        Self::TimedOut,
+        Self::Unreachable,
+    ];
+
+    /// The category's name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Throttled => "throttled",
+            Self::Denied => "denied",
+            Self::NotFound => "not-found",
+            Self::Conflict => "conflict",
+            Self::Refused => "refused",
+            Self::Invalid => "invalid",
+            Self::Unavailable => "unavailable",
+            Self::TimedOut => "timed-out",
+            Self::Unreachable => "unreachable",
+        }
+    }
+
+    const fn of_status(status: u16) -> Self {
+        match status {
+            401 | 403 => Self::Denied,
+            404 => Self::NotFound,
+            409 => Self::Conflict,
+            429 => Self::Throttled,
+            400..=499 => Self::Invalid,
+            _ => Self::Unavailable,
+        }
+    }
+}
+
+/// A call to AWS that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{service}:{operation} for {subject}: {}{}", self.said(), self.advice())]
+pub struct AwsError {
+    /// The service's name in IAM actions.
+    pub service: &'static str,
+    /// The operation.
+    pub operation: &'static str,
+    /// What the call was about.
+    pub subject: String,
+    /// Its class.
+    pub category: Category,
+    /// AWS's error code, where it answered with one.
+    pub code: Option<String>,
+    /// What AWS, or the transport, said.
+    pub message: String,
+}
+
+impl AwsError {
+    pub(super) fn timed_out(service: &'static str, operation: &'static str, subject: &str, after: Duration) -> Self {
+        Self {
+            service,
+            operation,
+            subject: subject.to_owned(),
+            category: Category::TimedOut,
+            code: None,
+            message: format!("no answer within {} s", after.as_secs_f32()),
+        }
+    }
+
+    pub(super) fn from_sdk<E>(
+        service: &'static str,
+        operation: &'static str,
+        subject: &str,
+        error: &SdkError<E, HttpResponse>,
+    ) -> Self
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let code = error.as_service_error().and_then(ProvideErrorMetadata::code).map(str::to_owned);
+        let status = error.raw_response().map_or(0, |response| response.status().as_u16());
+        let category = match (error, code.as_deref()) {
+            (SdkError::TimeoutError(_), _) => Category::TimedOut,
+            (SdkError::DispatchFailure(failure), _) if failure.is_timeout() => Category::TimedOut,
+            (SdkError::DispatchFailure(_), _) => Category::Unreachable,
+            (SdkError::ConstructionFailure(_), _) => Category::Denied,
+            (SdkError::ServiceError(_), Some(code)) => category_of_code(code, status),
+            _ => Category::of_status(status),
+        };
+        let message = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
+            Some(message) => message.to_owned(),
+            None => DisplayErrorContext(error).to_string(),
+        };
+        Self { service, operation, subject: subject.to_owned(), category, code, message }
+    }
+
+    fn said(&self) -> String {
+        match &self.code {
+            Some(code) => format!("{code}: {}", self.message),
+            None => self.message.clone(),
+        }
+    }
+
+    fn advice(&self) -> String {
+        match self.category {
+            Category::Denied => format!(
+                " (check that the role's credentials reach this pod, and that its policy allows {}:{})",
+                self.service, self.operation
+            ),
+            Category::NotFound => " (check the name, the account and AWS_REGION)".to_owned(),
+            Category::Unreachable => {
+                " (check AWS_REGION, the endpoint, and that the network lets this pod reach it)".to_owned()
+            }
+            _ => String::new(),
+        }
+    }
+}
+
+fn category_of_code(code: &str, status: u16) -> Category {
+    let code = code.rsplit(['#', '.']).next().unwrap_or(code);
+    match code {
+        "Throttling" | "ThrottlingException" | "ThrottledException" | "RequestThrottled" | "RequestThrottledException"
+        | "RequestLimitExceeded" | "TooManyRequestsException" | "SlowDown" => Category::Throttled,
+        "AccessDenied" | "AccessDeniedException" | "UnauthorizedOperation" | "AuthFailure" | "InvalidClientTokenId"
+        | "UnrecognizedClientException" | "ExpiredToken" | "ExpiredTokenException" | "SignatureDoesNotMatch" | "OptInRequired" => {
+            Category::Denied
+        }
+        "NonExistentQueue" | "QueueDoesNotExist" => Category::NotFound,
+        "InternalFailure" | "InternalError" | "ServiceUnavailable" | "Unavailable" => Category::Unavailable,
+        _ => Category::of_status(status),
+    }
+}
+
+/// A call to the API server that failed.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{verb} {resource} {subject}: {message}{}", self.advice())]
+pub struct KubeError {
+    /// The verb, as RBAC names it.
+    pub verb: &'static str,
+    /// The resource, as RBAC names it (`pods/eviction`).
+    pub resource: &'static str,
+    /// What the call was about: an object's name.
+    pub subject: String,
+    /// Its class.
+    pub category: Category,
+    /// The HTTP status, or 0 without an answer.
+    pub status: u16,
+    /// How long the server asks us to wait.
+    pub retry_after: Option<Duration>,
+    /// What the server, or the transport, said.
+    pub message: String,
+}
+
+impl KubeError {
+    pub(super) fn timed_out(verb: &'static str, resource: &'static str, subject: &str, after: Duration) -> Self {
+        Self {
+            verb,
+            resource,
+            subject: subject.to_owned(),
+            category: Category::TimedOut,
+            status: 0,
+            retry_after: None,
+            message: format!("no answer within {} s", after.as_secs_f32()),
+        }
+    }
+
+    /// Classifies what kube's client said.
+    #[must_use]
+    pub fn new(verb: &'static str, resource: &'static str, subject: &str, error: &kube::Error) -> Self {
+        let mut failed = Self {
+            verb,
+            resource,
+            subject: subject.to_owned(),
+            category: Category::Unreachable,
+            status: 0,
+            retry_after: None,
+            message: String::new(),
+        };
+        match error {
+            kube::Error::Api(status) => {
+                let details = status.details.as_ref();
+                let budget = details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == "DisruptionBudget"));
+                failed.status = status.code;
+                failed.category =
+                    if status.code == 429 && budget { Category::Refused } else { Category::of_status(status.code) };
+                failed.retry_after = details
+                    .map(|d| u64::from(d.retry_after_seconds))
+                    .filter(|seconds| *seconds > 0)
+                    .map(Duration::from_secs);
+                // The cause names the budget; the message alone does not.
+                let cause = details.and_then(|d| d.causes.iter().find(|cause| !cause.message.is_empty()));
+                failed.message = match cause {
+                    Some(cause) if budget => cause.message.clone(),
+                    _ => status.message.clone(),
+                };
+            }
+            kube::Error::Auth(_) => {
+                failed.category = Category::Denied;
+                failed.message = chain(error);
+            }
+            kube::Error::SerdeError(_) | kube::Error::FromUtf8(_) => {
+                failed.category = Category::Invalid;
+                failed.message = chain(error);
+            }
+            _ => failed.message = chain(error),
+        }
+        failed
+    }
+
+    fn advice(&self) -> String {
+        match self.category {
+            Category::Denied => format!(
+                " (check that the service account's ClusterRole allows \"{}\" on \"{}\", and that no admission policy forbids it)",
+                self.verb, self.resource
+            ),
+            Category::Unreachable => " (check KUBECONFIG or the pod's service account, and the network)".to_owned(),
+            _ => String::new(),
+        }
+    }
+}
+
+/// An error with its sources, each said once.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let next = error.to_string();
+        if !text.contains(&next) {
+            text.push_str(": ");
+            text.push_str(&next);
+        }
+        source = error.source();
+    }
+    text
+}

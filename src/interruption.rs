@@ -1,0 +1,235 @@
+//! One notice being acted on: the owner of its hook and its heartbeat.
+//!
+//! ```text
+//! Armed ──pre_drain──▶ Draining ──post_drain──▶ Done
+//!                         └───────early_exit──▶ Done
+//! ```
+//!
+//! `pre_drain` starts the heartbeat, [`Draining`] owns it, and the only ways out consume it and wait for its end. Dropped by a panic or
+//! a cancelled future, it takes its heartbeat with it. So a heartbeat can't outlive its interruption.
+
+mod heartbeat;
+mod hook;
+mod plan;
+mod slot;
+mod work;
+
+pub use hook::Hooks;
+pub use plan::{Action, Actions, Heartbeats, HookTimes, Policy};
+pub use slot::{Seat, Slots};
+pub use work::{Interrupter, Pace};
+
+use crate::drain;
+use crate::event::{Detail, Hook, Notice};
+use crate::fact::{About, Fact};
+use crate::gate::{AwsError, Backoff, Category};
+use crate::node::Node;
+use crate::task::Ending;
+use heartbeat::{Beating, Heartbeat};
+use hook::Answer;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+/// How a notice ended. The set is closed: it labels metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The node was drained, and the hook completed.
+    Drained,
+    /// The node was cordoned, as the policy says.
+    Cordoned,
+    /// It was told, as the policy says.
+    Reported,
+    /// It was ignored, as the policy says.
+    Ignored,
+    /// The instance is another cluster's, or its hook another's to complete.
+    NotOurs,
+    /// There is no node to drain: it never registered, or is gone; the hook was completed.
+    NothingToDrain,
+    /// At the deadline a budget still blocked the drain.
+    Blocked,
+    /// At the deadline pods were still terminating.
+    TimedOut,
+    /// At the deadline the API server had not let the work be done.
+    Failed,
+    /// The hook could not be completed within its life.
+    HookFailed,
+    /// Given up in mid-work, for the next receiver to go on.
+    HandedOver,
+    /// The drain panicked: a bug. The next receiver tries again.
+    Crashed,
+}
+
+impl Outcome {
+    /// The outcome's name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Drained => "drained",
+            Self::Cordoned => "cordoned",
+            Self::Reported => "reported",
+            Self::Ignored => "ignored",
+            Self::NotOurs => "not-ours",
+            Self::NothingToDrain => "nothing-to-drain",
+            Self::Blocked => "blocked",
+            Self::TimedOut => "timed-out",
+            Self::Failed => "failed",
+            Self::HookFailed => "hook-failed",
+            Self::HandedOver => "handed-over",
+            Self::Crashed => "crashed",
+        }
+    }
+}
+
+impl Ending for Outcome {
+    fn failed(&self) -> bool {
+        matches!(self, Self::Blocked | Self::TimedOut | Self::Failed | Self::HookFailed | Self::Crashed)
+    }
+}
+
+impl From<drain::Outcome> for Outcome {
+    fn from(outcome: drain::Outcome) -> Self {
+        match outcome {
+            drain::Outcome::Drained | drain::Outcome::NodeGone => Self::Drained,
+            drain::Outcome::Blocked => Self::Blocked,
+            drain::Outcome::TimedOut => Self::TimedOut,
+            drain::Outcome::Failed => Self::Failed,
+        }
+    }
+}
+
+/// What all states of an interruption know.
+#[derive(Clone)]
+struct Case {
+    interrupter: Arc<Interrupter>,
+    notice: Arc<Notice>,
+    message: Arc<str>,
+    node: Option<Arc<Node>>,
+}
+
+impl Case {
+    fn about(&self) -> About<'_> {
+        About {
+            kind: self.notice.kind().as_str(),
+            instance: self.notice.instance.as_str(),
+            node: self.node.as_ref().map(|node| &*node.name),
+            message: &self.message,
+        }
+    }
+
+    fn tell(&self, fact: &Fact<'_>) {
+        self.interrupter.facts.emit(fact);
+    }
+}
+
+/// A notice that is ours to act on. Nothing has been done yet.
+struct Armed {
+    case: Case,
+    deadline: drain::Deadline,
+    hook: Option<(HookTimes, Instant)>,
+}
+
+/// The node is being found, cordoned and drained; the hook is kept alive.
+struct Draining {
+    case: Case,
+    deadline: drain::Deadline,
+    heartbeat: Option<Heartbeat>,
+    /// Until when the hook can be completed at all.
+    hook_ends: Option<Instant>,
+}
+
+/// It is over. Nothing runs any more.
+#[derive(Clone, Copy, Debug)]
+struct Done(Outcome);
+
+impl Armed {
+    /// Starts the heartbeat.
+    fn pre_drain(self) -> Draining {
+        let Self { case, deadline, hook } = self;
+        let terminating = match &case.notice.detail {
+            Detail::AsgTerminate(terminating) if !case.interrupter.policy.dry_run => Some(terminating),
+            _ => None,
+        };
+        let heartbeat = terminating.zip(hook).map(|(terminating, (times, begun))| {
+            let interrupter = &case.interrupter;
+            let beating = Beating {
+                hooks: interrupter.hooks.clone(),
+                hook: terminating.clone(),
+                instance: case.notice.instance.as_str().into(),
+                message: Arc::clone(&case.message),
+                heartbeats: interrupter.policy.heartbeats,
+                times,
+                begun,
+                finish: deadline.at,
+                facts: interrupter.facts.clone(),
+            };
+            Heartbeat::start(&interrupter.tasks, beating)
+        });
+        let hook_ends = hook.map(|(times, begun)| begun + times.life());
+        Draining { case, deadline, heartbeat, hook_ends }
+    }
+}
+
+impl Draining {
+    /// The drain has ended, well or at its deadline: completes the hook, and then stops the heartbeat. Told to stop before
+    /// the hook is completed, it is an early exit.
+    async fn post_drain(self, outcome: Outcome, stop: &CancellationToken) -> Done {
+        let Detail::AsgTerminate(hook) = &self.case.notice.detail else {
+            return Done(outcome);
+        };
+        let completed = tokio::select! {
+            biased;
+            () = stop.cancelled() => None,
+            completed = self.complete(hook) => Some(completed),
+        };
+        match completed {
+            None => self.early_exit(Outcome::HandedOver).await,
+            Some(true) => self.early_exit(outcome).await,
+            Some(false) => self.early_exit(Outcome::HookFailed).await,
+        }
+    }
+
+    /// Leaves the hook as it is: stops the heartbeat, and returns when no beat can go out any more.
+    async fn early_exit(self, outcome: Outcome) -> Done {
+        if let Some(heartbeat) = self.heartbeat {
+            heartbeat.stop().await;
+        }
+        Done(outcome)
+    }
+
+    /// Completes the hook, with retries for as long as it can be alive. Tells whether that is done.
+    async fn complete(&self, hook: &Hook) -> bool {
+        let Case { interrupter, notice, .. } = &self.case;
+        let about = self.case.about();
+        if interrupter.policy.dry_run {
+            self.case.tell(&Fact::DryRun { about, instead: "complete the lifecycle action with CONTINUE" });
+            return true;
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+        loop {
+            let error = match interrupter.hooks.complete(hook, notice.instance.as_str()).await {
+                Ok(answer) => {
+                    let result = if answer == Answer::Done { "continue" } else { "over" };
+                    self.case.tell(&Fact::HookCompleted { about, result });
+                    return true;
+                }
+                Err(error) => error,
+            };
+            // An unknown group or hook stays unknown; what else AWS calls invalid does not become valid by waiting.
+            let hopeless = matches!(error.category, Category::Invalid | Category::NotFound);
+            let wait = backoff.step();
+            if hopeless || self.hook_ends.is_none_or(|ends| Instant::now() + wait >= ends) {
+                return self.give_up(&error);
+            }
+            let category = error.category.as_str();
+            self.case.tell(&Fact::CompletionRetried { about, category, error: &error });
+            sleep(wait).await;
+        }
+    }
+
+    fn give_up(&self, error: &AwsError) -> bool {
+        self.case.tell(&Fact::CompletionFailed { about: self.case.about(), error });
+        false
+    }
+}

@@ -1,0 +1,111 @@
+//! Keeping one lifecycle hook alive, for exactly as long as somebody owns it.
+//!
+//! There is no channel to close and no second place to remember: the task lives in the [`Heartbeat`], which is stopped by
+//! [`Heartbeat::stop`] and aborted by its drop.
+
+use super::hook::{Answer, Hooks};
+use super::plan::{Heartbeats, HookTimes, next_beat};
+use crate::event::Hook;
+use crate::fact::{About, Fact, Facts};
+use crate::gate::Backoff;
+use crate::task::{Handle, Kind, Tasks};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// A beat goes out up to this part of the time to it earlier, so that a storm's hooks don't beat together.
+const JITTER: f64 = 0.1;
+
+/// What a heartbeat needs to know.
+#[derive(Clone, Debug)]
+pub(super) struct Beating {
+    pub hooks: Hooks,
+    pub hook: Hook,
+    pub instance: Arc<str>,
+    pub message: Arc<str>,
+    pub heartbeats: Heartbeats,
+    pub times: HookTimes,
+    /// When the action began, as far as we know: the notice's time.
+    pub begun: Instant,
+    /// The latest moment at which the completion is expected.
+    pub finish: Instant,
+    pub facts: Facts,
+}
+
+/// A running heartbeat. Owned by the interruption that drains, and by nothing else.
+#[derive(Debug)]
+pub(super) struct Heartbeat {
+    task: Handle<()>,
+    stop: CancellationToken,
+}
+
+impl Heartbeat {
+    /// Starts beating.
+    pub(super) fn start(tasks: &Tasks, beating: Beating) -> Self {
+        let stop = CancellationToken::new();
+        Self { task: tasks.spawn(Kind::Heartbeat, beating.run(stop.clone())), stop }
+    }
+
+    /// Stops, and returns when no beat can go out any more.
+    pub(super) async fn stop(self) {
+        self.stop.cancel();
+        // A beat in flight is cut off: it may arrive, but nothing follows it. A panic was told by the task itself.
+        let _ = self.task.await;
+    }
+}
+
+impl Beating {
+    async fn run(self, stop: CancellationToken) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = self.beats() => {}
+        }
+    }
+
+    /// Ends when AWS says that the action is over, or when no beat is ever due.
+    async fn beats(&self) {
+        let mut expires = self.begun + self.times.heartbeat;
+        let dead_at = self.begun + self.times.life();
+        while let Some(due) = next_beat(self.heartbeats, expires, self.times, self.finish) {
+            if due >= dead_at {
+                return;
+            }
+            sleep_until(earlier(due)).await;
+            let Some(beaten) = self.beat().await else { return };
+            expires = beaten + self.times.heartbeat;
+        }
+    }
+
+    /// Sends one beat, again and again if need be. `None` when the action is over, else when the beat went out.
+    async fn beat(&self) -> Option<Instant> {
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
+        loop {
+            let sent = Instant::now();
+            match self.hooks.beat(&self.hook, &self.instance).await {
+                Ok(Answer::Done) => {
+                    self.tell("sent", None);
+                    return Some(sent);
+                }
+                Ok(Answer::Over) => {
+                    self.tell("over", None);
+                    return None;
+                }
+                Err(error) => self.tell(error.category.as_str(), Some(&error)),
+            }
+            tokio::time::sleep(backoff.step()).await;
+        }
+    }
+
+    fn tell(&self, result: &'static str, error: Option<&dyn std::fmt::Display>) {
+        let about = About { kind: "asg-terminate", instance: &self.instance, node: None, message: &self.message };
+        self.facts.emit(&Fact::Heartbeat { about, result, error });
+    }
+}
+
+/// `due`, or up to a tenth of the time to it earlier.
+fn earlier(due: Instant) -> Instant {
+    let wait = due.saturating_duration_since(Instant::now());
+    due.checked_sub(wait.mul_f64(fastrand::f64() * JITTER)).unwrap_or(due)
+}

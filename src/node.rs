@@ -1,0 +1,49 @@
+//! Which Node is it, is it ours, and what do we leave on it.
+//!
+//! ```text
+//! index  every Node of this cluster by instance id, from one watch
+//! owner  whose is an instance that has no Node: EC2 is asked, many at a time
+//! mark   cordon and annotation, in one patch
+//! ```
+
+mod index;
+pub mod mark;
+mod owner;
+mod trimmed;
+
+pub use index::Index;
+pub use owner::{Asked, Fate, ManagedTag, Owner};
+pub use trimmed::{Node, NodeApi, node_api};
+
+use crate::event::{Detail, Notice};
+
+/// Whose an instance is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ownership {
+    /// This cluster's.
+    Ours,
+    /// Another's. Its message is none of our business.
+    Foreign,
+}
+
+/// What decides ownership without EC2, where that can be decided.
+///
+/// A Node in this cluster, or a hook that notified this queue itself, makes an instance ours; with `require_tag` only the tag
+/// does.
+#[must_use]
+pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
+    let direct = match &notice.detail {
+        Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => hook.direct,
+        _ => false,
+    };
+    (!require_tag && (has_node || direct)).then_some(Ownership::Ours)
+}
+
+/// What EC2's answer says about ownership, when it had to be asked.
+#[must_use]
+pub fn owned_by_fate(fate: Fate) -> Ownership {
+    match fate {
+        Fate::Known { tagged: true } => Ownership::Ours,
+        Fate::Known { tagged: false } | Fate::Unknown => Ownership::Foreign,
+    }
+}

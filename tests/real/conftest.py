@@ -1,0 +1,80 @@
+"""The tests' fixtures: the real parts once a run, a world of its own for each test, and a report where one fails."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from harness import control_plane, report
+from harness.aws import Aws
+from harness.control_plane import ControlPlane
+from harness.world import World
+
+
+def pytest_configure() -> None:
+    """A request to end is a ctrl-C, so that everything that was started is ended."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+
+
+@pytest.fixture(scope="session")
+def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """Where this run's state and logs are; kept if a test failed."""
+    made = Path(tempfile.mkdtemp(prefix="ebbtide-real-"))
+    yield made
+    if request.session.testsfailed:
+        print(f"\nlogs are kept in {made}")
+    else:
+        shutil.rmtree(made)
+
+
+@pytest.fixture(scope="session")
+def real_control_plane(folder: Path) -> Iterator[ControlPlane]:
+    """The control plane of all tests."""
+    home = folder / "control-plane"
+    home.mkdir()
+    running = control_plane.start(Path(os.environ["EBBTIDE_CONTROL_PLANE"]), home)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="session")
+def aws(folder: Path) -> Iterator[Aws]:
+    """moto for all tests."""
+    running = Aws(folder)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws) -> Iterator[World]:
+    """A test's own world."""
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")[:40].rstrip("-")
+    home = folder / name
+    home.mkdir()
+    made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home)
+    yield made
+    made.close()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Adds the report to a failure, while the world is still as it was."""
+    result = yield
+    world = getattr(item, "funcargs", {}).get("world")
+    if result.failed and call.when == "call" and world is not None:
+        result.sections.append(("the world", report.of(world)))
+    return result

@@ -1,0 +1,68 @@
+"""The API server's audit log: what the service asked of the cluster, as the cluster saw it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of the service that the API server answered."""
+
+    at: str
+    verb: str
+    resource: str
+    """With its subresource: pods/eviction."""
+    namespace: str
+    name: str
+    status: int
+
+    def __str__(self) -> str:
+        return f"{self.at} {self.status} {self.verb} {self.resource} {self.namespace}/{self.name}"
+
+
+class Audit:
+    """One test's part of the log: from where it ended when the test began."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._begin = log.stat().st_size if log.exists() else 0
+
+    def requests(self) -> list[Request]:
+        """The requests so far."""
+        with self._log.open("rb") as log:
+            log.seek(self._begin)
+            return [_request(json.loads(line)) for line in log if line.endswith(b"\n")]
+
+    def evictions(self, namespace: str) -> list[Request]:
+        """The evictions asked for in a namespace, with their answers: 201, or 429 where a budget refused."""
+        return [
+            request
+            for request in self.requests()
+            if request.resource == "pods/eviction" and request.namespace == namespace
+        ]
+
+    def evicted(self, namespace: str) -> Counter[str]:
+        """How often each pod's eviction was accepted."""
+        return Counter(request.name for request in self.evictions(namespace) if request.status == 201)
+
+    def refused(self, namespace: str) -> Counter[str]:
+        """How often each pod's eviction was refused by a budget."""
+        return Counter(request.name for request in self.evictions(namespace) if request.status == 429)
+
+
+def _request(line: dict[str, Any]) -> Request:
+    subject = line.get("objectRef", {})
+    resource = "/".join(filter(None, [subject.get("resource"), subject.get("subresource")]))
+    return Request(
+        at=line["stageTimestamp"],
+        verb=line["verb"],
+        resource=resource or line["requestURI"],
+        namespace=subject.get("namespace", ""),
+        name=subject.get("name", ""),
+        status=line.get("responseStatus", {}).get("code", 0),
+    )

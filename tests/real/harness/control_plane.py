@@ -1,0 +1,182 @@
+"""A Kubernetes control plane on loopback: etcd, API server, controller manager, scheduler, and kwok for kubelets."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import certificates, roles
+from .kube import Kube
+from .process import Process, free_port
+from .wait import eventually
+
+CONFIG = Path(__file__).parent.parent / "config"
+
+ADMIN = "admin"
+SERVICE = "ebbtide"
+"""The user that the service is, with no more rights than it needs."""
+
+CONTROLLERS = [
+    "daemonset-controller",
+    "deployment-controller",
+    "disruption-controller",
+    "garbage-collector-controller",
+    "namespace-controller",
+    "node-lifecycle-controller",
+    "pod-garbage-collector-controller",
+    "replicaset-controller",
+    "serviceaccount-controller",
+    "statefulset-controller",
+    "taint-eviction-controller",
+]
+"""Those that have a part in a drain, or in making what is drained."""
+
+
+@dataclass(frozen=True)
+class ControlPlane:
+    """A running control plane."""
+
+    kube: Kube
+    kubeconfig: Path
+    """The service's, as its user would write it."""
+    audit_log: Path
+    processes: list[Process]
+
+    def stop(self) -> None:
+        """Ends its processes, the last started first."""
+        for process in reversed(self.processes):
+            process.stop()
+
+
+def start(programs: Path, folder: Path) -> ControlPlane:
+    """Starts it in a new folder, where its state and its logs are, and waits until it serves."""
+    starting = _Starting(programs, folder)
+    try:
+        return starting.run()
+    except BaseException:
+        for process in reversed(starting.processes):
+            process.stop()
+        raise
+
+
+class _Starting:
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.programs = programs
+        self.folder = folder
+        self.processes: list[Process] = []
+        self.certificates = certificates.make(folder)
+        self.tokens = {user: secrets.token_hex(16) for user in (ADMIN, SERVICE)}
+        self.etcd = f"http://127.0.0.1:{free_port()}"
+        self.port = free_port()
+        self.audit_log = folder / "audit.log"
+
+    def run(self) -> ControlPlane:
+        kube = Kube(self._url(), self.certificates.authority, self.tokens[ADMIN])
+        self._etcd()
+        api_server = self._api_server()
+        eventually("the API server is ready", lambda: _ready(api_server, kube), within=60)
+        admin = self._kubeconfig(ADMIN)
+        controllers = self._controller_manager(admin)
+        self._scheduler(admin)
+        self._kwok(admin)
+        roles.grant(kube, SERVICE)
+        eventually("the controllers work", lambda: _controllers_work(controllers, kube), within=60)
+        return ControlPlane(kube, self._kubeconfig(SERVICE), self.audit_log, self.processes)
+
+    def _url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    def _etcd(self) -> None:
+        peer = f"http://127.0.0.1:{free_port()}"
+        self._start(
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={self.etcd}",
+            f"--advertise-client-urls={self.etcd}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",
+        )
+
+    def _api_server(self) -> Process:
+        tokens = self.folder / "tokens.csv"
+        tokens.write_text(
+            f"{self.tokens[ADMIN]},{ADMIN},{ADMIN},system:masters\n{self.tokens[SERVICE]},{SERVICE},{SERVICE}\n"
+        )
+        files = self.certificates
+        return self._start(
+            "kube-apiserver",
+            f"--etcd-servers={self.etcd}",
+            "--bind-address=127.0.0.1",
+            "--advertise-address=127.0.0.1",
+            "--endpoint-reconciler-type=none",
+            f"--secure-port={self.port}",
+            f"--tls-cert-file={files.server}",
+            f"--tls-private-key-file={files.server_key}",
+            f"--service-account-key-file={files.service_accounts_key}",
+            f"--service-account-signing-key-file={files.service_accounts_key}",
+            f"--service-account-issuer={self._url()}",
+            "--service-cluster-ip-range=10.96.0.0/16",
+            f"--token-auth-file={tokens}",
+            "--anonymous-auth=false",
+            "--authorization-mode=Node,RBAC",
+            f"--audit-policy-file={CONFIG / 'audit-policy.yaml'}",
+            f"--audit-log-path={self.audit_log}",
+        )
+
+    def _controller_manager(self, kubeconfig: Path) -> Process:
+        return self._start(
+            "kube-controller-manager",
+            f"--kubeconfig={kubeconfig}",
+            "--leader-elect=false",
+            "--secure-port=0",
+            f"--controllers={','.join(CONTROLLERS)}",
+            # kwok renews leases late when the cores are busy compiling: a node must not look dead for that.
+            "--node-monitor-grace-period=200s",
+        )
+
+    def _scheduler(self, kubeconfig: Path) -> None:
+        self._start("kube-scheduler", f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
+
+    def _kwok(self, kubeconfig: Path) -> None:
+        self._start(
+            "kwok",
+            f"--kubeconfig={kubeconfig}",
+            f"--config={CONFIG / 'kwok.yaml'}",
+            "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
+            "--node-lease-duration-seconds=40",
+            f"--server-address=127.0.0.1:{free_port()}",
+        )
+
+    def _start(self, program: str, *flags: str) -> Process:
+        process = Process(program, [str(self.programs / program), *flags], self.folder / f"{program}.log")
+        self.processes.append(process)
+        return process
+
+    def _kubeconfig(self, user: str) -> Path:
+        file = self.folder / f"{user}.kubeconfig"
+        cluster = {"server": self._url(), "certificate-authority": str(self.certificates.authority)}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "real", "cluster": cluster}],
+            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
+            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+            "current-context": "real",
+        }
+        file.write_text(json.dumps(config))
+        return file
+
+
+def _ready(api_server: Process, kube: Kube) -> bool:
+    api_server.must_run()
+    return kube.text("/readyz") == "ok"
+
+
+def _controllers_work(controllers: Process, kube: Kube) -> bool:
+    """The default service account is what pods wait for; a controller makes it."""
+    controllers.must_run()
+    return kube.find("/api/v1/namespaces/default/serviceaccounts/default") is not None

@@ -1,0 +1,76 @@
+"""The API server as the tests ask it: plain HTTP calls with JSON, no client library between a test and what it sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import requests
+
+Object = dict[str, Any]
+"""A Kubernetes object, as JSON has it."""
+
+NODES = "/api/v1/nodes"
+NAMESPACES = "/api/v1/namespaces"
+
+_TIMEOUT = 10.0
+
+
+class Kube:
+    """A client with one user's token."""
+
+    def __init__(self, url: str, authority: Path, token: str) -> None:
+        self._url = url
+        self._session = requests.Session()
+        self._session.trust_env = False  # neither a proxy nor a bundle of certificates comes between
+        self._session.verify = str(authority)
+        self._session.headers["Authorization"] = f"Bearer {token}"
+
+    def get(self, path: str) -> Object:
+        """One object."""
+        return self._call("GET", path)
+
+    def find(self, path: str) -> Object | None:
+        """One object, or None where there is none."""
+        response = self._session.get(self._url + path, timeout=_TIMEOUT)
+        return None if response.status_code == 404 else _checked(response)
+
+    def items(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
+        """The objects of a collection, by selectors."""
+        items: list[Object] = self._call("GET", path, params={"labelSelector": labels, "fieldSelector": fields})[
+            "items"
+        ]
+        return items
+
+    def create(self, path: str, body: Object) -> Object:
+        """Makes an object, or asks something of a subresource."""
+        return self._call("POST", path, json=body)
+
+    def patch(self, path: str, body: Object) -> Object:
+        """Merges a patch into an object."""
+        return self._call(
+            "PATCH", path, data=json.dumps(body), headers={"Content-Type": "application/merge-patch+json"}
+        )
+
+    def delete(self, path: str) -> None:
+        """Deletes an object; one that is gone already is fine."""
+        response = self._session.delete(self._url + path, timeout=_TIMEOUT)
+        if response.status_code != 404:
+            _checked(response)
+
+    def text(self, path: str) -> str:
+        """An answer that is not JSON."""
+        response = self._session.get(self._url + path, timeout=_TIMEOUT)
+        assert response.ok, f"{path}: {response.status_code} {response.text}"
+        return response.text
+
+    def _call(self, method: str, path: str, **request: Any) -> Object:
+        return _checked(self._session.request(method, self._url + path, timeout=_TIMEOUT, **request))
+
+
+def _checked(response: requests.Response) -> Object:
+    request = response.request
+    assert response.ok, f"{request.method} {request.url}: {response.status_code} {response.text}"
+    body: Object = response.json()
+    return body

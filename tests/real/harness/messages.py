@@ -1,0 +1,155 @@
+"""Messages as AWS writes them: the events, and the two wrappings beside EventBridge's own."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from typing import Any
+
+from .aws import REGION
+from .hooks import Action
+
+Event = dict[str, Any]
+
+ACCOUNT = "123456789012"
+
+_TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
+
+
+def _event(source: str, detail_type: str, resources: Sequence[str], detail: dict[str, Any]) -> Event:
+    return {
+        "version": "0",
+        "id": str(uuid.uuid4()),
+        "detail-type": detail_type,
+        "source": source,
+        "account": ACCOUNT,
+        "time": _rfc3339(datetime.now(UTC)),
+        "region": REGION,
+        "resources": list(resources),
+        "detail": detail,
+    }
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _instance_arn(instance: str) -> str:
+    return f"arn:aws:ec2:{REGION}:{ACCOUNT}:instance/{instance}"
+
+
+def _group_arn(group: str) -> str:
+    return f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:{uuid.uuid4()}:autoScalingGroupName/{group}"
+
+
+def spot_warning(instance: str) -> Event:
+    """EC2 takes a spot instance back in two minutes."""
+    detail = {"instance-id": instance, "instance-action": "terminate"}
+    return _event("aws.ec2", "EC2 Spot Instance Interruption Warning", [_instance_arn(instance)], detail)
+
+
+def rebalance(instance: str) -> Event:
+    """A spot instance is at a higher risk."""
+    detail = {"instance-id": instance}
+    return _event("aws.ec2", "EC2 Instance Rebalance Recommendation", [_instance_arn(instance)], detail)
+
+
+def state_change(instance: str, state: str) -> Event:
+    """An instance's state is another now."""
+    detail = {"instance-id": instance, "state": state}
+    return _event("aws.ec2", "EC2 Instance State-change Notification", [_instance_arn(instance)], detail)
+
+
+def terminate_action(action: Action) -> Event:
+    """A terminating hook holds an instance, by EventBridge."""
+    detail = {
+        "LifecycleActionToken": action.token,
+        "AutoScalingGroupName": action.hook.group,
+        "LifecycleHookName": action.hook.name,
+        "EC2InstanceId": action.instance,
+        "LifecycleTransition": _TERMINATING,
+        "NotificationMetadata": "additional-info",
+        "Origin": "AutoScalingGroup",
+        "Destination": "EC2",
+    }
+    return _event(
+        "aws.autoscaling",
+        "EC2 Instance-terminate Lifecycle Action",
+        [_group_arn(action.hook.group), _instance_arn(action.instance)],
+        detail,
+    )
+
+
+def bare(action: Action) -> Event:
+    """The same from a hook that notifies the queue directly."""
+    return {
+        "Origin": "AutoScalingGroup",
+        "LifecycleHookName": action.hook.name,
+        "Destination": "EC2",
+        "AccountId": ACCOUNT,
+        "RequestId": str(uuid.uuid4()),
+        "LifecycleTransition": _TERMINATING,
+        "AutoScalingGroupName": action.hook.group,
+        "Service": "AWS Auto Scaling",
+        "Time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "EC2InstanceId": action.instance,
+        "LifecycleActionToken": action.token,
+    }
+
+
+def scheduled_change(instances: Sequence[str], begins_in: timedelta) -> Event:
+    """EC2 will retire instances, by AWS Health."""
+    code = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"
+    start = datetime.now(UTC) + begins_in
+    detail = {
+        "eventArn": f"arn:aws:health:{REGION}::event/EC2/{code}/{code}_{uuid.uuid4()}",
+        "service": "EC2",
+        "eventTypeCode": code,
+        "eventTypeCategory": "scheduledChange",
+        "eventScopeCode": "ACCOUNT_SPECIFIC",
+        "communicationId": str(uuid.uuid4()),
+        "startTime": format_datetime(start, usegmt=True),
+        "endTime": format_datetime(start + timedelta(hours=1), usegmt=True),
+        "lastUpdatedTime": format_datetime(datetime.now(UTC), usegmt=True),
+        "statusCode": "upcoming",
+        "eventRegion": REGION,
+        "eventDescription": [{"language": "en_US", "latestDescription": "The instance runs on degraded hardware."}],
+        "affectedEntities": [{"entityValue": instance} for instance in instances],
+        "affectedAccount": ACCOUNT,
+        "page": "1",
+        "totalPages": "1",
+    }
+    return _event("aws.health", "AWS Health Event", list(instances), detail)
+
+
+def set_up_notification(hook: str, group: str) -> Event:
+    """What Auto Scaling sends when a hook is set up."""
+    return {
+        "AccountId": ACCOUNT,
+        "RequestId": str(uuid.uuid4()),
+        "AutoScalingGroupARN": _group_arn(group),
+        "AutoScalingGroupName": group,
+        "Service": "AWS Auto Scaling",
+        "Event": "autoscaling:TEST_NOTIFICATION",
+        "Time": _rfc3339(datetime.now(UTC)),
+        "LifecycleHookName": hook,
+    }
+
+
+def sns(message: Event | str) -> Event:
+    """The same by way of a topic."""
+    topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:interruptions"
+    return {
+        "Type": "Notification",
+        "MessageId": str(uuid.uuid4()),
+        "TopicArn": topic,
+        "Message": message if isinstance(message, str) else json.dumps(message),
+        "Timestamp": _rfc3339(datetime.now(UTC)),
+        "SignatureVersion": "1",
+        "Signature": "EXAMPLE",
+        "SigningCertURL": "https://sns.example.com/SimpleNotificationService.pem",
+        "UnsubscribeURL": "https://sns.example.com/?Action=Unsubscribe",
+    }

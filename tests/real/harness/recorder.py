@@ -1,0 +1,225 @@
+"""Stands before moto: records every call with its time, answers what moto lacks, refuses calls at a test's wish.
+
+It also turns a long poll into short ones for as long as its caller is there. Left to itself moto goes on polling for a
+caller that has gone, and a message released by one process vanishes into that poll instead of reaching the next one.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl
+
+from .hooks import Actions, Refused
+
+COMPLETE = "CompleteLifecycleAction"
+HEARTBEAT = "RecordLifecycleActionHeartbeat"
+RECEIVE = "ReceiveMessage"
+
+_POLL = 0.2
+"""Seconds between the short polls that make up a long one."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call the service made, when it was answered."""
+
+    at: float
+    action: str
+    asked: dict[str, Any]
+    status: int
+    error: str | None
+    messages: int
+    """How many messages a receive brought."""
+
+    @property
+    def clock(self) -> str:
+        """When, for a reader."""
+        return time.strftime("%H:%M:%S", time.localtime(self.at)) + f"{self.at % 1:.3f}"[1:]
+
+    def __str__(self) -> str:
+        asked = ", ".join(f"{key}={_brief(value)}" for key, value in self.asked.items() if key != "QueueUrl")
+        brought = f" brought {self.messages}" if self.messages else ""
+        return f"{self.clock} {self.status} {self.error or ''} {self.action} {asked}{brought}"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An HTTP response."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+class Recorder:
+    """One test's AWS endpoint."""
+
+    def __init__(self, moto: tuple[str, int]) -> None:
+        self.moto = moto
+        self.actions = Actions()
+        self.receiving = threading.Lock()
+        """One receive at a time: two at once may both get a message from moto, which SQS does far more rarely."""
+        self._lock = threading.Lock()
+        self._calls: list[Call] = []
+        self._refusals: list[tuple[str, Refused]] = []
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.recorder = self
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """What AWS_ENDPOINT_URL is set to."""
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def stop(self) -> None:
+        """Stops answering."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    def calls(self, *actions: str) -> list[Call]:
+        """The calls so far, in the order of their answers; only those of the named actions, if any are named."""
+        with self._lock:
+            return [call for call in self._calls if not actions or call.action in actions]
+
+    def of_token(self, action: str, token: str) -> list[Call]:
+        """The calls of one action for one lifecycle action token."""
+        return [call for call in self.calls(action) if call.asked.get("LifecycleActionToken") == token]
+
+    def refuse(self, action: str, times: int, code: str, message: str) -> None:
+        """The next calls of an action are answered by an error, and have no effect."""
+        with self._lock:
+            self._refusals += [(action, Refused(code, message))] * times
+
+    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer]) -> Answer:
+        """Answers one call, and records it."""
+        error = None
+        try:
+            self._refuse_if_wished(action)
+            if action == HEARTBEAT:
+                self.actions.heartbeat(asked)
+                answer = _done(action)
+            elif action == COMPLETE:
+                self.actions.complete(asked)
+                answer = _done(action)
+            else:
+                answer = forward()
+        except Refused as refused:
+            error = refused.code
+            answer = _refusal(refused)
+        messages = _messages(answer) if action == RECEIVE else 0
+        with self._lock:
+            self._calls.append(Call(time.time(), action, asked, answer.status, error, messages))
+        return answer
+
+    def _refuse_if_wished(self, action: str) -> None:
+        with self._lock:
+            for place, (refused_action, refused) in enumerate(self._refusals):
+                if refused_action == action:
+                    del self._refusals[place]
+                    raise refused
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    recorder: Recorder
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        action, asked = self._parse(body)
+        forward = self._long_poll if action == RECEIVE else self._forward
+        answer = self.server.recorder.answer(action, asked, lambda: forward(body))
+        self._send(answer)
+
+    def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
+        """SQS speaks JSON and names its action in a header; EC2 and Auto Scaling send forms."""
+        target = self.headers.get("X-Amz-Target")
+        if target:
+            return target.rpartition(".")[2], json.loads(body or b"{}")
+        form = dict(parse_qsl(body.decode()))
+        form.pop("Version", None)
+        return form.pop("Action", self.path), form
+
+    def _long_poll(self, body: bytes) -> Answer:
+        asked = json.loads(body)
+        end = time.monotonic() + float(asked.pop("WaitTimeSeconds", 0))
+        short = json.dumps(asked | {"WaitTimeSeconds": 0}).encode()
+        while True:
+            with self.server.recorder.receiving:
+                answer = self._forward(short)
+            if answer.status != 200 or _messages(answer):
+                return answer
+            if time.monotonic() >= end or self._caller_left(_POLL):
+                return answer
+
+    def _caller_left(self, within: float) -> bool:
+        """Waits a moment for the caller to hang up: while it waits for an answer, the end is all it can send."""
+        readable, _, _ = select.select([self.connection], [], [], within)
+        try:
+            return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
+        except ConnectionError:
+            return True
+
+    def _forward(self, body: bytes) -> Answer:
+        moto = http.client.HTTPConnection(*self.server.recorder.moto, timeout=30)
+        try:
+            headers = {key: value for key, value in self.headers.items() if key.lower() != "content-length"}
+            moto.request("POST", self.path, body, headers)
+            response = moto.getresponse()
+            content_type = response.getheader("Content-Type", "")
+            return Answer(response.status, content_type, response.read())
+        finally:
+            moto.close()
+
+    def _send(self, answer: Answer) -> None:
+        try:
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.content_type)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            self.wfile.write(answer.body)
+        except ConnectionError:
+            self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """The record is the log."""
+
+
+def _brief(value: object) -> str:
+    """A value for a reader: of a receipt handle, its beginning."""
+    return re.sub(r"\b(\w{8})\w{32,}", r"\1…", str(value))[:240]
+
+
+def _messages(received: Answer) -> int:
+    return len(json.loads(received.body).get("Messages", [])) if received.status == 200 else 0
+
+
+_NAMESPACE = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
+_METADATA = "<RequestId>7c6e177f-f082-11e1-ac58-3714bEXAMPLE</RequestId>"
+
+
+def _done(action: str) -> Answer:
+    return _xml(f"{action}Response", 200, f"<{action}Result/><ResponseMetadata>{_METADATA}</ResponseMetadata>")
+
+
+def _refusal(refused: Refused) -> Answer:
+    error = f"<Error><Type>Sender</Type><Code>{refused.code}</Code><Message>{refused.message}</Message></Error>"
+    return _xml("ErrorResponse", 400, error + _METADATA)
+
+
+def _xml(root: str, status: int, content: str) -> Answer:
+    return Answer(status, "text/xml", f'<{root} xmlns="{_NAMESPACE}">{content}</{root}>'.encode())

@@ -1,0 +1,26 @@
+"""What the service may do in the cluster: as little as it needs, so that a call beyond that fails a test."""
+
+from __future__ import annotations
+
+from .kube import Kube, Object
+
+_API = "/apis/rbac.authorization.k8s.io/v1"
+
+RULES = [
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list"]},
+    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+]
+
+
+def grant(kube: Kube, user: str) -> None:
+    """Gives a user these rights in the whole cluster."""
+    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": RULES})
+    binding: Object = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }
+    kube.create(f"{_API}/clusterrolebindings", binding)

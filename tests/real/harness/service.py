@@ -1,0 +1,100 @@
+"""The service as a user would start it: its flags, its environment; and what it says of itself over HTTP."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import requests
+
+from .aws import CREDENTIALS, REGION
+from .process import Process, free_port
+from .wait import eventually
+
+LASTING = frozenset({"poller", "node-watch", "admin", "batcher"})
+"""Tasks that live as long as the service."""
+
+OURS = "admin-connection"
+"""Tasks that a test causes by asking."""
+
+SHUTDOWN_WITHIN = 10.0
+"""What the service promises between SIGTERM and its end, in seconds."""
+
+_SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+
+class Service:
+    """One running process of the service."""
+
+    def __init__(
+        self,
+        name: str,
+        binary: Path,
+        queue_url: str,
+        endpoint: str,
+        kubeconfig: Path,
+        folder: Path,
+        flags: Sequence[str],
+    ) -> None:
+        self.name = name
+        address = f"127.0.0.1:{free_port()}"
+        self._url = f"http://{address}"
+        home = folder / "home"
+        home.mkdir(exist_ok=True)
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),  # the user's own AWS and Kubernetes configuration stays out of it
+            "AWS_REGION": REGION,
+            "AWS_ENDPOINT_URL": endpoint,
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "KUBECONFIG": str(kubeconfig),
+            "RUST_BACKTRACE": "1",
+            **CREDENTIALS,
+        }
+        command = [str(binary), "run", "--queue-url", queue_url, "--admin-address", address, *flags]
+        self.process = Process(f"ebbtide {name}", command, folder / f"{name}.log", environment)
+
+    def wait_ready(self) -> None:
+        """Waits until it says that it is ready."""
+        eventually(f"{self.name} is ready", self.ready)
+
+    def ready(self) -> bool:
+        """Whether it says so; fails when it has ended."""
+        self.process.must_run()
+        return requests.get(f"{self._url}/readyz", timeout=5).ok
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+
+    def terminate(self) -> float:
+        """SIGTERM; waits for an exit with 0 and returns how many seconds it took."""
+        begin = time.monotonic()
+        self.process.signal(signal.SIGTERM)
+        code = self.process.wait(SHUTDOWN_WITHIN)
+        assert code == 0, f"{self.name} ended with {code} after SIGTERM"
+        return time.monotonic() - begin
+
+    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
+        """Every sample of /metrics: name, labels, value."""
+        text = requests.get(f"{self._url}/metrics", timeout=5).text
+        samples = (_SAMPLE.match(line) for line in text.splitlines())
+        return [(s["name"], dict(_LABEL.findall(s["labels"] or "")), float(s["value"])) for s in samples if s]
+
+    def tasks(self) -> dict[str, float]:
+        """How many tasks of each kind live."""
+        return {labels["kind"]: value for name, labels, value in self.metrics() if name == "ebbtide_tasks"}
+
+    def at_rest(self) -> bool:
+        """Whether nothing goes on but what always does: the sign that no task leaked."""
+        self.process.must_run()
+        tasks = self.tasks()
+        assert tasks.get("poller", 0) > 0, f"no poller among the tasks: {tasks}"
+        busy = {kind: count for kind, count in tasks.items() if count and kind not in LASTING | {OURS}}
+        assert not busy, f"tasks still live: {busy}"
+        return True

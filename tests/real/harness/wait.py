@@ -1,0 +1,41 @@
+"""Waiting for things: by asking again until a deadline, never by sleeping for as long as it might take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+PAUSE = 0.1
+"""Seconds between two looks: short beside anything the tests measure, long enough to leave the cores to the service."""
+
+
+def eventually(what: str, look: Callable[[], T], within: float = 30.0) -> T:
+    """Looks until it sees something true, and returns that.
+
+    A look that raises an AssertionError or an OSError (a refused connection is one) has seen nothing yet. At the
+    deadline the failure says what was awaited and what was seen last; the test's report tells the rest.
+    """
+    end = time.monotonic() + within
+    while True:
+        seen: object
+        try:
+            value = look()
+            if value:
+                return value
+            seen = repr(value)
+        except (AssertionError, OSError) as error:
+            seen = str(error) or repr(error)
+        if time.monotonic() >= end:
+            raise AssertionError(f"not within {within:g} s: {what}; last seen: {seen}")
+        time.sleep(PAUSE)
+
+
+def always(what: str, look: Callable[[], object], during: float) -> None:
+    """Looks again and again for `during` seconds, and fails at the first look that is not true."""
+    begin = time.monotonic()
+    while (elapsed := time.monotonic() - begin) < during:
+        assert look(), f"no longer so after {elapsed:.1f} s: {what}"
+        time.sleep(PAUSE)

@@ -1,0 +1,130 @@
+"""The main job: a message on the queue becomes a drained node, a completed hook and a deleted message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from harness import messages
+from harness.messages import Event
+from harness.recorder import COMPLETE
+from harness.wait import always, eventually
+from harness.world import Node, World, drained
+
+PODS = 3
+
+
+def busy_node(world: World, stops_after: float = 0.2) -> Node:
+    """A node with pods to evict and one that stays, in a cluster with room for the evicted ones elsewhere."""
+    node = world.node()
+    world.run("web", PODS, stops_after)
+    world.run_daemons("agent", 1)
+    world.node()
+    world.wait_running("agent", 2)
+    return node
+
+
+def evicted_once(world: World) -> bool:
+    """Whether each pod's eviction was accepted exactly once."""
+    evicted = world.audit.evicted(world.name)
+    return len(evicted) == PODS and set(evicted.values()) == {1}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        pytest.param(lambda event: event, id="eventbridge"),
+        pytest.param(messages.sns, id="sns"),
+    ],
+)
+def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
+    node = busy_node(world)
+    service = world.service()
+
+    world.send(wrap(messages.spot_warning(node.instance)))
+
+    eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    assert evicted_once(world), world.audit.evicted(world.name)
+    world.wait_running("web", PODS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        pytest.param(messages.terminate_action, id="eventbridge"),
+        pytest.param(lambda action: messages.sns(messages.terminate_action(action)), id="sns"),
+        pytest.param(messages.bare, id="bare"),
+    ],
+)
+def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
+    node = busy_node(world, stops_after=3)
+    action = world.hold(node.instance, heartbeat_timeout=120)
+    service = world.service()
+
+    world.send(message(action))
+
+    eventually("the hook is completed", lambda: world.completions(action))
+    assert drained(world, node, stay=["agent"]), "a hook is completed only when the pods are gone"
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    assert world.completions(action) == ["CONTINUE"]
+    assert len(world.recorder.calls(COMPLETE)) == 1
+    assert evicted_once(world), world.audit.evicted(world.name)
+
+
+def test_four_notices_make_one_drain(world: World) -> None:
+    node = busy_node(world, stops_after=3)
+    action = world.hold(node.instance, heartbeat_timeout=120)
+    service = world.service()
+
+    world.send(
+        messages.rebalance(node.instance),
+        messages.spot_warning(node.instance),
+        messages.bare(action),
+        messages.state_change(node.instance, "shutting-down"),
+    )
+
+    eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
+    eventually("the four messages are deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    assert world.completions(action) == ["CONTINUE"]
+    assert evicted_once(world), world.audit.evicted(world.name)
+
+
+def test_health_event_waits_for_its_last_drain(world: World) -> None:
+    nodes = [world.node() for _ in range(3)]
+    for number, node in enumerate(nodes):
+        world.run(f"web-{number}", on=node, stops_after=10 if number == 2 else 0.2)
+    *quick, slow = nodes
+    service = world.service()
+
+    world.send(messages.scheduled_change([node.instance for node in nodes], begins_in=timedelta(hours=2)))
+
+    eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick), within=9)
+    held = world.backlog().in_flight
+    assert world.apps(slow), "the slow node must still be draining for what this test looks at"
+    assert held == 1, "the message is kept while one of its nodes drains"
+    eventually("the slow node is drained", lambda: drained(world, slow))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+
+
+@pytest.mark.slow
+def test_throttled_completions_end_in_one(world: World) -> None:
+    throttled = 10
+    node = busy_node(world)
+    action = world.hold(node.instance, heartbeat_timeout=120)
+    world.recorder.refuse(COMPLETE, throttled, "Throttling", "Rate exceeded")
+    service = world.service()
+
+    world.send(messages.terminate_action(action))
+
+    eventually("the hook is completed", lambda: world.completions(action), within=110)
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    always("no completion follows", lambda: len(world.recorder.calls(COMPLETE)) == throttled + 1, during=3)
+    assert world.completions(action) == ["CONTINUE"]

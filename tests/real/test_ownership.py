@@ -1,0 +1,71 @@
+"""Every account event reaches every cluster's queue: what is not ours is let go, what is ours never waits in vain."""
+
+from __future__ import annotations
+
+from harness import messages
+from harness.hooks import Action
+from harness.recorder import COMPLETE, HEARTBEAT
+from harness.wait import eventually
+from harness.world import World, drained
+
+
+def left_alone(world: World, action: Action) -> bool:
+    """Whether neither a heartbeat nor a completion was tried for an action."""
+    return not any(world.recorder.of_token(call, action.token) for call in (HEARTBEAT, COMPLETE))
+
+
+def test_another_clusters_hook(world: World) -> None:
+    theirs = world.hold(world.aws.instance(managed=False), heartbeat_timeout=30)
+    node = world.node()
+    world.run("web")
+    ours = world.hold(node.instance, heartbeat_timeout=30)
+    service = world.service("--heartbeat", "1s")
+
+    world.send(messages.terminate_action(theirs), messages.terminate_action(ours))
+
+    eventually("our hook is completed", lambda: world.completions(ours))
+    eventually("both messages are deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    assert left_alone(world, theirs)
+
+
+def test_hook_that_eks_completes(world: World) -> None:
+    node = world.node()
+    world.run("web")
+    action = world.hold(node.instance, heartbeat_timeout=30, hook="Terminate-LC-Hook")
+    service = world.service("--heartbeat", "1s")
+
+    world.send(messages.terminate_action(action))
+
+    eventually("the message is deleted", world.acknowledged, within=60)
+    eventually("nothing is left going on", service.at_rest)
+    assert left_alone(world, action)
+
+
+def test_instance_that_never_joined(world: World) -> None:
+    action = world.hold(world.aws.instance(), heartbeat_timeout=120)
+    service = world.service("--registration-grace", "5s")
+
+    world.send(messages.terminate_action(action))
+
+    eventually("the hook is completed", lambda: world.completions(action))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    assert world.completions(action) == ["CONTINUE"]
+    waited = world.recorder.of_token(COMPLETE, action.token)[0].at - action.began
+    assert waited > 4, f"its Node was given {waited:.1f} s to register, not the 5 s asked for"
+
+
+def test_node_that_registers_late(world: World) -> None:
+    instance = world.aws.instance()
+    action = world.hold(instance, heartbeat_timeout=120)
+    service = world.service()
+    world.send(messages.terminate_action(action))
+    eventually("the message is held", lambda: world.deliveries() == 1)
+
+    node = world.join(instance)
+
+    eventually("the hook is completed", lambda: world.completions(action), within=15)
+    assert drained(world, node), "the node that came was drained"
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)

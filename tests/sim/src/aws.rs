@@ -1,0 +1,87 @@
+//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2.
+//!
+//! ```text
+//!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, told by X-Amz-Target
+//!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ autoscaling  query, told by its Version
+//!  loopback server ─────────┘                        └─▶ ec2          query, told by its Version
+//! ```
+//!
+//! Each service keeps its state behind one lock, which is never held across an await and survives a planned panic.
+//! What expires does so lazily: the state is settled to the present at every look.
+
+use crate::clock::Clock;
+use crate::fault::{Disconnected, Edge};
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use bytes::Bytes;
+
+mod autoscaling;
+mod connector;
+mod ec2;
+mod md5;
+mod query;
+mod refusal;
+mod sqs;
+#[cfg(test)]
+mod tests;
+
+pub use autoscaling::{Action, ActionState, AutoScaling, HookResult, HookSpec};
+pub use ec2::Ec2;
+pub use sqs::{Received, Sqs};
+
+/// The simulated account.
+pub const ACCOUNT: &str = "123456789012";
+/// The simulated region.
+pub const REGION: &str = "eu-west-1";
+
+const AUTO_SCALING_VERSION: &str = "2011-01-01";
+const EC2_VERSION: &str = "2016-11-15";
+
+/// The simulated account's services. Copies share one state.
+#[derive(Clone, Debug)]
+pub struct Aws {
+    /// The queue.
+    pub sqs: Sqs,
+    /// Lifecycle hooks and what waits for them.
+    pub autoscaling: AutoScaling,
+    /// Instances.
+    pub ec2: Ec2,
+}
+
+impl Aws {
+    pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
+        Self {
+            sqs: Sqs::new(clock, edge.clone(), seed),
+            // Another seed, or the first token would look like the first message id.
+            autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
+            ec2: Ec2::new(edge),
+        }
+    }
+
+    /// An HTTP client for the configurations of SDK clients: in memory, on tokio's clock.
+    #[must_use]
+    pub fn http_client(&self) -> SharedHttpClient {
+        connector::http_client(self.clone())
+    }
+
+    /// Serves one HTTP request to any of the services. Dropping the future is what a client that hangs up does.
+    ///
+    /// # Errors
+    ///
+    /// [`Disconnected`] where the fault plan breaks the connection.
+    pub async fn serve(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Disconnected> {
+        let (parts, body) = request.into_parts();
+        let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
+        if let Some(operation) = header("x-amz-target").and_then(|target| target.strip_prefix("AmazonSQS.")) {
+            return self.sqs.serve(operation, header("host"), &body).await;
+        }
+        let form = query::Form::parse(&body);
+        match form.get("Version") {
+            Some(AUTO_SCALING_VERSION) => self.autoscaling.serve(&form).await,
+            Some(EC2_VERSION) => self.ec2.serve(&form).await,
+            _ => {
+                let unknown = refusal::Refusal::new("InvalidAction", "No simulated service takes this request.");
+                Ok(query::refuse_wrapped(&unknown))
+            }
+        }
+    }
+}

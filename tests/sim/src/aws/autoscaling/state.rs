@@ -1,0 +1,181 @@
+//! Groups, hooks and actions: the state and its rules, without wire.
+
+use super::{Action, ActionState, HookSpec};
+use crate::aws::refusal::Refusal;
+use crate::aws::sqs::uuid;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// No action waits longer than this, whatever its heartbeats.
+const LONGEST_WAIT: Duration = Duration::from_hours(48);
+/// Nor longer than so many heartbeat timeouts.
+const MOST_TIMEOUTS: u32 = 100;
+
+#[derive(Debug)]
+pub(super) struct State {
+    /// The present, as of the last look.
+    pub now: Duration,
+    rng: fastrand::Rng,
+    groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
+    /// In the order in which they began.
+    actions: Vec<Action>,
+    by_token: BTreeMap<String, usize>,
+    /// The newest action of an instance at a hook of a group.
+    by_instance: BTreeMap<(String, String, String), usize>,
+}
+
+/// What a call says to name an action: by token or, for want of it, by instance.
+#[derive(Debug)]
+pub(super) struct Which<'a> {
+    pub group: &'a str,
+    pub hook: &'a str,
+    pub token: Option<&'a str>,
+    pub instance: Option<&'a str>,
+}
+
+impl HookSpec {
+    pub(super) fn global_timeout(&self) -> Duration {
+        LONGEST_WAIT.min(self.heartbeat_timeout * MOST_TIMEOUTS)
+    }
+}
+
+impl State {
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now: Duration::ZERO,
+            rng: fastrand::Rng::with_seed(seed),
+            groups: BTreeMap::new(),
+            actions: Vec::new(),
+            by_token: BTreeMap::new(),
+            by_instance: BTreeMap::new(),
+        }
+    }
+
+    pub fn add_hook(&mut self, group: &str, hook: &str, spec: HookSpec) {
+        self.groups
+            .entry(group.to_owned())
+            .or_default()
+            .insert(hook.to_owned(), spec);
+    }
+
+    pub fn begin(&mut self, group: &str, hook: &str, instance: &str) -> String {
+        let spec = *self
+            .groups
+            .get(group)
+            .and_then(|hooks| hooks.get(hook))
+            .expect("the hook must have been added");
+        let token = uuid(&mut self.rng);
+        let limit = self.now + spec.global_timeout();
+        let action = Action {
+            token: token.clone(),
+            group: group.to_owned(),
+            hook: hook.to_owned(),
+            instance: instance.to_owned(),
+            spec,
+            begun: self.now,
+            limit,
+            state: ActionState::Waiting {
+                expires: limit.min(self.now + spec.heartbeat_timeout),
+            },
+            beats: Vec::new(),
+            completions: Vec::new(),
+        };
+        let place = (action.group.clone(), action.hook.clone(), action.instance.clone());
+        self.by_token.insert(token.clone(), self.actions.len());
+        self.by_instance.insert(place, self.actions.len());
+        self.actions.push(action);
+        token
+    }
+
+    pub fn action(&mut self, token: &str) -> Option<&mut Action> {
+        let index = *self.by_token.get(token)?;
+        self.settled(index)
+    }
+
+    pub fn actions(&mut self) -> Vec<Action> {
+        (0..self.actions.len())
+            .filter_map(|index| self.settled(index).cloned())
+            .collect()
+    }
+
+    /// A group's hooks, by name.
+    pub fn hooks(&self, group: &str) -> Result<&BTreeMap<String, HookSpec>, Refusal> {
+        self.groups.get(group).ok_or_else(|| {
+            let message = format!("AutoScalingGroup name not found - AutoScalingGroup: {group} not found");
+            Refusal::new("ValidationError", message)
+        })
+    }
+
+    pub fn beat(&mut self, which: &Which<'_>) -> Result<(), Refusal> {
+        let now = self.now;
+        let action = self.find(which)?;
+        let ActionState::Waiting { expires } = &mut action.state else {
+            return Err(which.not_active());
+        };
+        *expires = action.limit.min(now + action.spec.heartbeat_timeout);
+        action.beats.push(now);
+        Ok(())
+    }
+
+    pub fn complete(&mut self, which: &Which<'_>, result: &str) -> Result<(), Refusal> {
+        let now = self.now;
+        let action = self.find(which)?;
+        action.completions.push((now, result.to_owned()));
+        if !matches!(action.state, ActionState::Waiting { .. }) {
+            return Err(which.not_active());
+        }
+        action.state = ActionState::Completed {
+            result: result.to_owned(),
+            at: now,
+        };
+        Ok(())
+    }
+
+    fn find(&mut self, which: &Which<'_>) -> Result<&mut Action, Refusal> {
+        if !self.hooks(which.group)?.contains_key(which.hook) {
+            let message = format!(
+                "No Lifecycle Hook found with name {} in group {}",
+                which.hook, which.group
+            );
+            return Err(Refusal::new("ValidationError", message));
+        }
+        let index = match (which.token, which.instance) {
+            (Some(token), _) => self.by_token.get(token),
+            (None, Some(instance)) => {
+                self.by_instance
+                    .get(&(which.group.to_owned(), which.hook.to_owned(), instance.to_owned()))
+            }
+            (None, None) => None,
+        };
+        // A token is good only for the hook that it was given out for.
+        index
+            .copied()
+            .and_then(|index| self.settled(index))
+            .filter(|action| action.group == which.group && action.hook == which.hook)
+            .ok_or_else(|| which.not_active())
+    }
+
+    /// An action, expired if it is time.
+    fn settled(&mut self, index: usize) -> Option<&mut Action> {
+        let action = self.actions.get_mut(index)?;
+        if let ActionState::Waiting { expires } = action.state
+            && expires <= self.now
+        {
+            action.state = ActionState::Expired { at: expires };
+        }
+        Some(action)
+    }
+}
+
+impl Which<'_> {
+    fn not_active(&self) -> Refusal {
+        let named = match (self.token, self.instance) {
+            (Some(token), _) => format!("token {token}"),
+            (None, instance) => format!("instance ID {}", instance.unwrap_or("null")),
+        };
+        Refusal::new(
+            "ValidationError",
+            format!("No active Lifecycle Action found with {named}"),
+        )
+    }
+}

@@ -1,0 +1,90 @@
+//! Auto Scaling on the wire: forms in, wrapped XML out.
+
+use super::HookSpec;
+use super::state::{State, Which};
+use crate::aws::query::{Form, Xml, answer_wrapped};
+use crate::aws::refusal::Refusal;
+use crate::aws::{ACCOUNT, REGION};
+use bytes::Bytes;
+
+/// What a call is about: a token or an instance where it names one, else the group.
+pub(super) fn subject(form: &Form) -> &str {
+    ["LifecycleActionToken", "InstanceId", "AutoScalingGroupName"]
+        .into_iter()
+        .find_map(|name| form.get(name))
+        .unwrap_or_default()
+}
+
+pub(super) fn perform(state: &mut State, operation: &str, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+    match operation {
+        "DescribeLifecycleHooks" => describe(state, form),
+        "RecordLifecycleActionHeartbeat" => {
+            state.beat(&which(form)?)?;
+            Ok(answer_wrapped(operation, |_| {}))
+        }
+        "CompleteLifecycleAction" => {
+            let which = which(form)?;
+            let result = required(form, "LifecycleActionResult")?;
+            if !matches!(result, "CONTINUE" | "ABANDON") {
+                let message = format!("Invalid LifecycleActionResult {result}: it must be CONTINUE or ABANDON");
+                return Err(Refusal::new("ValidationError", message));
+            }
+            state.complete(&which, result)?;
+            Ok(answer_wrapped(operation, |_| {}))
+        }
+        other => {
+            let message = format!("Could not find operation {other} for version 2011-01-01");
+            Err(Refusal::new("InvalidAction", message))
+        }
+    }
+}
+
+/// The names in a request select: those that do not exist are left out, but a group must exist.
+fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+    let group = required(form, "AutoScalingGroupName")?;
+    let names = form.list("LifecycleHookNames.member");
+    let hooks = state.hooks(group)?;
+    Ok(answer_wrapped("DescribeLifecycleHooks", |xml| {
+        xml.nest("LifecycleHooks", |xml| {
+            for (name, spec) in hooks {
+                if names.is_empty() || names.contains(&name.as_str()) {
+                    xml.nest("member", |xml| write_hook(xml, group, name, spec));
+                }
+            }
+        });
+    }))
+}
+
+fn write_hook(xml: &mut Xml, group: &str, name: &str, spec: &HookSpec) {
+    let transition = if spec.terminating {
+        "autoscaling:EC2_INSTANCE_TERMINATING"
+    } else {
+        "autoscaling:EC2_INSTANCE_LAUNCHING"
+    };
+    xml.text("LifecycleHookName", name);
+    xml.text("AutoScalingGroupName", group);
+    xml.text("LifecycleTransition", transition);
+    xml.text(
+        "NotificationTargetARN",
+        &format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide"),
+    );
+    xml.text("HeartbeatTimeout", &spec.heartbeat_timeout.as_secs().to_string());
+    xml.text("GlobalTimeout", &spec.global_timeout().as_secs().to_string());
+    xml.text("DefaultResult", spec.default_result.as_str());
+}
+
+fn which(form: &Form) -> Result<Which<'_>, Refusal> {
+    Ok(Which {
+        group: required(form, "AutoScalingGroupName")?,
+        hook: required(form, "LifecycleHookName")?,
+        token: form.get("LifecycleActionToken"),
+        instance: form.get("InstanceId"),
+    })
+}
+
+fn required<'a>(form: &'a Form, name: &str) -> Result<&'a str, Refusal> {
+    form.get(name).ok_or_else(|| {
+        let message = format!("1 validation error detected: Value null at '{name}' must not be null");
+        Refusal::new("ValidationError", message)
+    })
+}

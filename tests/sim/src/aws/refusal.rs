@@ -1,0 +1,65 @@
+//! A service's "no": one shape for the three, and how a planned fault is said in each service's words.
+
+use crate::fault::Fault;
+use std::borrow::Cow;
+
+/// An error answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub status: u16,
+    /// The code as the query protocols spell it.
+    pub code: Cow<'static, str>,
+    pub message: String,
+}
+
+impl Refusal {
+    /// The caller's mistake: HTTP 400.
+    pub fn new(code: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status: 400,
+            code: Cow::Borrowed(code),
+            message: message.into(),
+        }
+    }
+
+    /// Whose fault the answer says it is.
+    pub fn sender_fault(&self) -> bool {
+        self.status < 500
+    }
+
+    /// What a planned fault looks like in a service's words; `None` where the fault is not an answer.
+    pub fn planned(fault: Fault, words: &Words) -> Option<Self> {
+        let (status, code, message) = match fault {
+            Fault::Throttle | Fault::Status(429) => (words.throttled_status, words.throttled, "Rate exceeded"),
+            Fault::Status(403) => (
+                403,
+                words.denied,
+                "User: ebbtide is not authorized to perform this operation",
+            ),
+            Fault::Status(503) => (
+                503,
+                words.unavailable,
+                "The service is unavailable. Please try again shortly.",
+            ),
+            Fault::Status(status @ 500..) => (status, words.internal, "An internal error has occurred"),
+            Fault::Status(status) => (status, words.invalid, "The request is refused, as planned"),
+            _ => return None,
+        };
+        Some(Self {
+            status,
+            code: Cow::Borrowed(code),
+            message: message.to_owned(),
+        })
+    }
+}
+
+/// How one service names the errors that any call can meet.
+#[derive(Debug)]
+pub(super) struct Words {
+    pub throttled_status: u16,
+    pub throttled: &'static str,
+    pub denied: &'static str,
+    pub invalid: &'static str,
+    pub internal: &'static str,
+    pub unavailable: &'static str,
+}

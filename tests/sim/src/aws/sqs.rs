@@ -1,0 +1,240 @@
+//! SQS: one standard queue, its dead-letter queue, and what tests want to know of both.
+
+use super::refusal::{Refusal, Words};
+use super::{ACCOUNT, REGION};
+use crate::clock::Clock;
+use crate::fault::{Disconnected, Edge};
+use bytes::Bytes;
+use queue::Queue;
+use request::{Call, Receive};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+mod perform;
+mod queue;
+mod request;
+
+pub(super) use queue::uuid;
+
+/// The one queue there is.
+const NAME: &str = "ebbtide";
+
+const WORDS: Words = Words {
+    throttled_status: 400,
+    throttled: "RequestThrottled",
+    denied: "AccessDenied",
+    invalid: "InvalidParameterValue",
+    internal: "InternalFailure",
+    unavailable: "ServiceUnavailable",
+};
+
+/// A simulated queue. Copies share one state.
+#[derive(Clone, Debug)]
+pub struct Sqs {
+    clock: Clock,
+    edge: Edge,
+    queue: Arc<Mutex<Queue>>,
+    /// Wakes long polls when a message becomes visible earlier than they knew.
+    changed: Arc<Notify>,
+}
+
+/// One delivery of one message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// When, since the world began.
+    pub at: Duration,
+    /// The message's id.
+    pub id: String,
+    /// The receipt handle that was given out.
+    pub receipt: String,
+    /// Whether the message stayed visible, so that another receiver can hold it at the same time.
+    pub duplicate: bool,
+}
+
+impl Sqs {
+    pub(super) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
+        Self {
+            clock,
+            edge,
+            queue: Arc::new(Mutex::new(Queue::new(seed))),
+            changed: Arc::default(),
+        }
+    }
+
+    /// The queue's URL. A request may name it on any host: only the last part of the path counts.
+    #[must_use]
+    pub fn queue_url(&self) -> String {
+        url("sqs.sim")
+    }
+
+    /// Sends a message, visible at once. Answers its id.
+    pub fn send(&self, body: impl Into<String>) -> String {
+        self.send_delayed(body, Duration::ZERO)
+    }
+
+    /// Sends a message that becomes visible only after `delay`. Answers its id.
+    pub fn send_delayed(&self, body: impl Into<String>, delay: Duration) -> String {
+        self.alter(|queue| queue.send(self.clock.now(), body.into(), delay))
+    }
+
+    /// How many messages could be received now.
+    #[must_use]
+    pub fn visible(&self) -> usize {
+        self.queue().counts().visible
+    }
+
+    /// How many messages were received and are invisible for their receivers' sake.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.queue().counts().in_flight
+    }
+
+    /// Whether no message is left, visible or not. Dead letters don't count.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.queue().is_empty()
+    }
+
+    /// The ids of the messages that were deleted, in that order.
+    #[must_use]
+    pub fn deleted(&self) -> Vec<String> {
+        self.queue().deleted.clone()
+    }
+
+    /// How often a message was received so far; also known when the message is gone.
+    #[must_use]
+    pub fn receives(&self, id: &str) -> u32 {
+        self.queue().receives(id)
+    }
+
+    /// Every delivery so far, in order: two receipts of one message show two holders.
+    #[must_use]
+    pub fn receive_log(&self) -> Vec<Received> {
+        self.queue().log.clone()
+    }
+
+    /// From now on each message delivered stays visible with this probability: at-least-once delivery.
+    pub fn duplicate_chance(&self, probability: f64) {
+        self.queue().duplicate_chance = probability;
+    }
+
+    /// From now on a message that was received so often becomes a dead letter instead of being received once more.
+    pub fn set_dead_letter(&self, max_receive_count: u32) {
+        self.queue().max_receives = Some(max_receive_count);
+    }
+
+    /// The ids of the dead letters, in the order in which they became so.
+    #[must_use]
+    pub fn dead_letters(&self) -> Vec<String> {
+        self.queue().dead_letters.clone()
+    }
+
+    /// The next `times` entries of batch calls fail alone, with `InternalError`, which is not the sender's fault.
+    pub fn fail_entries(&self, times: u32) {
+        self.queue().failing_entries = times;
+    }
+
+    /// How long a receive that doesn't say hides a message; 30 s at first.
+    pub fn set_visibility_timeout(&self, timeout: Duration) {
+        self.queue().visibility_timeout = timeout;
+    }
+
+    /// How long the queue keeps a message, held or not; 4 days at first.
+    pub fn set_retention(&self, retention: Duration) {
+        self.queue().retention = retention;
+    }
+
+    /// The ids of the messages that the queue dropped at the end of their retention.
+    #[must_use]
+    pub fn expired(&self) -> Vec<String> {
+        self.queue().expired.clone()
+    }
+
+    /// Whether a visibility change that comes after the message is visible again, and before anyone else received it,
+    /// is answered with success, without effect. AWS documents `MessageNotInflight`, which is the default here; some
+    /// who tried found the silent success.
+    pub fn silent_late_changes(&self, silent: bool) {
+        self.queue().silent_late_changes = silent;
+    }
+
+    /// The queue as it is now.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        queue.settle(self.clock.elapsed());
+        queue
+    }
+
+    /// Does something that may make a message visible, and wakes the long polls if it does.
+    fn alter<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> T {
+        let (answer, woken) = {
+            let mut queue = self.queue();
+            let answer = act(&mut queue);
+            (answer, std::mem::take(&mut queue.woken))
+        };
+        if woken {
+            self.changed.notify_waiters();
+        }
+        answer
+    }
+
+    pub(super) async fn serve(
+        &self,
+        operation: &str,
+        host: Option<&str>,
+        body: &Bytes,
+    ) -> Result<http::Response<Bytes>, Disconnected> {
+        let call = Call::parse(operation, body);
+        let subject = call
+            .as_ref()
+            .map_or_else(|_| String::new(), |call| call.subject(&self.queue()));
+        let refuse = |fault| Refusal::planned(fault, &WORDS).map(|refusal| perform::refuse(&refusal));
+        let serve = async {
+            let result = match call {
+                Ok(call) => self.perform(call, host).await,
+                Err(malformed) => Err(malformed),
+            };
+            result.map_or_else(|refusal| perform::refuse(&refusal), |answer| perform::answer(&answer))
+        };
+        self.edge.pass("sqs", operation, &subject, refuse, serve).await
+    }
+
+    async fn perform(&self, call: Call, host: Option<&str>) -> Result<serde_json::Value, Refusal> {
+        match call {
+            Call::Receive(call) => self.receive(call).await,
+            Call::Act(call) => self.alter(|queue| call.perform(queue, self.clock.now(), host)),
+        }
+    }
+
+    /// A receive, as long a poll as it asks for: it ends when there is something to deliver or its time is over.
+    async fn receive(&self, call: Receive) -> Result<serde_json::Value, Refusal> {
+        let order = call.order()?;
+        let end = self.clock.elapsed() + order.wait;
+        loop {
+            // Created before the look at the queue: what is sent after that look wakes it.
+            let changed = self.changed.notified();
+            let next = {
+                let mut queue = self.queue();
+                let deliveries = queue.receive(self.clock.now(), order.max, order.visibility);
+                if !deliveries.is_empty() || queue.now() >= end {
+                    return Ok(order.answer(&deliveries));
+                }
+                queue.next_visible()
+            };
+            let until = next.map_or(end, |next| next.min(end));
+            tokio::select! {
+                biased;
+                () = changed => {}
+                () = tokio::time::sleep(until.saturating_sub(self.clock.elapsed())) => {}
+            }
+        }
+    }
+}
+
+fn url(host: &str) -> String {
+    format!("http://{host}/{ACCOUNT}/{NAME}")
+}
+
+fn arn(name: &str) -> String {
+    format!("arn:aws:sqs:{REGION}:{ACCOUNT}:{name}")
+}

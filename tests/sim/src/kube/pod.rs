@@ -1,0 +1,248 @@
+//! What a pod of the simulation is like, said in a few words.
+
+use super::object::Object;
+use super::route::Resource;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A pod to be added: [`Pod::on`] a node, then what differs from an ordinary, running pod of a ReplicaSet.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    pub(super) node: Option<String>,
+    pub(super) name: Option<String>,
+    pub(super) namespace: String,
+    pub(super) owner: Option<Owner>,
+    pub(super) mirror: bool,
+    pub(super) grace: Duration,
+    pub(super) phase: String,
+    pub(super) stops_in: Option<Duration>,
+    pub(super) labels: BTreeMap<String, String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) priority: i32,
+    pub(super) ready: bool,
+    pub(super) emptydir: bool,
+}
+
+/// The same builder, under the name of what it describes.
+pub type PodSpec = Pod;
+
+/// The controller that owns a pod.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Owner {
+    pub kind: String,
+    pub name: String,
+}
+
+impl Pod {
+    /// A running, Ready pod on this node, in namespace `default`, owned by the ReplicaSet `web`, with a grace period
+    /// of 30 s, whose containers stop as soon as they are asked to.
+    #[must_use]
+    pub fn on(node: &str) -> Self {
+        Self {
+            node: Some(node.to_owned()),
+            name: None,
+            namespace: "default".to_owned(),
+            owner: Some(Owner {
+                kind: "ReplicaSet".to_owned(),
+                name: "web".to_owned(),
+            }),
+            mirror: false,
+            grace: Duration::from_secs(30),
+            phase: "Running".to_owned(),
+            stops_in: Some(Duration::ZERO),
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            priority: 0,
+            ready: true,
+            emptydir: false,
+        }
+    }
+
+    /// A pod that no node has room for: Pending, and on no node.
+    #[must_use]
+    pub fn unscheduled() -> Self {
+        Self {
+            node: None,
+            ..Self::on("").phase("Pending")
+        }
+    }
+
+    /// Its name; otherwise its owner's name and five characters, as a ReplicaSet names its pods.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self
+    }
+
+    /// Its namespace.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        namespace.clone_into(&mut self.namespace);
+        self
+    }
+
+    /// The controller that owns it.
+    #[must_use]
+    pub fn owner(mut self, kind: &str, name: &str) -> Self {
+        self.owner = Some(Owner {
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+        });
+        self
+    }
+
+    /// Owned by the DaemonSet `agent`.
+    #[must_use]
+    pub fn daemonset(self) -> Self {
+        self.owner("DaemonSet", "agent")
+    }
+
+    /// Owned by this StatefulSet; give it a name that ends in its ordinal.
+    #[must_use]
+    pub fn statefulset(self, name: &str) -> Self {
+        self.owner("StatefulSet", name)
+    }
+
+    /// The mirror of a static pod: owned by its node, and back as soon as it is gone.
+    #[must_use]
+    pub fn mirror(mut self) -> Self {
+        let node = self.node.clone().unwrap_or_default();
+        self.mirror = true;
+        self.annotation("kubernetes.io/config.mirror", "0123456789abcdef")
+            .owner("Node", &node)
+    }
+
+    /// Owned by nobody.
+    #[must_use]
+    pub fn bare(mut self) -> Self {
+        self.owner = None;
+        self
+    }
+
+    /// Its labels, added to those it has.
+    #[must_use]
+    pub fn labels<'a>(mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        self.labels.extend(
+            labels
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        self
+    }
+
+    /// Its annotations, added to those it has.
+    #[must_use]
+    pub fn annotations<'a>(mut self, annotations: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        self.annotations.extend(
+            annotations
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value.to_owned())),
+        );
+        self
+    }
+
+    fn annotation(self, key: &str, value: &str) -> Self {
+        self.annotations([(key, value)])
+    }
+
+    /// Its `terminationGracePeriodSeconds`.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Its priority; from 2,000,000,000 on the pod is critical to the system.
+    #[must_use]
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.priority = priority;
+        self
+    }
+
+    /// Its phase: `Running`, `Pending`, `Succeeded` or `Failed`. Only a running pod is Ready.
+    #[must_use]
+    pub fn phase(mut self, phase: &str) -> Self {
+        phase.clone_into(&mut self.phase);
+        self.ready = phase == "Running";
+        self
+    }
+
+    /// Running, but not Ready.
+    #[must_use]
+    pub fn not_ready(mut self) -> Self {
+        self.ready = false;
+        self
+    }
+
+    /// How long after its deletion its containers are gone, if the grace period does not end first; `None`: never, so
+    /// that it hangs until the grace period ends.
+    #[must_use]
+    pub fn stops_in(mut self, after: impl Into<Option<Duration>>) -> Self {
+        self.stops_in = after.into();
+        self
+    }
+
+    /// With an `emptyDir` volume, whose content is lost with the pod.
+    #[must_use]
+    pub fn emptydir(mut self) -> Self {
+        self.emptydir = true;
+        self
+    }
+
+    /// What its name begins with where it has none of its own.
+    pub(super) fn base_name(&self) -> &str {
+        self.owner.as_ref().map_or("pod", |owner| owner.name.as_str())
+    }
+
+    /// Whether its owner is of this kind.
+    pub(super) fn is_owned_by(&self, kind: &str) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.kind == kind)
+    }
+
+    /// The object as the API server stores it.
+    pub(super) fn object(&self, name: &str, uid: &str, now: Timestamp) -> Object {
+        let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let mut metadata = json!({
+            "name": name, "namespace": self.namespace, "uid": uid, "creationTimestamp": now,
+        });
+        if !self.labels.is_empty() {
+            metadata["labels"] = json!(self.labels);
+        }
+        if !self.annotations.is_empty() {
+            metadata["annotations"] = json!(self.annotations);
+        }
+        if let Some(owner) = &self.owner {
+            metadata["ownerReferences"] = json!([{
+                "apiVersion": if owner.kind == "Node" { "v1" } else { "apps/v1" }, "kind": owner.kind,
+                "name": owner.name, "uid": format!("{}-{}", owner.kind.to_lowercase(), owner.name), "controller": true,
+            }]);
+        }
+        let mut spec = json!({
+            "containers": [{ "name": "main", "image": "registry.example/main:1" }],
+            "terminationGracePeriodSeconds": self.grace.as_secs(),
+            "priority": self.priority,
+        });
+        if let Some(node) = &self.node {
+            spec["nodeName"] = json!(node);
+        }
+        if self.emptydir {
+            spec["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
+        }
+        let mut object = Map::new();
+        object.insert("metadata".to_owned(), metadata);
+        object.insert("spec".to_owned(), spec);
+        object.insert("status".to_owned(), self.status());
+        Object::from_value(Resource::Pods, object).expect("a pod of the simulation must be valid")
+    }
+
+    fn status(&self) -> Value {
+        let truth = |yes: bool| if yes { "True" } else { "False" };
+        let mut conditions = vec![json!({ "type": "PodScheduled", "status": truth(self.node.is_some()) })];
+        if self.node.is_some() {
+            conditions.push(json!({ "type": "Ready", "status": truth(self.ready) }));
+        }
+        json!({ "phase": self.phase, "conditions": conditions })
+    }
+}

@@ -1,0 +1,289 @@
+//! From a request to what it asks for: the resources that are served, and the call that a path, a method and a query
+//! make.
+
+use super::object::Form;
+use bytes::Bytes;
+use http::{Method, Request, header};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The resources that are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Resource {
+    Nodes,
+    Pods,
+    Budgets,
+    Events,
+    Leases,
+}
+
+impl Resource {
+    pub const ALL: [Self; 5] = [Self::Nodes, Self::Pods, Self::Budgets, Self::Events, Self::Leases];
+
+    /// Group, version, plural name and kind.
+    const fn names(self) -> [&'static str; 4] {
+        match self {
+            Self::Nodes => ["", "v1", "nodes", "Node"],
+            Self::Pods => ["", "v1", "pods", "Pod"],
+            Self::Budgets => ["policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"],
+            Self::Events => ["", "v1", "events", "Event"],
+            Self::Leases => ["coordination.k8s.io", "v1", "leases", "Lease"],
+        }
+    }
+
+    pub const fn group(self) -> &'static str {
+        self.names()[0]
+    }
+
+    pub const fn plural(self) -> &'static str {
+        self.names()[2]
+    }
+
+    pub const fn kind(self) -> &'static str {
+        self.names()[3]
+    }
+
+    /// Group and version, as in an object's `apiVersion`.
+    pub fn api_version(self) -> String {
+        let [group, version, ..] = self.names();
+        if group.is_empty() {
+            version.to_owned()
+        } else {
+            format!("{group}/{version}")
+        }
+    }
+
+    /// The name in messages: `pods`, `leases.coordination.k8s.io`.
+    pub fn qualified(self) -> String {
+        let [group, _, plural, _] = self.names();
+        if group.is_empty() {
+            plural.to_owned()
+        } else {
+            format!("{plural}.{group}")
+        }
+    }
+
+    pub const fn is_namespaced(self) -> bool {
+        !matches!(self, Self::Nodes)
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// What the path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Target {
+    /// A resource: all of it, a namespace's (`namespace` is empty for all), or one object.
+    Resource {
+        resource: Resource,
+        namespace: String,
+        name: Option<String>,
+        sub: Option<String>,
+    },
+    /// A path that is no resource's.
+    Path,
+}
+
+/// One request, read.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub target: Target,
+    pub verb: Verb,
+    pub method: Method,
+    pub path: String,
+    pub query: BTreeMap<String, String>,
+    /// How objects are to be written in the answer.
+    pub form: Form,
+    pub content_type: String,
+    pub body: Bytes,
+    /// For the record of calls, and the fault plan.
+    pub operation: String,
+    pub subject: String,
+}
+
+impl Call {
+    pub fn read(request: Request<Bytes>) -> Self {
+        let (head, body) = request.into_parts();
+        let path = head.uri.path().trim_end_matches('/').to_owned();
+        let query: BTreeMap<String, String> = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+        let header = |name| {
+            head.headers
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .unwrap_or_default()
+        };
+        let (target, events_v1) = target(&path);
+        let form = if header(header::ACCEPT).contains("as=PartialObjectMetadata") {
+            Form::Partial
+        } else if events_v1 {
+            Form::EventsV1
+        } else {
+            Form::Full
+        };
+        let mut call = Self {
+            verb: verb(&head.method, &target, &query),
+            target,
+            method: head.method.clone(),
+            path,
+            query,
+            form,
+            content_type: header(header::CONTENT_TYPE)
+                .split(';')
+                .next()
+                .unwrap_or_default()
+                .trim()
+                .to_owned(),
+            body,
+            operation: String::new(),
+            subject: String::new(),
+        };
+        call.operation = call.operation();
+        call.subject = call.subject();
+        call
+    }
+
+    /// A value of the query, where it is given and not empty.
+    pub fn asked(&self, key: &str) -> Option<&str> {
+        self.query
+            .get(key)
+            .map(String::as_str)
+            .filter(|value| !value.is_empty())
+    }
+
+    /// Whether nothing is to be kept.
+    pub fn is_dry_run(&self) -> bool {
+        self.asked("dryRun") == Some("All")
+    }
+
+    fn operation(&self) -> String {
+        match &self.target {
+            Target::Resource {
+                resource,
+                sub: Some(sub),
+                ..
+            } => {
+                format!("{} {}/{sub}", self.verb.name(), resource.plural())
+            }
+            Target::Resource { resource, .. } => format!("{} {}", self.verb.name(), resource.plural()),
+            Target::Path if self.path.ends_with("/selfsubjectaccessreviews") => {
+                format!("{} selfsubjectaccessreviews", self.verb.name())
+            }
+            Target::Path => format!("{} {}", self.method.as_str().to_lowercase(), self.path),
+        }
+    }
+
+    fn subject(&self) -> String {
+        let Target::Resource {
+            resource,
+            namespace,
+            name,
+            ..
+        } = &self.target
+        else {
+            return String::new();
+        };
+        let named = |name: &str| {
+            if resource.is_namespaced() {
+                format!("{namespace}/{name}")
+            } else {
+                name.to_owned()
+            }
+        };
+        if let Some(name) = name {
+            return named(name);
+        }
+        if self.verb == Verb::Create {
+            let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+            return body["metadata"]["name"].as_str().map(named).unwrap_or_default();
+        }
+        let on_node = self
+            .asked("fieldSelector")
+            .and_then(|fields| fields.strip_prefix("spec.nodeName="));
+        on_node.unwrap_or(namespace).to_owned()
+    }
+}
+
+/// Splits a path; the second half is whether it speaks of Events in the words of `events.k8s.io`.
+fn target(path: &str) -> (Target, bool) {
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    let (group, version, rest) = match parts.as_slice() {
+        ["api", version, rest @ ..] => ("", *version, rest),
+        ["apis", group, version, rest @ ..] => (*group, *version, rest),
+        _ => return (Target::Path, false),
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, rest @ ..] if !rest.is_empty() => (*namespace, rest),
+        _ => ("", rest),
+    };
+    let (plural, name, sub) = match rest {
+        [plural] => (*plural, None, None),
+        [plural, name] => (*plural, Some(*name), None),
+        [plural, name, sub] => (*plural, Some(*name), Some(*sub)),
+        _ => return (Target::Path, false),
+    };
+    let events_v1 = group == "events.k8s.io" && plural == "events";
+    let group = if events_v1 { "" } else { group };
+    let found = Resource::ALL
+        .into_iter()
+        .find(|resource| resource.names()[..3] == [group, version, plural]);
+    let Some(resource) = found else {
+        return (Target::Path, false);
+    };
+    // Within a namespace there are no nodes, and without one no single pod.
+    if namespace.is_empty() == resource.is_namespaced() && (name.is_some() || !namespace.is_empty()) {
+        return (Target::Path, false);
+    }
+    let (namespace, name, sub) = (namespace.to_owned(), name.map(str::to_owned), sub.map(str::to_owned));
+    (
+        Target::Resource {
+            resource,
+            namespace,
+            name,
+            sub,
+        },
+        events_v1,
+    )
+}
+
+fn verb(method: &Method, target: &Target, query: &BTreeMap<String, String>) -> Verb {
+    let one = matches!(target, Target::Resource { name: Some(_), .. } | Target::Path);
+    let watch = query.get("watch").is_some_and(|value| value == "true" || value == "1");
+    match *method {
+        Method::POST => Verb::Create,
+        Method::PUT => Verb::Update,
+        Method::PATCH => Verb::Patch,
+        Method::DELETE if one => Verb::Delete,
+        Method::DELETE => Verb::DeleteCollection,
+        _ if one => Verb::Get,
+        _ if watch => Verb::Watch,
+        _ => Verb::List,
+    }
+}

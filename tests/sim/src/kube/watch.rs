@@ -1,0 +1,261 @@
+//! Watches: each is a stream with its own place in a resource's history, which writes what it has to tell when it is
+//! read, and not before.
+
+use super::Body;
+use super::object::{Form, Object};
+use super::refusal::Refusal;
+use super::route::Call;
+use super::select::Scope;
+use super::state::Shared;
+use super::store::Change;
+use crate::fault::Disconnected;
+use bytes::Bytes;
+use http::{HeaderValue, Response, header};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::Frame;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// How often a quiet watch is told how far it is.
+const BOOKMARKS: Duration = Duration::from_secs(60);
+
+/// How long a watch lasts that asks for nothing else.
+const DEFAULT_TIMEOUT: u64 = 300;
+
+/// How many changes are written at once.
+const CHUNK: usize = 500;
+
+/// What can happen to a running watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// It ends cleanly.
+    Close,
+    /// Its connection breaks.
+    Break,
+    /// It stays open and tells nothing any more, as over a connection that a firewall forgot.
+    Freeze,
+}
+
+/// One running watch.
+struct Watch {
+    shared: Arc<Shared>,
+    scope: Scope,
+    form: Form,
+    /// What was there at the start, as far as it is not yet told.
+    initial: VecDeque<Arc<Object>>,
+    /// The version at which `initial` is complete, where the client waits for that word.
+    initial_end: Option<u64>,
+    place: u64,
+    signal: watch::Receiver<()>,
+    interrupts: usize,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    ends: Instant,
+    ended: bool,
+}
+
+/// Starts a watch.
+pub(super) fn start(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
+    match open(shared, call) {
+        Ok(watch) => {
+            let chunks = futures_util::stream::unfold(watch, |mut watch| async move {
+                let chunk = watch.next().await?;
+                Some((chunk.map(|chunk| Frame::data(Bytes::from(chunk))), watch))
+            });
+            answer(StreamBody::new(chunks).boxed_unsync())
+        }
+        // By the time the server finds out, the stream has begun.
+        Err(refusal) if refusal.is_expired() => failed(&refusal),
+        Err(refusal) => refusal.response(),
+    }
+}
+
+/// A watch that ends as soon as it began.
+pub(super) fn closed() -> Response<Body> {
+    answer(
+        http_body_util::Empty::new()
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    )
+}
+
+/// A watch whose one event is an error.
+pub(super) fn failed(refusal: &Refusal) -> Response<Body> {
+    let line = format!("{}\n", json!({ "type": "ERROR", "object": refusal.status() }));
+    answer(
+        http_body_util::Full::from(line)
+            .map_err(|never| match never {})
+            .boxed_unsync(),
+    )
+}
+
+fn answer(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+fn open(shared: &Arc<Shared>, call: &Call) -> Result<Watch, Refusal> {
+    let scope = Scope::of(call)?;
+    let from = match call.asked("resourceVersion") {
+        None | Some("0") => None,
+        Some(version) => {
+            let invalid = || Refusal::new(400, format!("invalid resource version {version:?}"));
+            Some(version.parse::<u64>().map_err(|_| invalid())?)
+        }
+    };
+    let initial_events = call.asked("sendInitialEvents") == Some("true");
+    let bookmarks = matches!(call.asked("allowWatchBookmarks"), Some("true" | "1"));
+    if initial_events && call.asked("resourceVersionMatch") != Some("NotOlderThan") {
+        return Err(Refusal::new(
+            422,
+            "resourceVersionMatch: Forbidden: sendInitialEvents requires NotOlderThan",
+        ));
+    }
+    let timeout = call
+        .asked("timeoutSeconds")
+        .and_then(|seconds| seconds.parse().ok())
+        .filter(|&seconds| seconds > 0);
+    let now = Instant::now();
+    let state = shared.lock();
+    let version = state.store.version();
+    let (initial, place) = match from {
+        Some(from) if !initial_events => (VecDeque::new(), state.store.place_after(scope.resource, from)),
+        _ => (
+            scope.objects(&state.store).into(),
+            state.store.place_after(scope.resource, version),
+        ),
+    };
+    Ok(Watch {
+        shared: Arc::clone(shared),
+        form: call.form,
+        initial,
+        initial_end: (initial_events && bookmarks).then_some(version),
+        place: place.map_err(|oldest| Refusal::expired(from.unwrap_or_default(), oldest))?,
+        signal: state.store.signal(scope.resource),
+        interrupts: state.store.interrupts(),
+        scope,
+        bookmarks,
+        next_bookmark: now + BOOKMARKS,
+        ends: now + Duration::from_secs(timeout.unwrap_or(DEFAULT_TIMEOUT)),
+        ended: false,
+    })
+}
+
+impl Watch {
+    /// The next lines, as soon as there are any.
+    async fn next(&mut self) -> Option<Result<Vec<u8>, Disconnected>> {
+        loop {
+            if self.ended {
+                return None;
+            }
+            // Marked as seen before it is looked at: what comes later wakes.
+            self.signal.borrow_and_update();
+            let interruption = self.shared.lock().store.interruption(self.interrupts);
+            match interruption {
+                Some(Interrupt::Close) => return None,
+                Some(Interrupt::Break) => {
+                    self.ended = true;
+                    return Some(Err(Disconnected));
+                }
+                Some(Interrupt::Freeze) => std::future::pending().await,
+                None => {}
+            }
+            let (lines, version) = self.read()?;
+            if !lines.is_empty() {
+                return Some(Ok(lines));
+            }
+            let now = Instant::now();
+            if now >= self.ends {
+                self.ended = true;
+            }
+            if self.bookmarks && (self.ended || now >= self.next_bookmark) {
+                self.next_bookmark = now + BOOKMARKS;
+                return Some(Ok(self.bookmark(version, false)));
+            }
+            let wake = if self.bookmarks {
+                self.next_bookmark.min(self.ends)
+            } else {
+                self.ends
+            };
+            tokio::select! {
+                biased;
+                _ = self.signal.changed() => {}
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// What can be told now, and the version up to which all is told if that is nothing; `None` where the history that
+    /// the watch needs is gone: a real server drops a watch that does not keep up.
+    fn read(&mut self) -> Option<(Vec<u8>, u64)> {
+        let mut lines = Vec::new();
+        for object in self.initial.drain(..self.initial.len().min(CHUNK)) {
+            write(&mut lines, "ADDED", &object, &self.scope, self.form);
+        }
+        if !lines.is_empty() {
+            return Some((lines, 0));
+        }
+        if let Some(version) = self.initial_end.take() {
+            return Some((self.bookmark(version, true), version));
+        }
+        let state = self.shared.lock();
+        let mut told = 0;
+        for change in state.store.changes(self.scope.resource, self.place)?.take(CHUNK) {
+            told += 1;
+            tell(&mut lines, change, &self.scope, self.form);
+        }
+        self.place += told;
+        let version = state.store.version();
+        // Nothing of this chunk was for us, and there may be more: an empty answer would pass for the end.
+        if lines.is_empty() && told == CHUNK as u64 {
+            drop(state);
+            return self.read();
+        }
+        Some((lines, version))
+    }
+
+    fn bookmark(&self, version: u64, initial_end: bool) -> Vec<u8> {
+        let mut meta = ObjectMeta {
+            resource_version: Some(version.to_string()),
+            ..ObjectMeta::default()
+        };
+        if initial_end {
+            meta.annotations = Some([("k8s.io/initial-events-end".to_owned(), "true".to_owned())].into());
+        }
+        let object = json!({ "metadata": meta }).as_object().cloned().unwrap_or_default();
+        let object = Object::from_value(self.scope.resource, object).expect("a bookmark must be an object");
+        let mut line = Vec::new();
+        write(&mut line, "BOOKMARK", &object, &self.scope, self.form);
+        line
+    }
+}
+
+/// Tells a change to those who see the object, saw it before, or both.
+fn tell(lines: &mut Vec<u8>, change: &Change, scope: &Scope, form: Form) {
+    let sees = !change.removed && scope.sees(&change.object);
+    let saw = change.before.as_ref().filter(|before| scope.sees(before));
+    match (saw, sees) {
+        (None, false) => {}
+        (None, true) => write(lines, "ADDED", &change.object, scope, form),
+        (Some(_), true) => write(lines, "MODIFIED", &change.object, scope, form),
+        // It is told as it was when it was last seen, at the version of the change that took it out of sight.
+        (Some(before), false) => {
+            let last = before.with_meta(|meta| meta.resource_version = Some(change.version.to_string()));
+            write(lines, "DELETED", &last, scope, form);
+        }
+    }
+}
+
+fn write(lines: &mut Vec<u8>, kind: &str, object: &Object, scope: &Scope, form: Form) {
+    lines.extend_from_slice(format!(r#"{{"type":"{kind}","object":"#).as_bytes());
+    object.write(lines, scope.resource, form);
+    lines.extend_from_slice(b"}\n");
+}

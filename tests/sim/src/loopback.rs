@@ -1,0 +1,186 @@
+//! The simulated services on loopback ports, in real time: for the sandbox, and for whatever talks HTTP.
+
+use crate::World;
+use crate::fault::Disconnected;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+/// How long to wait when the machine has no connection left to give.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Both halves of a [`World`] on ports of their own. Dropping it closes the ports and all connections.
+#[derive(Debug)]
+pub struct Loopback {
+    /// Where SQS, Auto Scaling and EC2 are: the endpoint URL of all three.
+    pub aws_url: String,
+    /// Where the API server is.
+    pub kube_url: String,
+    _servers: JoinSet<()>,
+}
+
+impl Loopback {
+    /// A kubeconfig for the simulated cluster.
+    #[must_use]
+    pub fn kubeconfig(&self) -> String {
+        kubeconfig(&self.kube_url)
+    }
+}
+
+/// A kubeconfig for an API server that asks nobody who they are.
+#[must_use]
+pub fn kubeconfig(url: &str) -> String {
+    format!(
+        "apiVersion: v1\n\
+         kind: Config\n\
+         current-context: sandbox\n\
+         clusters:\n\
+         - name: sandbox\n\
+         \x20 cluster:\n\
+         \x20   server: {url}\n\
+         contexts:\n\
+         - name: sandbox\n\
+         \x20 context:\n\
+         \x20   cluster: sandbox\n\
+         \x20   user: sandbox\n\
+         users:\n\
+         - name: sandbox\n\
+         \x20 user: {{}}\n"
+    )
+}
+
+impl World {
+    /// Serves this world on two free loopback ports, until the answer is dropped.
+    ///
+    /// # Errors
+    ///
+    /// Fails where no port can be had.
+    pub async fn bind(&self) -> std::io::Result<Loopback> {
+        let (aws, kube) = (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
+        let (aws_url, kube_url) = (format!("http://{}", aws.local_addr()?), format!("http://{}", kube.local_addr()?));
+        let mut servers = JoinSet::new();
+        let world = self.clone();
+        servers.spawn(accept(aws, move |request| {
+            let aws = world.aws.clone();
+            async move { Ok(aws.serve(request).await?.map(Full::new)) }
+        }));
+        let world = self.clone();
+        servers.spawn(accept(kube, move |request| {
+            let kube = world.kube.clone();
+            async move { kube.serve(request).await }
+        }));
+        Ok(Loopback { aws_url, kube_url, _servers: servers })
+    }
+}
+
+/// Takes connections as long as it lives; they end with it.
+async fn accept<S, F, B>(listener: TcpListener, serve: S)
+where
+    S: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = Result<Response<B>, Disconnected>> + Send + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => drop(connections.spawn(connection(stream, serve.clone()))),
+                Err(_) => tokio::time::sleep(PAUSE).await,
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn connection<S, F, B>(stream: TcpStream, serve: S)
+where
+    S: Fn(Request<Bytes>) -> F,
+    F: Future<Output = Result<Response<B>, Disconnected>>,
+    B: Body<Data = Bytes> + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    // Small answers would wait for the client's acknowledgement. It is only slower where this is refused.
+    let _ = stream.set_nodelay(true);
+    let serve = &serve;
+    let service = service_fn(|request: Request<Incoming>| async move {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map_err(|_| Disconnected)?.to_bytes();
+        serve(Request::from_parts(head, body)).await
+    });
+    // An error is a connection that broke, by plan or by the client; either way there is nobody to tell.
+    let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::World;
+    use crate::fault::{Fault, Rule};
+    use futures_util::TryStreamExt;
+    use k8s_openapi::api::core::v1::Node;
+    use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+    use kube::config::{KubeConfigOptions, Kubeconfig};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    async fn client(kubeconfig: &str) -> kube::Client {
+        let parsed = Kubeconfig::from_yaml(kubeconfig).expect("the kubeconfig must be one");
+        let config = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await;
+        config.expect("the kubeconfig must be complete").try_into().expect("the client must start")
+    }
+
+    /// What comes back until the connection is closed.
+    async fn say(url: &str, request: &str) -> String {
+        let address = url.strip_prefix("http://").expect("the URL must be one");
+        let mut stream = TcpStream::connect(address).await.expect("the port must be open");
+        stream.write_all(request.as_bytes()).await.expect("the request must go out");
+        let mut answer = String::new();
+        // A connection that is reset has said all that it will.
+        let _ = stream.read_to_string(&mut answer).await;
+        answer
+    }
+
+    #[tokio::test]
+    async fn the_cluster_is_there_for_a_kubeconfig() {
+        let world = World::new(1);
+        let loopback = world.bind().await.expect("a port must be free");
+        world.kube.add_node("node-0", "i-0");
+        let nodes: Api<Node> = Api::all(client(&loopback.kubeconfig()).await);
+        assert_eq!(nodes.list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
+        let watch = nodes.watch(&WatchParams::default(), "0").await.expect("the watch must start");
+        let mut watch = std::pin::pin!(watch);
+        assert!(matches!(watch.try_next().await, Ok(Some(WatchEvent::Added(_)))));
+        world.kube.remove_node("node-0");
+        assert!(matches!(watch.try_next().await, Ok(Some(WatchEvent::Deleted(_)))));
+    }
+
+    #[tokio::test]
+    async fn a_broken_connection_is_closed_without_a_word() {
+        let world = World::new(1);
+        let loopback = world.bind().await.expect("a port must be free");
+        let request = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        assert!(say(&loopback.kube_url, request).await.starts_with("HTTP/1.1 200 OK"));
+        assert!(say(&loopback.aws_url, request).await.starts_with("HTTP/1.1 "));
+        world.faults.add(Rule::on("*", Fault::Disconnect));
+        assert_eq!(say(&loopback.kube_url, request).await, "");
+    }
+
+    #[tokio::test]
+    async fn the_ports_close_when_it_is_dropped() {
+        let world = World::new(1);
+        let loopback = world.bind().await.expect("a port must be free");
+        let address = loopback.kube_url.strip_prefix("http://").expect("the URL must be one").to_owned();
+        drop(TcpStream::connect(&address).await.expect("the port must be open"));
+        drop(loopback);
+        // The servers stop when the runtime next comes to them.
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        assert!(TcpStream::connect(&address).await.is_err());
+    }
+}
