@@ -10,9 +10,11 @@ use crate::queue::{LeaseEnd, Message, Queue, VISIBILITY};
 use crate::task::Died;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// After a panic the message rests for so long, or the next receiver would panic at once, until the dead-letter queue has it.
@@ -20,6 +22,12 @@ const AFTER_CRASH: Duration = Duration::from_secs(10);
 
 /// How much of an unreadable message is logged.
 const EXCERPT: usize = 200;
+
+/// A notice that has ended is remembered for so long: copies that come late are answered with what became of the first.
+const REMEMBERED: Duration = Duration::from_secs(900);
+
+/// A few hundred bytes each.
+const MOST_REMEMBERED: usize = 8192;
 
 /// What becomes of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +60,39 @@ pub struct Deliverer {
     pub interrupter: Arc<Interrupter>,
     /// Where facts go.
     pub facts: Facts,
+    /// Notices that have ended.
+    pub ended: Ended,
+}
+
+/// Notices that ended for good within the last minutes.
+#[derive(Debug, Default)]
+pub struct Ended(Mutex<HashMap<Identity, (Outcome, Instant)>>);
+
+impl Ended {
+    fn get(&self, identity: &Identity) -> Option<Outcome> {
+        let ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        ended.get(identity).filter(|(_, at)| at.elapsed() < REMEMBERED).map(|(outcome, _)| *outcome)
+    }
+
+    fn remember(&self, identity: &Identity, outcome: Outcome) {
+        // What is another's costs no call to find out again, and what was given up has not ended.
+        if matches!(outcome, Outcome::HandedOver | Outcome::Crashed | Outcome::NotOurs | Outcome::Ignored) {
+            return;
+        }
+        let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if ended.len() >= MOST_REMEMBERED {
+            ended.retain(|_, (_, at)| at.elapsed() < REMEMBERED);
+        }
+        if ended.len() < MOST_REMEMBERED {
+            ended.insert(identity.clone(), (outcome, Instant::now()));
+        }
+    }
+}
+
+/// A notice's place in a message: being acted on, or ended before this copy came.
+enum Place {
+    Seat(Identity, Seat<Identity, Pace, Outcome>),
+    Ended(Outcome),
 }
 
 /// Why the work on a message ended.
@@ -83,17 +124,17 @@ impl Deliverer {
                 return self.delete(message).await;
             }
         };
-        let seats: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
+        let places: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
         let visibility = watch::Sender::new(VISIBILITY);
         let pace = visibility.subscribe();
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => End::Shutdown,
-            verdict = all_ended(&seats, &visibility) => End::Verdict(verdict),
+            verdict = self.all_ended(&places, &visibility) => End::Verdict(verdict),
             end = message.lease.kept(&self.queue, pace) => End::Lease(end),
         };
         // Before the message goes: what nobody else holds has stopped, heartbeats with it, when the next receiver begins.
-        futures_util::future::join_all(seats.into_iter().map(Seat::leave)).await;
+        futures_util::future::join_all(places.into_iter().map(Place::leave)).await;
         match end {
             End::Verdict(Verdict::Delete) => self.delete(message).await,
             End::Verdict(Verdict::Release(after)) => self.release(message, after, "handed over").await,
@@ -107,18 +148,61 @@ impl Deliverer {
         }
     }
 
-    fn join(&self, notice: Notice, message: &Arc<str>) -> Seat<Identity, Pace, Outcome> {
+    fn join(&self, notice: Notice, message: &Arc<str>) -> Place {
+        let ended = self.ended.get(&notice.identity);
         let notice = Arc::new(notice);
+        if let Some(outcome) = ended {
+            self.tell_joined(&notice, message);
+            return Place::Ended(outcome);
+        }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
             || watch::Sender::new(VISIBILITY),
             |pace, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), pace, stop),
         );
         if joined {
-            let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
-            self.facts.emit(&Fact::NoticeJoined { about: About { kind, instance, node: None, message } });
+            self.tell_joined(&notice, message);
         }
-        seat
+        Place::Seat(notice.identity.clone(), seat)
+    }
+
+    fn tell_joined(&self, notice: &Notice, message: &str) {
+        let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
+        self.facts.emit(&Fact::NoticeJoined { about: About { kind, instance, node: None, message } });
+    }
+
+    /// Waits until every notice has ended; meanwhile the shortest visibility that any of them wants is passed on.
+    async fn all_ended(&self, places: &[Place], visibility: &watch::Sender<Duration>) -> Verdict {
+        let ends: FuturesUnordered<_> = places.iter().map(|place| self.ended(place, visibility)).collect();
+        verdict(ends.collect::<Vec<_>>().await)
+    }
+
+    async fn ended(&self, place: &Place, visibility: &watch::Sender<Duration>) -> Result<Outcome, Died> {
+        let (identity, seat) = match place {
+            Place::Seat(identity, seat) => (identity, seat),
+            Place::Ended(outcome) => return Ok(*outcome),
+        };
+        let mut pace = seat.shared().subscribe();
+        let ended = seat.ended();
+        tokio::pin!(ended);
+        loop {
+            let wanted = *pace.borrow_and_update();
+            visibility.send_if_modified(|current| {
+                let shorter = wanted < *current;
+                *current = wanted.min(*current);
+                shorter
+            });
+            tokio::select! {
+                biased;
+                end = &mut ended => {
+                    if let Ok(outcome) = end {
+                        self.ended.remember(identity, outcome);
+                    }
+                    return end;
+                }
+                Ok(()) = pace.changed() => {}
+            }
+        }
     }
 
     async fn delete(&self, message: Message) {
@@ -142,28 +226,12 @@ impl Deliverer {
     }
 }
 
-/// Waits until every notice has ended; meanwhile the shortest visibility that any of them wants is passed on.
-async fn all_ended(seats: &[Seat<Identity, Pace, Outcome>], visibility: &watch::Sender<Duration>) -> Verdict {
-    let ends = seats.iter().map(|seat| async move {
-        let mut pace = seat.shared().subscribe();
-        let ended = seat.ended();
-        tokio::pin!(ended);
-        loop {
-            let wanted = *pace.borrow_and_update();
-            visibility.send_if_modified(|current| {
-                let shorter = wanted < *current;
-                *current = wanted.min(*current);
-                shorter
-            });
-            tokio::select! {
-                biased;
-                end = &mut ended => return end,
-                Ok(()) = pace.changed() => {}
-            }
+impl Place {
+    async fn leave(self) {
+        if let Self::Seat(_, seat) = self {
+            seat.leave().await;
         }
-    });
-    let ends: FuturesUnordered<_> = ends.collect();
-    verdict(ends.collect::<Vec<_>>().await)
+    }
 }
 
 /// The beginning of a body, on one line.

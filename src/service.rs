@@ -1,6 +1,6 @@
 //! The wiring, and the service's life: start, work, ordered shutdown.
 
-use crate::ack::Deliverer;
+use crate::ack::{Deliverer, Ended};
 use crate::admin::{Admin, Readiness};
 use crate::clock::Clock;
 use crate::drain::{Drainer, Gone, pod_api};
@@ -118,6 +118,7 @@ impl Service {
             interruptions: Slots::new(tasks.clone(), Kind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: facts.clone(),
+            ended: Ended::default(),
         });
 
         let (sender, messages) = mpsc::unbounded_channel();

@@ -20,6 +20,9 @@ use tokio::time::{Instant, sleep};
 /// Deletions are remembered at least so long and at most twice as long. Caches of API servers lag by seconds.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
+/// A watch that died is begun again after so long.
+const REVIVED_AFTER: Duration = Duration::from_secs(1);
+
 /// How long the server serves one watch before it ends it, as kube's own watcher asks for.
 const WATCH_SECONDS: u32 = 290;
 
@@ -48,15 +51,18 @@ struct Running {
     _task: Handle<()>,
     /// The version to watch from; `None` until a list has told one, or when the last one has become too old.
     from: watch::Sender<Option<String>>,
-    /// Grows when events may have been missed: drains list again.
-    missed: watch::Sender<u64>,
+    /// Grows when events may have been missed: drains list again. Its sender lives in the task: it closes if that dies.
+    missed: watch::Receiver<u64>,
 }
 
 /// A drain's share in the watch; the last to be dropped ends it.
 pub struct Watching(Gone);
 
 /// Tells a drain that the watch may have missed something.
-pub struct Missed(watch::Receiver<u64>);
+pub struct Missed {
+    gone: Gone,
+    news: watch::Receiver<u64>,
+}
 
 impl Gone {
     /// A watch that is not running yet.
@@ -70,13 +76,22 @@ impl Gone {
     pub fn watch(&self) -> (Watching, Missed) {
         let mut state = self.lock();
         state.drains += 1;
-        let running = state.running.get_or_insert_with(|| {
-            let (from, missed) = (watch::Sender::new(None), watch::Sender::new(0));
-            let work = run(self.clone(), from.clone(), missed.clone());
-            Running { _task: self.0.tasks.spawn(Kind::PodWatch, work), from, missed }
-        });
-        let missed = Missed(running.missed.subscribe());
-        (Watching(self.clone()), missed)
+        let news = state.running.get_or_insert_with(|| self.begin()).missed.clone();
+        (Watching(self.clone()), Missed { gone: self.clone(), news })
+    }
+
+    fn begin(&self) -> Running {
+        let from = watch::Sender::new(None);
+        let (told, missed) = watch::channel(0);
+        let work = run(self.clone(), from.clone(), told);
+        Running { _task: self.0.tasks.spawn(Kind::PodWatch, work), from, missed }
+    }
+
+    /// Begins again if the task died. A drain that calls this is one of those that keep the watch running.
+    fn revive(&self) -> watch::Receiver<u64> {
+        let mut state = self.lock();
+        let alive = state.running.take().filter(|running| running.missed.has_changed().is_ok());
+        state.running.insert(alive.unwrap_or_else(|| self.begin())).missed.clone()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -140,9 +155,10 @@ impl Watching {
 impl Missed {
     /// Waits until events may have been missed, so that a new list is due.
     pub async fn anything(&mut self) {
-        if self.0.changed().await.is_err() {
-            // The watch ends only with its last drain, and that is the one which asks.
-            std::future::pending().await
+        if self.news.changed().await.is_err() {
+            // It panicked, which is told. Whatever made it panic may be there still: not in a tight loop.
+            sleep(REVIVED_AFTER).await;
+            self.news = self.gone.revive();
         }
     }
 }

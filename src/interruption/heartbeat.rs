@@ -66,7 +66,8 @@ impl Beating {
 
     /// Ends when AWS says that the action is over, or when no beat is ever due.
     async fn beats(&self) {
-        let mut expires = self.begun + self.times.heartbeat;
+        let last = self.hooks.last_beat(&self.hook).unwrap_or(self.begun);
+        let mut expires = last.max(self.begun) + self.times.heartbeat;
         let dead_at = self.begun + self.times.life();
         while let Some(due) = next_beat(self.heartbeats, expires, self.times, self.finish) {
             if due >= dead_at {

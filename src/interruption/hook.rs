@@ -19,6 +19,12 @@ const FAILURE_KEPT: Duration = Duration::from_secs(30);
 /// A drain is not held up for longer by the question how long it may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Lifecycle hooks wait for a heartbeat no longer than this: an older beat means nothing.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(7200);
+
+/// Old beats are swept out when so many, or a doubling of it, have gathered: some hundred bytes each.
+const SWEPT_AT: usize = 1024;
+
 /// What AWS says of an action that is not waiting for anybody any more.
 const OVER: &str = "No active Lifecycle Action found";
 
@@ -37,6 +43,7 @@ pub struct Hooks {
     client: Client,
     facts: Facts,
     known: Known,
+    beaten: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
 type Looked = Result<HookTimes, Arc<AwsError>>;
@@ -48,7 +55,7 @@ impl Hooks {
     /// Calls by way of `client`.
     #[must_use]
     pub fn new(client: Client, facts: Facts) -> Self {
-        Self { client, facts, known: Arc::default() }
+        Self { client, facts, known: Arc::default(), beaten: Arc::default() }
     }
 
     /// The hook's times, as AWS told them now or some minutes ago.
@@ -113,6 +120,19 @@ impl Hooks {
         }
     }
 
+    /// When this process last kept the action alive: a notice that comes back to it need not beat at once.
+    pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
+        self.beaten.lock().unwrap_or_else(PoisonError::into_inner).get(&hook.token).copied()
+    }
+
+    fn remember(&self, hook: &Hook, beat: Instant) {
+        let mut beaten = self.beaten.lock().unwrap_or_else(PoisonError::into_inner);
+        if beaten.len() >= SWEPT_AT && beaten.len().is_power_of_two() {
+            beaten.retain(|_, last| last.elapsed() < LONGEST_TIMEOUT);
+        }
+        beaten.insert(hook.token.clone(), beat);
+    }
+
     /// One heartbeat.
     ///
     /// # Errors
@@ -127,7 +147,10 @@ impl Hooks {
             .instance_id(instance)
             .send();
         let operation = ("autoscaling", "RecordLifecycleActionHeartbeat");
-        over(gate::aws(&self.facts, operation, &subject(hook), CALL_TIMEOUT, request).await)
+        let sent = Instant::now();
+        let answer = over(gate::aws(&self.facts, operation, &subject(hook), CALL_TIMEOUT, request).await)?;
+        self.remember(hook, sent);
+        Ok(answer)
     }
 
     /// Completes the action: the group goes on.

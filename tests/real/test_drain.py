@@ -62,8 +62,8 @@ def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
 )
 def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
     node = busy_node(world, stops_after=3)
-    action = world.hold(node.instance, heartbeat_timeout=120)
     service = world.service()
+    action = world.hold(node.instance, heartbeat_timeout=120)
 
     world.send(message(action))
 
@@ -78,8 +78,8 @@ def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
 
 def test_four_notices_make_one_drain(world: World) -> None:
     node = busy_node(world, stops_after=3)
-    action = world.hold(node.instance, heartbeat_timeout=120)
     service = world.service()
+    action = world.hold(node.instance, heartbeat_timeout=120)
 
     world.send(
         messages.rebalance(node.instance),
@@ -98,13 +98,13 @@ def test_four_notices_make_one_drain(world: World) -> None:
 def test_health_event_waits_for_its_last_drain(world: World) -> None:
     nodes = [world.node() for _ in range(3)]
     for number, node in enumerate(nodes):
-        world.run(f"web-{number}", on=node, stops_after=10 if number == 2 else 0.2)
+        world.run(f"web-{number}", on=node, stops_after=15 if number == 2 else 0.2)
     *quick, slow = nodes
     service = world.service()
 
     world.send(messages.scheduled_change([node.instance for node in nodes], begins_in=timedelta(hours=2)))
 
-    eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick), within=9)
+    eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick), within=14)
     held = world.backlog().in_flight
     assert world.apps(slow), "the slow node must still be draining for what this test looks at"
     assert held == 1, "the message is kept while one of its nodes drains"
@@ -117,9 +117,9 @@ def test_health_event_waits_for_its_last_drain(world: World) -> None:
 def test_throttled_completions_end_in_one(world: World) -> None:
     throttled = 10
     node = busy_node(world)
-    action = world.hold(node.instance, heartbeat_timeout=120)
     world.recorder.refuse(COMPLETE, throttled, "Throttling", "Rate exceeded")
     service = world.service()
+    action = world.hold(node.instance, heartbeat_timeout=120)
 
     world.send(messages.terminate_action(action))
 

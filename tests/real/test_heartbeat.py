@@ -22,8 +22,8 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     node = world.node()
     world.run("db")
     world.close_budget("db")
-    action = world.hold(node.instance, HEARTBEAT_TIMEOUT)
     service = world.service("--drain-timeout", f"{DRAIN_TIMEOUT}s")
+    action = world.hold(node.instance, HEARTBEAT_TIMEOUT)
     message = messages.bare(action)
 
     # The message, and ten more copies of it: at once, after each heartbeat, and when all is over.
@@ -48,5 +48,5 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     )
     intervals = [later - earlier for earlier, later in pairwise(beats)]
     assert min(intervals) > HEARTBEAT_TIMEOUT / 4, f"two heartbeats in one interval: {intervals}"
-    assert all(interval < HEARTBEAT_TIMEOUT for interval in intervals), f"the hook expired between two: {intervals}"
+    assert max(intervals) < HEARTBEAT_TIMEOUT, f"the hook expired between two: {intervals}"
     assert len(world.completions(action)) <= 1

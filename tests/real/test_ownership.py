@@ -15,11 +15,11 @@ def left_alone(world: World, action: Action) -> bool:
 
 
 def test_another_clusters_hook(world: World) -> None:
+    service = world.service("--heartbeat", "5s")
     theirs = world.hold(world.aws.instance(managed=False), heartbeat_timeout=30)
     node = world.node()
-    world.run("web")
+    world.run("web", stops_after=7)
     ours = world.hold(node.instance, heartbeat_timeout=30)
-    service = world.service("--heartbeat", "1s")
 
     world.send(messages.terminate_action(theirs), messages.terminate_action(ours))
 
@@ -31,9 +31,9 @@ def test_another_clusters_hook(world: World) -> None:
 
 def test_hook_that_eks_completes(world: World) -> None:
     node = world.node()
-    world.run("web")
+    world.run("web", stops_after=7)
+    service = world.service("--heartbeat", "5s")
     action = world.hold(node.instance, heartbeat_timeout=30, hook="Terminate-LC-Hook")
-    service = world.service("--heartbeat", "1s")
 
     world.send(messages.terminate_action(action))
 
@@ -43,8 +43,8 @@ def test_hook_that_eks_completes(world: World) -> None:
 
 
 def test_instance_that_never_joined(world: World) -> None:
-    action = world.hold(world.aws.instance(), heartbeat_timeout=120)
     service = world.service("--registration-grace", "5s")
+    action = world.hold(world.aws.instance(), heartbeat_timeout=120)
 
     world.send(messages.terminate_action(action))
 
@@ -58,8 +58,8 @@ def test_instance_that_never_joined(world: World) -> None:
 
 def test_node_that_registers_late(world: World) -> None:
     instance = world.aws.instance()
-    action = world.hold(instance, heartbeat_timeout=120)
     service = world.service()
+    action = world.hold(instance, heartbeat_timeout=120)
     world.send(messages.terminate_action(action))
     eventually("the message is held", lambda: world.deliveries() == 1)
 

@@ -60,10 +60,7 @@ pub struct Kube {
 /// As a client meets it.
 impl Kube {
     pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
-        Self {
-            shared: Arc::new(Shared::new(clock, seed)),
-            edge,
-        }
+        Self { shared: Arc::new(Shared::new(clock, seed)), edge }
     }
 
     /// A real kube client on this API server, in memory and without retries. Needs a tokio runtime.
@@ -92,9 +89,7 @@ impl Kube {
         let call = Call::read(request);
         let refuse = |fault| server::refuse(&call, fault);
         let serve = async { server::answer(&self.shared, &call) };
-        self.edge
-            .pass("kube", &call.operation, &call.subject, refuse, serve)
-            .await
+        self.edge.pass("kube", &call.operation, &call.subject, refuse, serve).await
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -114,20 +109,13 @@ impl Kube {
     /// The node as it is now.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<v1::Node> {
-        self.state()
-            .store
-            .get(Resource::Nodes, &Key::cluster(name))
-            .map(|node| node.typed(Resource::Nodes))
+        self.state().store.get(Resource::Nodes, &Key::cluster(name)).map(|node| node.typed(Resource::Nodes))
     }
 
     /// All nodes as they are now, by name.
     #[must_use]
     pub fn nodes(&self) -> Vec<v1::Node> {
-        self.state()
-            .store
-            .all(Resource::Nodes)
-            .map(|node| node.typed(Resource::Nodes))
-            .collect()
+        self.state().store.all(Resource::Nodes).map(|node| node.typed(Resource::Nodes)).collect()
     }
 
     /// Changes a node as another writer would, at any resourceVersion; does nothing if there is no such node.
@@ -168,7 +156,7 @@ impl Kube {
 
 /// Pods, and what became of them.
 impl Kube {
-    /// Adds a pod as its builder says; answers its name.
+    /// Adds a pod as its builder says; answers its name. Its controller is from now on meant to have one more.
     pub fn add_pod(&self, pod: Pod) -> String {
         let mut state = self.state();
         state.expect_replica(&pod);
@@ -178,30 +166,19 @@ impl Kube {
     /// All pods as they are now, by namespace and name.
     #[must_use]
     pub fn pods(&self) -> Vec<v1::Pod> {
-        self.state()
-            .store
-            .all(Resource::Pods)
-            .map(|pod| pod.typed(Resource::Pods))
-            .collect()
+        self.state().store.all(Resource::Pods).map(|pod| pod.typed(Resource::Pods)).collect()
     }
 
     /// The pods that are bound to a node.
     #[must_use]
     pub fn pods_on(&self, node: &str) -> Vec<v1::Pod> {
-        self.state()
-            .store
-            .pods_on(node)
-            .map(|pod| pod.typed(Resource::Pods))
-            .collect()
+        self.state().store.pods_on(node).map(|pod| pod.typed(Resource::Pods)).collect()
     }
 
     /// One pod as it is now.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<v1::Pod> {
-        self.state()
-            .store
-            .get(Resource::Pods, &Key::new(namespace, name))
-            .map(|pod| pod.typed(Resource::Pods))
+        self.state().store.get(Resource::Pods, &Key::new(namespace, name)).map(|pod| pod.typed(Resource::Pods))
     }
 
     /// Changes a pod as another writer would; does nothing if there is no such pod.
@@ -222,7 +199,7 @@ impl Kube {
 
     /// From now on controllers replace pods that were evicted, deleted or lost: a ReplicaSet's (or any other owner's)
     /// `after` its end began, a StatefulSet's, under the same name, `after` it is gone, a DaemonSet's likewise and on
-    /// its own node. They come up Ready on a node that is Ready and has no cordon or taint, or wait unscheduled for one.
+    /// its own node. They come up Ready on a node that is Ready and has no cordon or taint, or wait for one.
     pub fn replace(&self, after: Duration) {
         self.state().replace_after = Some(after);
     }
@@ -241,11 +218,7 @@ impl Kube {
     /// The Events that were recorded, by namespace and name.
     #[must_use]
     pub fn events(&self) -> Vec<v1::Event> {
-        self.state()
-            .store
-            .all(Resource::Events)
-            .map(|event| event.typed(Resource::Events))
-            .collect()
+        self.state().store.all(Resource::Events).map(|event| event.typed(Resource::Events)).collect()
     }
 }
 
@@ -259,10 +232,7 @@ impl Kube {
         labels: impl IntoIterator<Item = (&'a str, &'a str)>,
         limit: Limit,
     ) {
-        let labels = labels
-            .into_iter()
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .collect();
+        let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect();
         self.state().add_budget(&Key::new(namespace, name), labels, limit);
     }
 

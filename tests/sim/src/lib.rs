@@ -17,6 +17,7 @@ pub mod clock;
 pub mod fault;
 pub mod kube;
 pub mod loopback;
+pub mod messages;
 
 /// One simulated region and one simulated cluster, with one clock, one fault plan and one record of calls.
 #[derive(Clone, Debug)]

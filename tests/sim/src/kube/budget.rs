@@ -55,16 +55,8 @@ fn is_healthy(pod: &Object) -> bool {
 }
 
 fn owner(pod: &Object) -> Option<Owner> {
-    let owner = pod
-        .meta
-        .owner_references
-        .iter()
-        .flatten()
-        .find(|owner| owner.controller == Some(true))?;
-    Some(Owner {
-        kind: owner.kind.clone(),
-        name: owner.name.clone(),
-    })
+    let owner = pod.meta.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
+    Some(Owner { kind: owner.kind.clone(), name: owner.name.clone() })
 }
 
 impl Budget {
@@ -154,10 +146,7 @@ impl State {
     pub fn charge_budget(&mut self, pod: &Object, dry_run: bool) -> Result<(), Refusal> {
         let namespace = pod.meta.namespace.as_deref().unwrap_or_default();
         let from = Key::new(namespace, "");
-        let all = self
-            .budgets
-            .range(from..)
-            .take_while(|(key, _)| key.namespace == namespace);
+        let all = self.budgets.range(from..).take_while(|(key, _)| key.namespace == namespace);
         let mut covering = all.filter(|(_, budget)| budget.selector.holds_for_labels(pod));
         let Some((key, budget)) = covering.next() else {
             return Ok(());
@@ -193,11 +182,7 @@ impl State {
         let key = pod.key();
         let from = Key::new(&key.namespace, "");
         let mut touched = Vec::new();
-        for (name, budget) in self
-            .budgets
-            .range_mut(from..)
-            .take_while(|(name, _)| name.namespace == key.namespace)
-        {
+        for (name, budget) in self.budgets.range_mut(from..).take_while(|(name, _)| name.namespace == key.namespace) {
             let saw = before.is_some_and(|before| budget.count(before, -1));
             let sees = after.is_some_and(|after| budget.count(after, 1));
             if saw || sees {
@@ -229,12 +214,7 @@ impl State {
             }
         };
         let allowed = if expected > 0 { (current - desired).max(0) } else { 0 };
-        Some(Status {
-            expected,
-            desired,
-            current,
-            allowed,
-        })
+        Some(Status { expected, desired, current, allowed })
     }
 
     /// Writes the object, unless its status is the one that others see already.

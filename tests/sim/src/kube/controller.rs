@@ -25,18 +25,12 @@ impl State {
     pub fn pod_ends(&mut self, key: &Key) {
         let Some(after) = self.replace_after else { return };
         let Some(life) = self.lives.get_mut(key) else { return };
-        let waits = ["StatefulSet", "DaemonSet", "Node"]
-            .iter()
-            .any(|kind| life.pod.is_owned_by(kind));
+        let waits = ["StatefulSet", "DaemonSet", "Node"].iter().any(|kind| life.pod.is_owned_by(kind));
         if waits || life.pod.owner.is_none() || life.replaced {
             return;
         }
         life.replaced = true;
-        let pod = Box::new(Pod {
-            name: None,
-            node: None,
-            ..life.pod.clone()
-        });
+        let pod = Box::new(Pod { name: None, node: None, ..life.pod.clone() });
         self.at(Instant::now() + after, Due::Replaced { pod });
     }
 
@@ -49,28 +43,17 @@ impl State {
         }
         self.pod_ends(key);
         let Some(life) = self.lives.remove(key) else { return };
-        let node = life
-            .pod
-            .node
-            .clone()
-            .filter(|node| self.store.get(Resource::Nodes, &Key::cluster(node)).is_some());
+        let node = life.pod.node.clone().filter(|node| self.store.get(Resource::Nodes, &Key::cluster(node)).is_some());
         if life.pod.mirror {
             // The static pod never ended; its kubelet shows it again, with or without controllers.
             if node.is_some() {
-                self.create_pod(Pod {
-                    name: Some(key.name.clone()),
-                    ..life.pod
-                });
+                self.create_pod(Pod { name: Some(key.name.clone()), ..life.pod });
             }
             return;
         }
         let Some(after) = self.replace_after else { return };
         let pod = if life.pod.is_owned_by("StatefulSet") {
-            Pod {
-                name: Some(key.name.clone()),
-                node: None,
-                ..life.pod
-            }
+            Pod { name: Some(key.name.clone()), node: None, ..life.pod }
         } else if life.pod.is_owned_by("DaemonSet") && node.is_some() {
             Pod { name: None, ..life.pod }
         } else {
@@ -86,22 +69,13 @@ impl State {
             return;
         }
         match self.next_node() {
-            Some(node) => self.create_pod(Pod {
-                node: Some(node),
-                ..pod
-            }),
+            Some(node) => self.create_pod(Pod { node: Some(node), ..pod }),
             None => {
-                let waiting = Pod {
-                    node: None,
-                    ..pod.clone().phase("Pending")
-                };
+                let waiting = Pod { node: None, ..pod.clone().phase("Pending") };
                 let (namespace, name) = (pod.namespace.clone(), self.create_pod(waiting));
                 let key = Key::new(&namespace, &name);
                 if let Some(life) = self.lives.get_mut(&key) {
-                    life.pod = Pod {
-                        name: Some(name.clone()),
-                        ..pod
-                    };
+                    life.pod = Pod { name: Some(name.clone()), ..pod };
                 }
                 self.waiting.insert(key);
                 name
@@ -112,12 +86,7 @@ impl State {
     /// The nodes take turns.
     fn next_node(&mut self) -> Option<String> {
         let after = (Excluded(self.last_placed.as_str()), Unbounded);
-        let node = self
-            .open_nodes
-            .range::<str, _>(after)
-            .next()
-            .or_else(|| self.open_nodes.first())?
-            .clone();
+        let node = self.open_nodes.range::<str, _>(after).next().or_else(|| self.open_nodes.first())?.clone();
         self.last_placed.clone_from(&node);
         Some(node)
     }
@@ -154,11 +123,7 @@ impl State {
         taints.retain(|taint| taint.key != UNSCHEDULABLE);
         if node.facts.cordoned {
             let (key, effect) = (UNSCHEDULABLE.to_owned(), "NoSchedule".to_owned());
-            taints.push(v1::Taint {
-                key,
-                effect,
-                ..v1::Taint::default()
-            });
+            taints.push(v1::Taint { key, effect, ..v1::Taint::default() });
         }
         spec.taints = (!taints.is_empty()).then_some(taints);
         self.put(Resource::Nodes, Object::of(Resource::Nodes, &typed));
@@ -175,10 +140,7 @@ impl State {
             life.pod.node = Some(node);
             let running = life.pod.object(&key.name, object.uid(), self.clock.now());
             let created = object.meta.creation_timestamp.clone();
-            self.put(
-                Resource::Pods,
-                running.with_meta(|meta| meta.creation_timestamp = created),
-            );
+            self.put(Resource::Pods, running.with_meta(|meta| meta.creation_timestamp = created));
         }
     }
 }

@@ -80,9 +80,7 @@ impl DeleteOptions {
     }
 
     pub fn is_dry_run(&self) -> bool {
-        self.dry_run
-            .as_ref()
-            .is_some_and(|stages| stages.iter().any(|stage| stage == "All"))
+        self.dry_run.as_ref().is_some_and(|stages| stages.iter().any(|stage| stage == "All"))
     }
 
     /// Whether the object is the one that the caller means.
@@ -115,10 +113,7 @@ impl EvictionBody {
     /// The options, once the eviction is found to be about this pod.
     pub fn options(self, name: &str) -> Result<DeleteOptions, Refusal> {
         if self.api_version.is_some_and(|version| version != "policy/v1") {
-            return Err(Refusal::new(
-                400,
-                "the API version in the data does not match the expected API version",
-            ));
+            return Err(Refusal::new(400, "the API version in the data does not match the expected API version"));
         }
         if self.metadata.name.is_some_and(|named| named != name) {
             return Err(Refusal::new(400, "name in URL does not match name in Eviction object"));
@@ -131,11 +126,7 @@ impl State {
     /// Evicts a pod, in the order of the real server: the budget is asked, and charged, before the UID is looked at.
     pub fn evict(&mut self, key: &Key, options: &DeleteOptions) -> Result<(), Refusal> {
         if self.terminating.contains(&key.namespace) {
-            return Err(Refusal::namespace_terminating(
-                Resource::Pods,
-                &key.name,
-                &key.namespace,
-            ));
+            return Err(Refusal::namespace_terminating(Resource::Pods, &key.name, &key.namespace));
         }
         let missing = || Refusal::not_found(Resource::Pods, &key.name);
         let pod = Arc::clone(self.store.get(Resource::Pods, key).ok_or_else(missing)?);
@@ -169,9 +160,7 @@ impl State {
         });
         // Nobody has to stop a pod that has ended, or was never started.
         let stopped = pod.is_finished() || pod.facts.node.is_none();
-        let asked = options
-            .grace_period_seconds
-            .map(|grace| if grace < 0 { 1 } else { grace });
+        let asked = options.grace_period_seconds.map(|grace| if grace < 0 { 1 } else { grace });
         let grace = if stopped { 0 } else { asked.unwrap_or(pod.facts.grace) };
         if grace == 0 && (stopped || asked.is_some() || !pod.is_terminating()) {
             return Ok(self.remove(Resource::Pods, key).unwrap_or(pod));

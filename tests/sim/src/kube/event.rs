@@ -17,19 +17,13 @@ const WORDS: [(&str, &str); 7] = [
 
 /// A field's name in `events.k8s.io/v1`.
 pub(super) fn to_events_v1(field: &str) -> &str {
-    WORDS
-        .iter()
-        .find(|(core, _)| *core == field)
-        .map_or(field, |(_, new)| new)
+    WORDS.iter().find(|(core, _)| *core == field).map_or(field, |(_, new)| new)
 }
 
 /// From the words of `events.k8s.io/v1` to those of the core group.
 pub(super) fn from_events_v1(event: Map<String, Value>) -> Map<String, Value> {
     let rename = |(field, value): (String, Value)| {
-        let core = WORDS
-            .iter()
-            .find(|(_, new)| *new == field)
-            .map(|(core, _)| (*core).to_owned());
+        let core = WORDS.iter().find(|(_, new)| *new == field).map(|(core, _)| (*core).to_owned());
         (core.unwrap_or(field), value)
     };
     event.into_iter().map(rename).collect()
@@ -38,21 +32,12 @@ pub(super) fn from_events_v1(event: Map<String, Value>) -> Map<String, Value> {
 /// Checks an Event, in the words of the core group. `strict` for the new group, which asks for more.
 pub(super) fn check(event: &Map<String, Value>, namespace: &str, strict: bool) -> Result<(), Refusal> {
     let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
-    let name = event
-        .get("metadata")
-        .and_then(|meta| meta["name"].as_str())
-        .unwrap_or_default();
+    let name = event.get("metadata").and_then(|meta| meta["name"].as_str()).unwrap_or_default();
     let invalid = |field: &str, why: &str| Err(Refusal::invalid(Resource::Events, name, field, why));
-    let about = event
-        .get("involvedObject")
-        .and_then(|about| about["namespace"].as_str())
-        .unwrap_or_default();
+    let about = event.get("involvedObject").and_then(|about| about["namespace"].as_str()).unwrap_or_default();
     // What is in no namespace is told of in `default`.
     if namespace != if about.is_empty() { "default" } else { about } {
-        return invalid(
-            "involvedObject.namespace",
-            "Invalid value: does not match event.namespace",
-        );
+        return invalid("involvedObject.namespace", "Invalid value: does not match event.namespace");
     }
     if !strict {
         return Ok(());

@@ -48,10 +48,7 @@ impl Timers {
     }
 
     fn pop(&mut self, now: Instant) -> Option<Due> {
-        self.first()
-            .filter(|when| *when <= now)
-            .and_then(|_| self.due.pop_first())
-            .map(|(_, due)| due)
+        self.first().filter(|when| *when <= now).and_then(|_| self.due.pop_first()).map(|(_, due)| due)
     }
 }
 
@@ -67,11 +64,7 @@ pub(super) struct Life {
 
 impl Life {
     pub fn new(pod: Pod) -> Self {
-        Self {
-            pod,
-            stopping: None,
-            replaced: false,
-        }
+        Self { pod, stopping: None, replaced: false }
     }
 }
 
@@ -117,43 +110,22 @@ impl State {
         let Some(life) = self.lives.get_mut(&key) else { return };
         let since = life.stopping.map_or(now, |(since, _)| since);
         let killed = now + grace;
-        let mut gone = life
-            .pod
-            .stops_in
-            .map_or(killed, |after| killed.min(since + after))
-            .max(now);
+        let mut gone = life.pod.stops_in.map_or(killed, |after| killed.min(since + after)).max(now);
         if let Some((_, before)) = life.stopping {
             gone = gone.min(before);
         }
         life.stopping = Some((since, gone));
-        self.at(
-            gone,
-            Due::Stopped {
-                key,
-                uid: pod.uid().to_owned(),
-            },
-        );
+        self.at(gone, Due::Stopped { key, uid: pod.uid().to_owned() });
     }
 
     /// Removes a pod whose time is over, unless it is another one by now, or there is no kubelet to say so.
     fn stopped(&mut self, key: &Key, uid: &str, now: Instant) {
-        let over = self
-            .lives
-            .get(key)
-            .and_then(|life| life.stopping)
-            .is_some_and(|(_, gone)| gone <= now);
-        let Some(pod) = self
-            .store
-            .get(Resource::Pods, key)
-            .filter(|pod| over && pod.uid() == uid)
-        else {
+        let over = self.lives.get(key).and_then(|life| life.stopping).is_some_and(|(_, gone)| gone <= now);
+        let Some(pod) = self.store.get(Resource::Pods, key).filter(|pod| over && pod.uid() == uid) else {
             return;
         };
         let node = pod.facts.node.clone().unwrap_or_default();
-        let kubelet = self
-            .store
-            .get(Resource::Nodes, &Key::cluster(&node))
-            .is_some_and(|node| node.facts.ready);
+        let kubelet = self.store.get(Resource::Nodes, &Key::cluster(&node)).is_some_and(|node| node.facts.ready);
         if kubelet {
             self.remove(Resource::Pods, key);
         }
@@ -162,11 +134,7 @@ impl State {
     /// A kubelet that is back reports what ended meanwhile.
     pub fn report_stopped(&mut self, node: &str) {
         let now = Instant::now();
-        let pods: Vec<_> = self
-            .store
-            .pods_on(node)
-            .map(|pod| (pod.key(), pod.uid().to_owned()))
-            .collect();
+        let pods: Vec<_> = self.store.pods_on(node).map(|pod| (pod.key(), pod.uid().to_owned())).collect();
         for (key, uid) in pods {
             self.stopped(&key, &uid, now);
         }
@@ -174,12 +142,7 @@ impl State {
 
     /// Takes away what still stops on a node that is gone for good.
     pub fn force_terminating(&mut self, node: &str) {
-        let pods: Vec<_> = self
-            .store
-            .pods_on(node)
-            .filter(|pod| pod.is_terminating())
-            .map(|pod| pod.key())
-            .collect();
+        let pods: Vec<_> = self.store.pods_on(node).filter(|pod| pod.is_terminating()).map(|pod| pod.key()).collect();
         for key in pods {
             self.remove(Resource::Pods, &key);
         }

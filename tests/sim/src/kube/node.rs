@@ -52,10 +52,7 @@ pub(super) fn set_ready(node: &mut v1::Node, ready: bool, now: Timestamp) {
         ("Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
     };
     let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
-    if conditions
-        .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == status)
-    {
+    if conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == status) {
         return;
     }
     conditions.retain(|condition| condition.type_ != "Ready");

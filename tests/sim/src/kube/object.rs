@@ -54,9 +54,7 @@ pub(super) struct Object {
 }
 
 fn text(value: &impl Serialize) -> Bytes {
-    serde_json::to_vec(value)
-        .expect("an object of the simulation must be JSON")
-        .into()
+    serde_json::to_vec(value).expect("an object of the simulation must be JSON").into()
 }
 
 impl Object {
@@ -79,18 +77,8 @@ impl Object {
     }
 
     fn new(meta: ObjectMeta, facts: Facts, rest: BTreeMap<String, Bytes>) -> Self {
-        let version = meta
-            .resource_version
-            .as_deref()
-            .and_then(|version| version.parse().ok())
-            .unwrap_or(0);
-        Self {
-            meta_text: text(&meta),
-            meta,
-            version,
-            facts,
-            rest,
-        }
+        let version = meta.resource_version.as_deref().and_then(|version| version.parse().ok()).unwrap_or(0);
+        Self { meta_text: text(&meta), meta, version, facts, rest }
     }
 
     /// The same with other metadata.
@@ -166,11 +154,7 @@ impl Object {
         out.extend_from_slice(format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":"#).as_bytes());
         out.extend_from_slice(&self.meta_text);
         for (field, value) in self.rest.iter().filter(|_| form != Form::Partial) {
-            let field = if form == Form::EventsV1 {
-                super::event::to_events_v1(field)
-            } else {
-                field
-            };
+            let field = if form == Form::EventsV1 { super::event::to_events_v1(field) } else { field };
             out.extend_from_slice(format!(r#","{field}":"#).as_bytes());
             out.extend_from_slice(value);
         }
@@ -185,23 +169,14 @@ fn parse(text: &[u8]) -> Value {
 fn facts(resource: Resource, value: &Map<String, Value>) -> Facts {
     let at = |path: &str| value.get(path.split('/').next()?)?.pointer(&path[path.find('/')?..]);
     let text = |path| at(path).and_then(Value::as_str).map(str::to_owned);
-    let list = |path| {
-        at(path)
-            .and_then(Value::as_array)
-            .map(Vec::as_slice)
-            .unwrap_or_default()
-    };
-    let ready = list("status/conditions")
-        .iter()
-        .any(|entry| entry["type"] == "Ready" && entry["status"] == "True");
+    let list = |path| at(path).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+    let ready = list("status/conditions").iter().any(|entry| entry["type"] == "Ready" && entry["status"] == "True");
     match resource {
         Resource::Pods => Facts {
             node: text("spec/nodeName"),
             phase: text("status/phase").unwrap_or_default(),
             ready,
-            grace: at("spec/terminationGracePeriodSeconds")
-                .and_then(Value::as_i64)
-                .unwrap_or(30),
+            grace: at("spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30),
             ..Facts::default()
         },
         Resource::Nodes => {
@@ -210,9 +185,7 @@ fn facts(resource: Resource, value: &Map<String, Value>) -> Facts {
                 ready,
                 cordoned: at("spec/unschedulable").and_then(Value::as_bool).unwrap_or(false),
                 tainted: taints.iter().any(|taint| taint["effect"] != "PreferNoSchedule"),
-                out_of_service: taints
-                    .iter()
-                    .any(|taint| taint["key"] == "node.kubernetes.io/out-of-service"),
+                out_of_service: taints.iter().any(|taint| taint["key"] == "node.kubernetes.io/out-of-service"),
                 ..Facts::default()
             }
         }

@@ -49,11 +49,7 @@ fn merge(kind: Kind, into: &mut Map<String, Value>, patch: Map<String, Value>, p
                 }
             }
             Value::Array(patch) => {
-                let key = if kind == Kind::Strategic {
-                    merge_key(&path)
-                } else {
-                    None
-                };
+                let key = if kind == Kind::Strategic { merge_key(&path) } else { None };
                 match (key, into.get_mut(&field)) {
                     (Some(key), Some(Value::Array(list))) => merge_list(list, patch, key, &path),
                     (Some(_), _) => {
@@ -108,11 +104,7 @@ mod tests {
 
     fn patched(kind: Kind, object: &Value, patch: &Value) -> Value {
         let mut object = object.as_object().cloned().expect("the object must be one");
-        apply(
-            kind,
-            &mut object,
-            patch.as_object().cloned().expect("the patch must be an object"),
-        );
+        apply(kind, &mut object, patch.as_object().cloned().expect("the patch must be an object"));
         object.into()
     }
 

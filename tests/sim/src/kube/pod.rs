@@ -44,10 +44,7 @@ impl Pod {
             node: Some(node.to_owned()),
             name: None,
             namespace: "default".to_owned(),
-            owner: Some(Owner {
-                kind: "ReplicaSet".to_owned(),
-                name: "web".to_owned(),
-            }),
+            owner: Some(Owner { kind: "ReplicaSet".to_owned(), name: "web".to_owned() }),
             mirror: false,
             grace: Duration::from_secs(30),
             phase: "Running".to_owned(),
@@ -63,10 +60,7 @@ impl Pod {
     /// A pod that no node has room for: Pending, and on no node.
     #[must_use]
     pub fn unscheduled() -> Self {
-        Self {
-            node: None,
-            ..Self::on("").phase("Pending")
-        }
+        Self { node: None, ..Self::on("").phase("Pending") }
     }
 
     /// Its name; otherwise its owner's name and five characters, as a ReplicaSet names its pods.
@@ -86,10 +80,7 @@ impl Pod {
     /// The controller that owns it.
     #[must_use]
     pub fn owner(mut self, kind: &str, name: &str) -> Self {
-        self.owner = Some(Owner {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-        });
+        self.owner = Some(Owner { kind: kind.to_owned(), name: name.to_owned() });
         self
     }
 
@@ -110,8 +101,7 @@ impl Pod {
     pub fn mirror(mut self) -> Self {
         let node = self.node.clone().unwrap_or_default();
         self.mirror = true;
-        self.annotation("kubernetes.io/config.mirror", "0123456789abcdef")
-            .owner("Node", &node)
+        self.annotation("kubernetes.io/config.mirror", "0123456789abcdef").owner("Node", &node)
     }
 
     /// Owned by nobody.
@@ -124,22 +114,14 @@ impl Pod {
     /// Its labels, added to those it has.
     #[must_use]
     pub fn labels<'a>(mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        self.labels.extend(
-            labels
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value.to_owned())),
-        );
+        self.labels.extend(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
         self
     }
 
     /// Its annotations, added to those it has.
     #[must_use]
     pub fn annotations<'a>(mut self, annotations: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
-        self.annotations.extend(
-            annotations
-                .into_iter()
-                .map(|(key, value)| (key.to_owned(), value.to_owned())),
-        );
+        self.annotations.extend(annotations.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
         self
     }
 

@@ -38,13 +38,7 @@ impl Refusal {
             504 => "Timeout",
             _ => "",
         };
-        Self {
-            code,
-            reason,
-            message: message.into(),
-            details: json!({}),
-            retry_after: None,
-        }
+        Self { code, reason, message: message.into(), details: json!({}), retry_after: None }
     }
 
     fn about(mut self, resource: Resource, name: &str) -> Self {
@@ -81,18 +75,12 @@ impl Refusal {
 
     pub fn already_exists(resource: Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" already exists", resource.qualified());
-        Self {
-            reason: "AlreadyExists",
-            ..Self::new(409, message).about(resource, name)
-        }
+        Self { reason: "AlreadyExists", ..Self::new(409, message).about(resource, name) }
     }
 
     /// The object is not the one, or not at the version, that the caller took it for.
     pub fn conflict(resource: Resource, name: &str, why: &str) -> Self {
-        let message = format!(
-            "Operation cannot be fulfilled on {} \"{name}\": {why}",
-            resource.qualified()
-        );
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
         Self::new(409, message).about(resource, name)
     }
 
@@ -103,9 +91,7 @@ impl Refusal {
 
     pub fn invalid(resource: Resource, name: &str, field: &str, why: &str) -> Self {
         let message = format!("{} \"{name}\" is invalid: {field}: {why}", resource.kind());
-        let mut refusal = Self::new(422, message)
-            .about(resource, name)
-            .cause("FieldValueInvalid", why.to_owned());
+        let mut refusal = Self::new(422, message).about(resource, name).cause("FieldValueInvalid", why.to_owned());
         refusal.details["causes"][0]["field"] = json!(field);
         refusal
     }
@@ -127,10 +113,7 @@ impl Refusal {
 
     /// The rest of a list whose state has been forgotten.
     pub fn list_expired() -> Self {
-        Self::new(
-            410,
-            "The provided continue parameter is too old to display a consistent list result.",
-        )
+        Self::new(410, "The provided continue parameter is too old to display a consistent list result.")
     }
 
     /// A read at a version that this server has not reached.
@@ -163,10 +146,7 @@ impl Refusal {
     /// Several budgets want to protect one pod; the server gives this failure no reason.
     pub fn several_budgets() -> Self {
         let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
-        Self {
-            reason: "",
-            ..Self::new(500, why)
-        }
+        Self { reason: "", ..Self::new(500, why) }
     }
 
     pub fn is_expired(&self) -> bool {
@@ -201,9 +181,6 @@ pub(super) fn respond(code: u16, body: impl Into<Bytes>) -> Response<Body> {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = StatusCode::from_u16(code).expect("a status of the simulation must be valid");
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("application/json"),
-    );
+    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }

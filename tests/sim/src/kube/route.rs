@@ -46,21 +46,13 @@ impl Resource {
     /// Group and version, as in an object's `apiVersion`.
     pub fn api_version(self) -> String {
         let [group, version, ..] = self.names();
-        if group.is_empty() {
-            version.to_owned()
-        } else {
-            format!("{group}/{version}")
-        }
+        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
     /// The name in messages: `pods`, `leases.coordination.k8s.io`.
     pub fn qualified(self) -> String {
         let [group, _, plural, _] = self.names();
-        if group.is_empty() {
-            plural.to_owned()
-        } else {
-            format!("{plural}.{group}")
-        }
+        if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
     }
 
     pub const fn is_namespaced(self) -> bool {
@@ -100,12 +92,7 @@ impl Verb {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A resource: all of it, a namespace's (`namespace` is empty for all), or one object.
-    Resource {
-        resource: Resource,
-        namespace: String,
-        name: Option<String>,
-        sub: Option<String>,
-    },
+    Resource { resource: Resource, namespace: String, name: Option<String>, sub: Option<String> },
     /// A path that is no resource's.
     Path,
 }
@@ -131,15 +118,9 @@ impl Call {
     pub fn read(request: Request<Bytes>) -> Self {
         let (head, body) = request.into_parts();
         let path = head.uri.path().trim_end_matches('/').to_owned();
-        let query: BTreeMap<String, String> = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes())
-            .into_owned()
-            .collect();
-        let header = |name| {
-            head.headers
-                .get(name)
-                .and_then(|value| value.to_str().ok())
-                .unwrap_or_default()
-        };
+        let query: BTreeMap<String, String> =
+            form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
+        let header = |name| head.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let (target, events_v1) = target(&path);
         let form = if header(header::ACCEPT).contains("as=PartialObjectMetadata") {
             Form::Partial
@@ -155,12 +136,7 @@ impl Call {
             path,
             query,
             form,
-            content_type: header(header::CONTENT_TYPE)
-                .split(';')
-                .next()
-                .unwrap_or_default()
-                .trim()
-                .to_owned(),
+            content_type: header(header::CONTENT_TYPE).split(';').next().unwrap_or_default().trim().to_owned(),
             body,
             operation: String::new(),
             subject: String::new(),
@@ -172,10 +148,7 @@ impl Call {
 
     /// A value of the query, where it is given and not empty.
     pub fn asked(&self, key: &str) -> Option<&str> {
-        self.query
-            .get(key)
-            .map(String::as_str)
-            .filter(|value| !value.is_empty())
+        self.query.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
     /// Whether nothing is to be kept.
@@ -185,11 +158,7 @@ impl Call {
 
     fn operation(&self) -> String {
         match &self.target {
-            Target::Resource {
-                resource,
-                sub: Some(sub),
-                ..
-            } => {
+            Target::Resource { resource, sub: Some(sub), .. } => {
                 format!("{} {}/{sub}", self.verb.name(), resource.plural())
             }
             Target::Resource { resource, .. } => format!("{} {}", self.verb.name(), resource.plural()),
@@ -201,21 +170,11 @@ impl Call {
     }
 
     fn subject(&self) -> String {
-        let Target::Resource {
-            resource,
-            namespace,
-            name,
-            ..
-        } = &self.target
-        else {
+        let Target::Resource { resource, namespace, name, .. } = &self.target else {
             return String::new();
         };
         let named = |name: &str| {
-            if resource.is_namespaced() {
-                format!("{namespace}/{name}")
-            } else {
-                name.to_owned()
-            }
+            if resource.is_namespaced() { format!("{namespace}/{name}") } else { name.to_owned() }
         };
         if let Some(name) = name {
             return named(name);
@@ -224,9 +183,8 @@ impl Call {
             let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
             return body["metadata"]["name"].as_str().map(named).unwrap_or_default();
         }
-        let on_node = self
-            .asked("fieldSelector")
-            .and_then(|fields| fields.strip_prefix("spec.nodeName="));
+        let fields = self.asked("fieldSelector").unwrap_or_default();
+        let on_node = fields.split(',').find_map(|field| field.trim().strip_prefix("spec.nodeName="));
         on_node.unwrap_or(namespace).to_owned()
     }
 }
@@ -251,9 +209,7 @@ fn target(path: &str) -> (Target, bool) {
     };
     let events_v1 = group == "events.k8s.io" && plural == "events";
     let group = if events_v1 { "" } else { group };
-    let found = Resource::ALL
-        .into_iter()
-        .find(|resource| resource.names()[..3] == [group, version, plural]);
+    let found = Resource::ALL.into_iter().find(|resource| resource.names()[..3] == [group, version, plural]);
     let Some(resource) = found else {
         return (Target::Path, false);
     };
@@ -262,15 +218,7 @@ fn target(path: &str) -> (Target, bool) {
         return (Target::Path, false);
     }
     let (namespace, name, sub) = (namespace.to_owned(), name.map(str::to_owned), sub.map(str::to_owned));
-    (
-        Target::Resource {
-            resource,
-            namespace,
-            name,
-            sub,
-        },
-        events_v1,
-    )
+    (Target::Resource { resource, namespace, name, sub }, events_v1)
 }
 
 fn verb(method: &Method, target: &Target, query: &BTreeMap<String, String>) -> Verb {

@@ -4,6 +4,7 @@ use super::object::Object;
 use super::refusal::Refusal;
 use super::route::{Call, Resource, Target};
 use super::store::Store;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -34,40 +35,23 @@ pub(super) struct Selector(Vec<(String, Test)>);
 impl Selector {
     /// Reads `a=b, a==b, a!=b, a in (b, c), a notin (b), a, !a`.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
-        requirements(text)
-            .into_iter()
-            .map(requirement)
-            .collect::<Option<_>>()
-            .map(Self)
-            .ok_or_else(|| {
-                Refusal::new(
-                    400,
-                    format!("unable to parse requirement: found '{text}', expected a selector"),
-                )
-            })
+        requirements(text).into_iter().map(requirement).collect::<Option<_>>().map(Self).ok_or_else(|| {
+            Refusal::new(400, format!("unable to parse requirement: found '{text}', expected a selector"))
+        })
     }
 
     /// Holds where all of these labels have these values.
     pub fn all_of(labels: &BTreeMap<String, String>) -> Self {
-        Self(
-            labels
-                .iter()
-                .map(|(key, value)| (key.clone(), Test::In([value.clone()].into())))
-                .collect(),
-        )
+        Self(labels.iter().map(|(key, value)| (key.clone(), Test::In([value.clone()].into()))).collect())
     }
 
     pub fn holds_for_labels(&self, object: &Object) -> bool {
         let labels = object.meta.labels.as_ref();
-        self.0
-            .iter()
-            .all(|(key, test)| test.holds(labels.and_then(|labels| labels.get(key)).map(String::as_str)))
+        self.0.iter().all(|(key, test)| test.holds(labels.and_then(|labels| labels.get(key)).map(String::as_str)))
     }
 
     fn holds_for_fields(&self, object: &Object) -> bool {
-        self.0
-            .iter()
-            .all(|(path, test)| test.holds(Some(field(object, path).as_deref().unwrap_or_default())))
+        self.0.iter().all(|(path, test)| test.holds(Some(field(object, path).as_deref().unwrap_or_default())))
     }
 
     /// The single value that it asks a field to have.
@@ -116,20 +100,17 @@ fn requirement(text: &str) -> Option<(String, Test)> {
     (!key.is_empty() && !key.contains([' ', '(', ')'])).then(|| (key.to_owned(), test))
 }
 
-fn field(object: &Object, path: &str) -> Option<String> {
+fn field<'a>(object: &'a Object, path: &str) -> Option<Cow<'a, str>> {
     match path {
-        "metadata.name" => object.meta.name.clone(),
-        "metadata.namespace" => object.meta.namespace.clone(),
-        "spec.nodeName" => object.facts.node.clone(),
-        "status.phase" => Some(object.facts.phase.clone()),
-        "spec.unschedulable" => Some(object.facts.cordoned.to_string()),
+        "metadata.name" => Some(object.name().into()),
+        "metadata.namespace" => object.meta.namespace.as_deref().map(Cow::from),
+        "spec.nodeName" => object.facts.node.as_deref().map(Cow::from),
+        "status.phase" => Some(object.facts.phase.as_str().into()),
+        "spec.unschedulable" => Some(object.facts.cordoned.to_string().into()),
         _ => {
             let mut parts = path.split('.');
             let value = object.field(parts.next()?);
-            parts
-                .try_fold(&value, |value, part| value.get(part))?
-                .as_str()
-                .map(str::to_owned)
+            parts.try_fold(&value, |value, part| value.get(part))?.as_str().map(|text| text.to_owned().into())
         }
     }
 }
@@ -156,10 +137,7 @@ pub(super) struct Scope {
 
 impl Scope {
     pub fn of(call: &Call) -> Result<Self, Refusal> {
-        let Target::Resource {
-            resource, namespace, ..
-        } = &call.target
-        else {
+        let Target::Resource { resource, namespace, .. } = &call.target else {
             return Err(Refusal::no_such_path());
         };
         let labels = Selector::parse(call.asked("labelSelector").unwrap_or_default())?;
@@ -167,12 +145,7 @@ impl Scope {
         if let Some((path, _)) = fields.0.iter().find(|(path, _)| !is_selectable(*resource, path)) {
             return Err(Refusal::new(400, format!("field label not supported: {path}")));
         }
-        Ok(Self {
-            resource: *resource,
-            namespace: namespace.clone(),
-            labels,
-            fields,
-        })
+        Ok(Self { resource: *resource, namespace: namespace.clone(), labels, fields })
     }
 
     pub fn sees(&self, object: &Object) -> bool {
@@ -196,11 +169,7 @@ impl Scope {
         } else if self.namespace.is_empty() {
             store.all(self.resource).filter(seen).cloned().collect()
         } else {
-            store
-                .in_namespace(self.resource, &self.namespace)
-                .filter(seen)
-                .cloned()
-                .collect()
+            store.in_namespace(self.resource, &self.namespace).filter(seen).cloned().collect()
         }
     }
 }

@@ -36,22 +36,13 @@ pub(super) fn refuse(call: &Call, fault: Fault) -> Option<Response<Body>> {
 /// Serves a call.
 pub(super) fn answer(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     shared.tick();
-    let Target::Resource {
-        resource,
-        namespace,
-        name,
-        sub,
-    } = &call.target
-    else {
+    let Target::Resource { resource, namespace, name, sub } = &call.target else {
         return plain(call);
     };
     if call.verb == Verb::Watch {
         return watch::start(shared, call);
     }
-    let at = At {
-        resource: *resource,
-        key: Key::new(namespace, name.as_deref().unwrap_or_default()),
-    };
+    let at = At { resource: *resource, key: Key::new(namespace, name.as_deref().unwrap_or_default()) };
     let mut state = shared.lock();
     let answer = match (call.verb, sub.as_deref()) {
         (Verb::Get, None | Some("status")) => get(&state, call, &at),
@@ -135,9 +126,8 @@ fn list(state: &mut State, call: &Call) -> Answer {
     let current = state.store.version();
     let asked = call.asked("resourceVersion");
     if let Some(version) = asked {
-        let version: u64 = version
-            .parse()
-            .map_err(|_| Refusal::new(400, format!("invalid resource version {version:?}")))?;
+        let version: u64 =
+            version.parse().map_err(|_| Refusal::new(400, format!("invalid resource version {version:?}")))?;
         if version > current {
             return Err(Refusal::too_new(version, current));
         }
@@ -150,10 +140,7 @@ fn list(state: &mut State, call: &Call) -> Answer {
         None => (current, scope.objects(&state.store)),
     };
     // A list from the server's cache comes whole.
-    let limit = call
-        .asked("limit")
-        .and_then(|limit| limit.parse().ok())
-        .filter(|&limit| limit > 0);
+    let limit = call.asked("limit").and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);
     let limit: usize = limit.filter(|_| asked != Some("0")).unwrap_or(usize::MAX);
     let mut meta = json!({ "resourceVersion": version.to_string() });
     if items.len() > limit {
@@ -181,9 +168,7 @@ fn list(state: &mut State, call: &Call) -> Answer {
 }
 
 fn evict(state: &mut State, call: &Call, at: &At) -> Answer {
-    let options = body::<EvictionBody>(call)?
-        .options(&at.key.name)?
-        .or_dry_run(call.is_dry_run());
+    let options = body::<EvictionBody>(call)?.options(&at.key.name)?.or_dry_run(call.is_dry_run());
     state.evict(&at.key, &options)?;
     Ok((201, success(201).to_string().into_bytes()))
 }
@@ -253,21 +238,14 @@ fn create(state: &mut State, call: &Call, at: &At) -> Answer {
     if state.store.get(at.resource, &object.key()).is_some() {
         return Err(Refusal::already_exists(at.resource, &name));
     }
-    let object = if call.is_dry_run() {
-        Arc::new(object)
-    } else {
-        state.put(at.resource, object)
-    };
+    let object = if call.is_dry_run() { Arc::new(object) } else { state.put(at.resource, object) };
     at.show(201, &object, call.form)
 }
 
 fn update(state: &mut State, call: &Call, at: &At) -> Answer {
     let object = parsed(at.resource, object_of(call, at)?)?;
     if object.name() != at.key.name {
-        return Err(Refusal::new(
-            400,
-            "the name of the object does not match the name on the URL",
-        ));
+        return Err(Refusal::new(400, "the name of the object does not match the name on the URL"));
     }
     let old = match at.find(state) {
         Ok(old) => Arc::clone(old),
@@ -278,15 +256,15 @@ fn update(state: &mut State, call: &Call, at: &At) -> Answer {
     match object.meta.resource_version.as_deref().unwrap_or_default() {
         "" => {
             let why = "Invalid value: 0x0: must be specified for an update";
-            return Err(Refusal::invalid(
-                at.resource,
-                &at.key.name,
-                "metadata.resourceVersion",
-                why,
-            ));
+            return Err(Refusal::invalid(at.resource, &at.key.name, "metadata.resourceVersion", why));
         }
         version if version != old.version.to_string() => return Err(Refusal::stale(at.resource, &at.key.name)),
         _ => {}
+    }
+    if !object.uid().is_empty() && object.uid() != old.uid() {
+        let why =
+            format!("Precondition failed: UID in precondition: {}, UID in object meta: {}", object.uid(), old.uid());
+        return Err(Refusal::conflict(at.resource, &at.key.name, &why));
     }
     finish(state, call, at, &old, object)
 }
@@ -308,11 +286,7 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     }
     let asked = patch.get_mut("metadata").and_then(Value::as_object_mut);
     let asked = asked.and_then(|meta| meta.remove("resourceVersion"));
-    if asked
-        .as_ref()
-        .and_then(Value::as_str)
-        .is_some_and(|version| version != old.version.to_string())
-    {
+    if asked.as_ref().and_then(Value::as_str).is_some_and(|version| version != old.version.to_string()) {
         return Err(Refusal::stale(at.resource, &at.key.name));
     }
     // Each half of an object is written under a path of its own.
@@ -322,6 +296,11 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     let mut object = old.value(at.resource);
     patch::apply(kind, &mut object, patch);
     let object = parsed(at.resource, object)?;
+    // To send the UID along is to ask for this very object; a patch has no other way to say so.
+    if object.uid() != old.uid() {
+        let why = format!("Invalid value: \"{}\": field is immutable", object.uid());
+        return Err(Refusal::invalid(at.resource, &at.key.name, "metadata.uid", &why));
+    }
     finish(state, call, at, &old, object)
 }
 
@@ -336,10 +315,6 @@ fn finish(state: &mut State, call: &Call, at: &At, old: &Object, object: Object)
         meta.deletion_grace_period_seconds = old.meta.deletion_grace_period_seconds;
         meta.resource_version.clone_from(&old.meta.resource_version);
     });
-    let object = if call.is_dry_run() {
-        Arc::new(object)
-    } else {
-        state.put(at.resource, object)
-    };
+    let object = if call.is_dry_run() { Arc::new(object) } else { state.put(at.resource, object) };
     at.show(200, &object, call.form)
 }

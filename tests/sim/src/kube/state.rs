@@ -73,11 +73,7 @@ impl Shared {
             taint_cordoned: false,
             alarm: Arc::clone(&alarm),
         };
-        Self {
-            state: Mutex::new(state),
-            alarm,
-            ticking: AtomicBool::new(false),
-        }
+        Self { state: Mutex::new(state), alarm, ticking: AtomicBool::new(false) }
     }
 
     /// The state as it is now: what was due has happened.
@@ -141,10 +137,7 @@ impl State {
 
     /// Adds a pod; answers its name. Does nothing if that name is taken.
     pub fn create_pod(&mut self, pod: Pod) -> String {
-        let name = pod
-            .name
-            .clone()
-            .unwrap_or_else(|| format!("{}-{}", pod.base_name(), self.suffix()));
+        let name = pod.name.clone().unwrap_or_else(|| format!("{}-{}", pod.base_name(), self.suffix()));
         let key = Key::new(&pod.namespace, &name);
         if self.store.get(Resource::Pods, &key).is_some() {
             return name;
@@ -190,8 +183,6 @@ impl State {
     /// Five characters that make a generated name unique.
     pub fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-        (0..5)
-            .map(|_| char::from(LETTERS[self.rng.usize(..LETTERS.len())]))
-            .collect()
+        (0..5).map(|_| char::from(LETTERS[self.rng.usize(..LETTERS.len())])).collect()
     }
 }

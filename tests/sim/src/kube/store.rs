@@ -26,10 +26,7 @@ pub(super) struct Key {
 
 impl Key {
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
+        Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
     /// Of an object without a namespace.
@@ -82,13 +79,7 @@ impl Store {
     pub fn new() -> Self {
         let table = |resource| {
             let signal = watch::Sender::new(());
-            let table = Table {
-                objects: BTreeMap::new(),
-                log: VecDeque::new(),
-                first: 0,
-                forgotten: 1,
-                signal,
-            };
+            let table = Table { objects: BTreeMap::new(), log: VecDeque::new(), first: 0, forgotten: 1, signal };
             (resource, table)
         };
         Self {
@@ -105,9 +96,7 @@ impl Store {
     }
 
     fn table_mut(&mut self, resource: Resource) -> &mut Table {
-        self.tables
-            .get_mut(&resource)
-            .expect("every resource must have a table")
+        self.tables.get_mut(&resource).expect("every resource must have a table")
     }
 
     /// The version of the last change.
@@ -148,12 +137,7 @@ impl Store {
         let key = object.key();
         let table = self.table_mut(resource);
         let before = table.objects.insert(key.clone(), Arc::clone(&object));
-        table.append(Change {
-            version,
-            object: Arc::clone(&object),
-            before: before.clone(),
-            removed: false,
-        });
+        table.append(Change { version, object: Arc::clone(&object), before: before.clone(), removed: false });
         if resource == Resource::Pods && before.as_ref().map(|pod| &pod.facts.node) != Some(&object.facts.node) {
             before.iter().for_each(|before| self.unbind(before));
             self.bind(&object);
@@ -167,12 +151,7 @@ impl Store {
         self.version += 1;
         let version = self.version;
         let object = Arc::new(before.with_meta(|meta| meta.resource_version = Some(version.to_string())));
-        let change = Change {
-            version,
-            object: Arc::clone(&object),
-            before: Some(Arc::clone(&before)),
-            removed: true,
-        };
+        let change = Change { version, object: Arc::clone(&object), before: Some(Arc::clone(&before)), removed: true };
         self.table_mut(resource).append(change);
         if resource == Resource::Pods {
             self.unbind(&before);
@@ -264,10 +243,7 @@ impl Store {
 
     /// What is left of a list, and its version.
     pub fn rest_of(&self, token: &str) -> Option<(u64, Vec<Arc<Object>>)> {
-        self.pages
-            .left
-            .get(&token.strip_prefix("page-")?.parse().ok()?)
-            .cloned()
+        self.pages.left.get(&token.strip_prefix("page-")?.parse().ok()?).cloned()
     }
 }
 

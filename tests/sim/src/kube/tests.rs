@@ -34,21 +34,14 @@ impl Bench {
         let (calls, faults) = (Calls::new(clock), Faults::new(1));
         let kube = Kube::new(clock, Edge::new(calls.clone(), faults.clone()), 1);
         let client = kube.client();
-        Self {
-            kube,
-            faults,
-            calls,
-            client,
-        }
+        Self { kube, faults, calls, client }
     }
 
     /// With nodes `node-0`, `node-1`, …
     fn with_nodes(count: usize) -> Self {
         let bench = Self::new();
         for number in 0..count {
-            bench
-                .kube
-                .add_node(&format!("node-{number}"), &format!("i-{number:017x}"));
+            bench.kube.add_node(&format!("node-{number}"), &format!("i-{number:017x}"));
         }
         bench
     }
@@ -100,21 +93,12 @@ fn status(error: kube::Error) -> Box<Status> {
 
 /// A pod `web-NUMBER` on `node-0` with the label `app=web`.
 fn web(number: usize) -> Pod {
-    Pod::on("node-0")
-        .named(&format!("web-{number}"))
-        .labels([("app", "web")])
+    Pod::on("node-0").named(&format!("web-{number}")).labels([("app", "web")])
 }
 
 fn cause(status: &Status) -> (String, String) {
-    let causes = status
-        .details
-        .as_ref()
-        .map(|details| details.causes.as_slice())
-        .unwrap_or_default();
-    causes
-        .first()
-        .map(|cause| (cause.reason.clone(), cause.message.clone()))
-        .unwrap_or_default()
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.first().map(|cause| (cause.reason.clone(), cause.message.clone())).unwrap_or_default()
 }
 
 /// Just before a boundary that is this far away; the millisecond is tokio's own precision.

@@ -77,28 +77,18 @@ pub(super) fn start(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
 
 /// A watch that ends as soon as it began.
 pub(super) fn closed() -> Response<Body> {
-    answer(
-        http_body_util::Empty::new()
-            .map_err(|never| match never {})
-            .boxed_unsync(),
-    )
+    answer(http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync())
 }
 
 /// A watch whose one event is an error.
 pub(super) fn failed(refusal: &Refusal) -> Response<Body> {
     let line = format!("{}\n", json!({ "type": "ERROR", "object": refusal.status() }));
-    answer(
-        http_body_util::Full::from(line)
-            .map_err(|never| match never {})
-            .boxed_unsync(),
-    )
+    answer(http_body_util::Full::from(line).map_err(|never| match never {}).boxed_unsync())
 }
 
 fn answer(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
 }
 
@@ -114,24 +104,15 @@ fn open(shared: &Arc<Shared>, call: &Call) -> Result<Watch, Refusal> {
     let initial_events = call.asked("sendInitialEvents") == Some("true");
     let bookmarks = matches!(call.asked("allowWatchBookmarks"), Some("true" | "1"));
     if initial_events && call.asked("resourceVersionMatch") != Some("NotOlderThan") {
-        return Err(Refusal::new(
-            422,
-            "resourceVersionMatch: Forbidden: sendInitialEvents requires NotOlderThan",
-        ));
+        return Err(Refusal::new(422, "resourceVersionMatch: Forbidden: sendInitialEvents requires NotOlderThan"));
     }
-    let timeout = call
-        .asked("timeoutSeconds")
-        .and_then(|seconds| seconds.parse().ok())
-        .filter(|&seconds| seconds > 0);
+    let timeout = call.asked("timeoutSeconds").and_then(|seconds| seconds.parse().ok()).filter(|&seconds| seconds > 0);
     let now = Instant::now();
     let state = shared.lock();
     let version = state.store.version();
     let (initial, place) = match from {
         Some(from) if !initial_events => (VecDeque::new(), state.store.place_after(scope.resource, from)),
-        _ => (
-            scope.objects(&state.store).into(),
-            state.store.place_after(scope.resource, version),
-        ),
+        _ => (scope.objects(&state.store).into(), state.store.place_after(scope.resource, version)),
     };
     Ok(Watch {
         shared: Arc::clone(shared),
@@ -180,11 +161,7 @@ impl Watch {
                 self.next_bookmark = now + BOOKMARKS;
                 return Some(Ok(self.bookmark(version, false)));
             }
-            let wake = if self.bookmarks {
-                self.next_bookmark.min(self.ends)
-            } else {
-                self.ends
-            };
+            let wake = if self.bookmarks { self.next_bookmark.min(self.ends) } else { self.ends };
             tokio::select! {
                 biased;
                 _ = self.signal.changed() => {}
@@ -223,10 +200,7 @@ impl Watch {
     }
 
     fn bookmark(&self, version: u64, initial_end: bool) -> Vec<u8> {
-        let mut meta = ObjectMeta {
-            resource_version: Some(version.to_string()),
-            ..ObjectMeta::default()
-        };
+        let mut meta = ObjectMeta { resource_version: Some(version.to_string()), ..ObjectMeta::default() };
         if initial_end {
             meta.annotations = Some([("k8s.io/initial-events-end".to_owned(), "true".to_owned())].into());
         }

@@ -23,26 +23,15 @@ async fn an_exhausted_budget_refuses_in_the_servers_words() {
     bench.evict("web-1").await.expect("one may go");
     let refused = bench.evict("web-2").await.expect_err("two may not");
     assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
-    assert_eq!(
-        refused.message,
-        "Cannot evict pod as it would violate the pod's disruption budget."
-    );
+    assert_eq!(refused.message, "Cannot evict pod as it would violate the pod's disruption budget.");
     let (reason, message) = cause(&refused);
     assert_eq!(reason, "DisruptionBudget");
-    assert_eq!(
-        message,
-        "The disruption budget web needs 2 healthy pods and has 2 currently"
-    );
-    let (head, _) = bench
-        .raw("POST", "/api/v1/namespaces/default/pods/web-2/eviction", "{}")
-        .await;
+    assert_eq!(message, "The disruption budget web needs 2 healthy pods and has 2 currently");
+    let (head, _) = bench.raw("POST", "/api/v1/namespaces/default/pods/web-2/eviction", "{}").await;
     assert_eq!((head.status.as_u16(), head.headers.get("retry-after")), (429, None));
     tokio::time::sleep(seconds(11)).await;
     assert!(!bench.is_there("web-1"));
-    bench
-        .evict("web-2")
-        .await
-        .expect_err("that the first is gone changes nothing");
+    bench.evict("web-2").await.expect_err("that the first is gone changes nothing");
     bench.kube.add_pod(web(4));
     bench.evict("web-2").await.expect("its replacement does");
 }
@@ -54,12 +43,7 @@ async fn the_status_follows_the_pods() {
     let shown = || async {
         let list = budgets.list(&ListParams::default()).await.expect("the list must come");
         let status = list.items[0].status.clone().expect("there must be a status");
-        (
-            status.expected_pods,
-            status.desired_healthy,
-            status.current_healthy,
-            status.disruptions_allowed,
-        )
+        (status.expected_pods, status.desired_healthy, status.current_healthy, status.disruptions_allowed)
     };
     assert_eq!(shown().await, (3, 2, 3, 1));
     bench.evict("web-1").await.expect("one may go");
@@ -69,14 +53,7 @@ async fn the_status_follows_the_pods() {
     bench.kube.add_pod(web(4).not_ready());
     assert_eq!(shown().await, (4, 2, 2, 0));
     bench.kube.remove_budget("default", "web");
-    assert!(
-        budgets
-            .list(&ListParams::default())
-            .await
-            .expect("the list must come")
-            .items
-            .is_empty()
-    );
+    assert!(budgets.list(&ListParams::default()).await.expect("the list must come").items.is_empty());
     bench.evict("web-2").await.expect("nothing protects it any more");
 }
 
@@ -84,21 +61,11 @@ async fn the_status_follows_the_pods() {
 async fn the_budget_is_asked_and_charged_before_the_uid_is_looked_at() {
     let bench = three_pods(Limit::MinAvailable(2));
     let wrong = || json!({ "preconditions": { "uid": "another" } });
-    let refused = bench
-        .evict_with("web-1", wrong())
-        .await
-        .expect_err("it must be refused");
+    let refused = bench.evict_with("web-1", wrong()).await.expect_err("it must be refused");
     assert_eq!(refused.code, 409);
     // The charge for a pod that did not go is given back two minutes later.
     just_before(seconds(120)).await;
-    assert_eq!(
-        bench
-            .evict_with("web-1", wrong())
-            .await
-            .expect_err("it must be refused")
-            .code,
-        429
-    );
+    assert_eq!(bench.evict_with("web-1", wrong()).await.expect_err("it must be refused").code, 429);
     assert_eq!(bench.kube.disruptions_allowed("default", "web"), Some(0));
     just_after().await;
     assert_eq!(bench.kube.disruptions_allowed("default", "web"), Some(1));
@@ -116,10 +83,7 @@ async fn pods_that_are_no_loss_pass_the_budget() {
     bench.evict("web-1").await.expect_err("this one is needed");
     bench.kube.set_budget("default", "web", Limit::MinAvailable(2));
     bench.evict("web-1").await.expect("one may go");
-    bench
-        .evict("web-1")
-        .await
-        .expect("what ends already may be evicted again");
+    bench.evict("web-1").await.expect("what ends already may be evicted again");
     bench.evict("web-2").await.expect_err("but nothing else");
 }
 
@@ -129,21 +93,14 @@ async fn several_budgets_for_one_pod_are_a_server_error() {
     bench.kube.add_budget("default", "all", [], Limit::MinAvailable(0));
     let refused = bench.evict("web-1").await.expect_err("it must be refused");
     assert_eq!(refused.code, 500);
-    assert!(
-        refused
-            .message
-            .starts_with("This pod has more than one PodDisruptionBudget"),
-        "{refused:?}"
-    );
+    assert!(refused.message.starts_with("This pod has more than one PodDisruptionBudget"), "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_that_is_not_counted_yet_asks_for_ten_seconds() {
     let bench = three_pods(Limit::MinAvailable(1));
     bench.kube.stall_budget("default", "web", true);
-    let (head, body) = bench
-        .raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction", "{}")
-        .await;
+    let (head, body) = bench.raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction", "{}").await;
     assert_eq!(head.status, 429);
     assert_eq!(head.headers["retry-after"], "10");
     assert_eq!(body["details"]["causes"][0]["reason"], "DisruptionBudget");
@@ -155,32 +112,19 @@ async fn a_budget_that_is_not_counted_yet_asks_for_ten_seconds() {
 async fn a_dry_run_asks_the_budget_and_charges_nothing() {
     let bench = three_pods(Limit::MinAvailable(2));
     for _ in 0..2 {
-        bench
-            .evict_with("web-1", json!({ "dryRun": ["All"] }))
-            .await
-            .expect("it must be accepted");
+        bench.evict_with("web-1", json!({ "dryRun": ["All"] })).await.expect("it must be accepted");
     }
     assert_eq!(bench.kube.disruptions_allowed("default", "web"), Some(1));
     bench.kube.set_budget("default", "web", Limit::MinAvailable(3));
-    bench
-        .evict_with("web-1", json!({ "dryRun": ["All"] }))
-        .await
-        .expect_err("it must be refused");
+    bench.evict_with("web-1", json!({ "dryRun": ["All"] })).await.expect_err("it must be refused");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_asks_no_budget_and_is_counted() {
     let bench = three_pods(Limit::MinAvailable(3));
     bench.kube.add_pod(Pod::on("node-0").named("other"));
-    bench
-        .pods()
-        .delete("web-1", &kube::api::DeleteParams::default())
-        .await
-        .expect("it must be accepted");
+    bench.pods().delete("web-1", &kube::api::DeleteParams::default()).await.expect("it must be accepted");
     let refused = bench.evict("web-2").await.expect_err("it must be refused");
-    assert_eq!(
-        cause(&refused).1,
-        "The disruption budget web needs 3 healthy pods and has 2 currently"
-    );
+    assert_eq!(cause(&refused).1, "The disruption budget web needs 3 healthy pods and has 2 currently");
     bench.evict("other").await.expect("no budget sees this one");
 }

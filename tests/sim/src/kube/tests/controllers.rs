@@ -7,18 +7,11 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
 fn cordon(bench: &Bench, node: &str, cordoned: bool) {
-    bench.kube.update_node(node, |node| {
-        node.spec.get_or_insert_default().unschedulable = Some(cordoned)
-    });
+    bench.kube.update_node(node, |node| node.spec.get_or_insert_default().unschedulable = Some(cordoned));
 }
 
 fn names_on(bench: &Bench, node: &str) -> Vec<String> {
-    bench
-        .kube
-        .pods_on(node)
-        .into_iter()
-        .filter_map(|pod| pod.metadata.name)
-        .collect()
+    bench.kube.pods_on(node).into_iter().filter_map(|pod| pod.metadata.name).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -26,9 +19,7 @@ async fn a_replicaset_replaces_a_pod_as_soon_as_it_ends() {
     let bench = Bench::with_nodes(2);
     bench.kube.replace(seconds(5));
     bench.kube.add_pod(web(1).stops_in(None));
-    bench
-        .kube
-        .add_budget("default", "web", [("app", "web")], Limit::MinAvailable(1));
+    bench.kube.add_budget("default", "web", [("app", "web")], Limit::MinAvailable(1));
     cordon(&bench, "node-0", true);
     bench.kube.add_pod(web(2).stops_in(None));
     bench.evict("web-1").await.expect("one may go");
@@ -39,19 +30,14 @@ async fn a_replicaset_replaces_a_pod_as_soon_as_it_ends() {
     assert_eq!(names_on(&bench, "node-1").len(), 1);
     bench.evict("web-2").await.expect("the replacement is up");
     tokio::time::sleep(seconds(30)).await;
-    assert_eq!(
-        (names_on(&bench, "node-0").len(), names_on(&bench, "node-1").len()),
-        (0, 2)
-    );
+    assert_eq!((names_on(&bench, "node-0").len(), names_on(&bench, "node-1").len()), (0, 2));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_statefulset_waits_until_its_pod_is_gone_and_uses_the_name_again() {
     let bench = Bench::with_nodes(2);
     bench.kube.replace(seconds(5));
-    bench
-        .kube
-        .add_pod(Pod::on("node-0").statefulset("db").named("db-0").stops_in(None));
+    bench.kube.add_pod(Pod::on("node-0").statefulset("db").named("db-0").stops_in(None));
     let first = bench.kube.pod("default", "db-0").and_then(|pod| pod.metadata.uid);
     cordon(&bench, "node-0", true);
     bench.evict("db-0").await.expect("it must be accepted");
@@ -75,10 +61,7 @@ async fn a_pod_that_no_node_takes_waits_for_one() {
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0].spec.as_ref().and_then(|spec| spec.node_name.clone()), None);
     bench.kube.add_node("node-1", "i-1");
-    assert_eq!(
-        names_on(&bench, "node-1"),
-        [waiting[0].metadata.name.clone().unwrap_or_default()]
-    );
+    assert_eq!(names_on(&bench, "node-1"), [waiting[0].metadata.name.clone().unwrap_or_default()]);
     let phase = bench.kube.pods()[0].status.clone().and_then(|status| status.phase);
     assert_eq!(phase.as_deref(), Some("Running"));
 }
@@ -116,31 +99,12 @@ async fn the_taint_of_a_cordon_is_a_write_by_somebody_else() {
     let bench = Bench::with_nodes(1);
     bench.kube.taint_cordoned();
     let patch = |unschedulable| Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));
-    let cordoned = bench
-        .nodes()
-        .patch("node-0", &PatchParams::default(), &patch(true))
-        .await
-        .expect("it must work");
-    let taints = || {
-        bench
-            .kube
-            .node("node-0")
-            .and_then(|node| node.spec)
-            .and_then(|spec| spec.taints)
-    };
-    assert_eq!(
-        taints().expect("there must be a taint")[0].key,
-        "node.kubernetes.io/unschedulable"
-    );
-    let newer = bench
-        .kube
-        .node("node-0")
-        .and_then(|node| node.metadata.resource_version);
+    let cordoned = bench.nodes().patch("node-0", &PatchParams::default(), &patch(true)).await.expect("it must work");
+    let taints = || bench.kube.node("node-0").and_then(|node| node.spec).and_then(|spec| spec.taints);
+    assert_eq!(taints().expect("there must be a taint")[0].key, "node.kubernetes.io/unschedulable");
+    let newer = bench.kube.node("node-0").and_then(|node| node.metadata.resource_version);
     assert_ne!(newer, cordoned.metadata.resource_version);
-    let _: v1::Node = bench
-        .nodes()
-        .patch("node-0", &PatchParams::default(), &patch(false))
-        .await
-        .expect("it must work");
+    let _: v1::Node =
+        bench.nodes().patch("node-0", &PatchParams::default(), &patch(false)).await.expect("it must work");
     assert_eq!(taints(), None);
 }

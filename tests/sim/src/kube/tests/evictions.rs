@@ -40,10 +40,7 @@ async fn a_pod_that_stops_sooner_is_gone_sooner() {
 async fn the_grace_period_asked_for_wins_over_the_pods_own() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1).stops_in(None));
-    bench
-        .evict_with("web-1", json!({ "gracePeriodSeconds": 90 }))
-        .await
-        .expect("the eviction must be accepted");
+    bench.evict_with("web-1", json!({ "gracePeriodSeconds": 90 })).await.expect("the eviction must be accepted");
     just_before(seconds(90)).await;
     assert!(bench.is_there("web-1"));
     just_after().await;
@@ -51,15 +48,7 @@ async fn the_grace_period_asked_for_wins_over_the_pods_own() {
     let uid = bench.kube.evictions()[0].uid.clone();
     let (namespace, name, node) = ("default".to_owned(), "web-1".to_owned(), "node-0".to_owned());
     let at = Duration::ZERO;
-    let expected = Evicted {
-        at,
-        namespace,
-        name,
-        uid,
-        node,
-        grace: Some(90),
-        by: By::Eviction,
-    };
+    let expected = Evicted { at, namespace, name, uid, node, grace: Some(90), by: By::Eviction };
     assert_eq!(bench.kube.evictions(), [expected]);
 }
 
@@ -67,20 +56,9 @@ async fn the_grace_period_asked_for_wins_over_the_pods_own() {
 async fn kubes_own_eviction_call_loses_its_delete_options() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    let options = DeleteParams {
-        dry_run: true,
-        ..DeleteParams::default()
-    }
-    .grace_period(5);
-    let params = EvictParams {
-        delete_options: Some(options),
-        ..EvictParams::default()
-    };
-    bench
-        .pods()
-        .evict("web-1", &params)
-        .await
-        .expect("the eviction must be accepted");
+    let options = DeleteParams { dry_run: true, ..DeleteParams::default() }.grace_period(5);
+    let params = EvictParams { delete_options: Some(options), ..EvictParams::default() };
+    bench.pods().evict("web-1", &params).await.expect("the eviction must be accepted");
     assert!(!bench.is_there("web-1"), "the dry run was not seen");
     assert_eq!(bench.kube.evictions()[0].grace, None);
 }
@@ -93,18 +71,9 @@ async fn a_second_deletion_can_only_hurry() {
     tokio::time::sleep(seconds(100)).await;
     let delete = |grace| {
         let (pods, params) = (bench.pods(), DeleteParams::default().grace_period(grace));
-        async move {
-            pods.delete("web-1", &params)
-                .await
-                .expect("the deletion must be accepted")
-        }
+        async move { pods.delete("web-1", &params).await.expect("the deletion must be accepted") }
     };
-    let period = || {
-        bench
-            .kube
-            .pod("default", "web-1")
-            .and_then(|pod| pod.metadata.deletion_grace_period_seconds)
-    };
+    let period = || bench.kube.pod("default", "web-1").and_then(|pod| pod.metadata.deletion_grace_period_seconds);
     delete(700).await;
     assert_eq!(period(), Some(600));
     delete(20).await;
@@ -121,11 +90,7 @@ async fn a_grace_period_of_zero_and_a_finished_pod_are_gone_at_once() {
     bench.kube.add_pod(web(1).stops_in(None));
     bench.kube.add_pod(web(2).stops_in(None).phase("Succeeded"));
     let now = DeleteParams::default().grace_period(0);
-    bench
-        .pods()
-        .delete("web-1", &now)
-        .await
-        .expect("the deletion must be accepted");
+    bench.pods().delete("web-1", &now).await.expect("the deletion must be accepted");
     bench.evict("web-2").await.expect("the eviction must be accepted");
     assert!(bench.kube.pods().is_empty());
     assert_eq!(bench.evict("web-1").await.expect_err("it must be gone").code, 404);
@@ -138,28 +103,14 @@ async fn a_precondition_protects_the_pod_that_came_after() {
     let wrong = json!({ "preconditions": { "uid": "another" } });
     let refused = bench.evict_with("web-1", wrong).await.expect_err("it must be refused");
     assert!(refused.is_conflict() && refused.code == 409, "{refused:?}");
-    let preconditions = Some(Preconditions {
-        uid: Some("another".to_owned()),
-        resource_version: None,
-    });
-    let params = DeleteParams {
-        preconditions,
-        ..DeleteParams::default()
-    };
-    let refused = bench
-        .pods()
-        .delete("web-1", &params)
-        .await
-        .map_err(super::status)
-        .expect_err("it must be refused");
+    let preconditions = Some(Preconditions { uid: Some("another".to_owned()), resource_version: None });
+    let params = DeleteParams { preconditions, ..DeleteParams::default() };
+    let refused = bench.pods().delete("web-1", &params).await.map_err(super::status).expect_err("it must be refused");
     assert!(refused.is_conflict(), "{refused:?}");
     assert!(bench.kube.evictions().is_empty());
     let uid = bench.kube.pod("default", "web-1").and_then(|pod| pod.metadata.uid);
     let right = json!({ "preconditions": { "uid": uid } });
-    bench
-        .evict_with("web-1", right)
-        .await
-        .expect("the eviction must be accepted");
+    bench.evict_with("web-1", right).await.expect("the eviction must be accepted");
     assert!(!bench.is_there("web-1"));
 }
 
@@ -167,26 +118,10 @@ async fn a_precondition_protects_the_pod_that_came_after() {
 async fn a_dry_run_ends_nothing() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    bench
-        .evict_with("web-1", json!({ "dryRun": ["All"] }))
-        .await
-        .expect("it must be accepted");
-    let params = DeleteParams {
-        dry_run: true,
-        ..DeleteParams::default()
-    };
-    bench
-        .pods()
-        .delete("web-1", &params)
-        .await
-        .expect("it must be accepted");
-    let (head, _) = bench
-        .raw(
-            "POST",
-            "/api/v1/namespaces/default/pods/web-1/eviction?dryRun=All",
-            "{}",
-        )
-        .await;
+    bench.evict_with("web-1", json!({ "dryRun": ["All"] })).await.expect("it must be accepted");
+    let params = DeleteParams { dry_run: true, ..DeleteParams::default() };
+    bench.pods().delete("web-1", &params).await.expect("it must be accepted");
+    let (head, _) = bench.raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction?dryRun=All", "{}").await;
     assert_eq!(head.status, 201);
     assert!(bench.is_there("web-1") && bench.kube.evictions().is_empty());
 }
@@ -213,11 +148,7 @@ async fn the_out_of_service_taint_frees_what_a_dead_node_holds() {
     bench.evict("web-1").await.expect("the eviction must be accepted");
     bench.kube.update_node("node-0", |node| {
         let (key, effect) = ("node.kubernetes.io/out-of-service".to_owned(), "NoExecute".to_owned());
-        let taint = k8s_openapi::api::core::v1::Taint {
-            key,
-            effect,
-            ..Default::default()
-        };
+        let taint = k8s_openapi::api::core::v1::Taint { key, effect, ..Default::default() };
         node.spec.get_or_insert_default().taints = Some(vec![taint]);
     });
     assert!(!bench.is_there("web-1") && bench.is_there("web-2"));
@@ -229,10 +160,7 @@ async fn a_terminating_namespace_refuses_evictions() {
     bench.kube.add_pod(web(1));
     bench.kube.terminate_namespace("default");
     let refused = bench.evict("web-1").await.expect_err("it must be refused");
-    assert!(
-        refused.is_forbidden() && cause(&refused).0 == "NamespaceTerminating",
-        "{refused:?}"
-    );
+    assert!(refused.is_forbidden() && cause(&refused).0 == "NamespaceTerminating", "{refused:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -242,11 +170,7 @@ async fn a_removed_node_takes_its_pods_along_and_a_deleted_one_after_a_while() {
     bench.kube.add_pod(Pod::on("node-1").named("db-0"));
     bench.kube.remove_node("node-0");
     assert!(!bench.is_there("web-1"));
-    bench
-        .nodes()
-        .delete("node-1", &DeleteParams::default())
-        .await
-        .expect("it must be accepted");
+    bench.nodes().delete("node-1", &DeleteParams::default()).await.expect("it must be accepted");
     just_before(seconds(40)).await;
     assert!(bench.is_there("db-0"));
     just_after().await;

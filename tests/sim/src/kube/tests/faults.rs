@@ -9,18 +9,9 @@ use kube::api::{ListParams, WatchEvent, WatchParams};
 async fn an_overloaded_server_says_when_to_come_back_and_names_no_budget() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    bench.faults.add(
-        Rule::on("create pods/eviction", Fault::Throttle)
-            .subject("default/web-1")
-            .times(2),
-    );
-    let (head, body) = bench
-        .raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction", "{}")
-        .await;
-    assert_eq!(
-        (head.status.as_u16(), head.headers["retry-after"].as_bytes()),
-        (429, &b"1"[..])
-    );
+    bench.faults.add(Rule::on("create pods/eviction", Fault::Throttle).subject("default/web-1").times(2));
+    let (head, body) = bench.raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction", "{}").await;
+    assert_eq!((head.status.as_u16(), head.headers["retry-after"].as_bytes()), (429, &b"1"[..]));
     assert_eq!(body["details"]["causes"], serde_json::Value::Null);
     let refused = bench.evict("web-1").await.expect_err("it must be refused");
     assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
@@ -36,27 +27,14 @@ async fn a_lost_answer_is_no_lost_effect_and_a_broken_call_has_none() {
         let pods = bench.pods();
         async move { pods.evict(name, &kube::api::EvictParams::default()).await }
     };
-    bench
-        .faults
-        .add(Rule::on("create pods/eviction", Fault::Disconnect).times(1));
+    bench.faults.add(Rule::on("create pods/eviction", Fault::Disconnect).times(1));
     assert!(matches!(evict("web-1").await, Err(kube::Error::Service(_))));
     assert!(bench.is_there("web-1"));
-    bench
-        .faults
-        .add(Rule::on("create pods/eviction", Fault::LostResponse).times(1));
+    bench.faults.add(Rule::on("create pods/eviction", Fault::LostResponse).times(1));
     assert!(matches!(evict("web-1").await, Err(kube::Error::Service(_))));
     assert!(!bench.is_there("web-1"));
-    bench
-        .faults
-        .add(Rule::on("create pods/eviction", Fault::Status(503)).times(1));
-    assert_eq!(
-        evict("web-2")
-            .await
-            .map_err(status)
-            .expect_err("it must be refused")
-            .reason,
-        "ServiceUnavailable"
-    );
+    bench.faults.add(Rule::on("create pods/eviction", Fault::Status(503)).times(1));
+    assert_eq!(evict("web-2").await.map_err(status).expect_err("it must be refused").reason, "ServiceUnavailable");
     bench.faults.add(Rule::on("create pods/eviction", Fault::Hang).times(1));
     assert!(tokio::time::timeout(seconds(3600), evict("web-2")).await.is_err());
     assert!(bench.is_there("web-2"));
@@ -69,16 +47,7 @@ async fn a_panic_is_the_callers_and_the_client_lives() {
     let nodes = bench.nodes();
     let caller = tokio::spawn(async move { nodes.list(&ListParams::default()).await });
     assert!(caller.await.expect_err("it must have panicked").is_panic());
-    assert_eq!(
-        bench
-            .nodes()
-            .list(&ListParams::default())
-            .await
-            .expect("the list must come")
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -87,44 +56,24 @@ async fn watches_end_at_once_or_expire_and_lists_do_neither() {
     bench.faults.add(Rule::on("watch nodes", Fault::CloseWatch).times(1));
     bench.faults.add(Rule::on("*", Fault::ExpireWatch));
     let watch = || async {
-        let watch = bench
-            .nodes()
-            .watch(&WatchParams::default(), "0")
-            .await
-            .expect("the watch must start");
+        let watch = bench.nodes().watch(&WatchParams::default(), "0").await.expect("the watch must start");
         watch.try_collect::<Vec<_>>().await.expect("it must end cleanly")
     };
     assert!(watch().await.is_empty());
     let expired = watch().await;
     assert!(matches!(expired.as_slice(), [WatchEvent::Error(status)] if status.code == 410));
-    assert_eq!(
-        bench
-            .nodes()
-            .list(&ListParams::default())
-            .await
-            .expect("the list must come")
-            .items
-            .len(),
-        1
-    );
+    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
 }
 
 #[test]
 fn the_runtime_ends_with_timers_and_watches_open() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     let runtime = runtime.expect("the runtime must start");
     let (kept, tasks) = runtime.block_on(async {
         let bench = Bench::with_nodes(1);
         bench.kube.add_pod(web(1).stops_in(None));
         bench.evict("web-1").await.expect("it must be accepted");
-        let watch = bench
-            .nodes()
-            .watch(&WatchParams::default(), "0")
-            .await
-            .expect("the watch must start");
+        let watch = bench.nodes().watch(&WatchParams::default(), "0").await.expect("the watch must start");
         drop(watch);
         let tasks = tokio::runtime::Handle::current().metrics();
         drop(bench);

@@ -13,36 +13,16 @@ async fn a_node_has_what_a_real_one_has() {
     let bench = Bench::with_nodes(1);
     let node = bench.nodes().get("node-0").await.expect("the node must be there");
     let spec = node.spec.clone().expect("it must have a spec");
-    assert_eq!(
-        spec.provider_id.as_deref(),
-        Some("aws:///eu-west-1a/i-00000000000000000")
-    );
-    let boot = |node: &v1::Node| {
-        node.status
-            .as_ref()
-            .and_then(|status| status.node_info.clone())
-            .map(|info| info.boot_id)
-    };
+    assert_eq!(spec.provider_id.as_deref(), Some("aws:///eu-west-1a/i-00000000000000000"));
+    let boot =
+        |node: &v1::Node| node.status.as_ref().and_then(|status| status.node_info.clone()).map(|info| info.boot_id);
     let first = boot(&node);
     assert_eq!(first.as_ref().map(String::len), Some(36));
     bench.kube.reboot("node-0");
     assert_ne!(boot(&bench.kube.node("node-0").expect("the node must be there")), first);
-    let missing = bench
-        .nodes()
-        .get("node-9")
-        .await
-        .map_err(status)
-        .expect_err("there is no such node");
-    assert_eq!(
-        (missing.code, missing.message.as_str()),
-        (404, "nodes \"node-9\" not found")
-    );
-    let calls: Vec<_> = bench
-        .calls
-        .all()
-        .into_iter()
-        .map(|call| (call.operation, call.subject, call.status))
-        .collect();
+    let missing = bench.nodes().get("node-9").await.map_err(status).expect_err("there is no such node");
+    assert_eq!((missing.code, missing.message.as_str()), (404, "nodes \"node-9\" not found"));
+    let calls: Vec<_> = bench.calls.all().into_iter().map(|call| (call.operation, call.subject, call.status)).collect();
     let call = |subject: &str, status| ("get nodes".to_owned(), subject.to_owned(), status);
     assert_eq!(calls, [call("node-0", 200), call("node-9", 404)]);
 }
@@ -57,52 +37,31 @@ async fn a_patch_at_an_old_version_is_a_conflict() {
         "spec": { "unschedulable": true, "taints": [{ "key": "ebbtide", "effect": "NoSchedule" }] },
     });
     let params = PatchParams::default();
-    let written = bench
-        .nodes()
-        .patch("node-0", &params, &Patch::Merge(&patch))
-        .await
-        .expect("it is current");
+    let written = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.expect("it is current");
     assert_ne!(written.resource_version(), version);
-    let refused = bench
-        .nodes()
-        .patch("node-0", &params, &Patch::Merge(&patch))
-        .await
-        .map_err(status);
+    let refused = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.map_err(status);
     let refused = refused.expect_err("it is not current any more");
     assert_eq!((refused.code, refused.reason.as_str()), (409, "Conflict"));
     let undo =
         json!({ "metadata": { "annotations": { "a": null } }, "spec": { "unschedulable": null, "taints": null } });
-    let undone = bench
-        .nodes()
-        .patch("node-0", &params, &Patch::Merge(&undo))
-        .await
-        .expect("it asks for no version");
+    let undone = bench.nodes().patch("node-0", &params, &Patch::Merge(&undo)).await.expect("it asks for no version");
     assert_eq!(undone.annotations().keys().collect::<Vec<_>>(), ["b"]);
     let spec = undone.spec.clone().expect("it must have a spec");
     assert_eq!((spec.unschedulable, spec.taints), (None, None));
-    let again = bench
-        .nodes()
-        .patch("node-0", &params, &Patch::Merge(&undo))
-        .await
-        .expect("it changes nothing");
+    let again = bench.nodes().patch("node-0", &params, &Patch::Merge(&undo)).await.expect("it changes nothing");
     assert_eq!(again.resource_version(), undone.resource_version());
+    let other = Patch::Merge(json!({ "metadata": { "uid": "another" }, "spec": { "unschedulable": true } }));
+    let refused = bench.nodes().patch("node-0", &params, &other).await.map_err(status).expect_err("it is another node");
+    assert_eq!((refused.code, refused.reason.as_str()), (422, "Invalid"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_shows_what_would_be_and_keeps_nothing() {
     let bench = Bench::with_nodes(1);
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
-    let shown = bench
-        .nodes()
-        .patch("node-0", &PatchParams::default().dry_run(), &patch)
-        .await
-        .expect("it must work");
+    let shown = bench.nodes().patch("node-0", &PatchParams::default().dry_run(), &patch).await.expect("it must work");
     assert_eq!(shown.spec.and_then(|spec| spec.unschedulable), Some(true));
-    let kept = bench
-        .kube
-        .node("node-0")
-        .and_then(|node| node.spec)
-        .and_then(|spec| spec.unschedulable);
+    let kept = bench.kube.node("node-0").and_then(|node| node.spec).and_then(|spec| spec.unschedulable);
     assert_eq!(kept, None);
 }
 
@@ -115,26 +74,14 @@ async fn status_and_spec_are_written_under_paths_of_their_own() {
     });
     let params = PatchParams::default();
     let conditions = |node: &v1::Node| -> Vec<String> {
-        let conditions = node
-            .status
-            .as_ref()
-            .and_then(|status| status.conditions.clone())
-            .unwrap_or_default();
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
         conditions.into_iter().map(|condition| condition.type_).collect()
     };
-    let node = bench
-        .nodes()
-        .patch_status("node-0", &params, &Patch::Strategic(&both))
-        .await
-        .expect("it must work");
+    let node = bench.nodes().patch_status("node-0", &params, &Patch::Strategic(&both)).await.expect("it must work");
     assert_eq!(conditions(&node), ["Ready", "Draining"]);
     assert_eq!(node.spec.and_then(|spec| spec.unschedulable), None);
     let both = json!({ "spec": { "unschedulable": true }, "status": { "conditions": [] } });
-    let node = bench
-        .nodes()
-        .patch("node-0", &params, &Patch::Merge(&both))
-        .await
-        .expect("it must work");
+    let node = bench.nodes().patch("node-0", &params, &Patch::Merge(&both)).await.expect("it must work");
     assert_eq!(conditions(&node), ["Ready", "Draining"]);
     assert_eq!(node.spec.and_then(|spec| spec.unschedulable), Some(true));
     assert_eq!(bench.calls.count("patch nodes/status"), 1);
@@ -144,25 +91,12 @@ async fn status_and_spec_are_written_under_paths_of_their_own() {
 async fn lists_select_by_node_by_name_and_by_label() {
     let bench = Bench::with_nodes(2);
     bench.kube.add_pod(web(1));
-    bench.kube.add_pod(
-        Pod::on("node-1")
-            .named("db-0")
-            .labels([("app", "db"), ("tier", "back")]),
-    );
-    bench
-        .kube
-        .add_pod(Pod::on("node-1").named("dns").namespace("kube-system"));
+    bench.kube.add_pod(Pod::on("node-1").named("db-0").labels([("app", "db"), ("tier", "back")]));
+    bench.kube.add_pod(Pod::on("node-1").named("dns").namespace("kube-system"));
     let all: Api<v1::Pod> = Api::all(bench.client.clone());
     let names = |params: ListParams| {
         let all = all.clone();
-        async move {
-            all.list(&params)
-                .await
-                .expect("the list must come")
-                .iter()
-                .map(ResourceExt::name_any)
-                .collect()
-        }
+        async move { all.list(&params).await.expect("the list must come").iter().map(ResourceExt::name_any).collect() }
     };
     let list = ListParams::default;
     let found: Vec<String> = names(list().fields("spec.nodeName=node-1").match_any()).await;
@@ -181,11 +115,7 @@ async fn lists_select_by_node_by_name_and_by_label() {
     }
     let found: Vec<String> = names(list().fields("metadata.name=dns")).await;
     assert_eq!(found, ["dns"]);
-    let refused = all
-        .list(&list().fields("spec.color=red"))
-        .await
-        .map_err(status)
-        .expect_err("there is no such field");
+    let refused = all.list(&list().fields("spec.color=red")).await.map_err(status).expect_err("there is no such field");
     assert_eq!(refused.code, 400);
     assert_eq!(bench.calls.of("list pods")[0].subject, "node-1");
 }
@@ -198,15 +128,8 @@ async fn pages_are_of_one_state() {
     assert_eq!((first.items.len(), first.metadata.remaining_item_count), (2, Some(3)));
     bench.kube.remove_node("node-3");
     let token = first.metadata.continue_.clone().expect("there must be more");
-    let second = bench
-        .nodes()
-        .list(&params.clone().continue_token(&token))
-        .await
-        .expect("the list must come");
-    assert_eq!(
-        second.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(),
-        ["node-2", "node-3"]
-    );
+    let second = bench.nodes().list(&params.clone().continue_token(&token)).await.expect("the list must come");
+    assert_eq!(second.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["node-2", "node-3"]);
     assert_eq!(second.metadata.resource_version, first.metadata.resource_version);
     bench.kube.compact();
     let token = second.metadata.continue_.clone().expect("there must be more");
@@ -218,34 +141,13 @@ async fn pages_are_of_one_state() {
 async fn metadata_alone_comes_when_it_alone_is_asked_for() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    let list = bench
-        .pods()
-        .list_metadata(&ListParams::default())
-        .await
-        .expect("the list must come");
-    assert_eq!(
-        list.items[0].types.as_ref().map(|types| types.kind.as_str()),
-        Some("PartialObjectMetadata")
-    );
-    assert_eq!(
-        list.items[0]
-            .metadata
-            .labels
-            .as_ref()
-            .map(|labels| labels["app"].as_str()),
-        Some("web")
-    );
-    let one = bench
-        .pods()
-        .get_metadata_with("web-1", &GetParams::any())
-        .await
-        .expect("the pod must be there");
+    let list = bench.pods().list_metadata(&ListParams::default()).await.expect("the list must come");
+    assert_eq!(list.items[0].types.as_ref().map(|types| types.kind.as_str()), Some("PartialObjectMetadata"));
+    assert_eq!(list.items[0].metadata.labels.as_ref().map(|labels| labels["app"].as_str()), Some("web"));
+    let one = bench.pods().get_metadata_with("web-1", &GetParams::any()).await.expect("the pod must be there");
     assert_eq!(one.metadata.uid, list.items[0].metadata.uid);
     let request = http::Request::get("/api/v1/pods/").header("accept", "application/json;as=PartialObjectMetadataList");
-    let answer = bench
-        .client
-        .request_text(request.body(Vec::new()).expect("the request must be valid"))
-        .await;
+    let answer = bench.client.request_text(request.body(Vec::new()).expect("the request must be valid")).await;
     assert!(!answer.expect("the list must come").contains("containers"));
 }
 
@@ -253,10 +155,7 @@ async fn metadata_alone_comes_when_it_alone_is_asked_for() {
 async fn kubes_recorder_is_understood() {
     let bench = Bench::with_nodes(1);
     let node = bench.nodes().get("node-0").await.expect("the node must be there");
-    let reporter = Reporter {
-        controller: "ebbtide".to_owned(),
-        instance: Some("ebbtide-0".to_owned()),
-    };
+    let reporter = Reporter { controller: "ebbtide".to_owned(), instance: Some("ebbtide-0".to_owned()) };
     let recorder = Recorder::new(bench.client.clone(), reporter);
     let event = Event {
         type_: EventType::Normal,
@@ -266,25 +165,15 @@ async fn kubes_recorder_is_understood() {
         secondary: None,
     };
     for _ in 0..2 {
-        recorder
-            .publish(&event, &node.object_ref(&()))
-            .await
-            .expect("the event must be accepted");
+        recorder.publish(&event, &node.object_ref(&())).await.expect("the event must be accepted");
     }
     let events = bench.kube.events();
     assert_eq!(events.len(), 1);
     assert_eq!(events[0].involved_object.name.as_deref(), Some("node-0"));
     assert_eq!(events[0].message.as_deref(), Some("because"));
     assert_eq!(events[0].series.as_ref().and_then(|series| series.count), Some(2));
-    let long = Event {
-        note: Some("x".repeat(1025)),
-        reason: "Other".to_owned(),
-        ..event
-    };
-    recorder
-        .publish(&long, &node.object_ref(&()))
-        .await
-        .expect_err("a note has a limit");
+    let long = Event { note: Some("x".repeat(1025)), reason: "Other".to_owned(), ..event };
+    recorder.publish(&long, &node.object_ref(&())).await.expect_err("a note has a limit");
     assert_eq!(bench.calls.count("create events"), 2);
 }
 
@@ -292,71 +181,34 @@ async fn kubes_recorder_is_understood() {
 async fn leases_are_created_updated_and_deleted() {
     let bench = Bench::new();
     let leases: Api<Lease> = Api::namespaced(bench.client.clone(), "kube-node-lease");
-    let metadata = ObjectMeta {
-        name: Some("node-0".to_owned()),
-        ..ObjectMeta::default()
-    };
-    let lease = Lease {
-        metadata,
-        ..Lease::default()
-    };
-    let mut first = leases
-        .create(&PostParams::default(), &lease)
-        .await
-        .expect("it must work");
-    leases
-        .create(&PostParams::default(), &lease)
-        .await
-        .expect_err("it is there already");
+    let metadata = ObjectMeta { name: Some("node-0".to_owned()), ..ObjectMeta::default() };
+    let lease = Lease { metadata, ..Lease::default() };
+    let mut first = leases.create(&PostParams::default(), &lease).await.expect("it must work");
+    leases.create(&PostParams::default(), &lease).await.expect_err("it is there already");
     first.spec.get_or_insert_default().holder_identity = Some("me".to_owned());
-    let second = leases
-        .replace("node-0", &PostParams::default(), &first)
-        .await
-        .expect("it is current");
-    let refused = leases
-        .replace("node-0", &PostParams::default(), &first)
-        .await
-        .map_err(status);
+    let second = leases.replace("node-0", &PostParams::default(), &first).await.expect("it is current");
+    let refused = leases.replace("node-0", &PostParams::default(), &first).await.map_err(status);
     assert_eq!(refused.expect_err("it is not current any more").code, 409);
     assert_ne!(second.resource_version(), first.resource_version());
-    let other = DeleteParams::default().preconditions(kube::api::Preconditions {
-        uid: Some("another".to_owned()),
-        resource_version: None,
-    });
+    let other = DeleteParams::default()
+        .preconditions(kube::api::Preconditions { uid: Some("another".to_owned()), resource_version: None });
     leases.delete("node-0", &other).await.expect_err("it is another one");
-    leases
-        .delete("node-0", &DeleteParams::default())
-        .await
-        .expect("it must work");
+    leases.delete("node-0", &DeleteParams::default()).await.expect("it must work");
     assert!(leases.get_opt("node-0").await.expect("the answer must come").is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_paths_answer_as_a_server_does() {
     let bench = Bench::new();
-    assert_eq!(
-        bench.client.apiserver_version().await.expect("it must answer").minor,
-        "33"
-    );
+    assert_eq!(bench.client.apiserver_version().await.expect("it must answer").minor, "33");
     let (head, _) = bench.raw("GET", "/readyz", "").await;
     assert_eq!(head.status, 200);
-    for path in [
-        "/api/v1/pods/web-1",
-        "/api/v1/namespaces/x/nodes",
-        "/apis/apps/v1/deployments",
-        "/nowhere",
-    ] {
+    for path in ["/api/v1/pods/web-1", "/api/v1/namespaces/x/nodes", "/apis/apps/v1/deployments", "/nowhere"] {
         let (head, body) = bench.raw("GET", path, "").await;
-        assert_eq!(
-            (head.status.as_u16(), &body["reason"]),
-            (404, &json!("NotFound")),
-            "{path}"
-        );
+        assert_eq!((head.status.as_u16(), &body["reason"]), (404, &json!("NotFound")), "{path}");
     }
     let (head, _) = bench.raw("DELETE", "/api/v1/nodes", "").await;
     assert_eq!(head.status, 405);
-    let (_, review) = bench
-        .raw("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "{}")
-        .await;
+    let (_, review) = bench.raw("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "{}").await;
     assert_eq!(review["status"]["allowed"], true);
 }

@@ -20,37 +20,22 @@ async fn a_storm_over_a_thousand_nodes() {
             bench.kube.add_pod(pod.labels([("app", "web")]).stops_in(seconds(5)));
         }
     }
-    bench
-        .kube
-        .add_budget("default", "web", [("app", "web")], Limit::MinAvailable(0));
+    bench.kube.add_budget("default", "web", [("app", "web")], Limit::MinAvailable(0));
     let built = began.elapsed();
     let all: Api<v1::Pod> = Api::all(bench.client.clone());
     let metadata: Api<PartialObjectMeta<v1::Pod>> = Api::all(bench.client.clone());
     let watch = watcher::watcher(metadata, watcher::Config::default());
-    let gone = watch
-        .filter(|event| std::future::ready(matches!(event, Ok(Event::Delete(_)))))
-        .take(10_000)
-        .count();
+    let gone = watch.filter(|event| std::future::ready(matches!(event, Ok(Event::Delete(_))))).take(10_000).count();
     let drains = stream::iter(0..1000).for_each_concurrent(64, |node| {
         let (bench, all) = (&bench, all.clone());
         async move {
             let name = format!("node-{node}");
             let cordon = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
-            bench
-                .nodes()
-                .patch(&name, &PatchParams::default(), &cordon)
-                .await
-                .expect("the cordon must work");
-            let params = ListParams::default()
-                .fields(&format!("spec.nodeName={name}"))
-                .match_any();
+            bench.nodes().patch(&name, &PatchParams::default(), &cordon).await.expect("the cordon must work");
+            let params = ListParams::default().fields(&format!("spec.nodeName={name}")).match_any();
             for pod in all.list(&params).await.expect("the list must come") {
                 let pod = pod.metadata.name.unwrap_or_default();
-                bench
-                    .pods()
-                    .evict(&pod, &EvictParams::default())
-                    .await
-                    .expect("the eviction must work");
+                bench.pods().evict(&pod, &EvictParams::default()).await.expect("the eviction must work");
             }
         }
     });

@@ -25,9 +25,7 @@ async fn told<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Resu
 
 /// The same, or nothing within no time.
 async fn at_once<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
-    tokio::time::timeout(std::time::Duration::ZERO, told(stream))
-        .await
-        .unwrap_or_default()
+    tokio::time::timeout(std::time::Duration::ZERO, told(stream)).await.unwrap_or_default()
 }
 
 async fn watch_nodes(
@@ -35,13 +33,7 @@ async fn watch_nodes(
     params: WatchParams,
     version: &str,
 ) -> Pin<Box<impl Stream<Item = kube::Result<WatchEvent<v1::Node>>> + use<>>> {
-    Box::pin(
-        bench
-            .nodes()
-            .watch(&params, version)
-            .await
-            .expect("the watch must start"),
-    )
+    Box::pin(bench.nodes().watch(&params, version).await.expect("the watch must start"))
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,13 +58,7 @@ async fn a_watch_tells_what_is_there_and_then_what_changes() {
 #[tokio::test(start_paused = true)]
 async fn a_watch_from_a_version_tells_what_came_after_it() {
     let bench = Bench::with_nodes(1);
-    let version = bench
-        .nodes()
-        .list(&Default::default())
-        .await
-        .expect("the list must come")
-        .metadata
-        .resource_version;
+    let version = bench.nodes().list(&Default::default()).await.expect("the list must come").metadata.resource_version;
     bench.kube.add_node("node-1", "i-1");
     bench.kube.add_pod(web(1));
     let mut watch = watch_nodes(&bench, WatchParams::default(), &version.unwrap_or_default()).await;
@@ -107,21 +93,13 @@ async fn what_leaves_the_selection_is_deleted_and_what_enters_is_added() {
     let bench = Bench::with_nodes(2);
     bench.kube.add_pod(web(1));
     let params = WatchParams::default().fields("spec.nodeName=node-1").labels("app");
-    let mut watch = Box::pin(
-        bench
-            .pods()
-            .watch_metadata(&params, "0")
-            .await
-            .expect("the watch must start"),
-    );
+    let mut watch = Box::pin(bench.pods().watch_metadata(&params, "0").await.expect("the watch must start"));
     assert_eq!(bench.calls.of("watch pods")[0].subject, "node-1");
     bench.kube.add_pod(Pod::on("node-1").named("db-0"));
     assert_eq!(at_once(&mut watch).await, "");
     let label = |value: Option<&str>| {
         let labels = value.map(|value| [("app".to_owned(), value.to_owned())].into());
-        bench
-            .kube
-            .update_pod("default", "db-0", |pod| pod.metadata.labels = labels);
+        bench.kube.update_pod("default", "db-0", |pod| pod.metadata.labels = labels);
     };
     label(Some("db"));
     assert_eq!(told(&mut watch).await, "added db-0");
@@ -136,11 +114,7 @@ async fn what_leaves_the_selection_is_deleted_and_what_enters_is_added() {
 #[tokio::test(start_paused = true)]
 async fn a_version_that_is_forgotten_is_gone() {
     let bench = Bench::with_nodes(1);
-    let version = bench
-        .kube
-        .node("node-0")
-        .and_then(|node| node.metadata.resource_version)
-        .unwrap_or_default();
+    let version = bench.kube.node("node-0").and_then(|node| node.metadata.resource_version).unwrap_or_default();
     bench.kube.add_node("node-1", "i-1");
     let mut running = watch_nodes(&bench, WatchParams::default(), &version).await;
     assert_eq!(told(&mut running).await, "added node-1");
@@ -150,11 +124,7 @@ async fn a_version_that_is_forgotten_is_gone() {
     let mut late = watch_nodes(&bench, WatchParams::default(), &version).await;
     assert_eq!(told(&mut late).await, "error 410");
     assert_eq!(told(&mut late).await, "end");
-    let last = bench
-        .kube
-        .node("node-2")
-        .and_then(|node| node.metadata.resource_version)
-        .unwrap_or_default();
+    let last = bench.kube.node("node-2").and_then(|node| node.metadata.resource_version).unwrap_or_default();
     let mut current = watch_nodes(&bench, WatchParams::default(), &last).await;
     assert_eq!(at_once(&mut current).await, "");
 }
@@ -207,10 +177,7 @@ async fn kubes_watcher_lists_again_after_a_410() {
     for expected in ["init", "init node-1", "done"] {
         assert_eq!(said(&mut nodes).await, expected);
     }
-    assert_eq!(
-        (bench.calls.count("list nodes"), bench.calls.count("watch nodes")),
-        (3, 2)
-    );
+    assert_eq!((bench.calls.count("list nodes"), bench.calls.count("watch nodes")), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -246,11 +213,7 @@ async fn a_streamed_list_says_when_it_is_complete() {
     assert_eq!(said(&mut nodes).await, "apply node-1");
     assert_eq!(bench.calls.count("list nodes"), 0);
     let params = WatchParams::default().initial_events();
-    let mut pods = Box::pin(
-        Api::<v1::Pod>::all(bench.client.clone())
-            .watch(&params, "0")
-            .await
-            .expect("it must start"),
-    );
+    let mut pods =
+        Box::pin(Api::<v1::Pod>::all(bench.client.clone()).watch(&params, "0").await.expect("it must start"));
     assert_eq!(told(&mut pods).await, "all told");
 }

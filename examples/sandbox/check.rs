@@ -1,0 +1,171 @@
+//! Whether all ended as it should.
+
+use crate::paint::{Paint, Tone};
+use crate::plan::{Member, NEW, OTHER, Part, Plan};
+use crate::storm::at_rest;
+use crate::summary::Undisturbed;
+use crate::tally::{Table, Tally};
+use ebbtide::service::Exit;
+use ebbtide::task::{Kind, Tasks};
+use ebbtide_sim::World;
+use ebbtide_sim::aws::{Action, ActionState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A beat that was under way when the hook was completed is no leak.
+const UNDER_WAY: Duration = Duration::from_millis(500);
+
+/// Beats go out every 5 s, or up to a tenth of that earlier; two within less are two heartbeats for one hook.
+const APART: Duration = Duration::from_secs(4);
+
+/// What was compared with the plan, and what differs from it.
+#[derive(Debug, Default)]
+pub struct Checks {
+    held: usize,
+    deviations: Vec<String>,
+}
+
+/// Heartbeats that were sent for a hook after its completion.
+pub fn leaked(world: &World) -> usize {
+    let ended: BTreeMap<String, Duration> = world.aws.autoscaling.actions().into_iter().filter_map(completed).collect();
+    let beats = world.calls.of("RecordLifecycleActionHeartbeat");
+    beats.iter().filter(|beat| ended.get(&beat.subject).is_some_and(|ended| beat.at > *ended + UNDER_WAY)).count()
+}
+
+fn completed(action: Action) -> Option<(String, Duration)> {
+    match action.state {
+        ActionState::Completed { at, .. } => Some((action.token, at)),
+        ActionState::Waiting { .. } | ActionState::Expired { .. } => None,
+    }
+}
+
+impl Checks {
+    /// Compares what is with what should be, when all is quiet.
+    pub fn after(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize) -> Self {
+        let mut checks = Self::default();
+        checks.that(sent > 0, || "the service did not become ready within a minute".to_owned());
+        for member in &plan.nodes {
+            checks.node(member, world);
+            checks.hook(member, world);
+        }
+        for (name, instance) in [OTHER, NEW] {
+            let actions = actions_of(instance, world);
+            let untouched = actions.iter().all(|action| action.beats.is_empty() && action.completions.is_empty());
+            checks.that(untouched && actions.len() == 1, || format!("{name}: its hook was touched: {actions:?}"));
+        }
+        checks.counts(plan, world, tally);
+        checks.queue(world, sent);
+        let leaked = leaked(world);
+        checks.that(leaked == 0, || format!("{leaked} heartbeats were sent after their hooks had been completed"));
+        checks.that(at_rest(tasks), || {
+            let alive = Kind::ALL.into_iter().filter(|kind| kind.transient() && tasks.alive(*kind) > 0);
+            let alive: Vec<_> = alive.map(|kind| format!("{} {}", tasks.alive(kind), kind.as_str())).collect();
+            format!("tasks are left: {}", alive.join(", "))
+        });
+        checks
+    }
+
+    /// What the service's end adds.
+    pub fn shutdown(&mut self, exit: Exit, tasks: &Tasks) {
+        self.that(exit == Exit::Clean, || "the shutdown cut work off".to_owned());
+        let left: i64 = Kind::ALL.into_iter().map(|kind| tasks.alive(kind)).sum();
+        self.that(left == 0, || format!("{left} tasks outlived the service"));
+    }
+
+    /// Whether nothing differs.
+    pub fn all_held(&self) -> bool {
+        self.deviations.is_empty()
+    }
+
+    /// The result in words.
+    pub fn told(&self, paint: Paint) -> String {
+        if self.all_held() {
+            return paint.tone(Tone::Good, &format!("✓ All ended as it should: {} checks.", self.held));
+        }
+        let (differ, all) = (self.deviations.len(), self.held + self.deviations.len());
+        let head = paint.tone(Tone::Bad, &format!("✗ {differ} of {all} checks found something else than planned:"));
+        let lines = self.deviations.iter().map(|deviation| format!("  {deviation}"));
+        std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n")
+    }
+
+    fn that(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        if holds {
+            self.held += 1;
+        } else {
+            self.deviations.push(otherwise());
+        }
+    }
+
+    fn equal<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, is: T, should: T) {
+        self.that(is == should, || format!("{what}: is {is:?}, should be {should:?}"));
+    }
+
+    fn node(&mut self, Member { name, pods, part, .. }: &Member, world: &World) {
+        let (agents, left): (Vec<_>, Vec<_>) = world
+            .kube
+            .pods_on(name)
+            .into_iter()
+            .filter_map(|pod| pod.metadata.name)
+            .partition(|pod| pod.starts_with("agent-"));
+        self.equal(&format!("{name}: pods that a drain evicts"), left.len(), part.pods_left(pods.len()));
+        if *part == Part::Stuck {
+            self.equal(&format!("{name}: what its budget kept"), left, vec!["ledger-0".to_owned()]);
+        }
+        self.equal(&format!("{name}: pods of the DaemonSet"), agents.len(), 1);
+        let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
+        self.equal(&format!("{name}: cordoned"), cordoned, *part != Part::Spared);
+    }
+
+    fn hook(&mut self, Member { name, instance, part, .. }: &Member, world: &World) {
+        let actions = actions_of(instance, world);
+        self.equal(&format!("{name}: lifecycle actions"), actions.len(), usize::from(part.has_hook()));
+        for Action { state, completions, beats, .. } in actions {
+            let results: Vec<_> = completions.iter().map(|(_, result)| result.as_str()).collect();
+            let well = results == ["CONTINUE"] && matches!(state, ActionState::Completed { .. });
+            self.that(well, || {
+                format!("{name}: its hook was not completed once, with CONTINUE: {state:?}, {completions:?}")
+            });
+            let close = beats.windows(2).filter(|pair| pair[1] - pair[0] < APART).count();
+            self.that(close == 0, || format!("{name}: heartbeats came twice in one interval, at {beats:?}"));
+            if *part == Part::Stuck {
+                self.that(beats.len() >= 2, || format!("{name}: its hook was not kept alive: heartbeats at {beats:?}"));
+            }
+        }
+    }
+
+    fn counts(&mut self, plan: &Plan, world: &World, tally: &Tally) {
+        let mut notices = Table::from([(("asg-terminate", "not-ours"), 1), (("asg-launch", "ignored"), 1)]);
+        let mut drains = BTreeMap::new();
+        for part in plan.nodes.iter().map(|node| node.part) {
+            for notice in part.notices() {
+                *notices.entry(*notice).or_default() += 1;
+            }
+            if let Some(outcome) = part.drain() {
+                *drains.entry(outcome).or_default() += 1;
+            }
+        }
+        self.equal("notices by kind and outcome", tally.notices(), notices);
+        self.equal("drains by outcome", tally.drains(), drains);
+        self.equal("messages that can't be read", tally.malformed(), 1);
+        self.equal("trouble", tally.troubles(), Vec::new());
+
+        let evictions = world.kube.evictions();
+        let pods: BTreeSet<_> = evictions.iter().map(|evicted| &evicted.uid).collect();
+        self.equal("pods evicted, and evictions of them", pods.len(), evictions.len());
+        let Undisturbed { nodes, patches, lists, evictions, pods } = Undisturbed::of(plan, world);
+        let should = (nodes, 2 * nodes, pods);
+        self.equal("patches, lists and evictions for undisturbed drains", (patches, lists, evictions), should);
+    }
+
+    fn queue(&mut self, world: &World, sent: usize) {
+        let sqs = &world.aws.sqs;
+        self.equal("messages left", (sqs.visible(), sqs.in_flight()), (0, 0));
+        let deleted: BTreeSet<_> = sqs.deleted().into_iter().collect();
+        self.equal("messages deleted", deleted.len(), sent);
+        self.equal("deliveries", sqs.receive_log().len(), sent);
+    }
+}
+
+fn actions_of(instance: &str, world: &World) -> Vec<Action> {
+    world.aws.autoscaling.actions().into_iter().filter(|action| action.instance == instance).collect()
+}

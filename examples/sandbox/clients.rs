@@ -1,0 +1,42 @@
+//! The service's settings and clients. Nothing of it is taken from the environment: the sandbox is the same on every machine.
+
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::SharedCredentialsProvider;
+use clap::{CommandFactory, FromArgMatches};
+use ebbtide::cli::{Cli, Command};
+use ebbtide::clock::Clock;
+use ebbtide::connect::aws_clients;
+use ebbtide::service::Clients;
+use ebbtide::settings::Settings;
+use ebbtide_sim::aws::REGION;
+use ebbtide_sim::loopback::Loopback;
+
+/// The settings that `ebbtide run` makes of these flags.
+pub fn settings(queue_url: &str, flags: &[&str]) -> Settings {
+    let words = ["ebbtide", "run", "--queue-url", queue_url, "--admin-address", "127.0.0.1:0"];
+    let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
+    let matches = without_environment.get_matches_from(words.iter().chain(flags));
+    let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command;
+    Settings::from_flags(run).expect("the flags must be valid")
+}
+
+/// Real clients, whose endpoints are the simulation's ports.
+pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
+    let credentials = Credentials::new("sandbox", "sandbox", None, None, "sandbox");
+    let aws = SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new(REGION))
+        .credentials_provider(SharedCredentialsProvider::new(credentials))
+        .endpoint_url(&loopback.aws_url)
+        .http_client(aws_smithy_http_client::Builder::new().build_http())
+        .time_source(clock)
+        .build();
+    aws_clients(&aws, kube(loopback), kube(loopback))
+}
+
+fn kube(loopback: &Loopback) -> kube::Client {
+    let mut config = kube::Config::new(loopback.kube_url.parse().expect("the simulation's URL must be one"));
+    config.default_retry = false;
+    kube::Client::try_from(config).expect("a client without TLS must start")
+}

@@ -1,0 +1,94 @@
+//! What there is to try while the sandbox is held.
+
+use crate::paint::{Paint, Tone};
+use crate::plan::{Part, Plan};
+use ebbtide_sim::aws::REGION;
+use ebbtide_sim::loopback::Loopback;
+use std::path::PathBuf;
+
+/// A kubeconfig in a file, which goes with it.
+pub struct Kubeconfig(PathBuf);
+
+impl Kubeconfig {
+    /// Writes it.
+    pub fn write(loopback: &Loopback) -> std::io::Result<Self> {
+        let path = std::env::temp_dir().join(format!("ebbtide-sandbox-{}.kubeconfig", std::process::id()));
+        std::fs::write(&path, loopback.kubeconfig())?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Kubeconfig {
+    fn drop(&mut self) {
+        // It says nothing secret, and nothing that is true any longer.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The addresses, and commands to copy.
+pub fn what_to_try(
+    plan: &Plan,
+    (queue_url, admin): (&str, &str),
+    loopback: &Loopback,
+    kubeconfig: &std::io::Result<Kubeconfig>,
+    paint: Paint,
+) -> String {
+    let (aws, kube) = (&loopback.aws_url, &loopback.kube_url);
+    let mut parts = vec![
+        String::new(),
+        paint.tone(Tone::Head, "Everything keeps running until Ctrl-C. To try, in another terminal:"),
+    ];
+    let mut part = |what: &str, command: String| {
+        parts.push(format!("\n  {}\n{command}", paint.tone(Tone::Faint, &format!("# {what}"))))
+    };
+    part(
+        "the service's metrics, and whether it is ready",
+        format!("  curl -s {admin}/metrics | grep ^ebbtide_\n  curl -s {admin}/readyz"),
+    );
+    if let Some(spared) = plan.with(Part::Spared).next() {
+        part(
+            &format!("a spot interruption of {}: watch it drain here", spared.name),
+            format!(
+                "  curl -s {aws} -H 'X-Amz-Target: AmazonSQS.SendMessage' -H 'Content-Type: application/x-amz-json-1.0' \\\n    \
+                 -d '{{\"QueueUrl\":\"{queue_url}\",\"MessageBody\":\"{}\"}}'",
+                spot(&spared.instance).replace('"', "\\\""),
+            ),
+        );
+        let name = &spared.name;
+        part(
+            "the node, its mark and its pods",
+            format!(
+                "  curl -s {kube}/api/v1/nodes/{name}\n  curl -s '{kube}/api/v1/pods?fieldSelector=spec.nodeName={name}'"
+            ),
+        );
+    }
+    if let Ok(Kubeconfig(path)) = kubeconfig {
+        let path = path.display();
+        part(
+            "a second replica, on the same queue and cluster",
+            format!(
+                "  KUBECONFIG={path} AWS_ENDPOINT_URL={aws} AWS_REGION={REGION} \\\n    \
+                 AWS_ACCESS_KEY_ID=sandbox AWS_SECRET_ACCESS_KEY=sandbox \\\n    \
+                 cargo run -- run --queue-url {queue_url} --admin-address 127.0.0.1:0"
+            ),
+        );
+        part(
+            "what the API server serves, for kubectl without discovery",
+            format!("  KUBECONFIG={path} kubectl get --raw /api/v1/nodes"),
+        );
+    }
+    parts.push(String::new());
+    parts.join("\n")
+}
+
+/// A spot warning whose time is the moment at which the shell sends it.
+fn spot(instance: &str) -> String {
+    let parts = [
+        r#"{"id":"by-hand","source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning","time":""#,
+        r"'$(date -u +%FT%TZ)'",
+        r#"","detail":{"instance-id":""#,
+        instance,
+        r#"","instance-action":"terminate"}}"#,
+    ];
+    parts.concat()
+}

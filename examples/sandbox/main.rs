@@ -1,0 +1,163 @@
+//! The main job in one command, with nothing to install or configure: `cargo run --example sandbox`.
+//!
+//! A small cluster, its API server, SQS, Auto Scaling and EC2 are simulated on loopback ports, in real time. The service is the real
+//! one, and talks to them over HTTP with the real clients. A storm of notices of every kind comes over it; among them a pod that a
+//! budget holds back, a drain that must fail, a notice that comes twice, a message that can't be read, and another cluster's hook.
+//!
+//! What happens is told in lines as it happens. At the end there is a summary, and everything is compared with what should have come
+//! of it: the exit code is 0 only if all ended as it should.
+//!
+//! ```text
+//! plan ─▶ world ─▶ storm ─SQS─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
+//!                                                                          └─▶ summary · check
+//! ```
+
+mod check;
+mod clients;
+mod hold;
+mod paint;
+mod plan;
+mod storm;
+mod summary;
+mod tally;
+mod teller;
+
+use check::Checks;
+use clap::Parser;
+use ebbtide::clock::Clock;
+use ebbtide::fact::log::Log;
+use ebbtide::fact::metrics::Metrics;
+use ebbtide::fact::{Facts, Subscriber};
+use ebbtide::service::{Exit, Service, Shutdown};
+use ebbtide::{signals, task};
+use ebbtide_sim::World;
+use ebbtide_sim::loopback::Loopback;
+use paint::{Paint, Tone};
+use plan::Plan;
+use std::process::ExitCode;
+use std::sync::Arc;
+use storm::Storm;
+use tally::Tally;
+use teller::Teller;
+
+/// What the service is started with, beside the queue and the admin address. A hook that is never released would be kept alive for
+/// an hour otherwise: too long to watch.
+const SETTINGS: [&str; 4] = ["--drain-timeout", "20s", "--heartbeat", "5s"];
+
+/// Ebbtide against a simulated cluster and a simulated AWS: a storm of notices, told as it happens.
+#[derive(Debug, Parser)]
+#[command(name = "sandbox", max_term_width = 110)]
+struct Args {
+    /// How many nodes the cluster has; the storm grows with it
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(12..=2000))]
+    nodes: u16,
+
+    /// Keep serving after the storm, for you to look around and send notices of your own
+    #[arg(long)]
+    hold: bool,
+
+    /// Decides all that is left to chance: pods, how long they take to stop, the order of the notices
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// Show the service's own log as well, on standard error
+    #[arg(long)]
+    log: bool,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.log {
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+    }
+    let paint = Paint::for_stdout();
+    let world = World::new(args.seed);
+    let plan = Plan::new(args.nodes.into(), args.seed);
+    plan.build(&world);
+    let loopback = match world.bind().await {
+        Ok(loopback) => loopback,
+        Err(error) => return refuse(&format!("no loopback port can be had: {error}")),
+    };
+    println!("{}", plan.programme(&SETTINGS, paint));
+
+    let (teller, tally) = (Arc::new(Teller::start(&plan, paint)), Arc::new(Tally::default()));
+    let metrics = Arc::new(Metrics::new());
+    let subscribers: Vec<Arc<dyn Subscriber>> = vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log)];
+    let clock = Clock::showing(world.clock.now());
+    let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
+    let settings = clients::settings(&queue_url, &SETTINGS);
+    let shutdown = Shutdown::default();
+    let _signals = match signals::listen(shutdown.clone()) {
+        Ok(signals) => signals,
+        Err(error) => return refuse(&format!("can't listen for Ctrl-C: {error}")),
+    };
+    let clients = clients::on(&loopback, clock);
+    let facts = Facts::to(subscribers);
+    let service = match Service::start(settings, clients, clock, (facts, metrics), shutdown.clone()).await {
+        Ok(service) => service,
+        Err(error) => return refuse(&error.to_string()),
+    };
+
+    let admin = format!("http://{}", service.admin_address());
+    let tasks = service.tasks();
+    let stage =
+        Stage { args: &args, paint, world: &world, loopback: &loopback, plan: &plan, teller: &teller, tally: &tally };
+    let play = async {
+        let checks = stage.play(&tasks, (&queue_url, &admin), &shutdown).await;
+        shutdown.ordered.cancel();
+        checks
+    };
+    let (exit, checks) = tokio::join!(service.run(), play);
+    teller.close();
+    stage.end(exit, checks, &tasks)
+}
+
+/// All that the storm, its summary and its checks need.
+struct Stage<'a> {
+    args: &'a Args,
+    paint: Paint,
+    world: &'a World,
+    loopback: &'a Loopback,
+    plan: &'a Plan,
+    teller: &'a Teller,
+    tally: &'a Tally,
+}
+
+impl Stage<'_> {
+    /// The storm, what came of it, and the time after it. `None` when it was interrupted.
+    async fn play(&self, tasks: &task::Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
+        let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks };
+        let sent = tokio::select! {
+            biased;
+            () = shutdown.ordered.cancelled() => return None,
+            sent = storm.rage() => sent,
+        };
+        let checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
+        self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, self.paint));
+        if self.args.hold {
+            self.teller.print(checks.told(self.paint));
+            let kubeconfig = hold::Kubeconfig::write(self.loopback);
+            self.teller.print(hold::what_to_try(self.plan, (queue_url, admin), self.loopback, &kubeconfig, self.paint));
+            self.teller.tell_all();
+            shutdown.ordered.cancelled().await;
+        }
+        Some(checks)
+    }
+
+    /// The verdict, once the service has ended.
+    fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &task::Tasks) -> ExitCode {
+        let Some(mut checks) = checks else {
+            println!("{}", self.paint.tone(Tone::Warn, "Interrupted before the storm was over; nothing was checked."));
+            return ExitCode::from(130);
+        };
+        checks.shutdown(exit, tasks);
+        println!("{}", checks.told(self.paint));
+        if checks.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+fn refuse(problem: &str) -> ExitCode {
+    eprintln!("sandbox: {problem}");
+    ExitCode::FAILURE
+}

@@ -1,0 +1,216 @@
+//! Who is in the cluster, what is going to happen to whom, and what should come of it.
+
+mod programme;
+
+use ebbtide_sim::World;
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::kube::{Limit, Pod};
+use ebbtide_sim::messages::Wrapping;
+use std::time::Duration;
+
+/// The Auto Scaling group of the cluster's nodes, and the hooks of it that notify the queue.
+pub const GROUP: &str = "workers";
+/// The hook that waits for terminating instances to be drained.
+pub const TERMINATING: &str = "drain";
+/// The hook that waits for launched instances to be ready.
+pub const LAUNCHING: &str = "launch";
+/// Another cluster's group; its events come by way of EventBridge to every queue of the account.
+pub const OTHER_GROUP: &str = "other-workers";
+
+/// An instance of another cluster.
+pub const OTHER: (&str, &str) = ("elsewhere", "i-0ffffffffffffff01");
+/// An instance that has just been launched.
+pub const NEW: (&str, &str) = ("newcomer", "i-0ffffffffffffff02");
+
+/// AWS's shortest, so that heartbeats are needed.
+const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The cluster and the storm over it.
+#[derive(Debug)]
+pub struct Plan {
+    /// The nodes, by name.
+    pub nodes: Vec<Member>,
+    /// Decides the storm's order.
+    pub seed: u64,
+}
+
+/// One node of the cluster.
+#[derive(Debug)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Its instance.
+    pub instance: String,
+    /// How long each of its pods takes to stop.
+    pub pods: Vec<Duration>,
+    /// What happens to it.
+    pub part: Part,
+}
+
+/// A node's part in the storm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Its group terminates it.
+    Terminated(Wrapping),
+    /// Its group terminates it, and a budget holds one of its pods back for some seconds.
+    HeldBack,
+    /// Its group terminates it, and a budget holds one of its pods back for good.
+    Stuck,
+    /// A spot warning, which comes twice.
+    Redelivered,
+    /// A spot warning, and then its group terminates it.
+    Twofold,
+    /// A spot warning.
+    Spot,
+    /// A rebalance recommendation.
+    Rebalanced,
+    /// Somebody stops it.
+    Stopping,
+    /// Maintenance, told by a Health event about several.
+    Maintained,
+    /// A capacity reservation takes it back.
+    Reclaimed,
+    /// Nothing.
+    Spared,
+}
+
+/// A cast that plays every part.
+const FIRST: [Part; 12] = [
+    Part::Terminated(Wrapping::Event),
+    Part::HeldBack,
+    Part::Stuck,
+    Part::Redelivered,
+    Part::Twofold,
+    Part::Rebalanced,
+    Part::Stopping,
+    Part::Maintained,
+    Part::Maintained,
+    Part::Maintained,
+    Part::Reclaimed,
+    Part::Spared,
+];
+
+/// The parts of the nodes beyond the first twelve, again and again.
+const FURTHER: [Part; 11] = [
+    Part::Terminated(Wrapping::Event),
+    Part::Spot,
+    Part::Terminated(Wrapping::Sns),
+    Part::Maintained,
+    Part::Maintained,
+    Part::Maintained,
+    Part::Stopping,
+    Part::Reclaimed,
+    Part::Rebalanced,
+    Part::Terminated(Wrapping::Bare),
+    Part::Spared,
+];
+
+impl Part {
+    /// The notices about the node: each one's kind and outcome.
+    pub fn notices(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::Terminated(_) | Self::HeldBack => &[("asg-terminate", "drained")],
+            Self::Stuck => &[("asg-terminate", "blocked")],
+            Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
+            Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
+            Self::Spot => &[("spot", "drained")],
+            Self::Rebalanced => &[("rebalance", "cordoned")],
+            Self::Stopping => &[("state-change", "drained")],
+            Self::Maintained => &[("scheduled-change", "drained")],
+            Self::Reclaimed => &[("capacity-reservation", "drained")],
+            Self::Spared => &[],
+        }
+    }
+
+    /// Whether a lifecycle hook waits for the node.
+    pub fn has_hook(self) -> bool {
+        self.notices().iter().any(|(kind, _)| *kind == "asg-terminate")
+    }
+
+    /// How the node's drain should end, if there is one.
+    pub fn drain(self) -> Option<&'static str> {
+        match self {
+            Self::Rebalanced | Self::Spared => None,
+            Self::Stuck => Some("blocked"),
+            _ => Some("drained"),
+        }
+    }
+
+    /// Whether one notice leads to one drain that nothing disturbs.
+    pub fn is_undisturbed(self) -> bool {
+        self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none()
+    }
+
+    /// The StatefulSet whose one pod on the node has a budget that allows no disruption, and the budget's name.
+    pub fn budget(self) -> Option<&'static str> {
+        match self {
+            Self::HeldBack => Some("orders"),
+            Self::Stuck => Some("ledger"),
+            _ => None,
+        }
+    }
+
+    /// How many of the pods that a drain would evict are there at the end, of `pods` and the one with a budget.
+    pub fn pods_left(self, pods: usize) -> usize {
+        match self {
+            Self::Rebalanced | Self::Spared => pods,
+            Self::Stuck => 1,
+            _ => 0,
+        }
+    }
+}
+
+impl Plan {
+    /// A cluster of so many nodes, at least twelve.
+    pub fn new(nodes: usize, seed: u64) -> Self {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let digits = nodes.to_string().len();
+        let parts = FIRST.into_iter().chain(FURTHER.into_iter().cycle());
+        let member = |(number, part): (usize, Part)| Member {
+            name: format!("node-{number:0digits$}"),
+            instance: format!("i-{:013x}{number:04x}", rng.u64(0x1_0000_0000..0x7_ffff_ffff_ffff)),
+            pods: (0..rng.usize(2..=4)).map(|_| Duration::from_millis(rng.u64(1_000..4_000))).collect(),
+            part,
+        };
+        Self { nodes: (1..).zip(parts).take(nodes).map(member).collect(), seed }
+    }
+
+    /// Nodes with this part.
+    pub fn with(&self, part: Part) -> impl Iterator<Item = &Member> {
+        self.nodes.iter().filter(move |member| member.part == part)
+    }
+
+    /// Whether there are too many nodes to tell of each.
+    pub fn is_large(&self) -> bool {
+        self.nodes.len() > 24
+    }
+
+    /// The nodes whose story is told.
+    pub fn told(&self) -> &[Member] {
+        if self.is_large() { &self.nodes[..FIRST.len()] } else { &self.nodes }
+    }
+
+    /// Puts the cluster into the world.
+    pub fn build(&self, world: &World) {
+        world.aws.autoscaling.add_hook(GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
+        world.aws.autoscaling.add_hook(GROUP, LAUNCHING, HookSpec::launching(HOOK_TIMEOUT));
+        world.aws.autoscaling.add_hook(OTHER_GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
+        let managed = [("aws-node-termination-handler/managed", "")];
+        for (_, instance) in [OTHER, NEW] {
+            world.aws.ec2.put(instance, &[]);
+        }
+        for Member { name, instance, pods, part } in &self.nodes {
+            world.aws.ec2.put(instance, &managed);
+            world.kube.add_node(name, instance);
+            world.kube.add_pod(Pod::on(name).named(&format!("agent-{name}")).namespace("kube-system").daemonset());
+            for stops_in in pods {
+                world.kube.add_pod(Pod::on(name).stops_in(*stops_in));
+            }
+            if let Some(app) = part.budget() {
+                let pod = Pod::on(name).named(&format!("{app}-0")).statefulset(app).labels([("app", app)]);
+                world.kube.add_pod(pod.stops_in(Duration::from_secs(2)));
+                world.kube.add_budget("default", app, [("app", app)], Limit::MinAvailable(1));
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The storm: sends the notices, lifts what is to be lifted, and waits until all is quiet again.
+
+use crate::plan::{self, GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
+use crate::tally::Tally;
+use crate::teller::Teller;
+use ebbtide::task::{Kind, Tasks};
+use ebbtide_sim::World;
+use ebbtide_sim::kube::Limit;
+use ebbtide_sim::messages::{self, Wrapping};
+use serde_json::json;
+use std::time::Duration;
+use tokio::time::{Instant, interval, sleep, timeout};
+
+/// All notices come within this.
+const SPREAD: Duration = Duration::from_secs(2);
+
+/// When the budget of the pod that is held back is lifted, after the storm's begin.
+pub const LIFTED: Duration = Duration::from_secs(6);
+
+/// Longer than anything planned here takes; what is still going on then is a deviation.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// How long a heartbeat that leaked would keep silent at most: the interval, and some.
+const LISTENED: Duration = Duration::from_secs(6);
+
+/// What brings a storm about, and what it is watched by.
+pub struct Storm<'a> {
+    pub world: &'a World,
+    pub plan: &'a Plan,
+    pub teller: &'a Teller,
+    pub tally: &'a Tally,
+    pub tasks: &'a Tasks,
+}
+
+impl Storm<'_> {
+    /// Runs its course. Answers how many messages it sent.
+    pub async fn rage(&self) -> usize {
+        if timeout(LONGEST, self.tally.ready()).await.is_err() {
+            return 0;
+        }
+        let begun = Instant::now();
+        let told = async {
+            if self.plan.is_large() {
+                self.tell_progress().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let course = async {
+            let (sent, ()) = tokio::join!(self.send(), self.lift());
+            let quiet = timeout(LONGEST.saturating_sub(begun.elapsed()), self.quiet()).await.is_ok();
+            self.teller.say(if quiet {
+                "all quiet; now listening for heartbeats that should have stopped"
+            } else {
+                "not quiet after a minute: something hangs"
+            });
+            sleep(LISTENED).await;
+            sent
+        };
+        tokio::select! {
+            biased;
+            sent = course => sent,
+            () = told => 0,
+        }
+    }
+
+    /// Sends everything, in an order that the seed decides. What belongs together is sent together.
+    async fn send(&self) -> usize {
+        let mut bursts = self.bursts();
+        fastrand::Rng::with_seed(self.plan.seed).shuffle(&mut bursts);
+        let count = u32::try_from(bursts.len()).expect("a storm must be countable");
+        let mut pace = interval(SPREAD / count.max(1));
+        let mut sent = 0;
+        for burst in bursts {
+            pace.tick().await;
+            for body in self.bodies(burst) {
+                self.world.aws.sqs.send(body);
+                sent += 1;
+            }
+        }
+        self.teller.say(&format!("{sent} messages sent"));
+        sent
+    }
+
+    fn bursts(&self) -> Vec<Burst<'_>> {
+        let alone = |member: &&Member| !matches!(member.part, Part::Maintained | Part::Spared);
+        let maintained: Vec<_> = self.plan.with(Part::Maintained).collect();
+        let events = maintained.chunks(3).map(|members| Burst::Health(members.to_vec()));
+        let others = [Burst::Elsewhere, Burst::Newcomer, Burst::Poison, Burst::Test];
+        self.plan.nodes.iter().filter(alone).map(Burst::Node).chain(events).chain(others).collect()
+    }
+
+    /// The messages of one burst. A lifecycle action's time begins when its message is made.
+    fn bodies(&self, burst: Burst<'_>) -> Vec<String> {
+        let now = self.world.clock.now();
+        let member = match burst {
+            Burst::Node(member) => member,
+            Burst::Health(members) => {
+                let ids: Vec<&str> = members.iter().map(|member| member.instance.as_str()).collect();
+                let code = "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED";
+                let in_a_week = now + Duration::from_secs(7 * 24 * 3600);
+                let id = format!("maintenance-{}", members[0].name);
+                return vec![messages::scheduled_change(&id, code, &ids, now, in_a_week)];
+            }
+            Burst::Elsewhere => return vec![self.hook(Wrapping::Event, (OTHER_GROUP, TERMINATING), plan::OTHER.1)],
+            Burst::Newcomer => return vec![self.hook(Wrapping::Event, (GROUP, LAUNCHING), plan::NEW.1)],
+            Burst::Poison => return vec!["{\"source\": \"aws.ec2\", \"detail-type\": \"EC2 Spot Inst".to_owned()],
+            Burst::Test => {
+                let test = json!({ "Service": "AWS Auto Scaling", "Event": "autoscaling:TEST_NOTIFICATION", "AutoScalingGroupName": GROUP });
+                return vec![test.to_string()];
+            }
+        };
+        let Member { name, instance, part, .. } = member;
+        let id = format!("event-{name}");
+        let terminated = |wrapping| self.hook(wrapping, (GROUP, TERMINATING), instance);
+        match part {
+            Part::Terminated(wrapping) => vec![terminated(*wrapping)],
+            Part::HeldBack => vec![terminated(Wrapping::Sns)],
+            Part::Stuck => vec![terminated(Wrapping::Bare)],
+            Part::Redelivered => vec![messages::spot(&id, instance, now); 2],
+            Part::Twofold => vec![messages::spot(&id, instance, now), terminated(Wrapping::Event)],
+            Part::Spot => vec![messages::spot(&id, instance, now)],
+            Part::Rebalanced => vec![messages::rebalance(&id, instance, now)],
+            Part::Stopping => vec![messages::state_change(&id, instance, "stopping", now)],
+            Part::Reclaimed => {
+                vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_secs(120))]
+            }
+            Part::Maintained | Part::Spared => Vec::new(),
+        }
+    }
+
+    fn hook(&self, wrapping: Wrapping, (group, hook): (&str, &str), instance: &str) -> String {
+        let token = self.world.aws.autoscaling.begin(group, hook, instance);
+        let terminating = hook == TERMINATING;
+        messages::lifecycle(wrapping, terminating, (group, hook, &token), instance, self.world.clock.now())
+    }
+
+    async fn lift(&self) {
+        sleep(LIFTED).await;
+        for member in self.plan.with(Part::HeldBack) {
+            let budget = member.part.budget().expect("a pod that is held back must have a budget");
+            self.world.kube.set_budget("default", budget, Limit::MinAvailable(0));
+            self.teller.say(&format!("lifts the budget \"{budget}\": {} can be drained", member.name));
+        }
+    }
+
+    /// Returns when no message is left and nothing is going on any more.
+    async fn quiet(&self) {
+        let mut look = interval(Duration::from_millis(100));
+        while !(self.world.aws.sqs.is_empty() && at_rest(self.tasks)) {
+            look.tick().await;
+        }
+    }
+
+    async fn tell_progress(&self) {
+        let drains = self.plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
+        let mut every = interval(Duration::from_secs(1));
+        let mut before = 0;
+        every.tick().await;
+        while before < drains {
+            every.tick().await;
+            let (ended, evicted) = (self.tally.drains_ended(), self.tally.evicted());
+            if ended != before {
+                self.teller.say(&format!("{ended} of {drains} drains ended, {evicted} pods evicted"));
+            }
+            before = ended;
+        }
+    }
+}
+
+/// What is sent at one moment.
+enum Burst<'a> {
+    Node(&'a Member),
+    Health(Vec<&'a Member>),
+    Elsewhere,
+    Newcomer,
+    Poison,
+    Test,
+}
+
+/// Whether nothing is going on. Who looks at /metrics meanwhile does not count.
+pub fn at_rest(tasks: &Tasks) -> bool {
+    let works = |kind: &Kind| kind.transient() && *kind != Kind::AdminConnection;
+    Kind::ALL.into_iter().filter(works).all(|kind| tasks.alive(kind) == 0)
+}

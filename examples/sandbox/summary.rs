@@ -1,0 +1,156 @@
+//! What it came to, in numbers.
+
+use crate::check::leaked;
+use crate::paint::{Paint, Tone};
+use crate::plan::Plan;
+use crate::storm::at_rest;
+use crate::tally::Tally;
+use ebbtide::event;
+use ebbtide::task::{Kind, Tasks};
+use ebbtide_sim::World;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Display;
+
+/// Outcomes in the order of the table's columns; others follow.
+const OUTCOMES: [&str; 6] = ["drained", "cordoned", "blocked", "joined", "not-ours", "ignored"];
+
+/// The calls to the API server for drains that nothing disturbed.
+#[derive(Debug, Default)]
+pub struct Undisturbed {
+    /// How many drains.
+    pub nodes: usize,
+    /// Patches of their nodes.
+    pub patches: usize,
+    /// Lists of their pods.
+    pub lists: usize,
+    /// Evictions that were asked for.
+    pub evictions: usize,
+    /// Pods that had to go.
+    pub pods: usize,
+}
+
+impl Undisturbed {
+    /// Counts them.
+    pub fn of(plan: &Plan, world: &World) -> Self {
+        let members: Vec<_> = plan.nodes.iter().filter(|node| node.part.is_undisturbed()).collect();
+        let names: HashSet<&str> = members.iter().map(|node| node.name.as_str()).collect();
+        let evicted = world.kube.evictions().into_iter();
+        let homes: HashMap<String, String> =
+            evicted.map(|pod| (format!("{}/{}", pod.namespace, pod.name), pod.node)).collect();
+        let mut counted =
+            Self { nodes: members.len(), pods: members.iter().map(|node| node.pods.len()).sum(), ..Self::default() };
+        for call in world.calls.all() {
+            match call.operation.as_str() {
+                "patch nodes" => counted.patches += usize::from(names.contains(&*call.subject)),
+                "list pods" => counted.lists += usize::from(names.contains(&*call.subject)),
+                "create pods/eviction" => {
+                    let home = homes.get(&call.subject);
+                    counted.evictions += usize::from(home.is_some_and(|home| names.contains(&**home)));
+                }
+                _ => {}
+            }
+        }
+        counted
+    }
+}
+
+/// The whole summary.
+pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize, paint: Paint) -> String {
+    let head = |text: &str| paint.tone(Tone::Head, text);
+    let mut lines = vec![String::new(), head("What it came to"), String::new()];
+    let notices: usize = notices(tally, &mut lines, paint);
+    lines.push(String::new());
+
+    let mut line = |what: &str, text: String| lines.push(format!("  {}  {text}", head(&format!("{what:<16}"))));
+    let drains = tally.drains();
+    line("Drains", listed(drains.iter().map(|(outcome, count)| (*count, *outcome))));
+    let evictions = world.kube.evictions().len();
+    let daemons = plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
+    line("Pods", format!("{evictions} evicted, {daemons} of the DaemonSet left alone"));
+    line(
+        "Heartbeats",
+        format!("{} sent, {} leaked, {} tasks left", tally.heartbeats(), leaked(world), tasks.alive(Kind::Heartbeat)),
+    );
+    let mut aws: BTreeMap<String, usize> = BTreeMap::new();
+    for call in world.calls.all().into_iter().filter(|call| call.service != "kube") {
+        *aws.entry(call.operation).or_default() += 1;
+    }
+    let all: usize = aws.values().sum();
+    let mut aws: Vec<_> = aws.iter().map(|(operation, count)| (*count, operation)).collect();
+    aws.sort_by(|a, b| b.cmp(a));
+    let (most, others) = aws.split_at(aws.len().min(4));
+    line("Calls to AWS", format!("{} a notice: {}", per(all, notices), listed(most)));
+    if !others.is_empty() {
+        line("", listed(others));
+    }
+    let Undisturbed { nodes, patches, lists, evictions, pods } = Undisturbed::of(plan, world);
+    line(
+        "Calls to the API",
+        format!(
+            "for an undisturbed drain {} patch, {} lists, {} evictions for {} pods",
+            per(patches, nodes),
+            per(lists, nodes),
+            per(evictions, nodes),
+            per(pods, nodes)
+        ),
+    );
+    let left = world.aws.sqs.visible() + world.aws.sqs.in_flight();
+    line("Messages", format!("{sent} sent, {} deleted, {left} left", world.aws.sqs.deleted().len()));
+    let works: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.transient()).collect();
+    let rest = if at_rest(tasks) { "every gauge is back at 0" } else { "some are still alive" };
+    let started: u64 = works.iter().map(|kind| tasks.started(*kind)).sum();
+    line("Tasks", format!("{started} started; {rest}"));
+    lines.push(String::new());
+    lines.join("\n")
+}
+
+/// The table of notices by kind and outcome. Answers how many there were.
+fn notices(tally: &Tally, lines: &mut Vec<String>, paint: Paint) -> usize {
+    let notices = tally.notices();
+    let mut outcomes: Vec<&str> = OUTCOMES.to_vec();
+    outcomes.extend(notices.keys().map(|(_, outcome)| *outcome).filter(|outcome| !OUTCOMES.contains(outcome)));
+    outcomes.dedup();
+    let titles: String = outcomes.iter().map(|outcome| format!("{outcome:>10}")).collect();
+    lines.push(paint.tone(Tone::Head, &format!("  {:<20}{titles}", "Notices")));
+    for kind in event::Kind::ALL {
+        let mut row = format!("  {:<20}", kind.as_str());
+        for outcome in &outcomes {
+            let count =
+                notices.iter().find(|((of, so), _)| *of == kind.as_str() && so == outcome).map(|(_, count)| *count);
+            row += &match count {
+                Some(count) if *outcome == "blocked" => paint.tone(Tone::Bad, &format!("{count:>10}")),
+                Some(count) => format!("{count:>10}"),
+                None => paint.tone(Tone::Faint, &format!("{:>10}", "·")),
+            };
+        }
+        lines.push(row);
+    }
+    notices.values().sum()
+}
+
+fn listed<C: Display, W: Display>(all: impl IntoIterator<Item = impl Pair<C, W>>) -> String {
+    all.into_iter().map(|pair| pair.told()).collect::<Vec<_>>().join(", ")
+}
+
+/// A count and what is counted, borrowed or not.
+trait Pair<C, W> {
+    fn told(&self) -> String;
+}
+
+impl<C: Display, W: Display> Pair<C, W> for (C, W) {
+    fn told(&self) -> String {
+        format!("{} {}", self.0, self.1)
+    }
+}
+
+impl<C: Display, W: Display> Pair<C, W> for &(C, W) {
+    fn told(&self) -> String {
+        format!("{} {}", self.0, self.1)
+    }
+}
+
+fn per(count: usize, of: usize) -> String {
+    #[allow(clippy::cast_precision_loss, reason = "counts of a sandbox are small")]
+    let ratio = count as f64 / of.max(1) as f64;
+    format!("{ratio:.1}")
+}

@@ -1,0 +1,95 @@
+//! Counts what happens, from the facts that the service emits.
+
+use ebbtide::fact::{Fact, Subscriber};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tokio::sync::Notify;
+
+/// The counts.
+#[derive(Debug, Default)]
+pub struct Tally {
+    counted: Mutex<Counted>,
+    ready: Notify,
+}
+
+/// How often, by two words.
+pub type Table = BTreeMap<(&'static str, &'static str), usize>;
+
+#[derive(Debug, Default)]
+struct Counted {
+    notices: Table,
+    drains: BTreeMap<&'static str, usize>,
+    evicted: usize,
+    heartbeats: usize,
+    malformed: usize,
+    troubles: Vec<String>,
+}
+
+impl Tally {
+    /// Returns once the service is ready.
+    pub async fn ready(&self) {
+        self.ready.notified().await;
+    }
+
+    /// Notices, by kind and outcome.
+    pub fn notices(&self) -> Table {
+        self.lock().notices.clone()
+    }
+
+    /// Drains, by outcome.
+    pub fn drains(&self) -> BTreeMap<&'static str, usize> {
+        self.lock().drains.clone()
+    }
+
+    /// All drains that have ended.
+    pub fn drains_ended(&self) -> usize {
+        self.lock().drains.values().sum()
+    }
+
+    /// Evictions that were accepted.
+    pub fn evicted(&self) -> usize {
+        self.lock().evicted
+    }
+
+    /// Heartbeats that AWS took.
+    pub fn heartbeats(&self) -> usize {
+        self.lock().heartbeats
+    }
+
+    /// Messages that could not be read.
+    pub fn malformed(&self) -> usize {
+        self.lock().malformed
+    }
+
+    /// What must not happen in the sandbox at all.
+    pub fn troubles(&self) -> Vec<String> {
+        self.lock().troubles.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for Tally {
+    fn note(&self, fact: &Fact<'_>) {
+        let mut counted = self.lock();
+        match fact {
+            Fact::Ready => self.ready.notify_one(),
+            Fact::NoticeEnded { about, outcome, .. } => *counted.notices.entry((about.kind, outcome)).or_default() += 1,
+            Fact::NoticeJoined { about } => *counted.notices.entry((about.kind, "joined")).or_default() += 1,
+            Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome).or_default() += 1,
+            Fact::Eviction { result: "evicted", .. } => counted.evicted += 1,
+            Fact::Heartbeat { result: "sent", .. } => counted.heartbeats += 1,
+            Fact::MessageMalformed { .. } => counted.malformed += 1,
+            Fact::TaskPanicked { task } => counted.troubles.push(format!("a task panicked: {task}")),
+            Fact::MessageLeft { message, error, .. } => {
+                counted.troubles.push(format!("message {message} could neither be deleted nor released: {error}"));
+            }
+            Fact::LeaseEnded { message, why } => {
+                counted.troubles.push(format!("the lease of message {message} ended: {why}"))
+            }
+            _ => {}
+        }
+    }
+}

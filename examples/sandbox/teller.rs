@@ -1,0 +1,226 @@
+//! Tells what happens: one line for a fact that a person wants to know.
+
+use crate::paint::{Paint, Tone};
+use crate::plan::{NEW, OTHER, Plan};
+use ebbtide::fact::{About, Fact, Subscriber};
+use std::collections::{HashMap, HashSet};
+use std::io::Write;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Turns facts into lines. A thread of its own writes them, so that a slow terminal holds nothing up.
+pub struct Teller {
+    begun: Instant,
+    /// Nodes by the ids of their instances.
+    names: HashMap<String, String>,
+    /// The nodes whose story is told in full; of the others only what went wrong.
+    told: HashSet<String>,
+    all: AtomicBool,
+    /// Pods that a budget refused.
+    blocked: Mutex<HashSet<String>>,
+    writing: Mutex<Option<Writing>>,
+    width: usize,
+    paint: Paint,
+}
+
+#[derive(Debug)]
+struct Writing {
+    lines: mpsc::Sender<String>,
+    writer: JoinHandle<()>,
+}
+
+/// One line: its mark, its tone, who it is about, what it comes from, what happened.
+struct Line<'a>(char, Tone, &'a str, &'a str, String);
+
+impl Teller {
+    /// Begins to tell.
+    pub fn start(plan: &Plan, paint: Paint) -> Self {
+        let (lines, to_write) = mpsc::channel::<String>();
+        let writer = std::thread::spawn(move || {
+            for line in to_write {
+                // Nobody reads on: nothing to tell, and no reason to stop.
+                let _ = writeln!(std::io::stdout(), "{line}");
+            }
+        });
+        let others = [OTHER, NEW].map(|(name, instance)| (instance.to_owned(), name.to_owned()));
+        let names = plan.nodes.iter().map(|node| (node.instance.clone(), node.name.clone())).chain(others).collect();
+        let told = plan.told().iter().map(|node| &*node.name).chain([OTHER.0, NEW.0]).map(str::to_owned).collect();
+        let writing = Mutex::new(Some(Writing { lines, writer }));
+        Self {
+            begun: Instant::now(),
+            names,
+            told,
+            all: AtomicBool::new(false),
+            blocked: Mutex::default(),
+            writing,
+            width: plan.width(),
+            paint,
+        }
+    }
+
+    /// A line about the sandbox's own doing.
+    pub fn say(&self, text: &str) {
+        self.write(&Line(' ', Tone::Faint, "sandbox", "", text.to_owned()));
+    }
+
+    /// Text of another sort, in its place among the lines.
+    pub fn print(&self, text: String) {
+        if let Some(writing) = &*lock(&self.writing) {
+            let _ = writing.lines.send(text);
+        }
+    }
+
+    /// From now on every node's story is told.
+    pub fn tell_all(&self) {
+        self.all.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns when everything is written.
+    pub fn close(&self) {
+        if let Some(Writing { lines, writer }) = lock(&self.writing).take() {
+            drop(lines);
+            let _ = writer.join();
+        }
+    }
+
+    fn write(&self, Line(mark, tone, who, what, text): &Line<'_>) {
+        let at = self.begun.elapsed().as_secs_f64();
+        let at = self.paint.tone(Tone::Faint, &format!("{at:>6.1}s"));
+        let (width, mark) = (self.width, self.paint.tone(*tone, &mark.to_string()));
+        let text = self.paint.tone(*tone, text);
+        self.print(format!("{at} {mark} {who:<width$}  {what:<20}  {text}"));
+    }
+
+    /// A line about a notice.
+    fn notice(&self, about: &About<'_>, mark: char, tone: Tone, text: impl Into<String>) {
+        let who = about.node.or_else(|| self.names.get(about.instance).map(String::as_str)).unwrap_or(about.instance);
+        self.node(who, about.kind, mark, tone, text.into());
+    }
+
+    fn node(&self, who: &str, what: &str, mark: char, tone: Tone, text: String) {
+        let wrong = matches!(tone, Tone::Warn | Tone::Bad);
+        if wrong || self.told.contains(who) || self.all.load(Ordering::Relaxed) {
+            self.write(&Line(mark, tone, who, what, text));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Subscriber for Teller {
+    fn note(&self, fact: &Fact<'_>) {
+        match fact {
+            Fact::NodeCordoned { about, already: false } => self.notice(about, ' ', Tone::Plain, "cordoned"),
+            Fact::NoticeJoined { about } => {
+                self.notice(about, '=', Tone::Warn, "the same notice once more: joins the first")
+            }
+            Fact::DrainJoined { about } => {
+                self.notice(about, '=', Tone::Warn, "joins the drain that the node has already")
+            }
+            Fact::Heartbeat { about, result: "sent", .. } => self.notice(about, '♥', Tone::Beat, "heartbeat"),
+            Fact::Heartbeat { about, result, .. } => {
+                self.notice(about, '!', Tone::Warn, format!("heartbeat: {result}"))
+            }
+            Fact::HookCompleted { about, result } => {
+                self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));
+            }
+            Fact::NoticeEnded { about, outcome, .. } => self.ended(about, outcome),
+            Fact::DrainBegun { node, pods, left_alone, until, .. } => {
+                let text =
+                    format!("{} to evict, {left_alone} of a DaemonSet; at most {}", pods_of(*pods), seconds(*until));
+                self.node(node, "drain", ' ', Tone::Plain, text);
+            }
+            Fact::PodBlocked { node, pod, by } => {
+                lock(&self.blocked).insert((*pod).to_owned());
+                self.node(node, "drain", '!', Tone::Warn, format!("{pod} is held back: {by}"));
+            }
+            Fact::Eviction { node, pod, result: "evicted" } => {
+                if lock(&self.blocked).remove(*pod) {
+                    self.node(node, "drain", ' ', Tone::Plain, format!("{pod} is evicted after all"));
+                }
+            }
+            Fact::DrainEnded { node, outcome, evicted, took, report } => match *outcome {
+                "drained" | "node-gone" => {
+                    let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*evicted));
+                    self.node(node, "drain", '✓', Tone::Good, text);
+                }
+                _ => {
+                    let text = format!("FAILED after {}, {outcome}: {report}", seconds(*took));
+                    self.node(node, "drain", '✗', Tone::Bad, text);
+                }
+            },
+            _ => self.note_service(fact),
+        }
+    }
+}
+
+impl Teller {
+    fn ended(&self, about: &About<'_>, outcome: &str) {
+        let (mark, tone, text) = match outcome {
+            "drained" => return,
+            "cordoned" => (' ', Tone::Plain, "done: a cordon is all that a rebalance asks for"),
+            "not-ours" => ('–', Tone::Faint, "not ours: left alone"),
+            "ignored" => ('–', Tone::Faint, "ignored, as the settings say"),
+            "blocked" => ('✗', Tone::Bad, "ended: blocked; no more heartbeats"),
+            other => return self.notice(about, '✗', Tone::Bad, format!("ended: {other}")),
+        };
+        self.notice(about, mark, tone, text);
+    }
+
+    fn note_service(&self, fact: &Fact<'_>) {
+        let (mark, tone, who, text) = match fact {
+            Fact::Ready => (' ', Tone::Faint, "ebbtide", "ready: the nodes are known, the queue answers".to_owned()),
+            Fact::MessageIgnored { reason, .. } => ('–', Tone::Faint, "queue", format!("message ignored: {reason}")),
+            Fact::MessageMalformed { reason, excerpt, .. } => {
+                ('!', Tone::Warn, "queue", format!("message can't be read ({reason}), deleted: {excerpt}"))
+            }
+            Fact::MessageReleased { why, .. } => (' ', Tone::Faint, "queue", format!("message released: {why}")),
+            Fact::ShutdownBegun { messages } => {
+                (' ', Tone::Faint, "ebbtide", format!("shutdown begins, {messages} messages held"))
+            }
+            Fact::ShutdownEnded { clean, took } => {
+                let how = if *clean { "in order" } else { "with work cut off" };
+                (' ', Tone::Faint, "ebbtide", format!("shutdown ended {how}, after {}", seconds(*took)))
+            }
+            Fact::WatchFailed { resource, error } => {
+                ('!', Tone::Warn, "ebbtide", format!("the watch of {resource} broke: {error}"))
+            }
+            Fact::ReceiveFailed { error, .. } => ('!', Tone::Warn, "ebbtide", format!("receiving failed: {error}")),
+            Fact::MessageLeft { error, .. } => ('✗', Tone::Bad, "queue", format!("message left: {error}")),
+            Fact::LeaseEnded { why, .. } => ('✗', Tone::Bad, "queue", format!("lease ended: {why}")),
+            Fact::TaskPanicked { task } => ('✗', Tone::Bad, "ebbtide", format!("a {task} task panicked")),
+            Fact::DrainRetried { node, step, error, .. } => {
+                ('!', Tone::Warn, *node, format!("{step} failed, is tried again: {error}"))
+            }
+            Fact::CordonFailed { about, error, .. } => {
+                return self.trouble(about, "cordon failed, is tried again", error);
+            }
+            Fact::CompletionRetried { about, error, .. } => {
+                return self.trouble(about, "completion failed, is tried again", error);
+            }
+            Fact::CompletionFailed { about, error } => {
+                return self.trouble(about, "the hook could not be completed", error);
+            }
+            Fact::OwnerUnknown { about, error } => return self.trouble(about, "whose it is can't be told yet", error),
+            Fact::HookUnknown { about, error } => return self.trouble(about, "the hook's timeout is not known", error),
+            _ => return,
+        };
+        self.write(&Line(mark, tone, who, "", text));
+    }
+
+    fn trouble(&self, about: &About<'_>, what: &str, error: &dyn std::fmt::Display) {
+        self.notice(about, '!', Tone::Warn, format!("{what}: {error}"));
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.1} s", duration.as_secs_f64())
+}
+
+fn pods_of(count: usize) -> String {
+    if count == 1 { "1 pod".to_owned() } else { format!("{count} pods") }
+}

@@ -1,0 +1,235 @@
+//! A world, replicas of the service in it, and ways to see what they did.
+
+use clap::Parser;
+use ebbtide::cli::{Cli, Command};
+use ebbtide::clock::Clock;
+use ebbtide::connect::aws_clients;
+use ebbtide::fact::metrics::Metrics;
+use ebbtide::fact::{Facts, Subscriber, log::Log};
+use ebbtide::service::{Clients, Exit, Service, Shutdown};
+use ebbtide::settings::Settings;
+use ebbtide::task::{Kind, Tasks};
+use ebbtide_sim::World;
+use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::{self, Wrapping};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+/// Seconds.
+pub const fn s(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// The instance id of the n-th node.
+pub fn instance(n: usize) -> String {
+    format!("i-{n:017x}")
+}
+
+/// The name of the n-th node.
+pub fn node(n: usize) -> String {
+    format!("node-{n}")
+}
+
+/// A world in which things are put before and while replicas run.
+pub struct Stage {
+    pub world: World,
+}
+
+/// One running service.
+pub struct Replica {
+    pub tasks: Tasks,
+    pub metrics: Arc<Metrics>,
+    shutdown: Shutdown,
+    running: JoinHandle<Exit>,
+}
+
+impl Stage {
+    /// A world of `nodes` nodes, each of which is an instance with the managed tag and runs `pods` pods.
+    pub fn new(nodes: usize, pods: usize) -> Self {
+        // With EBBTIDE_TEST_LOG set, a test that fails tells its story.
+        let _ = tracing_subscriber::fmt()
+            .with_test_writer()
+            .with_max_level(if std::env::var_os("EBBTIDE_TEST_LOG").is_some() {
+                tracing::level_filters::LevelFilter::DEBUG
+            } else {
+                tracing::level_filters::LevelFilter::OFF
+            })
+            .try_init();
+        let world = World::new(1);
+        for n in 0..nodes {
+            world.kube.add_node(&node(n), &instance(n));
+            world.aws.ec2.put(&instance(n), &[("aws-node-termination-handler/managed", "true")]);
+            for pod in 0..pods {
+                world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-{pod}")).stops_in(s(2)));
+            }
+        }
+        Self { world }
+    }
+
+    /// Starts a replica; `flags` as a user would write them.
+    pub async fn start(&self, flags: &[&str]) -> Replica {
+        let url = self.world.aws.sqs.queue_url();
+        let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
+        all.extend(flags);
+        let Command::Run(run) = Cli::try_parse_from(all).expect("a test's flags must be flags").command;
+        let settings = Settings::from_flags(run).expect("a test's settings must be valid");
+        let clock = Clock::showing(self.world.clock.now());
+        let metrics = Arc::new(Metrics::new());
+        let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+        let shutdown = Shutdown::default();
+        let clients = self.clients(clock);
+        let service = Service::start(settings, clients, clock, (facts, Arc::clone(&metrics)), shutdown.clone())
+            .await
+            .expect("a free port must be there");
+        let tasks = service.tasks();
+        Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
+    }
+
+    fn clients(&self, clock: Clock) -> Clients {
+        let credentials = aws_credential_types::Credentials::new("sim", "sim", None, None, "sim");
+        let config = aws_config::SdkConfig::builder()
+            .behavior_version(aws_config::BehaviorVersion::latest())
+            .region(aws_config::Region::new("eu-west-1"))
+            .credentials_provider(aws_credential_types::provider::SharedCredentialsProvider::new(credentials))
+            .http_client(self.world.aws.http_client())
+            .endpoint_url("http://aws.sim")
+            .time_source(clock)
+            .build();
+        aws_clients(&config, self.world.kube.client(), self.world.kube.client())
+    }
+
+    /// Sends a spot warning for the n-th node, and gives the message's id.
+    pub fn spot(&self, n: usize) -> String {
+        let id = format!("spot-{n}");
+        self.world.aws.sqs.send(messages::spot(&id, &instance(n), self.world.clock.now()))
+    }
+
+    /// Begins to terminate the n-th node's instance under a hook of this timeout, and sends its notice. Gives the token.
+    pub fn terminate(&self, n: usize, timeout: Duration, wrapping: Wrapping) -> String {
+        self.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(timeout));
+        let token = self.world.aws.autoscaling.begin("group", "hook", &instance(n));
+        self.send_terminate(n, &token, wrapping);
+        token
+    }
+
+    /// Sends (again) the notice of a lifecycle action that has just begun.
+    pub fn send_terminate(&self, n: usize, token: &str, wrapping: Wrapping) -> String {
+        let at = self.world.clock.now();
+        let body = messages::lifecycle(wrapping, true, ("group", "hook", token), &instance(n), at);
+        self.world.aws.sqs.send(body)
+    }
+
+    /// A budget that lets no pod of the n-th node go: its pods get a label for it.
+    pub fn block(&self, n: usize) {
+        let label = node(n);
+        for pod in self.world.kube.pods_on(&node(n)) {
+            let name = pod.metadata.name.expect("a pod must have a name");
+            self.world.kube.update_pod("default", &name, |pod| {
+                pod.metadata.labels.get_or_insert_default().insert("app".to_owned(), label.clone());
+            });
+        }
+        let limit = ebbtide_sim::kube::Limit::MaxUnavailable(0);
+        self.world.kube.add_budget("default", &format!("budget-{n}"), [("app", label.as_str())], limit);
+    }
+
+    /// Lets the n-th node's pods go again.
+    pub fn unblock(&self, n: usize) {
+        self.world.kube.remove_budget("default", &format!("budget-{n}"));
+    }
+
+    /// Whether the n-th node is cordoned.
+    pub fn cordoned(&self, n: usize) -> bool {
+        self.world.kube.node(&node(n)).and_then(|node| node.spec?.unschedulable).unwrap_or_default()
+    }
+
+    /// Waits, at most so long, until something holds.
+    pub async fn until(&self, what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
+        let by = Instant::now() + within;
+        while !holds() {
+            assert!(Instant::now() < by, "not within {within:?}: {what}\n{}", self.story());
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Waits until the queue is empty: every message was deleted.
+    pub async fn until_handled(&self, within: Duration) {
+        self.until("every message deleted", within, || self.world.aws.sqs.is_empty()).await;
+    }
+
+    /// The end of every test: no transient task lives in any replica, and no lifecycle action hears another heartbeat.
+    pub async fn rest(&self, replicas: &[&Replica]) {
+        for replica in replicas {
+            let gone = replica.tasks.gone(Kind::transient);
+            let rested = tokio::time::timeout(s(5), gone).await;
+            let alive = Kind::ALL.map(|kind| (kind.as_str(), replica.tasks.alive(kind)));
+            assert!(rested.is_ok(), "tasks live on: {alive:?}\n{}", self.story());
+            let text = replica.metrics.render(&replica.tasks);
+            for kind in Kind::ALL.into_iter().filter(|kind| kind.transient()) {
+                let line = format!("ebbtide_tasks{{kind=\"{}\"}} 0", kind.as_str());
+                assert!(text.contains(&line), "{line} is missing in\n{text}");
+            }
+            assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
+        }
+        let beats = self.world.calls.count("RecordLifecycleActionHeartbeat");
+        tokio::time::sleep(s(2 * 3600)).await;
+        assert_eq!(self.world.calls.count("RecordLifecycleActionHeartbeat"), beats, "a heartbeat leaked");
+    }
+
+    /// Asserts that an action was completed once, with CONTINUE.
+    pub fn completed_once(&self, token: &str) {
+        let action = self.world.aws.autoscaling.action(token).expect("the action must be known");
+        let results: Vec<_> = action.completions.iter().map(|(_, result)| result.as_str()).collect();
+        assert_eq!(results, ["CONTINUE"], "{action:?}\n{}", self.story());
+        assert!(matches!(action.state, ActionState::Completed { .. }), "{action:?}");
+    }
+
+    /// Asserts that no two of an action's heartbeats came within less than `apart`.
+    pub fn beats_apart(&self, token: &str, apart: Duration) {
+        let beats = self.world.aws.autoscaling.action(token).expect("the action must be known").beats;
+        for pair in beats.windows(2) {
+            assert!(pair[1].saturating_sub(pair[0]) >= apart, "two beats within {apart:?}: {beats:?}");
+        }
+    }
+
+    /// How many calls of an operation have arrived.
+    pub fn calls(&self, operation: &str) -> usize {
+        self.world.calls.count(operation)
+    }
+
+    /// All calls, for a test that fails.
+    pub fn story(&self) -> String {
+        let calls = self.world.calls.all();
+        let shown = calls.len().saturating_sub(80);
+        calls[shown..]
+            .iter()
+            .map(|call| format!("{:>9.3}s {} {} → {}\n", call.at.as_secs_f64(), call.operation, call.subject, call.status))
+            .collect()
+    }
+}
+
+impl Replica {
+    /// Shuts down in order, and says how it ended and how long it took.
+    pub async fn stop(self) -> (Exit, Duration, Tasks) {
+        let begun = Instant::now();
+        self.shutdown.ordered.cancel();
+        let exit = self.running.await.expect("the service must not panic");
+        (exit, begun.elapsed(), self.tasks)
+    }
+
+    /// Ends at once, as `kill -9` would: nothing is released.
+    pub async fn kill(self) -> Tasks {
+        self.running.abort();
+        let _ = self.running.await;
+        self.tasks
+    }
+
+    /// The value of a metric's line, as `/metrics` shows it; 0 where there is none.
+    pub fn metric(&self, line: &str) -> f64 {
+        let text = self.metrics.render(&self.tasks);
+        let found = text.lines().find_map(|shown| shown.strip_prefix(line)?.trim().parse().ok());
+        found.unwrap_or_default()
+    }
+}
