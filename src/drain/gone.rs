@@ -5,7 +5,7 @@
 //! for a while, so that a drain whose list was answered from an older cache learns at once what is gone already.
 
 use crate::fact::{Fact, Facts};
-use crate::gate::Backoff;
+use crate::gate::{Backoff, KubeError};
 use crate::task::{Handle, Kind, Tasks};
 use futures_util::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Pod as FullPod;
@@ -203,6 +203,7 @@ async fn run(gone: Gone, from: watch::Sender<Option<String>>, missed: watch::Sen
                 missed.send_modify(|times| *times += 1);
             }
             Err(Broken::Other(error)) => {
+                let error = KubeError::new("watch", "pods", "", &error);
                 gone.0.facts.emit(&Fact::WatchFailed { resource: "pods", error: &error });
                 sleep(backoff.step()).await;
             }

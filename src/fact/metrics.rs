@@ -2,6 +2,7 @@
 
 use super::{Fact, Subscriber};
 use crate::task::{self, Tasks};
+use prometheus::core::Collector;
 use prometheus::{
     CounterVec, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry, TextEncoder,
@@ -106,11 +107,19 @@ impl Metrics {
         };
         all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         let registry = Registry::new();
-        all.register(&registry);
+        for one in all.described() {
+            registry.register(one).expect("metric names must differ");
+        }
         // Only on Linux are there process figures; without them there are the others.
         #[cfg(target_os = "linux")]
         let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
         Self { registry, all, scrape: Mutex::default() }
+    }
+
+    /// The name of every metric, those without a sample yet included.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        self.all.described().iter().flat_map(|one| one.desc()).map(|desc| desc.fq_name.clone()).collect()
     }
 
     /// The text that Prometheus reads, with `tasks` as they are now.
@@ -164,20 +173,20 @@ impl Subscriber for Metrics {
 }
 
 impl All {
-    /// Registration can't forget one: a field that is not named here does not compile.
-    fn register(&self, registry: &Registry) {
-        macro_rules! register {
-            ($($field:ident),* $(,)?) => {
+    /// Every metric. It can't forget one: a field that is not named here does not compile.
+    fn described(&self) -> Vec<Box<dyn Collector>> {
+        macro_rules! all {
+            ($($field:ident),* $(,)?) => {{
                 let Self { $($field),* } = self;
-                $(registry.register(Box::new($field.clone())).expect("metric names must differ");)*
-            };
+                vec![$(Box::new($field.clone()) as Box<dyn Collector>),*]
+            }};
         }
-        register!(
+        all!(
             messages, messages_malformed, messages_ignored, message_age, receive_failures, notices, notice_duration,
             drain_duration, evictions, pods_blocked, retries, heartbeats, completions, aws_calls, aws_call_duration,
             kube_calls, kube_call_duration, watch_failures, panics, nodes, ready, tasks, tasks_started, tasks_ended,
             runtime_workers, runtime_alive_tasks, runtime_queue_depth, runtime_busy, build,
-        );
+        )
     }
 
     fn note(&self, fact: &Fact<'_>) {

@@ -1,6 +1,6 @@
 //! What became of a call that failed: one type for AWS and one for the API server, with one set of categories.
 
-use aws_sdk_sqs::error::{DisplayErrorContext, ProvideErrorMetadata, SdkError};
+use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::time::Duration;
 
@@ -120,7 +120,7 @@ impl AwsError {
         };
         let message = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
             Some(message) => message.to_owned(),
-            None => DisplayErrorContext(error).to_string(),
+            None => chain(error),
         };
         Self { service, operation, subject: subject.to_owned(), category, code, message }
     }
@@ -164,7 +164,7 @@ fn category_of_code(code: &str, status: u16) -> Category {
 
 /// A call to the API server that failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{verb} {resource} {subject}: {message}{}", self.advice())]
+#[error("{verb} {resource}{}: {message}{}", self.named(), self.advice())]
 pub struct KubeError {
     /// The verb, as RBAC names it.
     pub verb: &'static str,
@@ -238,6 +238,10 @@ impl KubeError {
         failed
     }
 
+    fn named(&self) -> String {
+        if self.subject.is_empty() { String::new() } else { format!(" {}", self.subject) }
+    }
+
     fn advice(&self) -> String {
         match self.category {
             Category::Denied => format!(
@@ -263,4 +267,68 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = error.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn api(status: serde_json::Value) -> KubeError {
+        let status = serde_json::from_value(status).unwrap();
+        KubeError::new("create", "pods/eviction", "default/web-1", &kube::Error::Api(status))
+    }
+
+    #[test]
+    fn a_budgets_refusal_names_the_budget() {
+        let refused = api(json!({
+            "status": "Failure", "code": 429, "reason": "TooManyRequests",
+            "message": "Cannot evict pod as it would violate the pod's disruption budget.",
+            "details": { "causes": [{
+                "reason": "DisruptionBudget",
+                "message": "The disruption budget web needs 2 healthy pods and has 2 currently",
+            }] },
+        }));
+        assert_eq!((refused.category, refused.retry_after), (Category::Refused, None));
+        assert_eq!(
+            refused.to_string(),
+            "create pods/eviction default/web-1: The disruption budget web needs 2 healthy pods and has 2 currently"
+        );
+    }
+
+    #[test]
+    fn an_overloaded_server_is_something_else() {
+        // What kube makes of the overload filter's plain text.
+        let overloaded = api(json!({ "code": 429, "message": "Too many requests", "reason": "Failed to parse error data" }));
+        assert_eq!(overloaded.category, Category::Throttled);
+        let told = api(json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } }));
+        assert_eq!((told.category, told.retry_after), (Category::Throttled, Some(Duration::from_secs(7))));
+    }
+
+    #[test]
+    fn a_denial_says_which_permission_is_missing() {
+        let denied = KubeError::new("list", "nodes", "", &kube::Error::Api(Box::new(kube::core::Status {
+            code: 403,
+            message: "nodes is forbidden".to_owned(),
+            ..kube::core::Status::default()
+        })));
+        let text = denied.to_string();
+        assert!(text.starts_with("list nodes: nodes is forbidden (check that"), "{text}");
+        assert!(text.contains("\"list\" on \"nodes\""), "{text}");
+    }
+
+    #[test]
+    fn aws_codes_have_their_category_in_each_spelling() {
+        for (code, category) in [
+            ("Throttling", Category::Throttled),
+            ("com.amazonaws.sqs#RequestThrottled", Category::Throttled),
+            ("RequestLimitExceeded", Category::Throttled),
+            ("AccessDenied", Category::Denied),
+            ("AWS.SimpleQueueService.NonExistentQueue", Category::NotFound),
+            ("ValidationError", Category::Invalid),
+        ] {
+            assert_eq!(category_of_code(code, 400), category, "{code}");
+        }
+        assert_eq!(category_of_code("Whatever", 503), Category::Unavailable);
+    }
 }

@@ -215,7 +215,10 @@ mod tests {
         let at = Instant::now();
         let now = at + s(10);
         let noon: jiff::Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        let instant = |time: jiff::Timestamp| now + Duration::try_from(time.duration_since(noon)).unwrap();
+        let instant = |time: jiff::Timestamp| match Duration::try_from(time.duration_since(noon)) {
+            Ok(ahead) => now + ahead,
+            Err(_) => at,
+        };
         let times = Some((HookTimes::of(s(beat)), heartbeats));
         let deadline = deadline(detail, at, now, timeout.map(s), times, instant);
         ((deadline.at - at).as_secs(), deadline.hard)

@@ -3,6 +3,7 @@
 use super::trimmed::{Node, NodeApi, TrimmedNode};
 use crate::event::InstanceId;
 use crate::fact::{Fact, Facts};
+use crate::gate::KubeError;
 use futures_util::StreamExt;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
@@ -81,7 +82,10 @@ impl Index {
                         }
                     }
                 }
-                Err(error) => facts.emit(&Fact::WatchFailed { resource: "nodes", error: &error }),
+                Err(error) => {
+                    let error = named(&error);
+                    facts.emit(&Fact::WatchFailed { resource: "nodes", error: &error });
+                }
             }
         }
     }
@@ -160,6 +164,21 @@ impl State {
 /// read so, the later arrival counts.
 fn older(a: &str, b: &str) -> bool {
     matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
+}
+
+/// A watch's error as one of ours, which says what to do.
+fn named(error: &watcher::Error) -> KubeError {
+    match error {
+        watcher::Error::InitialListFailed(error) => KubeError::new("list", "nodes", "", error),
+        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
+            KubeError::new("watch", "nodes", "", error)
+        }
+        watcher::Error::WatchError(status) => KubeError::new("watch", "nodes", "", &kube::Error::Api(status.clone())),
+        other @ watcher::Error::NoResourceVersion => {
+            let unreadable = std::io::Error::other(other.to_string());
+            KubeError::new("watch", "nodes", "", &kube::Error::ReadEvents(unreadable))
+        }
+    }
 }
 
 /// Interest in one instance; the last to lose it takes its entry away.

@@ -175,7 +175,8 @@ mod tests {
                     "uid": "u-1",
                     "resourceVersion": "7",
                     "annotations": {
-                        "ebbtide/notice.9da5226c4ccd3a34": "{\"kind\":\"spot\",\"deadline\":\"2026-11-21T12:02:00Z\",\"message\":\"m-1\"}",
+                        "ebbtide/notice.c4587662074a6477":
+                            "{\"deadline\":\"2026-11-21T12:02:00Z\",\"kind\":\"spot\",\"message\":\"m-1\"}",
                         "ebbtide/cordoned": "true",
                     },
                 },

@@ -4,7 +4,7 @@ use super::{Queue, Receipt, lost};
 use crate::gate::Backoff;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 /// How long a received message is invisible: what a killed process costs. Extended after two thirds of it.
 pub const VISIBILITY: Duration = Duration::from_secs(30);
@@ -106,7 +106,7 @@ impl Keeper {
                     return true;
                 }
                 Ok(Err(error)) if lost(&error) => return false,
-                Ok(Err(_)) => sleep(backoff.step()).await,
+                Ok(Err(_)) => sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await,
                 Err(_) => return false,
             }
         }

@@ -3,6 +3,7 @@
 //! Every test ends with [`harness::Stage::rest`]: the queue is as it should be, no heartbeat goes on, and all transient task gauges
 //! are 0.
 
+mod docs;
 mod flows;
 mod harness;
 mod hooks;
