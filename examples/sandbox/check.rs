@@ -43,7 +43,7 @@ impl Checks {
     /// Compares what is with what should be, when all is quiet.
     pub fn after(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize) -> Self {
         let mut checks = Self::default();
-        checks.that(sent > 0, || "the service did not become ready within a minute".to_owned());
+        checks.that(sent > 0, || "the service did not begin to receive within a minute".to_owned());
         for member in &plan.nodes {
             checks.node(member, world);
             checks.hook(member, world);

@@ -34,6 +34,7 @@ use ebbtide_sim::World;
 use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};
 use plan::Plan;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use storm::Storm;
@@ -69,7 +70,8 @@ struct Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     if args.log {
-        tracing_subscriber::fmt().with_writer(std::io::stderr).with_target(false).init();
+        let colours = std::io::stderr().is_terminal();
+        tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(colours).with_target(false).init();
     }
     let paint = Paint::for_stdout();
     let world = World::new(args.seed);
@@ -79,9 +81,8 @@ async fn main() -> ExitCode {
         Ok(loopback) => loopback,
         Err(error) => return refuse(&format!("no loopback port can be had: {error}")),
     };
-    println!("{}", plan.programme(&SETTINGS, paint));
-
     let (teller, tally) = (Arc::new(Teller::start(&plan, paint)), Arc::new(Tally::default()));
+    teller.print(plan.programme(&SETTINGS, paint));
     let metrics = Arc::new(Metrics::new());
     let subscribers: Vec<Arc<dyn Subscriber>> = vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log)];
     let clock = Clock::showing(world.clock.now());
@@ -109,8 +110,9 @@ async fn main() -> ExitCode {
         checks
     };
     let (exit, checks) = tokio::join!(service.run(), play);
+    let code = stage.end(exit, checks, &tasks);
     teller.close();
-    stage.end(exit, checks, &tasks)
+    code
 }
 
 /// All that the storm, its summary and its checks need.
@@ -148,11 +150,12 @@ impl Stage<'_> {
     /// The verdict, once the service has ended.
     fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &task::Tasks) -> ExitCode {
         let Some(mut checks) = checks else {
-            println!("{}", self.paint.tone(Tone::Warn, "Interrupted before the storm was over; nothing was checked."));
+            self.teller
+                .print(self.paint.tone(Tone::Warn, "Interrupted before the storm was over: nothing was checked."));
             return ExitCode::from(130);
         };
         checks.shutdown(exit, tasks);
-        println!("{}", checks.told(self.paint));
+        self.teller.print(checks.told(self.paint));
         if checks.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

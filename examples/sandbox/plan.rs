@@ -203,8 +203,9 @@ impl Plan {
             world.aws.ec2.put(instance, &managed);
             world.kube.add_node(name, instance);
             world.kube.add_pod(Pod::on(name).named(&format!("agent-{name}")).namespace("kube-system").daemonset());
-            for stops_in in pods {
-                world.kube.add_pod(Pod::on(name).stops_in(*stops_in));
+            let number = name.trim_start_matches("node-");
+            for (stops_in, letter) in pods.iter().zip('a'..) {
+                world.kube.add_pod(Pod::on(name).named(&format!("web-{number}{letter}")).stops_in(*stops_in));
             }
             if let Some(app) = part.budget() {
                 let pod = Pod::on(name).named(&format!("{app}-0")).statefulset(app).labels([("app", app)]);

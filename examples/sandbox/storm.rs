@@ -8,6 +8,7 @@ use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};
 use serde_json::json;
+use std::convert::Infallible;
 use std::time::Duration;
 use tokio::time::{Instant, interval, sleep, timeout};
 
@@ -35,32 +36,26 @@ pub struct Storm<'a> {
 impl Storm<'_> {
     /// Runs its course. Answers how many messages it sent.
     pub async fn rage(&self) -> usize {
-        if timeout(LONGEST, self.tally.ready()).await.is_err() {
+        if timeout(LONGEST, self.tally.begun()).await.is_err() {
             return 0;
         }
         let begun = Instant::now();
-        let told = async {
-            if self.plan.is_large() {
-                self.tell_progress().await;
-            }
-            std::future::pending::<()>().await;
-        };
         let course = async {
             let (sent, ()) = tokio::join!(self.send(), self.lift());
-            let quiet = timeout(LONGEST.saturating_sub(begun.elapsed()), self.quiet()).await.is_ok();
-            self.teller.say(if quiet {
-                "all quiet; now listening for heartbeats that should have stopped"
-            } else {
-                "not quiet after a minute: something hangs"
-            });
-            sleep(LISTENED).await;
-            sent
+            (sent, timeout(LONGEST.saturating_sub(begun.elapsed()), self.quiet()).await.is_ok())
         };
-        tokio::select! {
+        let (sent, quiet) = tokio::select! {
             biased;
-            sent = course => sent,
-            () = told => 0,
-        }
+            ended = course => ended,
+            never = self.tell_progress(), if self.plan.is_large() => match never {},
+        };
+        self.teller.say(if quiet {
+            "all quiet; now listening for heartbeats that should have stopped"
+        } else {
+            "not quiet after a minute: something hangs"
+        });
+        sleep(LISTENED).await;
+        sent
     }
 
     /// Sends everything, in an order that the seed decides. What belongs together is sent together.
@@ -151,16 +146,16 @@ impl Storm<'_> {
         }
     }
 
-    async fn tell_progress(&self) {
+    async fn tell_progress(&self) -> Infallible {
         let drains = self.plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
         let mut every = interval(Duration::from_secs(1));
         let mut before = 0;
-        every.tick().await;
-        while before < drains {
+        loop {
             every.tick().await;
-            let (ended, evicted) = (self.tally.drains_ended(), self.tally.evicted());
+            let ended = self.tally.drains_ended();
             if ended != before {
-                self.teller.say(&format!("{ended} of {drains} drains ended, {evicted} pods evicted"));
+                let evicted = self.tally.evicted();
+                self.teller.say(&format!("{ended} of {drains} drains have ended, {evicted} pods were evicted"));
             }
             before = ended;
         }

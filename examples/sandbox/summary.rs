@@ -9,7 +9,6 @@ use ebbtide::event;
 use ebbtide::task::{Kind, Tasks};
 use ebbtide_sim::World;
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fmt::Display;
 
 /// Outcomes in the order of the table's columns; others follow.
 const OUTCOMES: [&str; 6] = ["drained", "cordoned", "blocked", "joined", "not-ours", "ignored"];
@@ -63,25 +62,28 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
 
     let mut line = |what: &str, text: String| lines.push(format!("  {}  {text}", head(&format!("{what:<16}"))));
     let drains = tally.drains();
-    line("Drains", listed(drains.iter().map(|(outcome, count)| (*count, *outcome))));
+    line("Drains", listed(drains.iter().map(|(outcome, count)| (*count, *outcome)).collect()).join(", "));
     let evictions = world.kube.evictions().len();
     let daemons = plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
     line("Pods", format!("{evictions} evicted, {daemons} of the DaemonSet left alone"));
     line(
         "Heartbeats",
-        format!("{} sent, {} leaked, {} tasks left", tally.heartbeats(), leaked(world), tasks.alive(Kind::Heartbeat)),
+        format!(
+            "{} sent, {} leaked, {} tasks left",
+            world.calls.count("RecordLifecycleActionHeartbeat"),
+            leaked(world),
+            tasks.alive(Kind::Heartbeat)
+        ),
     );
     let mut aws: BTreeMap<String, usize> = BTreeMap::new();
     for call in world.calls.all().into_iter().filter(|call| call.service != "kube") {
         *aws.entry(call.operation).or_default() += 1;
     }
     let all: usize = aws.values().sum();
-    let mut aws: Vec<_> = aws.iter().map(|(operation, count)| (*count, operation)).collect();
-    aws.sort_by(|a, b| b.cmp(a));
-    let (most, others) = aws.split_at(aws.len().min(4));
-    line("Calls to AWS", format!("{} a notice: {}", per(all, notices), listed(most)));
-    if !others.is_empty() {
-        line("", listed(others));
+    let aws = listed(aws.iter().map(|(operation, count)| (*count, operation.as_str())).collect());
+    line("Calls to AWS", format!("{} a notice:", per(all, notices)));
+    for some in aws.chunks(3) {
+        line("", some.join(", "));
     }
     let Undisturbed { nodes, patches, lists, evictions, pods } = Undisturbed::of(plan, world);
     line(
@@ -128,25 +130,10 @@ fn notices(tally: &Tally, lines: &mut Vec<String>, paint: Paint) -> usize {
     notices.values().sum()
 }
 
-fn listed<C: Display, W: Display>(all: impl IntoIterator<Item = impl Pair<C, W>>) -> String {
-    all.into_iter().map(|pair| pair.told()).collect::<Vec<_>>().join(", ")
-}
-
-/// A count and what is counted, borrowed or not.
-trait Pair<C, W> {
-    fn told(&self) -> String;
-}
-
-impl<C: Display, W: Display> Pair<C, W> for (C, W) {
-    fn told(&self) -> String {
-        format!("{} {}", self.0, self.1)
-    }
-}
-
-impl<C: Display, W: Display> Pair<C, W> for &(C, W) {
-    fn told(&self) -> String {
-        format!("{} {}", self.0, self.1)
-    }
+/// Counts of things, the most first.
+fn listed(mut all: Vec<(usize, &str)>) -> Vec<String> {
+    all.sort_by(|a, b| b.cmp(a));
+    all.into_iter().map(|(count, what)| format!("{count} {what}")).collect()
 }
 
 fn per(count: usize, of: usize) -> String {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 #[derive(Debug, Default)]
 pub struct Tally {
     counted: Mutex<Counted>,
-    ready: Notify,
+    begun: Notify,
 }
 
 /// How often, by two words.
@@ -20,15 +20,14 @@ struct Counted {
     notices: Table,
     drains: BTreeMap<&'static str, usize>,
     evicted: usize,
-    heartbeats: usize,
     malformed: usize,
     troubles: Vec<String>,
 }
 
 impl Tally {
-    /// Returns once the service is ready.
-    pub async fn ready(&self) {
-        self.ready.notified().await;
+    /// Returns once the service knows the nodes, and so begins to receive.
+    pub async fn begun(&self) {
+        self.begun.notified().await;
     }
 
     /// Notices, by kind and outcome.
@@ -51,11 +50,6 @@ impl Tally {
         self.lock().evicted
     }
 
-    /// Heartbeats that AWS took.
-    pub fn heartbeats(&self) -> usize {
-        self.lock().heartbeats
-    }
-
     /// Messages that could not be read.
     pub fn malformed(&self) -> usize {
         self.lock().malformed
@@ -75,12 +69,11 @@ impl Subscriber for Tally {
     fn note(&self, fact: &Fact<'_>) {
         let mut counted = self.lock();
         match fact {
-            Fact::Ready => self.ready.notify_one(),
+            Fact::NodesSynced { .. } => self.begun.notify_one(),
             Fact::NoticeEnded { about, outcome, .. } => *counted.notices.entry((about.kind, outcome)).or_default() += 1,
             Fact::NoticeJoined { about } => *counted.notices.entry((about.kind, "joined")).or_default() += 1,
             Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome).or_default() += 1,
             Fact::Eviction { result: "evicted", .. } => counted.evicted += 1,
-            Fact::Heartbeat { result: "sent", .. } => counted.heartbeats += 1,
             Fact::MessageMalformed { .. } => counted.malformed += 1,
             Fact::TaskPanicked { task } => counted.troubles.push(format!("a task panicked: {task}")),
             Fact::MessageLeft { message, error, .. } => {

@@ -116,10 +116,10 @@ impl Subscriber for Teller {
         match fact {
             Fact::NodeCordoned { about, already: false } => self.notice(about, ' ', Tone::Plain, "cordoned"),
             Fact::NoticeJoined { about } => {
-                self.notice(about, '=', Tone::Warn, "the same notice once more: joins the first")
+                self.notice(about, '=', Tone::Plain, "the same notice once more: joins the first");
             }
             Fact::DrainJoined { about } => {
-                self.notice(about, '=', Tone::Warn, "joins the drain that the node has already")
+                self.notice(about, '=', Tone::Plain, "joins the drain that the node has already");
             }
             Fact::Heartbeat { about, result: "sent", .. } => self.notice(about, '♥', Tone::Beat, "heartbeat"),
             Fact::Heartbeat { about, result, .. } => {
@@ -149,8 +149,9 @@ impl Subscriber for Teller {
                     self.node(node, "drain", '✓', Tone::Good, text);
                 }
                 _ => {
-                    let text = format!("FAILED after {}, {outcome}: {report}", seconds(*took));
+                    let text = format!("FAILED after {}: {outcome}", seconds(*took));
                     self.node(node, "drain", '✗', Tone::Bad, text);
+                    self.node(node, "", '✗', Tone::Bad, report.to_string());
                 }
             },
             _ => self.note_service(fact),
@@ -162,10 +163,11 @@ impl Teller {
     fn ended(&self, about: &About<'_>, outcome: &str) {
         let (mark, tone, text) = match outcome {
             "drained" => return,
+            "handed-over" => (' ', Tone::Plain, "handed over to the next receiver; no more heartbeats"),
             "cordoned" => (' ', Tone::Plain, "done: a cordon is all that a rebalance asks for"),
             "not-ours" => ('–', Tone::Faint, "not ours: left alone"),
             "ignored" => ('–', Tone::Faint, "ignored, as the settings say"),
-            "blocked" => ('✗', Tone::Bad, "ended: blocked; no more heartbeats"),
+            "blocked" => ('✗', Tone::Bad, "ended: blocked; its heartbeat has stopped"),
             other => return self.notice(about, '✗', Tone::Bad, format!("ended: {other}")),
         };
         self.notice(about, mark, tone, text);
@@ -178,6 +180,8 @@ impl Teller {
             Fact::MessageMalformed { reason, excerpt, .. } => {
                 ('!', Tone::Warn, "queue", format!("message can't be read ({reason}), deleted: {excerpt}"))
             }
+            // Each notice has said so already.
+            Fact::MessageReleased { why: "shutdown", .. } => return,
             Fact::MessageReleased { why, .. } => (' ', Tone::Faint, "queue", format!("message released: {why}")),
             Fact::ShutdownBegun { messages } => {
                 (' ', Tone::Faint, "ebbtide", format!("shutdown begins, {messages} messages held"))

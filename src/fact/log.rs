@@ -10,11 +10,11 @@ use tracing::{debug, error, info, warn};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Log;
 
-/// A log line with the notice's fields.
+/// A log line with the notice's fields. The field is `message_id`: tracing calls the line's own text `message`.
 macro_rules! about {
     ($level:ident, $about:expr, $($rest:tt)*) => {{
         let About { kind, instance, node, message } = $about;
-        $level!(kind, instance, node, message, $($rest)*)
+        $level!(kind, instance, node, message_id = message, $($rest)*)
     }};
 }
 
@@ -22,18 +22,18 @@ impl Subscriber for Log {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::MessageReceived { message, receives, age } => match age {
-                Some(age) => debug!(message, receives, age = %Short(*age), "message received"),
-                None => debug!(message, receives, "message received"),
+                Some(age) => debug!(message_id = message, receives, age = %Short(*age), "message received"),
+                None => debug!(message_id = message, receives, "message received"),
             },
             Fact::MessageMalformed { message, reason, error, excerpt } => {
-                warn!(message, reason, error = %error, excerpt, "message can't be read; deleted");
+                warn!(message_id = message, reason, error = %error, excerpt, "message can't be read; deleted");
             }
-            Fact::MessageIgnored { message, reason } => debug!(message, reason, "message ignored"),
-            Fact::MessageDeleted { message } => info!(message, "message deleted"),
-            Fact::MessageReleased { message, why } => info!(message, why, "message released"),
-            Fact::LeaseEnded { message, why } => warn!(message, why, "lease of the message ended"),
+            Fact::MessageIgnored { message, reason } => debug!(message_id = message, reason, "message ignored"),
+            Fact::MessageDeleted { message } => info!(message_id = message, "message deleted"),
+            Fact::MessageReleased { message, why } => info!(message_id = message, why, "message released"),
+            Fact::LeaseEnded { message, why } => warn!(message_id = message, why, "lease of the message ended"),
             Fact::MessageLeft { message, error, .. } => {
-                warn!(message, error = %error, "message could not be deleted or released; it becomes visible by itself");
+                warn!(message_id = message, error = %error, "message could not be deleted or released; it becomes visible by itself");
             }
             _ => note_service(fact),
         }

@@ -42,8 +42,9 @@ impl Poller {
         let mut lanes = 1;
         loop {
             while receives.len() < lanes {
-                // Only one waits: the others are there for a backlog, and are gone with it.
-                let wait = if receives.is_empty() { LONG_POLL } else { Duration::ZERO };
+                // Only one waits: the others are there for a backlog, and are gone with it. And the very first does not, so that
+                // a start on an empty queue is ready at once.
+                let wait = if receives.is_empty() && answered.is_none() { LONG_POLL } else { Duration::ZERO };
                 let queue = queue.clone();
                 receives.push(async move { queue.receive(wait).await });
             }

@@ -16,6 +16,9 @@ HEARTBEAT_TIMEOUT = 30
 DRAIN_TIMEOUT = 60
 """Long enough that the hook would expire without heartbeats."""
 
+COPIES = 10
+"""How often the message comes again."""
+
 
 @pytest.mark.slow
 def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
@@ -34,16 +37,20 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     assert action.active, "the first heartbeat comes before the hook expires"
     world.send(*[message] * 3)
     eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2, within=HEARTBEAT_TIMEOUT)
-    world.send(*[message] * 2)
+    world.send(*[message] * (COPIES - 8))
     eventually("the drain ends at its deadline", service.at_rest, within=DRAIN_TIMEOUT)
     eventually("every copy is deleted", world.acknowledged)
     beats = world.heartbeats(action)
     world.send(message)
+    eventually("the last copy is received", lambda: world.deliveries() == 1 + COPIES)
     eventually("the last copy is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    probes = world.heartbeats(action)[len(beats) :]
+    assert len(probes) <= 1, f"the last copy may find out that the hook is over, but once: {probes}"
 
     always(
         "no heartbeat follows, and no task is left",
-        lambda: world.heartbeats(action) == beats and service.at_rest(),
+        lambda: world.heartbeats(action) == beats + probes and service.at_rest(),
         during=0.75 * HEARTBEAT_TIMEOUT,
     )
     intervals = [later - earlier for earlier, later in pairwise(beats)]

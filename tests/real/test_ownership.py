@@ -15,10 +15,10 @@ def left_alone(world: World, action: Action) -> bool:
 
 
 def test_another_clusters_hook(world: World) -> None:
-    service = world.service("--heartbeat", "5s")
-    theirs = world.hold(world.aws.instance(managed=False), heartbeat_timeout=30)
     node = world.node()
     world.run("web", stops_after=7)
+    service = world.service("--heartbeat", "5s")
+    theirs = world.hold(world.aws.instance(managed=False), heartbeat_timeout=30)
     ours = world.hold(node.instance, heartbeat_timeout=30)
 
     world.send(messages.terminate_action(theirs), messages.terminate_action(ours))

@@ -17,7 +17,7 @@ impl Part {
                 storm::LIFTED.as_secs()
             ),
             Self::Stuck => {
-                "terminated by its group (straight from the hook); nobody lifts the budget: this drain must fail, 17 s on".to_owned()
+                "terminated by its group (straight from the hook); nobody lifts the budget: this drain must fail, 17 s after its notice".to_owned()
             }
             Self::Redelivered => "spot interruption; the warning comes twice".to_owned(),
             Self::Twofold => "spot interruption, and terminated by its group: two notices, one drain".to_owned(),
@@ -39,7 +39,7 @@ impl Plan {
         let mut lines = vec![
             paint.tone(Tone::Head, &format!("Ebbtide's sandbox: {} nodes, {pods} pods, one queue", self.nodes.len())),
             "Simulated on loopback ports: the API server, SQS, Auto Scaling, EC2. Real: the service, its clients, HTTP, the time.".to_owned(),
-            format!("Settings: {}", settings.join(" ")),
+            format!("Settings: {}. It takes half a minute; Ctrl-C ends it in order.", settings.join(" ")),
             String::new(),
             paint.tone(Tone::Head, "What is going to happen"),
         ];

@@ -111,7 +111,7 @@ class World:
         self.kube.delete(f"{self._budgets()}/{app}")
 
     def hold(self, instance: str, heartbeat_timeout: int, hook: str = "drain") -> Action:
-        """A new group's terminating hook begins to hold an instance."""
+        """A new group's terminating hook begins to hold an instance: its time runs, so send its message at once."""
         self._groups += 1
         made = self.aws.hook(f"{self.name}-{self._groups}", hook, heartbeat_timeout)
         return self.recorder.actions.begin(made, instance)
