@@ -80,7 +80,10 @@ impl Checks {
     /// The result in words.
     pub fn told(&self, paint: Paint) -> String {
         if self.all_held() {
-            return paint.tone(Tone::Good, &format!("✓ All ended as it should: {} checks.", self.held));
+            return paint.tone(
+                Tone::Good,
+                &format!("✓ All ended as it should, the drain that had to fail included: {} checks.", self.held),
+            );
         }
         let (differ, all) = (self.deviations.len(), self.held + self.deviations.len());
         let head = paint.tone(Tone::Bad, &format!("✗ {differ} of {all} checks found something else than planned:"));

@@ -27,6 +27,7 @@ pub struct Paint(bool);
 
 impl Paint {
     /// Colours where standard output is a terminal and nobody asked for none (<https://no-color.org>).
+    #[allow(clippy::disallowed_methods, reason = "the terminal's convention, and no setting of the service's")]
     pub fn for_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self(std::io::stdout().is_terminal() && !refused)

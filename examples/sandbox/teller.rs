@@ -8,7 +8,8 @@ use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Turns facts into lines. A thread of its own writes them, so that a slow terminal holds nothing up.
 pub struct Teller {
@@ -36,6 +37,10 @@ struct Line<'a>(char, Tone, &'a str, &'a str, String);
 
 impl Teller {
     /// Begins to tell.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the sandbox's own thread, joined in `close`; it blocks on the terminal"
+    )]
     pub fn start(plan: &Plan, paint: Paint) -> Self {
         let (lines, to_write) = mpsc::channel::<String>();
         let writer = std::thread::spawn(move || {

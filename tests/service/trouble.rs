@@ -63,16 +63,20 @@ async fn deletions_missed_by_an_expired_watch_are_found_by_a_list() {
 
 #[tokio::test(start_paused = true)]
 async fn a_replacement_of_the_same_name_is_another_pod() {
-    let stage = Stage::new(1, 0);
-    let db = || Pod::on(&node(0)).named("db-0").statefulset("db").stops_in(s(5));
-    stage.world.kube.add_pod(db());
+    let stage = Stage::new(2, 0);
+    let db = |n: usize| Pod::on(&node(n)).named("db-0").statefulset("db").stops_in(s(5));
+    stage.world.kube.add_pod(db(0));
     let replica = stage.start(&[]).await;
-    stage.world.faults.add(Rule::on("create pods/eviction", Fault::Slow(s(8))).times(1));
+    // The list is made, but its answer takes so long that the pod in it has been replaced, on another node, when it comes.
+    stage.world.faults.add(Rule::on("list pods", Fault::Slow(s(8))).times(1));
     stage.spot(0);
-    tokio::time::sleep(s(1)).await;
+    tokio::time::sleep(s(2)).await;
+    stage.world.kube.remove_pod("default", "db-0");
+    stage.world.kube.add_pod(db(1));
     stage.until_handled(s(30)).await;
-    let evictions = stage.world.kube.evictions();
-    assert_eq!(evictions.len(), 1, "{evictions:?}");
+    assert_eq!(stage.world.kube.evictions().len(), 0, "the replacement is not the pod that was listed");
+    assert_eq!(stage.calls("create pods/eviction"), 1);
+    assert_eq!(stage.world.kube.pods_on(&node(1)).len(), 1);
     stage.rest(&[&replica]).await;
 }
 
