@@ -24,7 +24,7 @@ const AFTER_CRASH: Duration = Duration::from_secs(10);
 const EXCERPT: usize = 200;
 
 /// A notice that has ended is remembered for so long: copies that come late are answered with what became of the first.
-const REMEMBERED: Duration = Duration::from_secs(900);
+const REMEMBERED: Duration = Duration::from_mins(15);
 
 /// A few hundred bytes each.
 const MOST_REMEMBERED: usize = 8192;

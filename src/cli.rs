@@ -23,8 +23,10 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Read the queue and drain nodes, until told to end
-    #[command(after_help = "Durations are written 30s, 5m, 1h30m. Lists in an environment variable are separated by commas.\n\
-                            Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off.")]
+    #[command(
+        after_help = "Durations are written 30s, 5m, 1h30m. Lists in an environment variable are separated by commas.\n\
+                            Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off."
+    )]
     Run(Run),
 }
 
@@ -71,7 +73,13 @@ pub struct Run {
     pub require_tag: bool,
 
     /// How long a terminating instance of ours may take to register as a Node before its hook is completed
-    #[arg(long, env = "EBBTIDE_REGISTRATION_GRACE", value_name = "DURATION", default_value = "30s", help_heading = "Notices")]
+    #[arg(
+        long,
+        env = "EBBTIDE_REGISTRATION_GRACE",
+        value_name = "DURATION",
+        default_value = "30s",
+        help_heading = "Notices"
+    )]
     pub registration_grace: String,
 
     /// How long a drain may take [default: what the notice allows; for a lifecycle hook its heartbeat timeout]
@@ -85,7 +93,13 @@ pub struct Run {
     pub pod_grace: Option<String>,
 
     /// When lifecycle hooks get heartbeats: auto (where the drain may outlast the hook), off, or always at an interval
-    #[arg(long, env = "EBBTIDE_HEARTBEAT", value_name = "auto|off|DURATION", default_value = "auto", help_heading = "Drain")]
+    #[arg(
+        long,
+        env = "EBBTIDE_HEARTBEAT",
+        value_name = "auto|off|DURATION",
+        default_value = "auto",
+        help_heading = "Drain"
+    )]
     pub heartbeat: String,
 
     /// Change nothing: the API server checks cordons and evictions, hooks are left alone; messages are deleted
@@ -93,11 +107,24 @@ pub struct Run {
     pub dry_run: bool,
 
     /// Where to serve /metrics, /readyz and /healthz
-    #[arg(long, env = "EBBTIDE_ADMIN_ADDRESS", value_name = "ADDRESS", default_value = "0.0.0.0:8080", help_heading = "Process")]
+    #[arg(
+        long,
+        env = "EBBTIDE_ADMIN_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "0.0.0.0:8080",
+        help_heading = "Process"
+    )]
     pub admin_address: SocketAddr,
 
     /// How log lines look
-    #[arg(long, env = "EBBTIDE_LOG_FORMAT", value_enum, value_name = "FORMAT", default_value = "text", help_heading = "Process")]
+    #[arg(
+        long,
+        env = "EBBTIDE_LOG_FORMAT",
+        value_enum,
+        value_name = "FORMAT",
+        default_value = "text",
+        help_heading = "Process"
+    )]
     pub log_format: LogFormat,
 
     /// What is logged: a level, or levels by module, such as info,ebbtide=debug

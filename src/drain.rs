@@ -123,7 +123,7 @@ impl Drainer {
                 Ok(pods) => {
                     watching.listed_at(pods.metadata.resource_version.as_deref());
                     let selection = select(pods.items, self.own_pod.as_ref());
-                    self.note(&selection, board);
+                    note(&selection, board);
                     return selection;
                 }
                 Err(error) => {
@@ -137,7 +137,12 @@ impl Drainer {
         }
     }
 
-    async fn try_list(&self, node: &Node, watching: &Watching, by: Instant) -> Result<ObjectList<TrimmedPod>, KubeError> {
+    async fn try_list(
+        &self,
+        node: &Node,
+        watching: &Watching,
+        by: Instant,
+    ) -> Result<ObjectList<TrimmedPod>, KubeError> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
         let params = match watching.version() {
             Some(version) => of_node.at(&version).matching(VersionMatch::NotOlderThan),
@@ -147,24 +152,24 @@ impl Drainer {
         self.gate.kube(call, Class::List, by, self.pods.list(&params)).await
     }
 
-    fn note(&self, selection: &Selection, board: &Board<'_>) {
-        board.failing(None);
-        board.left_alone(selection.stay.len());
-        for pod in selection.evict.iter().chain(&selection.finished) {
-            board.listed(pod, Standing::Waiting);
-        }
-        for pod in &selection.going {
-            board.listed(pod, Standing::Going);
-        }
-        let listed = |pod: &Pod| {
-            [&selection.evict, &selection.going, &selection.finished].iter().any(|pods| pods.contains(pod))
-        };
-        board.keep(listed);
-    }
-
     async fn node_is_gone(&self, node: &Node) {
         self.index.until(&node.instance, |known| known.is_none_or(|known| known.uid != node.uid).then_some(())).await;
     }
+}
+
+/// Notes what a list shows.
+fn note(selection: &Selection, board: &Board<'_>) {
+    board.failing(None);
+    board.left_alone(selection.stay.len());
+    for pod in selection.evict.iter().chain(&selection.finished) {
+        board.listed(pod, Standing::Waiting);
+    }
+    for pod in &selection.going {
+        board.listed(pod, Standing::Going);
+    }
+    let listed =
+        |pod: &Pod| [&selection.evict, &selection.going, &selection.finished].iter().any(|pods| pods.contains(pod));
+    board.keep(listed);
 }
 
 /// Returns when the deadline, wherever it has moved, has passed, and not before `least`.

@@ -26,6 +26,7 @@ pub struct About<'a> {
 
 /// Something that happened. Words (`&'static str`) come from closed sets and may label metrics; names may not.
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each variant's sentence says what its fields are")]
 pub enum Fact<'a> {
     /// The service begins its work.
     Started { queue: &'a str, dry_run: bool },

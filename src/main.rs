@@ -21,7 +21,12 @@ fn main() -> ExitCode {
     let Command::Run(flags) = Cli::parse().command;
     let filter = match flags.log.parse::<Targets>() {
         Ok(filter) => filter,
-        Err(error) => return refuse(2, &format!("--log: \"{}\" is no filter: {error}; write info, or info,ebbtide=debug", flags.log)),
+        Err(error) => {
+            return refuse(
+                2,
+                &format!("--log: \"{}\" is no filter: {error}; write info, or info,ebbtide=debug", flags.log),
+            );
+        }
     };
     let format = flags.log_format;
     let settings = match Settings::from_flags(flags) {

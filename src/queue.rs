@@ -249,8 +249,7 @@ impl Wire {
         });
         let request =
             self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect())).send();
-        let answer =
-            gate::aws(&self.facts, ("sqs", "DeleteMessageBatch"), &self.url, CALL_TIMEOUT, request).await;
+        let answer = gate::aws(&self.facts, ("sqs", "DeleteMessageBatch"), &self.url, CALL_TIMEOUT, request).await;
         self.each(count, "DeleteMessageBatch", answer.map(|answer| answer.failed))
     }
 

@@ -53,13 +53,13 @@ impl fmt::Display for Invalid {
 impl std::error::Error for Invalid {}
 
 /// A lifecycle hook lives 48 h at the longest.
-const LONGEST_DRAIN: Duration = Duration::from_secs(48 * 3600);
+const LONGEST_DRAIN: Duration = Duration::from_hours(48);
 
 /// AWS's shortest heartbeat timeout: an interval must be shorter.
 const SHORTEST_HOOK: Duration = Duration::from_secs(30);
 
 /// Kubernetes takes grace periods of any length; one of more than a day is a typing error.
-const LONGEST_GRACE: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
 impl Settings {
     /// Checks the flags, all of them.
@@ -134,7 +134,12 @@ impl Problems {
         }
         let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
         match parsed {
-            None => self.add(flag, format!("\"{url}\" is not a URL; the SQS console shows it, as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")),
+            None => self.add(
+                flag,
+                format!(
+                    "\"{url}\" is not a URL; the SQS console shows it, as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+                ),
+            ),
             Some(uri) if uri.path().trim_matches('/').is_empty() => {
                 self.add(flag, format!("\"{url}\" names no queue; its path is /ACCOUNT/NAME"));
             }
@@ -160,9 +165,8 @@ impl Problems {
                 self.add(flag, format!("\"{kind}\" is given twice; leave one"));
             }
             seen.push(kind);
-            match self.action(kind, action) {
-                Some(action) => actions.set(kind, action),
-                None => continue,
+            if let Some(action) = self.action(kind, action) {
+                actions.set(kind, action);
             }
         }
         actions
@@ -176,8 +180,12 @@ impl Problems {
         let found = allowed.iter().copied().find(|known| known.as_str() == action);
         if found.is_none() {
             let names: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
-            let later = if (kind, action) == (Kind::AsgLaunch, "ready") { " (ready comes with a later version)" } else { "" };
-            self.add("--on", format!("\"{kind}={action}\" can't be; for {kind} choose one of {}{later}", names.join(", ")));
+            let later =
+                if (kind, action) == (Kind::AsgLaunch, "ready") { " (ready comes with a later version)" } else { "" };
+            self.add(
+                "--on",
+                format!("\"{kind}={action}\" can't be; for {kind} choose one of {}{later}", names.join(", ")),
+            );
         }
         found
     }
@@ -192,8 +200,11 @@ impl Problems {
                     self.add(flag, "0 is not an interval; write \"off\" for no heartbeats");
                     Heartbeats::Off
                 }
-                Ok(interval) if interval >= Duration::from_secs(7200) => {
-                    self.add(flag, "no lifecycle hook lives for 2 h without a heartbeat; choose a shorter interval, or auto");
+                Ok(interval) if interval >= Duration::from_hours(2) => {
+                    self.add(
+                        flag,
+                        "no lifecycle hook lives for 2 h without a heartbeat; choose a shorter interval, or auto",
+                    );
                     Heartbeats::Off
                 }
                 Ok(interval) => {
@@ -294,14 +305,31 @@ mod tests {
     #[test]
     fn what_is_given_takes_effect() {
         let settings = settings(&[
-            "--on", "rebalance=drain", "--on", "asg-launch=report", "--drain-timeout", "10m", "--pod-grace", "45s",
-            "--heartbeat", "20s", "--managed-tag", "team=blue", "--require-tag", "--ignore-hook", "theirs", "--dry-run",
-            "--pod-namespace", "kube-system", "--pod-name", "ebbtide-1",
+            "--on",
+            "rebalance=drain",
+            "--on",
+            "asg-launch=report",
+            "--drain-timeout",
+            "10m",
+            "--pod-grace",
+            "45s",
+            "--heartbeat",
+            "20s",
+            "--managed-tag",
+            "team=blue",
+            "--require-tag",
+            "--ignore-hook",
+            "theirs",
+            "--dry-run",
+            "--pod-namespace",
+            "kube-system",
+            "--pod-name",
+            "ebbtide-1",
         ])
         .unwrap();
         assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
         assert_eq!(settings.policy.actions.of(Kind::AsgLaunch), Action::Report);
-        assert_eq!(settings.policy.drain_timeout, Some(Duration::from_secs(600)));
+        assert_eq!(settings.policy.drain_timeout, Some(Duration::from_mins(10)));
         assert_eq!(settings.policy.heartbeats, Heartbeats::Every(Duration::from_secs(20)));
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
@@ -313,12 +341,23 @@ mod tests {
     #[test]
     fn all_problems_are_told_at_once() {
         let flags = [
-            "--queue-url", "arn:aws:sqs:eu-west-1:123456789012:ebbtide", "--on", "spot=explode", "--on", "weather=drain",
-            "--drain-timeout", "soon", "--heartbeat", "0s", "--managed-tag", "=x", "--pod-name", "me",
+            "--queue-url",
+            "arn:aws:sqs:eu-west-1:123456789012:ebbtide",
+            "--on",
+            "spot=explode",
+            "--on",
+            "weather=drain",
+            "--drain-timeout",
+            "soon",
+            "--heartbeat",
+            "0s",
+            "--managed-tag",
+            "=x",
+            "--pod-name",
+            "me",
         ];
-        let told = [
-            "--queue-url", "--on", "--on", "--heartbeat", "--drain-timeout", "--managed-tag", "--pod-namespace",
-        ];
+        let told =
+            ["--queue-url", "--on", "--on", "--heartbeat", "--drain-timeout", "--managed-tag", "--pod-namespace"];
         assert_eq!(problems(&flags), told);
         let text = settings(&flags).unwrap_err().to_string();
         assert!(text.contains("https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"), "{text}");
@@ -328,9 +367,17 @@ mod tests {
     #[test]
     fn each_bound_is_held() {
         for (flag, bad) in [
-            ("--on", "spot"), ("--on", "asg-launch=ready"), ("--on", "asg-launch=drain"), ("--queue-url", "ebbtide"),
-            ("--queue-url", "https://sqs.eu-west-1.amazonaws.com/"), ("--drain-timeout", "49h"), ("--drain-timeout", "0s"),
-            ("--pod-grace", "500ms"), ("--heartbeat", "4s"), ("--heartbeat", "2h"), ("--registration-grace", "0s"),
+            ("--on", "spot"),
+            ("--on", "asg-launch=ready"),
+            ("--on", "asg-launch=drain"),
+            ("--queue-url", "ebbtide"),
+            ("--queue-url", "https://sqs.eu-west-1.amazonaws.com/"),
+            ("--drain-timeout", "49h"),
+            ("--drain-timeout", "0s"),
+            ("--pod-grace", "500ms"),
+            ("--heartbeat", "4s"),
+            ("--heartbeat", "2h"),
+            ("--registration-grace", "0s"),
         ] {
             assert_eq!(problems(&[flag, bad]), [flag], "{bad}");
         }

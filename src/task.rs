@@ -347,9 +347,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_handle_that_is_dropped_takes_its_task_along() {
         let tasks = Tasks::new(Facts::to(Vec::new()));
-        drop(tasks.spawn(Kind::Drain, sleep(Duration::from_secs(3600))));
+        drop(tasks.spawn(Kind::Drain, sleep(Duration::from_hours(1))));
         let mut group = tasks.group(Kind::Drain);
-        group.spawn(sleep(Duration::from_secs(3600)));
+        group.spawn(sleep(Duration::from_hours(1)));
         drop(group);
         tasks.gone(|_| true).await;
         assert_eq!(ended(&tasks), [0, 0, 2, 0]);

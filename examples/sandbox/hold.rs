@@ -39,7 +39,7 @@ pub fn what_to_try(
         paint.tone(Tone::Head, "Everything keeps running until Ctrl-C. To try, in another terminal:"),
     ];
     let mut part = |what: &str, command: String| {
-        parts.push(format!("\n  {}\n{command}", paint.tone(Tone::Faint, &format!("# {what}"))))
+        parts.push(format!("\n  {}\n{command}", paint.tone(Tone::Faint, &format!("# {what}"))));
     };
     part(
         "the service's metrics, and whether it is ready",

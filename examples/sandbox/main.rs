@@ -11,6 +11,14 @@
 //! plan ─▶ world ─▶ storm ─SQS─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
 //!                                                                          └─▶ summary · check
 //! ```
+#![allow(clippy::expect_used, reason = "a demonstration may panic")]
+#![allow(clippy::disallowed_methods, reason = "it tells what happens on a thread of its own, in real time")]
+#![allow(
+    clippy::format_collect,
+    clippy::format_push_string,
+    clippy::needless_pass_by_value,
+    reason = "what is told once need not be fast"
+)]
 
 mod check;
 mod clients;

@@ -19,7 +19,7 @@ const SPREAD: Duration = Duration::from_secs(2);
 pub const LIFTED: Duration = Duration::from_secs(6);
 
 /// Longer than anything planned here takes; what is still going on then is a deviation.
-const LONGEST: Duration = Duration::from_secs(60);
+const LONGEST: Duration = Duration::from_mins(1);
 
 /// How long a heartbeat that leaked would keep silent at most: the interval, and some.
 const LISTENED: Duration = Duration::from_secs(6);
@@ -92,7 +92,7 @@ impl Storm<'_> {
             Burst::Health(members) => {
                 let ids: Vec<&str> = members.iter().map(|member| member.instance.as_str()).collect();
                 let code = "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED";
-                let in_a_week = now + Duration::from_secs(7 * 24 * 3600);
+                let in_a_week = now + Duration::from_hours(7 * 24);
                 let id = format!("maintenance-{}", members[0].name);
                 return vec![messages::scheduled_change(&id, code, &ids, now, in_a_week)];
             }
@@ -117,7 +117,7 @@ impl Storm<'_> {
             Part::Rebalanced => vec![messages::rebalance(&id, instance, now)],
             Part::Stopping => vec![messages::state_change(&id, instance, "stopping", now)],
             Part::Reclaimed => {
-                vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_secs(120))]
+                vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_mins(2))]
             }
             Part::Maintained | Part::Spared => Vec::new(),
         }

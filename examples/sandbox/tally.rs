@@ -80,7 +80,7 @@ impl Subscriber for Tally {
                 counted.troubles.push(format!("message {message} could neither be deleted nor released: {error}"));
             }
             Fact::LeaseEnded { message, why } => {
-                counted.troubles.push(format!("the lease of message {message} ended: {why}"))
+                counted.troubles.push(format!("the lease of message {message} ended: {why}"));
             }
             _ => {}
         }

@@ -128,7 +128,7 @@ impl Subscriber for Teller {
             }
             Fact::Heartbeat { about, result: "sent", .. } => self.notice(about, '♥', Tone::Beat, "heartbeat"),
             Fact::Heartbeat { about, result, .. } => {
-                self.notice(about, '!', Tone::Warn, format!("heartbeat: {result}"))
+                self.notice(about, '!', Tone::Warn, format!("heartbeat: {result}"));
             }
             Fact::HookCompleted { about, result } => {
                 self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));

@@ -18,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
 /// Deletions are remembered at least so long and at most twice as long. Caches of API servers lag by seconds.
-const REMEMBERED: Duration = Duration::from_secs(60);
+const REMEMBERED: Duration = Duration::from_mins(1);
 
 /// A watch that died is begun again after so long.
 const REVIVED_AFTER: Duration = Duration::from_secs(1);

@@ -150,7 +150,9 @@ impl<'a> Board<'a> {
         let any = |wanted: fn(&Standing) -> bool| written.pods.values().any(wanted);
         if any(|standing| matches!(standing, Standing::Refused(_))) {
             Outcome::Blocked
-        } else if written.error.is_some() || any(|standing| matches!(standing, Standing::Failing(_) | Standing::Waiting)) {
+        } else if written.error.is_some()
+            || any(|standing| matches!(standing, Standing::Failing(_) | Standing::Waiting))
+        {
             Outcome::Failed
         } else {
             Outcome::TimedOut

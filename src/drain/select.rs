@@ -144,7 +144,8 @@ mod tests {
 
     fn object(name: &str, metadata: Value, phase: &str) -> TrimmedPod {
         let mut all = json!({ "namespace": "default", "name": name, "uid": format!("uid-{name}") });
-        all.as_object_mut().unwrap().extend(metadata.as_object().unwrap().clone());
+        let Value::Object(metadata) = metadata else { panic!("metadata is an object") };
+        all.as_object_mut().unwrap().extend(metadata);
         let spec = json!({ "terminationGracePeriodSeconds": 30, "containers": [] });
         serde_json::from_value(json!({ "metadata": all, "spec": spec, "status": { "phase": phase } })).unwrap()
     }

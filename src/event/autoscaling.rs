@@ -87,38 +87,18 @@ impl Action<'_> {
     ) -> Result<Parsed, Malformed> {
         let instance = self.instance.instance(At(within, "EC2InstanceId"))?;
         let hook = Hook {
-            group: self
-                .auto_scaling_group_name
-                .name(At(within, "AutoScalingGroupName"))?
-                .to_owned(),
-            name: self
-                .lifecycle_hook_name
-                .name(At(within, "LifecycleHookName"))?
-                .to_owned(),
-            token: self
-                .lifecycle_action_token
-                .name(At(within, "LifecycleActionToken"))?
-                .to_owned(),
+            group: self.auto_scaling_group_name.name(At(within, "AutoScalingGroupName"))?.to_owned(),
+            name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),
+            token: self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned(),
             // Only groups with a warm pool need say more than `EC2` and `AutoScalingGroup`; older messages say nothing.
-            warm_pool: [&self.origin, &self.destination]
-                .iter()
-                .any(|place| place.get() == Some("WarmPool")),
+            warm_pool: [&self.origin, &self.destination].iter().any(|place| place.get() == Some("WarmPool")),
             direct,
         };
-        let identity = Identity::Hook {
-            group: hook.group.clone(),
-            hook: hook.name.clone(),
-            token: hook.token.clone(),
-        };
+        let identity = Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone() };
         let detail = match transition {
             Transition::Terminating => Detail::AsgTerminate(hook),
             Transition::Launching => Detail::AsgLaunch(hook),
         };
-        Ok(Parsed::Notices(vec![Notice {
-            identity,
-            instance,
-            at,
-            detail,
-        }]))
+        Ok(Parsed::Notices(vec![Notice { identity, instance, at, detail }]))
     }
 }

@@ -56,21 +56,13 @@ pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed
     let fields: Fields<'_> = detail(body)?;
     // Best effort: without it the notice's time + 120 s holds. One page of AWS's documents the field as the end, another,
     // for capacity blocks, as the current time: a time that is not after the notice would be a deadline already missed.
-    let terminates_at = fields
-        .instance_termination_time
-        .time_if_any()
-        .filter(|end| *end > head.at);
+    let terminates_at = fields.instance_termination_time.time_if_any().filter(|end| *end > head.at);
     fields.notice(head, Detail::CapacityReservation { terminates_at })
 }
 
 impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
-        Ok(Parsed::Notices(vec![Notice {
-            identity: head.identity()?,
-            instance,
-            at: head.at,
-            detail,
-        }]))
+        Ok(Parsed::Notices(vec![Notice { identity: head.identity()?, instance, at: head.at, detail }]))
     }
 }

@@ -64,9 +64,7 @@ fn read(body: &str, wrapped: Wrapped) -> Result<Parsed, Malformed> {
     } else if envelope.event.is_present() {
         notification(envelope.event.text(At("", "Event"))?)
     } else {
-        Err(unknown(
-            "neither an event, nor a notification, nor a lifecycle message".to_owned(),
-        ))
+        Err(unknown("neither an event, nor a notification, nor a lifecycle message".to_owned()))
     }
 }
 
@@ -77,13 +75,7 @@ fn event(body: &str, envelope: &Envelope<'_>) -> Result<Parsed, Malformed> {
     let Some(reader) = reader(source, detail_type) else {
         return Ok(Parsed::Ignored(Ignored::UnknownType));
     };
-    reader(
-        body,
-        &Head {
-            id: &envelope.id,
-            at: envelope.time.time(At("", "time"))?,
-        },
-    )
+    reader(body, &Head { id: &envelope.id, at: envelope.time.time(At("", "time"))? })
 }
 
 /// The events that Ebbtide acts on.
@@ -132,10 +124,6 @@ fn unknown(what: String) -> Malformed {
 
 /// What was found inside an SNS notification was found in its `Message`.
 fn in_message(inner: Malformed) -> Malformed {
-    let at = if inner.at == "body" {
-        "Message".to_owned()
-    } else {
-        format!("Message.{}", inner.at)
-    };
+    let at = if inner.at == "body" { "Message".to_owned() } else { format!("Message.{}", inner.at) };
     Malformed { at, ..inner }
 }

@@ -55,10 +55,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         hard: takes_capacity(code),
     };
     let notice = |instance: InstanceId| Notice {
-        identity: Identity::Health {
-            arn: arn.to_owned(),
-            instance: instance.clone(),
-        },
+        identity: Identity::Health { arn: arn.to_owned(), instance: instance.clone() },
         instance,
         at: head.at,
         detail: Detail::ScheduledChange(change.clone()),
@@ -96,6 +93,5 @@ impl Fields<'_> {
 /// The others are reboots and maintenance of power, network or system. A code that is new to us counts as those do, since
 /// a hard deadline overrides disruption budgets.
 fn takes_capacity(code: &str) -> bool {
-    code.split('_')
-        .any(|word| matches!(word, "RETIREMENT" | "STOP" | "TERMINATION"))
+    code.split('_').any(|word| matches!(word, "RETIREMENT" | "STOP" | "TERMINATION"))
 }

@@ -62,11 +62,7 @@ impl At {
     }
 
     pub(super) fn malformed(self, reason: Reason, what: String) -> Malformed {
-        Malformed {
-            reason,
-            at: format!("{}{}", self.0, self.1),
-            what,
-        }
+        Malformed { reason, at: format!("{}{}", self.0, self.1), what }
     }
 }
 
@@ -111,8 +107,7 @@ impl Text<'_> {
     /// An RFC 3339 time, with or without a fraction, which must be there.
     pub(super) fn time(&self, at: At) -> Result<Timestamp, Malformed> {
         let text = self.text(at)?;
-        text.parse()
-            .map_err(|_| at.bad(format!("{} is not an RFC 3339 time", quote(text))))
+        text.parse().map_err(|_| at.bad(format!("{} is not an RFC 3339 time", quote(text))))
     }
 
     /// A time in RFC 3339 or RFC 2822, where there is a readable one.

@@ -21,10 +21,10 @@ macro_rules! about {
 impl Subscriber for Log {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
-            Fact::MessageReceived { message, receives, age } => match age {
-                Some(age) => debug!(message_id = message, receives, age = %Short(*age), "message received"),
-                None => debug!(message_id = message, receives, "message received"),
-            },
+            Fact::MessageReceived { message, receives, age } => {
+                let age = age.map(Short).map(tracing::field::display);
+                debug!(message_id = message, receives, age, "message received");
+            }
             Fact::MessageMalformed { message, reason, error, excerpt } => {
                 warn!(message_id = message, reason, error = %error, excerpt, "message can't be read; deleted");
             }

@@ -1,11 +1,15 @@
 //! Facts as Prometheus metrics. No label has unbounded values: no names of nodes, pods, groups or messages.
+#![allow(
+    clippy::expect_used,
+    reason = "names and descriptions are fixed: a wrong one is wrong at the first start, whatever the input"
+)]
 
 use super::{Fact, Subscriber};
 use crate::task::{self, Tasks};
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder,
+    CounterVec, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Opts, Registry, TextEncoder,
 };
 use std::sync::Mutex;
 
@@ -80,7 +84,12 @@ impl Metrics {
             message_age: histogram("message_age_seconds", "Age of messages at their receipt.", AGE_SECONDS),
             receive_failures: counters("receive_failures_total", "Receives that failed.", &["category"]),
             notices: counters("notices_total", "Notices by how they ended.", &["kind", "outcome"]),
-            notice_duration: histograms("notice_duration_seconds", "From a notice's begin to its end.", DRAIN_SECONDS, &["kind"]),
+            notice_duration: histograms(
+                "notice_duration_seconds",
+                "From a notice's begin to its end.",
+                DRAIN_SECONDS,
+                &["kind"],
+            ),
             drain_duration: histograms("drain_duration_seconds", "How long drains took.", DRAIN_SECONDS, &["outcome"]),
             evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
             pods_blocked: gauge("pods_blocked", "Pods whose eviction a disruption budget refuses now."),
@@ -88,21 +97,44 @@ impl Metrics {
             heartbeats: counters("heartbeats_total", "Lifecycle heartbeats by answer.", &["result"]),
             completions: counters("completions_total", "Lifecycle completions by answer.", &["result"]),
             aws_calls: counters("aws_calls_total", "Calls to AWS.", &["service", "operation", "outcome"]),
-            aws_call_duration: histograms("aws_call_duration_seconds", "How long calls to AWS took.", CALL_SECONDS, &["service", "operation"]),
+            aws_call_duration: histograms(
+                "aws_call_duration_seconds",
+                "How long calls to AWS took.",
+                CALL_SECONDS,
+                &["service", "operation"],
+            ),
             kube_calls: counters("kube_calls_total", "Calls to the API server.", &["verb", "resource", "outcome"]),
-            kube_call_duration: histograms("kube_call_duration_seconds", "How long calls to the API server took.", CALL_SECONDS, &["verb", "resource"]),
+            kube_call_duration: histograms(
+                "kube_call_duration_seconds",
+                "How long calls to the API server took.",
+                CALL_SECONDS,
+                &["verb", "resource"],
+            ),
             watch_failures: counters("watch_failures_total", "Watches that broke.", &["resource"]),
             panics: counter("panics_total", "Tasks that panicked: bugs."),
             nodes: gauge("nodes", "Nodes in the index."),
             ready: gauge("ready", "1 while the service does its work."),
-            tasks: gauges("tasks", "Tasks that live now. At rest all but poller, node-watch, admin and batcher are 0.", &["kind"]),
+            tasks: gauges(
+                "tasks",
+                "Tasks that live now. At rest all but poller, node-watch, admin and batcher are 0.",
+                &["kind"],
+            ),
             tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
             tasks_ended: counters("tasks_ended_total", "Tasks that ended.", &["kind", "outcome"]),
             runtime_workers: gauge("runtime_workers", "Threads of the tokio runtime."),
-            runtime_alive_tasks: gauge("runtime_alive_tasks", "Tasks that the tokio runtime holds, those of libraries too."),
-            runtime_queue_depth: gauge("runtime_queue_depth", "Tasks that wait for a thread in the runtime's global queue."),
-            runtime_busy: CounterVec::new(opts("runtime_busy_seconds_total", "Time the runtime's threads were busy."), &["worker"])
-                .expect("metric descriptions must be valid"),
+            runtime_alive_tasks: gauge(
+                "runtime_alive_tasks",
+                "Tasks that the tokio runtime holds, those of libraries too.",
+            ),
+            runtime_queue_depth: gauge(
+                "runtime_queue_depth",
+                "Tasks that wait for a thread in the runtime's global queue.",
+            ),
+            runtime_busy: CounterVec::new(
+                opts("runtime_busy_seconds_total", "Time the runtime's threads were busy."),
+                &["worker"],
+            )
+            .expect("metric descriptions must be valid"),
             build: gauges("build_info", "Always 1; the version is a label.", &["version"]),
         };
         all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -182,10 +214,35 @@ impl All {
             }};
         }
         all!(
-            messages, messages_malformed, messages_ignored, message_age, receive_failures, notices, notice_duration,
-            drain_duration, evictions, pods_blocked, retries, heartbeats, completions, aws_calls, aws_call_duration,
-            kube_calls, kube_call_duration, watch_failures, panics, nodes, ready, tasks, tasks_started, tasks_ended,
-            runtime_workers, runtime_alive_tasks, runtime_queue_depth, runtime_busy, build,
+            messages,
+            messages_malformed,
+            messages_ignored,
+            message_age,
+            receive_failures,
+            notices,
+            notice_duration,
+            drain_duration,
+            evictions,
+            pods_blocked,
+            retries,
+            heartbeats,
+            completions,
+            aws_calls,
+            aws_call_duration,
+            kube_calls,
+            kube_call_duration,
+            watch_failures,
+            panics,
+            nodes,
+            ready,
+            tasks,
+            tasks_started,
+            tasks_ended,
+            runtime_workers,
+            runtime_alive_tasks,
+            runtime_queue_depth,
+            runtime_busy,
+            build,
         )
     }
 

@@ -150,12 +150,24 @@ impl AwsError {
 fn category_of_code(code: &str, status: u16) -> Category {
     let code = code.rsplit(['#', '.']).next().unwrap_or(code);
     match code {
-        "Throttling" | "ThrottlingException" | "ThrottledException" | "RequestThrottled" | "RequestThrottledException"
-        | "RequestLimitExceeded" | "TooManyRequestsException" | "SlowDown" => Category::Throttled,
-        "AccessDenied" | "AccessDeniedException" | "UnauthorizedOperation" | "AuthFailure" | "InvalidClientTokenId"
-        | "UnrecognizedClientException" | "ExpiredToken" | "ExpiredTokenException" | "SignatureDoesNotMatch" | "OptInRequired" => {
-            Category::Denied
-        }
+        "Throttling"
+        | "ThrottlingException"
+        | "ThrottledException"
+        | "RequestThrottled"
+        | "RequestThrottledException"
+        | "RequestLimitExceeded"
+        | "TooManyRequestsException"
+        | "SlowDown" => Category::Throttled,
+        "AccessDenied"
+        | "AccessDeniedException"
+        | "UnauthorizedOperation"
+        | "AuthFailure"
+        | "InvalidClientTokenId"
+        | "UnrecognizedClientException"
+        | "ExpiredToken"
+        | "ExpiredTokenException"
+        | "SignatureDoesNotMatch"
+        | "OptInRequired" => Category::Denied,
         "NonExistentQueue" | "QueueDoesNotExist" => Category::NotFound,
         "InternalFailure" | "InternalError" | "ServiceUnavailable" | "Unavailable" => Category::Unavailable,
         _ => Category::of_status(status),
@@ -299,7 +311,8 @@ mod tests {
     #[test]
     fn an_overloaded_server_is_something_else() {
         // What kube makes of the overload filter's plain text.
-        let overloaded = api(json!({ "code": 429, "message": "Too many requests", "reason": "Failed to parse error data" }));
+        let overloaded =
+            api(json!({ "code": 429, "message": "Too many requests", "reason": "Failed to parse error data" }));
         assert_eq!(overloaded.category, Category::Throttled);
         let told = api(json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } }));
         assert_eq!((told.category, told.retry_after), (Category::Throttled, Some(Duration::from_secs(7))));
@@ -307,11 +320,16 @@ mod tests {
 
     #[test]
     fn a_denial_says_which_permission_is_missing() {
-        let denied = KubeError::new("list", "nodes", "", &kube::Error::Api(Box::new(kube::core::Status {
-            code: 403,
-            message: "nodes is forbidden".to_owned(),
-            ..kube::core::Status::default()
-        })));
+        let denied = KubeError::new(
+            "list",
+            "nodes",
+            "",
+            &kube::Error::Api(Box::new(kube::core::Status {
+                code: 403,
+                message: "nodes is forbidden".to_owned(),
+                ..kube::core::Status::default()
+            })),
+        );
         let text = denied.to_string();
         assert!(text.starts_with("list nodes: nodes is forbidden (check that"), "{text}");
         assert!(text.contains("\"list\" on \"nodes\""), "{text}");

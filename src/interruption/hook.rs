@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 /// A hook's settings are asked for again after so long: users change them rarely, and a storm must not ask twice.
-const KEPT: Duration = Duration::from_secs(600);
+const KEPT: Duration = Duration::from_mins(10);
 
 /// After a failure the next notice asks again, but not each of a storm.
 const FAILURE_KEPT: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ const FAILURE_KEPT: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lifecycle hooks wait for a heartbeat no longer than this: an older beat means nothing.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(7200);
+const LONGEST_TIMEOUT: Duration = Duration::from_hours(2);
 
 /// Old beats are swept out when so many, or a doubling of it, have gathered: some hundred bytes each.
 const SWEPT_AT: usize = 1024;
@@ -87,7 +87,9 @@ impl Hooks {
                 match self.describe(hook).await {
                     Ok(times) => return Ok(times),
                     // Waiting does not grant a permission, nor make a hook appear.
-                    Err(error) if matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound) => {
+                    Err(error)
+                        if matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound) =>
+                    {
                         return Err(error);
                     }
                     Err(error) => last = Some(error),

@@ -99,7 +99,7 @@ pub struct HookTimes {
 impl HookTimes {
     /// What is assumed where the hook can't be looked up: AWS's shortest timeout for heartbeats, and all that this timeout's global
     /// limit allows for the drain.
-    pub const UNKNOWN: Self = Self { heartbeat: Duration::from_secs(30), window: Duration::from_secs(30 * 100) };
+    pub const UNKNOWN: Self = Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50) };
 
     /// The times of a hook with this heartbeat timeout.
     #[must_use]
@@ -110,7 +110,7 @@ impl HookTimes {
     /// How long the action can be kept alive at all: 48 h, or 100 timeouts if that is less.
     #[must_use]
     pub fn life(self) -> Duration {
-        Duration::from_secs(48 * 3600).min(self.heartbeat * 100)
+        Duration::from_hours(48).min(self.heartbeat * 100)
     }
 
     /// What is kept free before an expiry: a tenth of the timeout, within 3 and 30 s.
@@ -128,13 +128,13 @@ impl HookTimes {
 }
 
 /// A spot instance has 120 s from the notice; a capacity reservation's too, where its notice names no time.
-const TWO_MINUTES: Duration = Duration::from_secs(120);
+const TWO_MINUTES: Duration = Duration::from_mins(2);
 
 /// How long a drain may take that nothing else bounds: as long as a lifecycle hook's default.
-const PATIENCE: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_hours(1);
 
 /// How long an instance that is going down by itself is drained. EC2 tells no time.
-const GOING_DOWN: Duration = Duration::from_secs(120);
+const GOING_DOWN: Duration = Duration::from_mins(2);
 
 /// When the drain for a notice must be over.
 ///
@@ -233,7 +233,11 @@ mod tests {
         assert_eq!(auto(Some(100_000), 60), (5994, true), "at most 100 timeouts");
         assert_eq!(auto(Some(1_000_000), 7200), (172_770, true), "at most 48 h");
         assert_eq!(auto(Some(40), 60), (34, false), "shortened: our patience");
-        assert_eq!(table(&hook(), Some(600), 60, Heartbeats::Off), (54, true), "nothing lengthens it without heartbeats");
+        assert_eq!(
+            table(&hook(), Some(600), 60, Heartbeats::Off),
+            (54, true),
+            "nothing lengthens it without heartbeats"
+        );
     }
 
     #[test]

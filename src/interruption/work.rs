@@ -233,10 +233,7 @@ const OWNER_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Whether the instance runs no more, so that there is nothing to evict.
 fn nothing_left(case: &Case) -> bool {
-    matches!(
-        case.notice.detail,
-        Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated }
-    )
+    matches!(case.notice.detail, Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated })
 }
 
 impl Draining {
@@ -268,7 +265,7 @@ impl Draining {
         };
         let at_most = give_up.saturating_duration_since(now);
         self.case.tell(&Fact::NodeAwaited { about: self.case.about(), at_most });
-        timeout_at(give_up, interrupter.index.until(&notice.instance, |node| node.cloned())).await.ok()
+        timeout_at(give_up, interrupter.index.until(&notice.instance, |node| node.map(Arc::clone))).await.ok()
     }
 
     /// Cordons, again and again until the deadline. `None` when that failed.

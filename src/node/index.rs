@@ -5,8 +5,8 @@ use crate::event::InstanceId;
 use crate::fact::{Fact, Facts};
 use crate::gate::KubeError;
 use futures_util::StreamExt;
-use kube::runtime::watcher::{self, Event};
 use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{oneshot, watch};
@@ -206,4 +206,3 @@ impl Drop for Watched<'_> {
         }
     }
 }
-

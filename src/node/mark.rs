@@ -64,8 +64,11 @@ pub struct Marker {
     index: Index,
     gate: Gate,
     dry_run: bool,
-    turns: Arc<Mutex<HashMap<Arc<str>, Weak<tokio::sync::Mutex<()>>>>>,
+    turns: Turns,
 }
+
+/// By a Node's name, the lock that a writer of it takes.
+type Turns = Arc<Mutex<HashMap<Arc<str>, Weak<tokio::sync::Mutex<()>>>>>;
 
 impl Marker {
     /// Patches by way of `api`; with `dry_run` the API server checks the patch and stores nothing.

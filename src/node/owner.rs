@@ -19,7 +19,7 @@ const BATCH: usize = 200;
 const LINGER: Duration = Duration::from_millis(50);
 
 /// An instance's tags hardly change, but an instance that was just launched may get its tag a moment later.
-const KEPT: Duration = Duration::from_secs(300);
+const KEPT: Duration = Duration::from_mins(5);
 
 /// EC2 is eventually consistent: an instance it does not know may be a second old.
 const UNKNOWN_KEPT: Duration = Duration::from_secs(30);
@@ -138,10 +138,8 @@ impl Asker {
         let mut found = HashMap::new();
         let mut page = None;
         loop {
-            let request =
-                self.client.describe_instances().filters(filter.clone()).set_next_token(page.take()).send();
-            let answer =
-                gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, request).await?;
+            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take()).send();
+            let answer = gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, request).await?;
             let answered = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
             for instance in answered {
                 let fate = self.fate(&instance);

@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn keeps_what_is_used() {
-        let node = node(&json!({ "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "unschedulable": true })).unwrap();
+        let node =
+            node(&json!({ "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "unschedulable": true })).unwrap();
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
         assert!(node.cordoned && node.ready);

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 pub const VISIBILITY: Duration = Duration::from_secs(30);
 
 /// SQS keeps a message invisible for at most 12 h from its receive; we hand it over ten minutes before.
-const LONGEST: Duration = Duration::from_secs(11 * 3600 + 50 * 60);
+const LONGEST: Duration = Duration::from_mins(11 * 60 + 50);
 
 /// Since when a message is ours, and until when.
 #[derive(Debug)]

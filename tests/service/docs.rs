@@ -17,9 +17,13 @@ fn first_column(document: &str) -> BTreeSet<String> {
 fn every_flag_is_described() {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("there must be a run");
-    let flags: BTreeSet<String> =
-        run.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).filter(|f| f != "--help").collect();
-    let described = first_column(include_str!("../../docs/settings.md")).into_iter().filter(|name| name.starts_with("--"));
+    let flags: BTreeSet<String> = run
+        .get_arguments()
+        .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+        .filter(|f| f != "--help")
+        .collect();
+    let described =
+        first_column(include_str!("../../docs/settings.md")).into_iter().filter(|name| name.starts_with("--"));
     assert_eq!(described.collect::<BTreeSet<_>>(), flags);
     for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
         let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -49,7 +53,8 @@ async fn metrics_are_what_prometheus_reads() {
         let (_, value) = line.rsplit_once(' ').expect("a sample must have a value");
         assert!(value.parse::<f64>().is_ok(), "{line}");
     }
-    for wanted in ["ebbtide_tasks{kind=\"heartbeat\"} 0", "ebbtide_runtime_workers ", "process_resident_memory_bytes "] {
+    for wanted in ["ebbtide_tasks{kind=\"heartbeat\"} 0", "ebbtide_runtime_workers ", "process_resident_memory_bytes "]
+    {
         assert!(text.contains(wanted), "{wanted} is missing");
     }
 }

@@ -74,7 +74,13 @@ async fn every_kind_leads_to_its_action() {
     sqs.send(messages::state_change("s", &instance(1), "stopping", now));
     sqs.send(messages::state_change("t", &instance(2), "terminated", now));
     sqs.send(messages::capacity_reservation("c", &instance(3), now, now + s(180)));
-    sqs.send(messages::scheduled_change("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", &[&instance(4)], now, now + s(86400)));
+    sqs.send(messages::scheduled_change(
+        "h",
+        "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED",
+        &[&instance(4)],
+        now,
+        now + s(86400),
+    ));
     stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
     let token = stage.world.aws.autoscaling.begin("group", "launch", &instance(5));
     sqs.send(messages::lifecycle(Wrapping::Event, false, ("group", "launch", &token), &instance(5), now));
@@ -89,7 +95,16 @@ async fn every_kind_leads_to_its_action() {
 #[tokio::test(start_paused = true)]
 async fn the_user_decides_what_a_kind_leads_to() {
     let stage = Stage::new(4, 1);
-    let on = ["--on", "spot=cordon", "--on", "rebalance=drain", "--on", "state-change=ignore", "--on", "asg-terminate=report"];
+    let on = [
+        "--on",
+        "spot=cordon",
+        "--on",
+        "rebalance=drain",
+        "--on",
+        "state-change=ignore",
+        "--on",
+        "asg-terminate=report",
+    ];
     let replica = stage.start(&on).await;
     stage.spot(0);
     let (sqs, now) = (&stage.world.aws.sqs, stage.world.clock.now());

@@ -207,7 +207,9 @@ impl Stage {
         let shown = calls.len().saturating_sub(80);
         calls[shown..]
             .iter()
-            .map(|call| format!("{:>9.3}s {} {} → {}\n", call.at.as_secs_f64(), call.operation, call.subject, call.status))
+            .map(|call| {
+                format!("{:>9.3}s {} {} → {}\n", call.at.as_secs_f64(), call.operation, call.subject, call.status)
+            })
             .collect()
     }
 }

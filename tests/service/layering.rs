@@ -24,9 +24,7 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("connect", &["clock", "service"]),
     (
         "service",
-        &[
-            "ack", "admin", "clock", "drain", "fact", "gate", "interruption", "node", "queue", "settings", "task",
-        ],
+        &["ack", "admin", "clock", "drain", "fact", "gate", "interruption", "node", "queue", "settings", "task"],
     ),
 ];
 
@@ -36,7 +34,24 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("aws_sdk_autoscaling", &["interruption", "service", "connect"]),
     ("aws_sdk_ec2", &["node", "service", "connect"]),
     ("kube", &["node", "drain", "gate", "service", "connect"]),
-    ("tokio", &["clock", "fact", "task", "gate", "batch", "queue", "node", "drain", "interruption", "ack", "admin", "signals", "service"]),
+    (
+        "tokio",
+        &[
+            "clock",
+            "fact",
+            "task",
+            "gate",
+            "batch",
+            "queue",
+            "node",
+            "drain",
+            "interruption",
+            "ack",
+            "admin",
+            "signals",
+            "service",
+        ],
+    ),
     ("tracing", &["fact"]),
 ];
 
@@ -52,7 +67,13 @@ fn imports_never_go_back() {
             }
         }
         for (name, places) in CRATES {
-            let named = text.lines().any(|line| code(line).split(|c: char| !(c.is_alphanumeric() || c == '_')).collect::<Vec<_>>().windows(2).any(|pair| pair[0] == name && line.contains(&format!("{name}::"))));
+            let named = text.lines().any(|line| {
+                code(line)
+                    .split(|c: char| !(c.is_alphanumeric() || c == '_'))
+                    .collect::<Vec<_>>()
+                    .windows(2)
+                    .any(|pair| pair[0] == name && line.contains(&format!("{name}::")))
+            });
             if named && !places.contains(&module.as_str()) {
                 wrong.push(format!("{path} names the crate {name}"));
             }

@@ -41,7 +41,11 @@ async fn an_error_in_any_place_over_ten_redeliveries() {
         redeliver(&stage, &token).await;
         if place == "DeleteMessageBatch" {
             tokio::time::sleep(s(600)).await;
-            assert_eq!(replica.tasks.alive(Kind::Heartbeat), 0, "{place}: the hook is completed, only the message is left");
+            assert_eq!(
+                replica.tasks.alive(Kind::Heartbeat),
+                0,
+                "{place}: the hook is completed, only the message is left"
+            );
             stage.world.faults.clear();
         }
         stage.until_handled(LONG).await;

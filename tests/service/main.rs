@@ -2,13 +2,20 @@
 //!
 //! Every test ends with [`harness::Stage::rest`]: the queue is as it should be, no heartbeat goes on, and all transient task gauges
 //! are 0.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::disallowed_methods, reason = "tasks of a test end with it, and it measures real time")]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::format_collect,
+    reason = "numbers are small, and what a failed test prints need not be fast"
+)]
 
 mod docs;
 mod flows;
 mod harness;
 mod hooks;
 mod layering;
-mod leases;
 mod leaks;
+mod leases;
 mod ownership;
 mod trouble;

@@ -167,7 +167,14 @@ async fn a_storm_in_bad_weather() {
                 stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-{pod}")).stops_in(s(5)));
             }
         }
-        let faults = [Fault::Throttle, Fault::Status(500), Fault::Disconnect, Fault::LostResponse, Fault::Slow(s(3)), Fault::Hang];
+        let faults = [
+            Fault::Throttle,
+            Fault::Status(500),
+            Fault::Disconnect,
+            Fault::LostResponse,
+            Fault::Slow(s(3)),
+            Fault::Hang,
+        ];
         for fault in faults {
             stage.world.faults.add(Rule::on("*", fault).chance(0.04).times(60));
         }

@@ -10,9 +10,7 @@ fn a_spot_interruption_plain_and_through_sns() {
         identity: event_id("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
         instance: instance("i-0f60718293a4b5c6d"),
         at: time("2026-11-21T12:00:00Z"),
-        detail: Detail::Spot {
-            action: InstanceAction::Terminate,
-        },
+        detail: Detail::Spot { action: InstanceAction::Terminate },
     };
     assert_eq!(one(SPOT), expected);
     assert_eq!(one(SPOT_SNS), expected);
@@ -27,36 +25,19 @@ fn a_spot_instance_may_be_stopped_or_hibernated() {
             identity: event_id("91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
             instance: instance("i-0718293a4b5c6d7e8"),
             at: time("2026-11-21T12:00:00Z"),
-            detail: Detail::Spot {
-                action: InstanceAction::Hibernate
-            },
+            detail: Detail::Spot { action: InstanceAction::Hibernate },
         }
     );
     let stop = with(SPOT, "\"terminate\"", "\"stop\"");
-    assert_eq!(
-        one(&stop).detail,
-        Detail::Spot {
-            action: InstanceAction::Stop
-        }
-    );
+    assert_eq!(one(&stop).detail, Detail::Spot { action: InstanceAction::Stop });
 }
 
 #[test]
 fn a_spot_interruption_is_never_lost_over_its_action() {
-    for action in [
-        "\"relocate\"",
-        "\"\"",
-        "null",
-        "7",
-        "[\"stop\"]",
-        "{\"action\": \"stop\"}",
-    ] {
+    for action in ["\"relocate\"", "\"\"", "null", "7", "[\"stop\"]", "{\"action\": \"stop\"}"] {
         assert_eq!(one(&with(SPOT, "\"terminate\"", action)), one(SPOT), "{action}");
     }
-    assert_eq!(
-        one(&with(SPOT, ",\n    \"instance-action\": \"terminate\"", "")),
-        one(SPOT)
-    );
+    assert_eq!(one(&with(SPOT, ",\n    \"instance-action\": \"terminate\"", "")), one(SPOT));
 }
 
 #[test]
@@ -81,9 +62,7 @@ fn a_state_change_in_every_state() {
             identity: event_id("2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
             instance: instance("i-018293a4b5c6d7e8f"),
             at: time("2026-11-21T12:30:45Z"),
-            detail: Detail::StateChange {
-                state: InstanceState::Stopping
-            },
+            detail: Detail::StateChange { state: InstanceState::Stopping },
         }
     );
     assert_eq!(one(STATE_STOPPING).kind(), Kind::StateChange);
@@ -108,9 +87,7 @@ fn a_capacity_reservation_says_when_it_ends() {
             identity: event_id("8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
             instance: instance("i-03a4b5c6d7e8f9012"),
             at: time("2026-11-21T13:00:00Z"),
-            detail: Detail::CapacityReservation {
-                terminates_at: Some(time("2026-11-21T13:02:00Z"))
-            },
+            detail: Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) },
         }
     );
     assert_eq!(one(CAPACITY_RESERVATION).kind(), Kind::CapacityReservation);
@@ -121,21 +98,12 @@ fn a_capacity_reservation_says_when_it_ends() {
 #[test]
 fn a_capacity_reservations_end_is_best_effort() {
     let ends = |end: &str| one(&with(CAPACITY_RESERVATION, "\"2026-11-21T13:02:00Z\"", end)).detail;
-    let at = |end| Detail::CapacityReservation {
-        terminates_at: Some(time(end)),
-    };
+    let at = |end| Detail::CapacityReservation { terminates_at: Some(time(end)) };
     let unknown = Detail::CapacityReservation { terminates_at: None };
     assert_eq!(ends("\"2026-11-21T13:02:00.5Z\""), at("2026-11-21T13:02:00.5Z"));
     assert_eq!(ends("\"2026-11-21T14:02:00+01:00\""), at("2026-11-21T13:02:00Z"));
     assert_eq!(ends("\"Sat, 21 Nov 2026 13:02:00 GMT\""), at("2026-11-21T13:02:00Z"));
-    for end in [
-        "\"soon\"",
-        "\"2026-11-21T13:02:00\"",
-        "\"\"",
-        "null",
-        "1795266120",
-        "{}",
-    ] {
+    for end in ["\"soon\"", "\"2026-11-21T13:02:00\"", "\"\"", "null", "1795266120", "{}"] {
         assert_eq!(ends(end), unknown, "{end}");
     }
     // The boundary: an end that is not after the notice says nothing.
@@ -151,10 +119,7 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
     let arn = "arn:aws:health:eu-central-1::event/EC2/AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED/\
                AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED_EXAMPLE-0001";
     let notice = |id| Notice {
-        identity: Identity::Health {
-            arn: arn.to_owned(),
-            instance: instance(id),
-        },
+        identity: Identity::Health { arn: arn.to_owned(), instance: instance(id) },
         instance: instance(id),
         at: time("2026-11-21T07:00:05Z"),
         detail: Detail::ScheduledChange(ScheduledChange {
@@ -165,75 +130,29 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
     };
     assert_eq!(
         all(HEALTH_MAINTENANCE_THREE),
-        [
-            notice("i-05c6d7e8f90123456"),
-            notice("i-06d7e8f9012345678"),
-            notice("i-07e8f901234567890")
-        ]
+        [notice("i-05c6d7e8f90123456"), notice("i-06d7e8f9012345678"), notice("i-07e8f901234567890")]
     );
     assert_eq!(notice("i-05c6d7e8f90123456").kind(), Kind::ScheduledChange);
-    assert_eq!(
-        notice("i-05c6d7e8f90123456").identity.to_string(),
-        format!("{arn}/i-05c6d7e8f90123456")
-    );
+    assert_eq!(notice("i-05c6d7e8f90123456").identity.to_string(), format!("{arn}/i-05c6d7e8f90123456"));
 }
 
 #[test]
 fn the_code_decides_whether_the_capacity_goes() {
     for (body, id, code, hard) in [
-        (
-            HEALTH_RETIREMENT,
-            "i-08f90123456789abc",
-            "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED",
-            true,
-        ),
-        (
-            HEALTH_RETIREMENT_PERSISTENT,
-            "i-0901234567890abcd",
-            "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED",
-            true,
-        ),
-        (
-            HEALTH_STOP,
-            "i-0a12345678901bcde",
-            "AWS_EC2_INSTANCE_STOP_SCHEDULED",
-            true,
-        ),
-        (
-            HEALTH_TERMINATION,
-            "i-0b2345678901cdef0",
-            "AWS_EC2_INSTANCE_TERMINATION_SCHEDULED",
-            true,
-        ),
-        (
-            HEALTH_REBOOT,
-            "i-0c345678901def012",
-            "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED",
-            false,
-        ),
+        (HEALTH_RETIREMENT, "i-08f90123456789abc", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", true),
+        (HEALTH_RETIREMENT_PERSISTENT, "i-0901234567890abcd", "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED", true),
+        (HEALTH_STOP, "i-0a12345678901bcde", "AWS_EC2_INSTANCE_STOP_SCHEDULED", true),
+        (HEALTH_TERMINATION, "i-0b2345678901cdef0", "AWS_EC2_INSTANCE_TERMINATION_SCHEDULED", true),
+        (HEALTH_REBOOT, "i-0c345678901def012", "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED", false),
     ] {
         let notice = one(body);
         assert_eq!(notice.instance, instance(id));
         let start = Some(time("2026-12-09T18:30:00Z"));
-        assert_eq!(
-            notice.detail,
-            Detail::ScheduledChange(ScheduledChange {
-                code: code.to_owned(),
-                start,
-                hard
-            })
-        );
+        assert_eq!(notice.detail, Detail::ScheduledChange(ScheduledChange { code: code.to_owned(), start, hard }));
     }
     let hard = |code| {
-        let body = with(
-            HEALTH_STOP,
-            "\"AWS_EC2_INSTANCE_STOP_SCHEDULED\"",
-            &format!("\"{code}\""),
-        );
-        matches!(
-            one(&body).detail,
-            Detail::ScheduledChange(ScheduledChange { hard: true, .. })
-        )
+        let body = with(HEALTH_STOP, "\"AWS_EC2_INSTANCE_STOP_SCHEDULED\"", &format!("\"{code}\""));
+        matches!(one(&body).detail, Detail::ScheduledChange(ScheduledChange { hard: true, .. }))
     };
     assert!(hard("AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED"));
     assert!(hard("AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_EXPEDITED"));
@@ -251,14 +170,8 @@ fn a_scheduled_changes_start_is_read_or_left_out() {
         other => panic!("{other:?}"),
     };
     // As in AWS's own example, the weekday may be wrong.
-    assert_eq!(
-        start("\"Sat, 05 Jun 2016 15:10:09 GMT\""),
-        Some(time("2016-06-05T15:10:09Z"))
-    );
-    assert_eq!(
-        start("\"Wed, 9 Dec 2026 18:30:00 +0000\""),
-        Some(time("2026-12-09T18:30:00Z"))
-    );
+    assert_eq!(start("\"Sat, 05 Jun 2016 15:10:09 GMT\""), Some(time("2016-06-05T15:10:09Z")));
+    assert_eq!(start("\"Wed, 9 Dec 2026 18:30:00 +0000\""), Some(time("2026-12-09T18:30:00Z")));
     assert_eq!(start("\"2026-12-09T18:30:00Z\""), Some(time("2026-12-09T18:30:00Z")));
     for value in ["\"tomorrow\"", "\"Wed, 31 Nov 2026 18:30:00 GMT\"", "null", "0"] {
         assert_eq!(start(value), None, "{value}");
@@ -267,16 +180,9 @@ fn a_scheduled_changes_start_is_read_or_left_out() {
 
 #[test]
 fn a_health_event_is_closed_or_not() {
-    assert_eq!(
-        ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")),
-        Ignored::Closed
-    );
+    assert_eq!(ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")), Ignored::Closed);
     for status in ["\"open\"", "\"upcoming\"", "\"new-word\"", "null"] {
-        assert_eq!(
-            one(&with(HEALTH_STOP, "\"upcoming\"", status)),
-            one(HEALTH_STOP),
-            "{status}"
-        );
+        assert_eq!(one(&with(HEALTH_STOP, "\"upcoming\"", status)), one(HEALTH_STOP), "{status}");
     }
 }
 
@@ -284,18 +190,9 @@ fn a_health_event_is_closed_or_not() {
 fn entities_that_are_no_instances_are_passed_over() {
     let list = HEALTH_STOP.find("\"affectedEntities\"").unwrap();
     let end = list + HEALTH_STOP[list..].find("\n    ]").unwrap() + "\n    ]".len();
-    let with_entities = |value: &str| {
-        format!(
-            "{}\"affectedEntities\": {value}{}",
-            &HEALTH_STOP[..list],
-            &HEALTH_STOP[end..]
-        )
-    };
-    for value in [
-        "null",
-        "[]",
-        "[null, 5, [\"i-0a12345678901bcde\"], {}, {\"entityValue\": null}]",
-    ] {
+    let with_entities =
+        |value: &str| format!("{}\"affectedEntities\": {value}{}", &HEALTH_STOP[..list], &HEALTH_STOP[end..]);
+    for value in ["null", "[]", "[null, 5, [\"i-0a12345678901bcde\"], {}, {\"entityValue\": null}]"] {
         assert_eq!(ignored(&with_entities(value)), Ignored::NotScheduledChange, "{value}");
     }
     let mixed = r#"["x", {"entityValue": "i-0a12345678901bcdX"}, {"entityValue": "i-1a2b3c4d", "entityValue2": 1}]"#;

@@ -21,24 +21,15 @@ fn sound(body: &str) -> Parsed {
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {
                     said.push(change.code.clone());
-                    said.extend(
-                        change
-                            .start
-                            .map(|start| start.strftime("%a, %d %b %Y %T GMT").to_string()),
-                    );
+                    said.extend(change.start.map(|start| start.strftime("%a, %d %b %Y %T GMT").to_string()));
                 }
-                if let Detail::CapacityReservation {
-                    terminates_at: Some(end),
-                } = &notice.detail
-                {
+                if let Detail::CapacityReservation { terminates_at: Some(end) } = &notice.detail {
                     said.push(end.to_string());
                 }
                 for said in said {
                     assert!(!said.is_empty(), "{notice:?}");
                     let in_json = escaped(&said);
-                    let found = [escaped(&in_json), in_json, said]
-                        .iter()
-                        .any(|form| body.contains(form));
+                    let found = [escaped(&in_json), in_json, said].iter().any(|form| body.contains(form));
                     assert!(found, "{notice:?} is not in {body}");
                 }
             }
@@ -83,10 +74,7 @@ fn paths(value: &Value) -> Vec<String> {
     };
     let mut found = Vec::new();
     // A made-up name may hold the dot that paths are joined with.
-    for (name, inner) in fields
-        .iter()
-        .filter(|(name, _)| !name.is_empty() && !name.contains('.'))
-    {
+    for (name, inner) in fields.iter().filter(|(name, _)| !name.is_empty() && !name.contains('.')) {
         found.push(name.clone());
         found.extend(paths(inner).into_iter().map(|path| format!("{name}.{path}")));
     }
@@ -96,10 +84,7 @@ fn paths(value: &Value) -> Vec<String> {
 /// The object that a path's last name is in, and that name.
 fn place<'v, 'p>(value: &'v mut Value, path: &'p str) -> (&'v mut Map<String, Value>, &'p str) {
     let (parents, name) = path.rsplit_once('.').unwrap_or(("", path));
-    let parent = parents
-        .split('.')
-        .filter(|step| !step.is_empty())
-        .fold(value, |value, step| &mut value[step]);
+    let parent = parents.split('.').filter(|step| !step.is_empty()).fold(value, |value, step| &mut value[step]);
     (parent.as_object_mut().unwrap(), name)
 }
 
@@ -159,15 +144,7 @@ fn required(name: &str) -> &'static [&'static str] {
             "Message.time",
             "Type",
         ],
-        "state-stopping" => &[
-            "detail",
-            "detail-type",
-            "detail.instance-id",
-            "detail.state",
-            "id",
-            "source",
-            "time",
-        ],
+        "state-stopping" => &["detail", "detail-type", "detail.instance-id", "detail.state", "id", "source", "time"],
         "spot" | "spot-hibernate" | "rebalance" | "capacity-reservation" | "capacity-block" => EVENT,
         _ if name.starts_with("asg-") => LIFECYCLE,
         _ => &[
@@ -221,17 +198,8 @@ fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
 
 #[test]
 fn any_field_of_another_type_or_empty_never_makes_a_notice_of_nothing() {
-    let others = [
-        json!(null),
-        json!(true),
-        json!(7),
-        json!(-1.5),
-        json!(""),
-        json!("x"),
-        json!([]),
-        json!([[{}]]),
-        json!({}),
-    ];
+    let others =
+        [json!(null), json!(true), json!(7), json!(-1.5), json!(""), json!("x"), json!([]), json!([[{}]]), json!({})];
     for (name, body) in GOOD {
         let opened = open(body);
         for path in paths(&opened) {
@@ -241,14 +209,9 @@ fn any_field_of_another_type_or_empty_never_makes_a_notice_of_nothing() {
                 fields.insert(field.to_owned(), other.clone());
                 let parsed = sound(&close(&damaged));
                 // A name may be any text; no other required field may.
-                let a_name = ["Name", "Token", "id", "eventArn", "eventTypeCode"]
-                    .iter()
-                    .any(|end| path.ends_with(end));
+                let a_name = ["Name", "Token", "id", "eventArn", "eventTypeCode"].iter().any(|end| path.ends_with(end));
                 if required(name).contains(&path.as_str()) && !(a_name && *other == json!("x")) {
-                    assert!(
-                        !matches!(parsed, Parsed::Notices(_)),
-                        "{name} with {path} {other}: {parsed:?}"
-                    );
+                    assert!(!matches!(parsed, Parsed::Notices(_)), "{name} with {path} {other}: {parsed:?}");
                 }
             }
         }
@@ -266,13 +229,7 @@ fn a_message_cut_short_anywhere_is_malformed() {
 }
 
 fn any_fixture() -> impl Strategy<Value = String> {
-    select(
-        GOOD.iter()
-            .map(|(_, body)| *body)
-            .chain(BAD.iter().copied())
-            .collect::<Vec<_>>(),
-    )
-    .prop_map(str::to_owned)
+    select(GOOD.iter().map(|(_, body)| *body).chain(BAD.iter().copied()).collect::<Vec<_>>()).prop_map(str::to_owned)
 }
 
 /// Any JSON, from the words that messages are made of as much as from others.

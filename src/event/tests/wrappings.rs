@@ -5,21 +5,11 @@ use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
 fn hook(group: &str, name: &str, token: &str) -> Hook {
-    Hook {
-        group: group.to_owned(),
-        name: name.to_owned(),
-        token: token.to_owned(),
-        warm_pool: false,
-        direct: false,
-    }
+    Hook { group: group.to_owned(), name: name.to_owned(), token: token.to_owned(), warm_pool: false, direct: false }
 }
 
 fn drain_hook() -> Hook {
-    hook(
-        "workers-a",
-        "drain-before-termination",
-        "3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650",
-    )
+    hook("workers-a", "drain-before-termination", "3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650")
 }
 
 fn launch_hook() -> Hook {
@@ -45,10 +35,7 @@ fn a_termination_as_an_event_plain_and_through_sns() {
 
 #[test]
 fn a_termination_as_a_bare_message_is_direct_and_keeps_its_fraction_of_a_second() {
-    let direct = Hook {
-        direct: true,
-        ..drain_hook()
-    };
+    let direct = Hook { direct: true, ..drain_hook() };
     let expected = Notice {
         identity: hook_id(&direct),
         instance: instance("i-0a1b2c3d4e5f60718"),
@@ -75,10 +62,7 @@ fn one_action_has_one_identity_in_every_wrapping() {
     assert_eq!(one(ASG_TERMINATE_SNS).identity, event);
     assert_eq!(one(ASG_TERMINATE_DIRECT).identity, event);
     assert_eq!(one(ASG_TERMINATE_DIRECT_SNS).identity, event);
-    assert_eq!(
-        event.to_string(),
-        "workers-a/drain-before-termination/3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650"
-    );
+    assert_eq!(event.to_string(), "workers-a/drain-before-termination/3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650");
     assert_eq!(one(ASG_LAUNCH).identity, one(ASG_LAUNCH_DIRECT).identity);
 }
 
@@ -88,10 +72,7 @@ fn each_part_of_a_hooks_identity_tells_actions_apart() {
     for (old, new) in [
         ("workers-a", "workers-c"),
         ("drain-before-termination", "drain-again"),
-        (
-            "3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650",
-            "00000000-0000-4000-8000-000000000000",
-        ),
+        ("3d6a7c5e-1f42-4b89-9c07-e8b2f1a4d650", "00000000-0000-4000-8000-000000000000"),
     ] {
         assert_ne!(one(&with(ASG_TERMINATE_DIRECT, old, new)).identity, original, "{old}");
     }
@@ -107,20 +88,14 @@ fn a_launch_as_an_event_and_as_a_bare_message() {
     };
     assert_eq!(one(ASG_LAUNCH), expected);
     expected.at = time("2026-11-21T11:14:59.02Z");
-    expected.detail = Detail::AsgLaunch(Hook {
-        direct: true,
-        ..launch_hook()
-    });
+    expected.detail = Detail::AsgLaunch(Hook { direct: true, ..launch_hook() });
     assert_eq!(one(ASG_LAUNCH_DIRECT), expected);
     assert_eq!(expected.kind(), Kind::AsgLaunch);
 }
 
 #[test]
 fn a_warm_pool_on_either_side_is_seen() {
-    let warm = |name, token| Hook {
-        warm_pool: true,
-        ..hook("workers-warm", name, token)
-    };
+    let warm = |name, token| Hook { warm_pool: true, ..hook("workers-warm", name, token) };
     let to = warm("drain-before-termination", "8f2e1d0c-b9a8-4765-a432-10fedcba9876");
     assert_eq!(one(ASG_TERMINATE_TO_WARM_POOL).detail, Detail::AsgTerminate(to));
     let from = warm("drain-before-termination", "6b5a4938-2716-4504-b3c2-d1e0f9a8b7c6");
@@ -172,21 +147,9 @@ fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
 
 #[test]
 fn a_known_detail_type_of_another_source_is_not_ours() {
-    assert_eq!(
-        ignored(&with(SPOT, "\"aws.ec2\"", "\"com.example\"")),
-        Ignored::UnknownType
-    );
-    assert_eq!(
-        ignored(&with(SPOT, "\"aws.ec2\"", "\"aws.autoscaling\"")),
-        Ignored::UnknownType
-    );
-    assert_eq!(
-        ignored(&with(HEALTH_STOP, "AWS Health Event", "AWS Health Abuse Event")),
-        Ignored::UnknownType
-    );
+    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"com.example\"")), Ignored::UnknownType);
+    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"aws.autoscaling\"")), Ignored::UnknownType);
+    assert_eq!(ignored(&with(HEALTH_STOP, "AWS Health Event", "AWS Health Abuse Event")), Ignored::UnknownType);
     // Nothing in an event of an unknown type needs to be right.
-    assert_eq!(
-        ignored(r#"{"source": "", "detail-type": "x", "detail": 5}"#),
-        Ignored::UnknownType
-    );
+    assert_eq!(ignored(r#"{"source": "", "detail-type": "x", "detail": 5}"#), Ignored::UnknownType);
 }

@@ -81,7 +81,7 @@ class World:
         node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
         self.nodes.append(node)
         self.kube.create(NODES, manifests.node(self.name, node.name, instance))
-        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)))
+        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)), within=120)
         return node
 
     def run(self, app: str, replicas: int = 1, stops_after: float = 0.2, on: Node | None = None) -> None:

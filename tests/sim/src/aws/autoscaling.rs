@@ -43,21 +43,13 @@ impl HookSpec {
     /// A hook for instances that are to go.
     #[must_use]
     pub fn terminating(heartbeat_timeout: Duration) -> Self {
-        Self {
-            terminating: true,
-            heartbeat_timeout,
-            default_result: HookResult::Continue,
-        }
+        Self { terminating: true, heartbeat_timeout, default_result: HookResult::Continue }
     }
 
     /// A hook for instances that come.
     #[must_use]
     pub fn launching(heartbeat_timeout: Duration) -> Self {
-        Self {
-            terminating: false,
-            heartbeat_timeout,
-            default_result: HookResult::Abandon,
-        }
+        Self { terminating: false, heartbeat_timeout, default_result: HookResult::Abandon }
     }
 }
 
@@ -130,11 +122,7 @@ pub enum ActionState {
 
 impl AutoScaling {
     pub(super) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
-        Self {
-            clock,
-            edge,
-            state: Arc::new(Mutex::new(State::new(seed))),
-        }
+        Self { clock, edge, state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
     /// Adds a hook to a group, or replaces it; the group comes to be with its first hook.
@@ -176,8 +164,6 @@ impl AutoScaling {
             let answer = wire::perform(&mut self.state(), operation, form);
             answer.unwrap_or_else(|refusal| super::query::refuse_wrapped(&refusal))
         };
-        self.edge
-            .pass("autoscaling", operation, wire::subject(form), refuse, serve)
-            .await
+        self.edge.pass("autoscaling", operation, wire::subject(form), refuse, serve).await
     }
 }

@@ -12,10 +12,7 @@ use http_body_util::BodyExt;
 use std::time::Duration;
 
 pub(super) fn http_client(aws: Aws) -> SharedHttpClient {
-    SharedHttpClient::new(Connector {
-        aws,
-        read_timeout: None,
-    })
+    SharedHttpClient::new(Connector { aws, read_timeout: None })
 }
 
 #[derive(Clone, Debug)]
@@ -27,10 +24,7 @@ struct Connector {
 
 impl HttpClient for Connector {
     fn http_connector(&self, settings: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
-        SharedHttpConnector::new(Self {
-            aws: self.aws.clone(),
-            read_timeout: settings.read_timeout(),
-        })
+        SharedHttpConnector::new(Self { aws: self.aws.clone(), read_timeout: settings.read_timeout() })
     }
 }
 
@@ -51,9 +45,7 @@ impl HttpConnector for Connector {
 }
 
 async fn exchange(aws: Aws, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
-    let request = request
-        .try_into_http1x()
-        .map_err(|error| ConnectorError::user(error.into()))?;
+    let request = request.try_into_http1x().map_err(|error| ConnectorError::user(error.into()))?;
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(ConnectorError::user)?.to_bytes();
     let response = aws

@@ -23,14 +23,8 @@ const WORDS: Words = Words {
 };
 
 /// The states of an instance and their codes.
-const STATES: [(&str, u32); 6] = [
-    ("pending", 0),
-    ("running", 16),
-    ("shutting-down", 32),
-    ("terminated", 48),
-    ("stopping", 64),
-    ("stopped", 80),
-];
+const STATES: [(&str, u32); 6] =
+    [("pending", 0), ("running", 16), ("shutting-down", 32), ("terminated", 48), ("stopping", 64), ("stopped", 80)];
 
 /// Simulated EC2. Copies share one state.
 #[derive(Clone, Debug)]
@@ -65,10 +59,7 @@ struct Filter<'a> {
 
 impl Ec2 {
     pub(super) fn new(edge: Edge) -> Self {
-        Self {
-            edge,
-            state: Arc::default(),
-        }
+        Self { edge, state: Arc::default() }
     }
 
     /// Adds a running instance with these tags, or replaces it.
@@ -79,10 +70,7 @@ impl Ec2 {
         let instance = Instance {
             state: state_named("running"),
             private_dns_name: format!("ip-10-{high}-{middle}-{low}.{REGION}.compute.internal"),
-            tags: tags
-                .iter()
-                .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-                .collect(),
+            tags: tags.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
         };
         state.instances.insert(id.to_owned(), instance);
     }
@@ -94,11 +82,7 @@ impl Ec2 {
     /// When there is no such instance, or no such state.
     pub fn set_state(&self, id: &str, state: &str) {
         let named = state_named(state);
-        self.state()
-            .instances
-            .get_mut(id)
-            .expect("the instance must have been put")
-            .state = named;
+        self.state().instances.get_mut(id).expect("the instance must have been put").state = named;
     }
 
     /// Forgets an instance, as EC2 does about an hour after its end.
@@ -181,16 +165,9 @@ impl State {
             let message = format!("The maximum number of instance IDs in a call is {MOST_INSTANCES}");
             return Err(Refusal::new("InvalidParameterValue", message));
         }
-        let unknown: Vec<&str> = ids
-            .iter()
-            .copied()
-            .filter(|id| !self.instances.contains_key(*id))
-            .collect();
+        let unknown: Vec<&str> = ids.iter().copied().filter(|id| !self.instances.contains_key(*id)).collect();
         if let Some(malformed) = unknown.iter().find(|id| !well_formed(id)) {
-            return Err(Refusal::new(
-                "InvalidInstanceID.Malformed",
-                format!("Invalid id: \"{malformed}\""),
-            ));
+            return Err(Refusal::new("InvalidInstanceID.Malformed", format!("Invalid id: \"{malformed}\"")));
         }
         let message = match unknown.as_slice() {
             [] => return Ok(()),
@@ -256,14 +233,7 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
                 xml.text("code", &code.to_string());
                 xml.text("name", name);
             });
-            xml.text(
-                "privateDnsName",
-                if name == "terminated" {
-                    ""
-                } else {
-                    &instance.private_dns_name
-                },
-            );
+            xml.text("privateDnsName", if name == "terminated" { "" } else { &instance.private_dns_name });
             xml.nest("placement", |xml| xml.text("availabilityZone", &format!("{REGION}a")));
             xml.nest("tagSet", |xml| {
                 for (key, value) in &instance.tags {
@@ -280,13 +250,9 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
 /// `i-` and 8 or 17 hex digits.
 fn well_formed(id: &str) -> bool {
     let hex = |digits: &str| digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
-    id.strip_prefix("i-")
-        .is_some_and(|digits| matches!(digits.len(), 8 | 17) && hex(digits))
+    id.strip_prefix("i-").is_some_and(|digits| matches!(digits.len(), 8 | 17) && hex(digits))
 }
 
 fn state_named(name: &str) -> (&'static str, u32) {
-    *STATES
-        .iter()
-        .find(|(known, _)| *known == name)
-        .expect("the state must be one of EC2's")
+    *STATES.iter().find(|(known, _)| *known == name).expect("the state must be one of EC2's")
 }

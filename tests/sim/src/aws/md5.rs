@@ -24,20 +24,15 @@ pub(super) fn hex(text: &str) -> String {
     for block in data.chunks_exact(64) {
         mix(&mut state, block);
     }
-    state
-        .iter()
-        .flat_map(|word| word.to_le_bytes())
-        .fold(String::with_capacity(32), |mut hex, byte| {
-            write!(hex, "{byte:02x}").expect("a String must take what is written");
-            hex
-        })
+    state.iter().flat_map(|word| word.to_le_bytes()).fold(String::with_capacity(32), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("a String must take what is written");
+        hex
+    })
 }
 
 fn mix(state: &mut [u32; 4], block: &[u8]) {
     let word = |n: usize| {
-        let bytes = block[n * 4..][..4]
-            .try_into()
-            .expect("a block must have 16 words of four bytes");
+        let bytes = block[n * 4..][..4].try_into().expect("a block must have 16 words of four bytes");
         u32::from_le_bytes(bytes)
     };
     let [mut a, mut b, mut c, mut d] = *state;
@@ -49,10 +44,7 @@ fn mix(state: &mut [u32; 4], block: &[u8]) {
             2 => (b ^ c ^ d, (3 * step + 5) % 16),
             _ => (c ^ (b | !d), (7 * step) % 16),
         };
-        let sum = a
-            .wrapping_add(blend)
-            .wrapping_add(SINES[step])
-            .wrapping_add(word(source));
+        let sum = a.wrapping_add(blend).wrapping_add(SINES[step]).wrapping_add(word(source));
         (a, d, c, b) = (d, c, b, b.wrapping_add(sum.rotate_left(TURNS[round][step % 4])));
     }
     for (total, part) in state.iter_mut().zip([a, b, c, d]) {

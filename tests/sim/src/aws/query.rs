@@ -91,18 +91,14 @@ pub(super) fn answer_flat(operation: &str, fill: impl FnOnce(&mut Xml)) -> http:
 
 /// Auto Scaling's error answer.
 pub(super) fn refuse_wrapped(refusal: &Refusal) -> http::Response<Bytes> {
-    let xml = Xml::document(
-        "ErrorResponse",
-        "http://autoscaling.amazonaws.com/doc/2011-01-01/",
-        |xml| {
-            xml.nest("Error", |xml| {
-                xml.text("Type", if refusal.sender_fault() { "Sender" } else { "Receiver" });
-                xml.text("Code", &refusal.code);
-                xml.text("Message", &refusal.message);
-            });
-            xml.text("RequestId", REQUEST_ID);
-        },
-    );
+    let xml = Xml::document("ErrorResponse", "http://autoscaling.amazonaws.com/doc/2011-01-01/", |xml| {
+        xml.nest("Error", |xml| {
+            xml.text("Type", if refusal.sender_fault() { "Sender" } else { "Receiver" });
+            xml.text("Code", &refusal.code);
+            xml.text("Message", &refusal.message);
+        });
+        xml.text("RequestId", REQUEST_ID);
+    });
     respond(refusal.status, "text/xml", xml.0)
 }
 

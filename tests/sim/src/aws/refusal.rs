@@ -15,11 +15,7 @@ pub(super) struct Refusal {
 impl Refusal {
     /// The caller's mistake: HTTP 400.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            status: 400,
-            code: Cow::Borrowed(code),
-            message: message.into(),
-        }
+        Self { status: 400, code: Cow::Borrowed(code), message: message.into() }
     }
 
     /// Whose fault the answer says it is.
@@ -31,25 +27,13 @@ impl Refusal {
     pub fn planned(fault: Fault, words: &Words) -> Option<Self> {
         let (status, code, message) = match fault {
             Fault::Throttle | Fault::Status(429) => (words.throttled_status, words.throttled, "Rate exceeded"),
-            Fault::Status(403) => (
-                403,
-                words.denied,
-                "User: ebbtide is not authorized to perform this operation",
-            ),
-            Fault::Status(503) => (
-                503,
-                words.unavailable,
-                "The service is unavailable. Please try again shortly.",
-            ),
+            Fault::Status(403) => (403, words.denied, "User: ebbtide is not authorized to perform this operation"),
+            Fault::Status(503) => (503, words.unavailable, "The service is unavailable. Please try again shortly."),
             Fault::Status(status @ 500..) => (status, words.internal, "An internal error has occurred"),
             Fault::Status(status) => (status, words.invalid, "The request is refused, as planned"),
             _ => return None,
         };
-        Some(Self {
-            status,
-            code: Cow::Borrowed(code),
-            message: message.to_owned(),
-        })
+        Some(Self { status, code: Cow::Borrowed(code), message: message.to_owned() })
     }
 }
 

@@ -54,12 +54,7 @@ pub struct Received {
 
 impl Sqs {
     pub(super) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
-        Self {
-            clock,
-            edge,
-            queue: Arc::new(Mutex::new(Queue::new(seed))),
-            changed: Arc::default(),
-        }
+        Self { clock, edge, queue: Arc::new(Mutex::new(Queue::new(seed))), changed: Arc::default() }
     }
 
     /// The queue's URL. A request may name it on any host: only the last part of the path counts.
@@ -185,9 +180,7 @@ impl Sqs {
         body: &Bytes,
     ) -> Result<http::Response<Bytes>, Disconnected> {
         let call = Call::parse(operation, body);
-        let subject = call
-            .as_ref()
-            .map_or_else(|_| String::new(), |call| call.subject(&self.queue()));
+        let subject = call.as_ref().map_or_else(|_| String::new(), |call| call.subject(&self.queue()));
         let refuse = |fault| Refusal::planned(fault, &WORDS).map(|refusal| perform::refuse(&refusal));
         let serve = async {
             let result = match call {

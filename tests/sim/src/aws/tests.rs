@@ -50,12 +50,7 @@ impl Stage {
         let calls = Calls::new(clock);
         let faults = Faults::new(7);
         let aws = Aws::new(clock, Edge::new(calls.clone(), faults.clone()), 7);
-        Self {
-            clock,
-            calls,
-            faults,
-            aws,
-        }
+        Self { clock, calls, faults, aws }
     }
 
     fn sqs(&self) -> aws_sdk_sqs::Client {
@@ -83,11 +78,7 @@ where
     E: ProvideErrorMetadata + std::fmt::Debug,
 {
     let error = result.expect_err("the call must be refused");
-    let status = error
-        .raw_response()
-        .expect("the service must have answered")
-        .status()
-        .as_u16();
+    let status = error.raw_response().expect("the service must have answered").status().as_u16();
     (error.code().expect("the answer must have a code").to_owned(), status)
 }
 
@@ -97,10 +88,7 @@ where
     T: std::fmt::Debug,
     E: ProvideErrorMetadata + std::fmt::Debug,
 {
-    result
-        .err()
-        .and_then(|error| error.message().map(str::to_owned))
-        .expect("the call must be refused in words")
+    result.err().and_then(|error| error.message().map(str::to_owned)).expect("the call must be refused in words")
 }
 
 fn secs(secs: u64) -> Duration {

@@ -52,18 +52,11 @@ impl State {
     }
 
     pub fn add_hook(&mut self, group: &str, hook: &str, spec: HookSpec) {
-        self.groups
-            .entry(group.to_owned())
-            .or_default()
-            .insert(hook.to_owned(), spec);
+        self.groups.entry(group.to_owned()).or_default().insert(hook.to_owned(), spec);
     }
 
     pub fn begin(&mut self, group: &str, hook: &str, instance: &str) -> String {
-        let spec = *self
-            .groups
-            .get(group)
-            .and_then(|hooks| hooks.get(hook))
-            .expect("the hook must have been added");
+        let spec = *self.groups.get(group).and_then(|hooks| hooks.get(hook)).expect("the hook must have been added");
         let token = uuid(&mut self.rng);
         let limit = self.now + spec.global_timeout();
         let action = Action {
@@ -74,9 +67,7 @@ impl State {
             spec,
             begun: self.now,
             limit,
-            state: ActionState::Waiting {
-                expires: limit.min(self.now + spec.heartbeat_timeout),
-            },
+            state: ActionState::Waiting { expires: limit.min(self.now + spec.heartbeat_timeout) },
             beats: Vec::new(),
             completions: Vec::new(),
         };
@@ -93,9 +84,7 @@ impl State {
     }
 
     pub fn actions(&mut self) -> Vec<Action> {
-        (0..self.actions.len())
-            .filter_map(|index| self.settled(index).cloned())
-            .collect()
+        (0..self.actions.len()).filter_map(|index| self.settled(index).cloned()).collect()
     }
 
     /// A group's hooks, by name.
@@ -124,26 +113,19 @@ impl State {
         if !matches!(action.state, ActionState::Waiting { .. }) {
             return Err(which.not_active());
         }
-        action.state = ActionState::Completed {
-            result: result.to_owned(),
-            at: now,
-        };
+        action.state = ActionState::Completed { result: result.to_owned(), at: now };
         Ok(())
     }
 
     fn find(&mut self, which: &Which<'_>) -> Result<&mut Action, Refusal> {
         if !self.hooks(which.group)?.contains_key(which.hook) {
-            let message = format!(
-                "No Lifecycle Hook found with name {} in group {}",
-                which.hook, which.group
-            );
+            let message = format!("No Lifecycle Hook found with name {} in group {}", which.hook, which.group);
             return Err(Refusal::new("ValidationError", message));
         }
         let index = match (which.token, which.instance) {
             (Some(token), _) => self.by_token.get(token),
             (None, Some(instance)) => {
-                self.by_instance
-                    .get(&(which.group.to_owned(), which.hook.to_owned(), instance.to_owned()))
+                self.by_instance.get(&(which.group.to_owned(), which.hook.to_owned(), instance.to_owned()))
             }
             (None, None) => None,
         };
@@ -173,9 +155,6 @@ impl Which<'_> {
             (Some(token), _) => format!("token {token}"),
             (None, instance) => format!("instance ID {}", instance.unwrap_or("null")),
         };
-        Refusal::new(
-            "ValidationError",
-            format!("No active Lifecycle Action found with {named}"),
-        )
+        Refusal::new("ValidationError", format!("No active Lifecycle Action found with {named}"))
     }
 }

@@ -56,18 +56,12 @@ fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal
 }
 
 fn write_hook(xml: &mut Xml, group: &str, name: &str, spec: &HookSpec) {
-    let transition = if spec.terminating {
-        "autoscaling:EC2_INSTANCE_TERMINATING"
-    } else {
-        "autoscaling:EC2_INSTANCE_LAUNCHING"
-    };
+    let transition =
+        if spec.terminating { "autoscaling:EC2_INSTANCE_TERMINATING" } else { "autoscaling:EC2_INSTANCE_LAUNCHING" };
     xml.text("LifecycleHookName", name);
     xml.text("AutoScalingGroupName", group);
     xml.text("LifecycleTransition", transition);
-    xml.text(
-        "NotificationTargetARN",
-        &format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide"),
-    );
+    xml.text("NotificationTargetARN", &format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide"));
     xml.text("HeartbeatTimeout", &spec.heartbeat_timeout.as_secs().to_string());
     xml.text("GlobalTimeout", &spec.global_timeout().as_secs().to_string());
     xml.text("DefaultResult", spec.default_result.as_str());

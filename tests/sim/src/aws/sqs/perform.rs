@@ -26,9 +26,9 @@ impl Act {
                 Ok(json!({}))
             }
             Self::DeleteMessageBatch(call) => call.perform(queue, |queue, entry| queue.delete(&entry.receipt_handle)),
-            Self::ChangeMessageVisibilityBatch(call) => call.perform(queue, |queue, entry| {
-                change(queue, &entry.receipt_handle, entry.visibility_timeout)
-            }),
+            Self::ChangeMessageVisibilityBatch(call) => {
+                call.perform(queue, |queue, entry| change(queue, &entry.receipt_handle, entry.visibility_timeout))
+            }
             Self::GetQueueAttributes(call) => call.perform(queue),
             Self::GetQueueUrl(call) => {
                 check_name(&call.queue_name)?;
@@ -63,10 +63,7 @@ impl Order {
         });
         let known = [
             ("SentTimestamp", delivery.sent.as_millisecond().to_string()),
-            (
-                "ApproximateFirstReceiveTimestamp",
-                delivery.first_received.as_millisecond().to_string(),
-            ),
+            ("ApproximateFirstReceiveTimestamp", delivery.first_received.as_millisecond().to_string()),
             ("ApproximateReceiveCount", delivery.receives.to_string()),
         ];
         let asked = known
@@ -111,11 +108,7 @@ impl Batch {
             let result = if queue.failing_entries > 0 {
                 queue.failing_entries -= 1;
                 let message = "This entry fails alone, as planned.".to_owned();
-                Err(Refusal {
-                    status: 500,
-                    code: "InternalError".into(),
-                    message,
-                })
+                Err(Refusal { status: 500, code: "InternalError".into(), message })
             } else {
                 each(queue, entry)
             };
@@ -157,22 +150,13 @@ impl Attributes {
 
         let all = self.attribute_names.iter().any(|name| name == "All");
         let unset = |name: &str| name == "RedrivePolicy" && redrive.is_none();
-        if let Some(unknown) = self
-            .attribute_names
-            .iter()
-            .find(|name| *name != "All" && !known.contains_key(*name) && !unset(name))
+        if let Some(unknown) =
+            self.attribute_names.iter().find(|name| *name != "All" && !known.contains_key(*name) && !unset(name))
         {
-            return Err(Refusal::new(
-                "InvalidAttributeName",
-                format!("Unknown Attribute {unknown}."),
-            ));
+            return Err(Refusal::new("InvalidAttributeName", format!("Unknown Attribute {unknown}.")));
         }
         known.retain(|name, _| all || self.attribute_names.contains(name));
-        Ok(if known.is_empty() {
-            json!({})
-        } else {
-            json!({ "Attributes": known })
-        })
+        Ok(if known.is_empty() { json!({}) } else { json!({ "Attributes": known }) })
     }
 }
 
@@ -189,24 +173,13 @@ pub(super) fn refuse(refusal: &Refusal) -> http::Response<Bytes> {
     let body = json!({ "__type": format!("com.amazonaws.sqs#{shape}"), "message": refusal.message });
     let mut response = query::respond(refusal.status, CONTENT_TYPE, body.to_string());
     let side = if refusal.sender_fault() { "Sender" } else { "Receiver" };
-    let header = format!("{};{side}", refusal.code)
-        .parse()
-        .expect("an error code must be a valid header");
+    let header = format!("{};{side}", refusal.code).parse().expect("an error code must be a valid header");
     response.headers_mut().insert("x-amzn-query-error", header);
     response
 }
 
 fn change(queue: &mut Queue, receipt: &str, timeout: Option<i64>) -> Result<(), Refusal> {
-    let missing = || {
-        Refusal::new(
-            "MissingParameter",
-            "The request must contain the parameter VisibilityTimeout.",
-        )
-    };
-    let timeout = seconds(
-        "VisibilityTimeout",
-        timeout.ok_or_else(missing)?,
-        LONGEST_HOLD.as_secs(),
-    )?;
+    let missing = || Refusal::new("MissingParameter", "The request must contain the parameter VisibilityTimeout.");
+    let timeout = seconds("VisibilityTimeout", timeout.ok_or_else(missing)?, LONGEST_HOLD.as_secs())?;
     queue.change(receipt, timeout)
 }

@@ -141,16 +141,9 @@ impl Queue {
 
     /// Delivers up to `max` visible messages and hides each for `visibility`, save the unlucky.
     pub fn receive(&mut self, wall: Timestamp, max: usize, visibility: Option<Duration>) -> Vec<Delivery> {
-        let due: Vec<u64> = self
-            .schedule
-            .range(..=(self.now, u64::MAX))
-            .take(max)
-            .map(|&(_, number)| number)
-            .collect();
+        let due: Vec<u64> = self.schedule.range(..=(self.now, u64::MAX)).take(max).map(|&(_, number)| number).collect();
         let hidden_until = self.now + visibility.unwrap_or(self.visibility_timeout);
-        due.into_iter()
-            .filter_map(|number| self.deliver(number, wall, hidden_until))
-            .collect()
+        due.into_iter().filter_map(|number| self.deliver(number, wall, hidden_until)).collect()
     }
 
     fn deliver(&mut self, number: u64, wall: Timestamp, hidden_until: Duration) -> Option<Delivery> {
@@ -179,23 +172,14 @@ impl Queue {
             self.show_at(number, hidden_until);
         }
         let (id, receipt) = (delivery.id.clone(), delivery.receipt.clone());
-        self.log.push(Received {
-            at: self.now,
-            id,
-            receipt,
-            duplicate,
-        });
+        self.log.push(Received { at: self.now, id, receipt, duplicate });
         Some(delivery)
     }
 
     /// Deletes a message. Where a later receive has made the receipt an old one nothing happens, and nobody is told.
     pub fn delete(&mut self, receipt: &str) -> Result<(), Refusal> {
         let (number, receive) = self.resolve(receipt)?;
-        if self
-            .messages
-            .get(&number)
-            .is_some_and(|message| message.receives == receive)
-        {
+        if self.messages.get(&number).is_some_and(|message| message.receives == receive) {
             let id = self.remove(number);
             self.deleted.push(id);
         }
@@ -218,10 +202,8 @@ impl Queue {
             if self.silent_late_changes {
                 return Ok(());
             }
-            let refusal = Refusal::new(
-                "AWS.SimpleQueueService.MessageNotInflight",
-                "The message referred to isn't in flight.",
-            );
+            let refusal =
+                Refusal::new("AWS.SimpleQueueService.MessageNotInflight", "The message referred to isn't in flight.");
             return Err(refusal);
         }
         if self.now + timeout > message.received_at + LONGEST_HOLD {
@@ -280,22 +262,17 @@ impl Queue {
     }
 
     fn remove(&mut self, number: u64) -> String {
-        let message = self
-            .messages
-            .remove(&number)
-            .expect("a message that is removed must be in the queue");
+        let message = self.messages.remove(&number).expect("a message that is removed must be in the queue");
         self.schedule.remove(&(message.visible_at, number));
         message.id
     }
 
     /// The message's number and the receive that a receipt stands for.
     fn resolve(&self, receipt: &str) -> Result<(u64, u32), Refusal> {
-        parse(receipt)
-            .and_then(|(id, receive)| Some((self.known.get(id)?.number, receive)))
-            .ok_or_else(|| {
-                let message = format!("The input receipt handle \"{receipt}\" is not a valid receipt handle.");
-                Refusal::new("ReceiptHandleIsInvalid", message)
-            })
+        parse(receipt).and_then(|(id, receive)| Some((self.known.get(id)?.number, receive))).ok_or_else(|| {
+            let message = format!("The input receipt handle \"{receipt}\" is not a valid receipt handle.");
+            Refusal::new("ReceiptHandleIsInvalid", message)
+        })
     }
 }
 

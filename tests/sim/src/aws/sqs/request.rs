@@ -120,11 +120,9 @@ impl Call {
         match self {
             Self::Receive(call) => last_part(&call.queue_url).to_owned(),
             Self::Act(Act::DeleteMessage(call) | Act::ChangeMessageVisibility(call)) => message(&call.receipt_handle),
-            Self::Act(Act::DeleteMessageBatch(call) | Act::ChangeMessageVisibilityBatch(call)) => call
-                .entries
-                .first()
-                .map(|entry| message(&entry.receipt_handle))
-                .unwrap_or_default(),
+            Self::Act(Act::DeleteMessageBatch(call) | Act::ChangeMessageVisibilityBatch(call)) => {
+                call.entries.first().map(|entry| message(&entry.receipt_handle)).unwrap_or_default()
+            }
             Self::Act(Act::GetQueueAttributes(call)) => last_part(&call.queue_url).to_owned(),
             Self::Act(Act::SendMessage(call)) => last_part(&call.queue_url).to_owned(),
             Self::Act(Act::GetQueueUrl(call)) => call.queue_name.clone(),
@@ -138,11 +136,7 @@ impl Receive {
         let max = match self.max_number_of_messages.unwrap_or(1) {
             max @ 1..=10 => usize::try_from(max).unwrap_or(1),
             max => {
-                return Err(out_of_range(
-                    "MaxNumberOfMessages",
-                    max,
-                    "Must be between 1 and 10, if provided.",
-                ));
+                return Err(out_of_range("MaxNumberOfMessages", max, "Must be between 1 and 10, if provided."));
             }
         };
         Ok(Order {
@@ -152,11 +146,7 @@ impl Receive {
                 .visibility_timeout
                 .map(|timeout| seconds("VisibilityTimeout", timeout, LONGEST_HOLD.as_secs()))
                 .transpose()?,
-            attributes: self
-                .attribute_names
-                .into_iter()
-                .chain(self.message_system_attribute_names)
-                .collect(),
+            attributes: self.attribute_names.into_iter().chain(self.message_system_attribute_names).collect(),
         })
     }
 }
@@ -191,8 +181,5 @@ pub(super) fn check_name(name: &str) -> Result<(), Refusal> {
     if name == super::NAME {
         return Ok(());
     }
-    Err(Refusal::new(
-        "AWS.SimpleQueueService.NonExistentQueue",
-        "The specified queue does not exist.",
-    ))
+    Err(Refusal::new("AWS.SimpleQueueService.NonExistentQueue", "The specified queue does not exist."))
 }

@@ -32,45 +32,25 @@ macro_rules! complete {
 
 fn stage(timeout: u64) -> Stage {
     let stage = Stage::new();
-    stage
-        .aws
-        .autoscaling
-        .add_hook("workers", "drain", HookSpec::terminating(secs(timeout)));
+    stage.aws.autoscaling.add_hook("workers", "drain", HookSpec::terminating(secs(timeout)));
     stage
 }
 
 fn state(stage: &Stage, token: &str) -> ActionState {
-    stage
-        .aws
-        .autoscaling
-        .action(token)
-        .expect("the action must be known")
-        .state
+    stage.aws.autoscaling.action(token).expect("the action must be known").state
 }
 
 #[tokio::test(start_paused = true)]
 async fn hooks_are_told_with_both_timeouts() {
     let stage = stage(120);
-    stage
-        .aws
-        .autoscaling
-        .add_hook("workers", "join & go", HookSpec::launching(secs(7200)));
+    stage.aws.autoscaling.add_hook("workers", "join & go", HookSpec::launching(secs(7200)));
     let client = stage.autoscaling();
-    let all = client
-        .describe_lifecycle_hooks()
-        .auto_scaling_group_name("workers")
-        .send()
-        .await;
+    let all = client.describe_lifecycle_hooks().auto_scaling_group_name("workers").send().await;
     let all = all.expect("the hooks must be told").lifecycle_hooks.unwrap_or_default();
     let told: Vec<_> = all
         .iter()
         .map(|hook| {
-            (
-                hook.lifecycle_hook_name(),
-                hook.heartbeat_timeout(),
-                hook.global_timeout(),
-                hook.default_result(),
-            )
+            (hook.lifecycle_hook_name(), hook.heartbeat_timeout(), hook.global_timeout(), hook.default_result())
         })
         .collect();
     assert_eq!(
@@ -80,33 +60,12 @@ async fn hooks_are_told_with_both_timeouts() {
             (Some("join & go"), Some(7200), Some(172_800), Some("ABANDON"))
         ]
     );
-    assert_eq!(
-        all[0].lifecycle_transition(),
-        Some("autoscaling:EC2_INSTANCE_TERMINATING")
-    );
-    assert_eq!(
-        all[1].lifecycle_transition(),
-        Some("autoscaling:EC2_INSTANCE_LAUNCHING")
-    );
+    assert_eq!(all[0].lifecycle_transition(), Some("autoscaling:EC2_INSTANCE_TERMINATING"));
+    assert_eq!(all[1].lifecycle_transition(), Some("autoscaling:EC2_INSTANCE_LAUNCHING"));
 
-    let named = client
-        .describe_lifecycle_hooks()
-        .auto_scaling_group_name("workers")
-        .lifecycle_hook_names("drain");
-    assert_eq!(
-        named
-            .send()
-            .await
-            .expect("the hook must be told")
-            .lifecycle_hooks()
-            .len(),
-        1
-    );
-    let unknown = client
-        .describe_lifecycle_hooks()
-        .auto_scaling_group_name("others")
-        .send()
-        .await;
+    let named = client.describe_lifecycle_hooks().auto_scaling_group_name("workers").lifecycle_hook_names("drain");
+    assert_eq!(named.send().await.expect("the hook must be told").lifecycle_hooks().len(), 1);
+    let unknown = client.describe_lifecycle_hooks().auto_scaling_group_name("others").send().await;
     assert_eq!(refused(unknown), ("ValidationError".to_owned(), 400));
 }
 
@@ -119,12 +78,7 @@ async fn an_action_expires_when_heartbeats_stop() {
     stage.reach(secs(120) - TICK).await;
     beat!(client, &token).expect("a beat just in time must count");
     stage.reach(secs(240) - TICK * 2).await;
-    assert_eq!(
-        state(&stage, &token),
-        ActionState::Waiting {
-            expires: secs(240) - TICK
-        }
-    );
+    assert_eq!(state(&stage, &token), ActionState::Waiting { expires: secs(240) - TICK });
     stage.reach(secs(240) - TICK).await;
     assert_eq!(state(&stage, &token), ActionState::Expired { at: secs(240) - TICK });
 
@@ -135,10 +89,7 @@ async fn an_action_expires_when_heartbeats_stop() {
     let action = stage.aws.autoscaling.action(&token).expect("the action must be known");
     assert_eq!(action.beats, [secs(120) - TICK]);
     assert_eq!(action.completions, [(secs(240) - TICK, "CONTINUE".to_owned())]);
-    assert_eq!(
-        (action.spec.default_result, action.instance.as_str()),
-        (HookResult::Continue, "i-1")
-    );
+    assert_eq!((action.spec.default_result, action.instance.as_str()), (HookResult::Continue, "i-1"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -169,79 +120,36 @@ async fn a_completion_counts_once_by_token_or_by_instance() {
     assert_ne!(first, second);
     stage.reach(secs(5)).await;
     complete!(client, "CONTINUE", lifecycle_action_token, &first).expect("the action must be completed");
-    assert_eq!(
-        state(&stage, &first),
-        ActionState::Completed {
-            result: "CONTINUE".to_owned(),
-            at: secs(5)
-        }
-    );
+    assert_eq!(state(&stage, &first), ActionState::Completed { result: "CONTINUE".to_owned(), at: secs(5) });
     let again = complete!(client, "ABANDON", lifecycle_action_token, &first);
     assert_eq!(words(again), format!("{NOT_ACTIVE}token {first}"));
-    assert_eq!(
-        state(&stage, &first),
-        ActionState::Completed {
-            result: "CONTINUE".to_owned(),
-            at: secs(5)
-        }
-    );
+    assert_eq!(state(&stage, &first), ActionState::Completed { result: "CONTINUE".to_owned(), at: secs(5) });
 
     complete!(client, "ABANDON", instance_id, "i-2").expect("the action must be completed");
-    assert_eq!(
-        state(&stage, &second),
-        ActionState::Completed {
-            result: "ABANDON".to_owned(),
-            at: secs(5)
-        }
-    );
-    assert_eq!(
-        words(complete!(client, "ABANDON", instance_id, "i-2")),
-        format!("{NOT_ACTIVE}instance ID i-2")
-    );
+    assert_eq!(state(&stage, &second), ActionState::Completed { result: "ABANDON".to_owned(), at: secs(5) });
+    assert_eq!(words(complete!(client, "ABANDON", instance_id, "i-2")), format!("{NOT_ACTIVE}instance ID i-2"));
     let unknown = complete!(client, "CONTINUE", lifecycle_action_token, "nonsense");
     assert_eq!(words(unknown), format!("{NOT_ACTIVE}token nonsense"));
     let nonsense = complete!(client, "PERHAPS", lifecycle_action_token, &first);
     assert_eq!(refused(nonsense).0, "ValidationError");
     assert_eq!(stage.aws.autoscaling.actions().len(), 2);
 
-    let subjects: Vec<_> = stage
-        .calls
-        .of("CompleteLifecycleAction")
-        .into_iter()
-        .map(|call| call.subject)
-        .collect();
-    assert_eq!(
-        subjects[..4],
-        [first.clone(), first, "i-2".to_owned(), "i-2".to_owned()]
-    );
+    let subjects: Vec<_> = stage.calls.of("CompleteLifecycleAction").into_iter().map(|call| call.subject).collect();
+    assert_eq!(subjects[..4], [first.clone(), first, "i-2".to_owned(), "i-2".to_owned()]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_token_is_good_for_its_own_hook_only() {
     let stage = stage(120);
-    stage
-        .aws
-        .autoscaling
-        .add_hook("workers", "other", HookSpec::terminating(secs(60)));
+    stage.aws.autoscaling.add_hook("workers", "other", HookSpec::terminating(secs(60)));
     let client = stage.autoscaling();
     let token = stage.aws.autoscaling.begin("workers", "drain", "i-1");
-    for (group, hook, part) in [
-        ("workers", "other", NOT_ACTIVE),
-        ("workers", "none", "No Lifecycle Hook"),
-        ("none", "drain", "not found"),
-    ] {
-        let call = client
-            .record_lifecycle_action_heartbeat()
-            .auto_scaling_group_name(group)
-            .lifecycle_hook_name(hook);
+    for (group, hook, part) in
+        [("workers", "other", NOT_ACTIVE), ("workers", "none", "No Lifecycle Hook"), ("none", "drain", "not found")]
+    {
+        let call = client.record_lifecycle_action_heartbeat().auto_scaling_group_name(group).lifecycle_hook_name(hook);
         let answer = call.lifecycle_action_token(&token).send().await;
         assert!(words(answer).contains(part), "{group}/{hook}");
     }
-    assert!(
-        stage
-            .aws
-            .autoscaling
-            .action(&token)
-            .is_some_and(|action| action.beats.is_empty())
-    );
+    assert!(stage.aws.autoscaling.action(&token).is_some_and(|action| action.beats.is_empty()));
 }

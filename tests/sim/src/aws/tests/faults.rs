@@ -11,41 +11,16 @@ const URL: &str = "http://sqs.sim/123456789012/ebbtide";
 #[tokio::test(start_paused = true)]
 async fn each_service_refuses_in_its_own_words() {
     for (fault, sqs, autoscaling, ec2) in [
-        (
-            Fault::Throttle,
-            ("RequestThrottled", 400),
-            ("Throttling", 400),
-            ("RequestLimitExceeded", 503),
-        ),
-        (
-            Fault::Status(403),
-            ("AccessDenied", 403),
-            ("AccessDenied", 403),
-            ("UnauthorizedOperation", 403),
-        ),
-        (
-            Fault::Status(500),
-            ("InternalFailure", 500),
-            ("InternalFailure", 500),
-            ("InternalError", 500),
-        ),
-        (
-            Fault::Status(503),
-            ("ServiceUnavailable", 503),
-            ("ServiceUnavailable", 503),
-            ("Unavailable", 503),
-        ),
+        (Fault::Throttle, ("RequestThrottled", 400), ("Throttling", 400), ("RequestLimitExceeded", 503)),
+        (Fault::Status(403), ("AccessDenied", 403), ("AccessDenied", 403), ("UnauthorizedOperation", 403)),
+        (Fault::Status(500), ("InternalFailure", 500), ("InternalFailure", 500), ("InternalError", 500)),
+        (Fault::Status(503), ("ServiceUnavailable", 503), ("ServiceUnavailable", 503), ("Unavailable", 503)),
     ] {
         let stage = Stage::new();
         stage.faults.add(Rule::on("*", fault));
         let answer = refused(stage.sqs().receive_message().queue_url(URL).send().await);
         assert_eq!((answer.0.as_str(), answer.1), sqs);
-        let answer = stage
-            .autoscaling()
-            .describe_lifecycle_hooks()
-            .auto_scaling_group_name("workers")
-            .send()
-            .await;
+        let answer = stage.autoscaling().describe_lifecycle_hooks().auto_scaling_group_name("workers").send().await;
         let answer = refused(answer);
         assert_eq!((answer.0.as_str(), answer.1), autoscaling);
         let answer = refused(stage.ec2().describe_instances().send().await);
@@ -58,23 +33,13 @@ async fn each_service_refuses_in_its_own_words() {
 #[tokio::test(start_paused = true)]
 async fn a_broken_connection_is_a_dispatch_failure_with_or_without_effect() {
     let stage = Stage::new();
-    stage
-        .aws
-        .autoscaling
-        .add_hook("workers", "drain", HookSpec::terminating(secs(60)));
+    stage.aws.autoscaling.add_hook("workers", "drain", HookSpec::terminating(secs(60)));
     let token = stage.aws.autoscaling.begin("workers", "drain", "i-1");
-    let call = stage
-        .autoscaling()
-        .record_lifecycle_action_heartbeat()
-        .auto_scaling_group_name("workers");
+    let call = stage.autoscaling().record_lifecycle_action_heartbeat().auto_scaling_group_name("workers");
     let call = call.lifecycle_hook_name("drain").lifecycle_action_token(&token);
     let beats = || stage.aws.autoscaling.action(&token).map(|action| action.beats.len());
     for (fault, effects) in [(Fault::Disconnect, 0), (Fault::LostResponse, 1)] {
-        stage.faults.add(
-            Rule::on("RecordLifecycleActionHeartbeat", fault)
-                .subject(&token)
-                .times(1),
-        );
+        stage.faults.add(Rule::on("RecordLifecycleActionHeartbeat", fault).subject(&token).times(1));
         match call.clone().send().await {
             Err(SdkError::DispatchFailure(failure)) => assert!(failure.is_io()),
             other => panic!("the connection must break: {other:?}"),
@@ -95,39 +60,17 @@ async fn a_hang_and_a_slow_answer_meet_the_callers_timeouts() {
     let read = || patience(TimeoutConfig::builder().read_timeout(secs(4)).build());
 
     stage.faults.add(Rule::on("ReceiveMessage", Fault::Hang).times(1));
-    let answer = client
-        .receive_message()
-        .queue_url(URL)
-        .customize()
-        .config_override(whole())
-        .send()
-        .await;
+    let answer = client.receive_message().queue_url(URL).customize().config_override(whole()).send().await;
     assert!(matches!(answer, Err(SdkError::TimeoutError(_))), "{answer:?}");
     assert_eq!((stage.clock.elapsed(), stage.aws.sqs.receives(&id)), (secs(10), 0));
 
-    stage
-        .faults
-        .add(Rule::on("ReceiveMessage", Fault::Slow(secs(5))).times(2));
-    let answer = client
-        .receive_message()
-        .queue_url(URL)
-        .customize()
-        .config_override(read())
-        .send()
-        .await;
-    assert!(
-        matches!(&answer, Err(SdkError::DispatchFailure(failure)) if failure.is_timeout()),
-        "{answer:?}"
-    );
+    stage.faults.add(Rule::on("ReceiveMessage", Fault::Slow(secs(5))).times(2));
+    let answer = client.receive_message().queue_url(URL).customize().config_override(read()).send().await;
+    assert!(matches!(&answer, Err(SdkError::DispatchFailure(failure)) if failure.is_timeout()), "{answer:?}");
     // It had its effect: the message is held by someone who does not know.
     assert_eq!((stage.clock.elapsed(), stage.aws.sqs.receives(&id)), (secs(14), 1));
     stage.reach(secs(40)).await;
-    let answer = client
-        .receive_message()
-        .queue_url(URL)
-        .send()
-        .await
-        .expect("patience must be rewarded");
+    let answer = client.receive_message().queue_url(URL).send().await.expect("patience must be rewarded");
     assert_eq!((answer.messages().len(), stage.clock.elapsed()), (1, secs(45)));
 }
 
@@ -146,9 +89,7 @@ async fn a_cancelled_poll_takes_nothing() {
 async fn a_panic_unwinds_the_caller_and_breaks_nothing() {
     let stage = Stage::new();
     stage.aws.sqs.send("sound");
-    stage
-        .faults
-        .add(Rule::on("ReceiveMessage", Fault::Panic).subject("ebbtide").times(1));
+    stage.faults.add(Rule::on("ReceiveMessage", Fault::Panic).subject("ebbtide").times(1));
     let client = stage.sqs();
     let call = client.receive_message().queue_url(URL);
     let caller = tokio::spawn(call.clone().send());
@@ -159,9 +100,7 @@ async fn a_panic_unwinds_the_caller_and_breaks_nothing() {
 #[tokio::test(start_paused = true)]
 async fn what_no_service_knows_is_refused() {
     let stage = Stage::new();
-    let request = http::Request::post("http://x/")
-        .body(bytes::Bytes::from("Action=Unheard&Version=1"))
-        .expect("valid");
+    let request = http::Request::post("http://x/").body(bytes::Bytes::from("Action=Unheard&Version=1")).expect("valid");
     let response = stage.aws.serve(request).await.expect("it must be answered");
     assert_eq!(response.status(), 400);
     assert!(stage.calls.all().is_empty());

@@ -15,11 +15,7 @@ const HOUR: u64 = 3600;
 
 async fn receive(client: &Client, max: i32) -> Vec<Message> {
     let call = client.receive_message().queue_url(URL).max_number_of_messages(max);
-    call.send()
-        .await
-        .expect("the receive must succeed")
-        .messages
-        .unwrap_or_default()
+    call.send().await.expect("the receive must succeed").messages.unwrap_or_default()
 }
 
 async fn one(client: &Client) -> Message {
@@ -49,10 +45,7 @@ fn delete(id: &str, receipt: &str) -> DeleteMessageBatchRequestEntry {
 
 /// Changes one message's visibility by a batch; answers the entry's error code, if it failed.
 async fn extend(client: &Client, message: &Message, seconds: i32) -> Result<(), String> {
-    let answer = client
-        .change_message_visibility_batch()
-        .queue_url(URL)
-        .entries(change("only", message, seconds));
+    let answer = client.change_message_visibility_batch().queue_url(URL).entries(change("only", message, seconds));
     let answer = answer.send().await.expect("the batch must be answered");
     match answer.failed() {
         [] => Ok(()),
@@ -78,34 +71,16 @@ async fn a_message_is_received_whole_and_deleted() {
     assert_eq!((stage.aws.sqs.visible(), stage.aws.sqs.in_flight()), (0, 1));
 
     tokio::time::sleep(secs(30)).await;
-    let call = client
-        .receive_message()
-        .queue_url("http://127.0.0.1:9/123456789012/ebbtide");
-    let answer = call
-        .message_system_attribute_names(MessageSystemAttributeName::All)
-        .send()
-        .await;
+    let call = client.receive_message().queue_url("http://127.0.0.1:9/123456789012/ebbtide");
+    let answer = call.message_system_attribute_names(MessageSystemAttributeName::All).send().await;
     let told = answer.expect("any host must do").messages.unwrap_or_default().remove(0);
-    let attribute = |name| {
-        told.attributes()
-            .and_then(|all| all.get(&name))
-            .and_then(|value| value.parse::<i64>().ok())
-    };
+    let attribute = |name| told.attributes().and_then(|all| all.get(&name)).and_then(|value| value.parse::<i64>().ok());
     let sent = (stage.clock.now() - stage.clock.elapsed()).as_millisecond();
     assert_eq!(attribute(MessageSystemAttributeName::SentTimestamp), Some(sent));
-    assert_eq!(
-        attribute(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp),
-        Some(sent + 5_000)
-    );
+    assert_eq!(attribute(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp), Some(sent + 5_000));
     assert_eq!(attribute(MessageSystemAttributeName::ApproximateReceiveCount), Some(2));
 
-    client
-        .delete_message()
-        .queue_url(URL)
-        .receipt_handle(handle(&told))
-        .send()
-        .await
-        .expect("the delete must succeed");
+    client.delete_message().queue_url(URL).receipt_handle(handle(&told)).send().await.expect("the delete must succeed");
     assert!(stage.aws.sqs.is_empty());
     assert_eq!(stage.aws.sqs.deleted(), [id.as_str()]);
     assert_eq!(stage.aws.sqs.receives(&id), 2);
@@ -116,17 +91,8 @@ async fn a_long_poll_ends_with_a_message_or_its_time() {
     let stage = Stage::new();
     let client = stage.sqs();
     let poll = async |client: &Client| {
-        let answer = client
-            .receive_message()
-            .queue_url(URL)
-            .wait_time_seconds(20)
-            .send()
-            .await;
-        answer
-            .expect("the poll must succeed")
-            .messages
-            .unwrap_or_default()
-            .len()
+        let answer = client.receive_message().queue_url(URL).wait_time_seconds(20).send().await;
+        answer.expect("the poll must succeed").messages.unwrap_or_default().len()
     };
     assert_eq!(poll(&client).await, 0);
     assert_eq!(stage.clock.elapsed(), secs(20));
@@ -169,42 +135,22 @@ async fn batches_have_their_limits_and_fail_entry_by_entry() {
     let held = receive(&client, 10).await;
     assert_eq!(held.len(), 10);
     let entries = |ids: std::ops::Range<usize>| ids.map(|n| delete(&n.to_string(), handle(&held[n % 10]))).collect();
-    let batch = async |entries: Vec<_>| {
-        client
-            .delete_message_batch()
-            .queue_url(URL)
-            .set_entries(Some(entries))
-            .send()
-            .await
-    };
+    let batch =
+        async |entries: Vec<_>| client.delete_message_batch().queue_url(URL).set_entries(Some(entries)).send().await;
 
-    let error = batch(Vec::new())
-        .await
-        .expect_err("none must be too few")
-        .into_service_error();
+    let error = batch(Vec::new()).await.expect_err("none must be too few").into_service_error();
     assert!(error.is_empty_batch_request());
-    let error = batch(entries(0..11))
-        .await
-        .expect_err("eleven must be too many")
-        .into_service_error();
+    let error = batch(entries(0..11)).await.expect_err("eleven must be too many").into_service_error();
     assert!(error.is_too_many_entries_in_batch_request());
     let twice = vec![delete("a", handle(&held[0])), delete("a", handle(&held[1]))];
-    let error = batch(twice)
-        .await
-        .expect_err("ids must be distinct")
-        .into_service_error();
+    let error = batch(twice).await.expect_err("ids must be distinct").into_service_error();
     assert!(error.is_batch_entry_ids_not_distinct());
     assert!(stage.aws.sqs.deleted().is_empty());
 
     stage.aws.sqs.fail_entries(2);
     let answer = batch(entries(0..10)).await.expect("ten must do");
     assert_eq!(answer.failed().len(), 2);
-    assert!(
-        answer
-            .failed()
-            .iter()
-            .all(|failed| failed.code() == "InternalError" && !failed.sender_fault())
-    );
+    assert!(answer.failed().iter().all(|failed| failed.code() == "InternalError" && !failed.sender_fault()));
     assert_eq!(answer.successful().len(), 8);
     assert_eq!(stage.aws.sqs.deleted().len(), 8);
     assert_eq!((stage.aws.sqs.visible(), stage.aws.sqs.in_flight()), (1, 2));
@@ -214,31 +160,15 @@ async fn batches_have_their_limits_and_fail_entry_by_entry() {
 async fn the_queue_tells_its_attributes_and_knows_its_name() {
     let stage = Stage::new();
     let client = stage.sqs();
-    let url = client
-        .get_queue_url()
-        .queue_name("ebbtide")
-        .send()
-        .await
-        .expect("the queue must be found");
+    let url = client.get_queue_url().queue_name("ebbtide").send().await.expect("the queue must be found");
     assert_eq!(url.queue_url(), Some(URL));
     assert_eq!(stage.aws.sqs.queue_url(), URL);
     stage.aws.sqs.set_dead_letter(3);
     stage.aws.sqs.send("one");
-    let answer = client
-        .get_queue_attributes()
-        .queue_url(URL)
-        .attribute_names(QueueAttributeName::All)
-        .send()
-        .await;
-    let attributes = answer
-        .expect("the attributes must be told")
-        .attributes
-        .unwrap_or_default();
+    let answer = client.get_queue_attributes().queue_url(URL).attribute_names(QueueAttributeName::All).send().await;
+    let attributes = answer.expect("the attributes must be told").attributes.unwrap_or_default();
     let attribute = |name| attributes.get(&name).map(String::as_str);
-    assert_eq!(
-        attribute(QueueAttributeName::QueueArn),
-        Some("arn:aws:sqs:eu-west-1:123456789012:ebbtide")
-    );
+    assert_eq!(attribute(QueueAttributeName::QueueArn), Some("arn:aws:sqs:eu-west-1:123456789012:ebbtide"));
     assert_eq!(attribute(QueueAttributeName::VisibilityTimeout), Some("30"));
     assert_eq!(attribute(QueueAttributeName::MessageRetentionPeriod), Some("345600"));
     assert_eq!(attribute(QueueAttributeName::ApproximateNumberOfMessages), Some("1"));
@@ -246,53 +176,18 @@ async fn the_queue_tells_its_attributes_and_knows_its_name() {
         attribute(QueueAttributeName::RedrivePolicy).is_some_and(|policy| policy.contains("\"maxReceiveCount\":3"))
     );
 
-    let elsewhere = client
-        .receive_message()
-        .queue_url("http://sqs.sim/123456789012/other")
-        .send()
-        .await;
+    let elsewhere = client.receive_message().queue_url("http://sqs.sim/123456789012/other").send().await;
     let error = elsewhere.expect_err("another queue must be unknown");
-    assert_eq!(
-        refused::<(), _>(Err(error)),
-        ("AWS.SimpleQueueService.NonExistentQueue".to_owned(), 400)
-    );
-    let elsewhere = client
-        .receive_message()
-        .queue_url("http://sqs.sim/123456789012/other")
-        .send()
-        .await;
-    assert!(
-        elsewhere
-            .expect_err("another queue must be unknown")
-            .into_service_error()
-            .is_queue_does_not_exist()
-    );
+    assert_eq!(refused::<(), _>(Err(error)), ("AWS.SimpleQueueService.NonExistentQueue".to_owned(), 400));
+    let elsewhere = client.receive_message().queue_url("http://sqs.sim/123456789012/other").send().await;
+    assert!(elsewhere.expect_err("another queue must be unknown").into_service_error().is_queue_does_not_exist());
 
-    let many = client
-        .receive_message()
-        .queue_url(URL)
-        .max_number_of_messages(11)
-        .send()
-        .await;
+    let many = client.receive_message().queue_url(URL).max_number_of_messages(11).send().await;
     assert!(words(many).contains("Must be between 1 and 10"));
-    let long = client
-        .receive_message()
-        .queue_url(URL)
-        .wait_time_seconds(21)
-        .send()
-        .await;
+    let long = client.receive_message().queue_url(URL).wait_time_seconds(21).send().await;
     assert_eq!(refused(long).0, "InvalidParameterValue");
-    let sent = client
-        .send_message()
-        .queue_url(URL)
-        .message_body("two")
-        .delay_seconds(9)
-        .send()
-        .await;
-    assert_eq!(
-        sent.expect("the message must be sent").md5_of_message_body(),
-        Some("b8a9f715dbb64fd5c56e7783c6820a61")
-    );
+    let sent = client.send_message().queue_url(URL).message_body("two").delay_seconds(9).send().await;
+    assert_eq!(sent.expect("the message must be sent").md5_of_message_body(), Some("b8a9f715dbb64fd5c56e7783c6820a61"));
     stage.reach(secs(9)).await;
     assert_eq!(stage.aws.sqs.visible(), 2);
 }
@@ -309,28 +204,13 @@ async fn thousands_of_messages_and_twelve_hours_are_quick() {
     while !stage.aws.sqs.is_empty() {
         let messages = receive(&client, 10).await;
         received += messages.len();
-        let entries = messages
-            .iter()
-            .enumerate()
-            .map(|(n, message)| delete(&n.to_string(), handle(message)))
-            .collect();
-        client
-            .delete_message_batch()
-            .queue_url(URL)
-            .set_entries(Some(entries))
-            .send()
-            .await
-            .expect("it must succeed");
+        let entries = messages.iter().enumerate().map(|(n, message)| delete(&n.to_string(), handle(message))).collect();
+        client.delete_message_batch().queue_url(URL).set_entries(Some(entries)).send().await.expect("it must succeed");
     }
     assert_eq!(received, 5_000);
     assert_eq!(stage.clock.elapsed(), Duration::ZERO);
     for _ in 0..(12 * HOUR / 20) {
-        let poll = client
-            .receive_message()
-            .queue_url(URL)
-            .wait_time_seconds(20)
-            .send()
-            .await;
+        let poll = client.receive_message().queue_url(URL).wait_time_seconds(20).send().await;
         assert!(poll.expect("the poll must succeed").messages().is_empty());
     }
     assert_eq!(stage.clock.elapsed(), secs(12 * HOUR));
