@@ -3,14 +3,15 @@
 //! A message is deleted only when each of its notices has ended. Whatever else happens (shutdown, a lost lease, the end of the time
 //! that SQS allows, a panic), is one path: its interruptions are left, which stops what nobody else holds, and it is released.
 
-use crate::event::{self, Identity, Notice, Parsed};
+use crate::event::{self, Detail, Hook, Identity, Notice, Parsed};
 use crate::fact::{About, Fact, Facts};
-use crate::interruption::{Interrupter, Outcome, Pace, Seat, Slots};
+use crate::interruption::{Interrupter, Outcome, Seat, Shared, Slots};
 use crate::queue::{LeaseEnd, Message, Queue, VISIBILITY};
 use crate::task::Died;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -48,7 +49,7 @@ pub fn verdict(ends: impl IntoIterator<Item = Result<Outcome, Died>>) -> Verdict
 }
 
 /// The interruptions that run, one for each identity.
-pub type Interruptions = Slots<Identity, Pace, Outcome>;
+pub type Interruptions = Slots<Identity, Shared, Outcome>;
 
 /// Takes messages to their end.
 pub struct Deliverer {
@@ -91,7 +92,7 @@ impl Ended {
 
 /// A notice's place in a message: being acted on, or ended before this copy came.
 enum Place {
-    Seat(Identity, Seat<Identity, Pace, Outcome>),
+    Seat(Identity, Seat<Identity, Shared, Outcome>),
     Ended(Outcome),
 }
 
@@ -131,7 +132,7 @@ impl Deliverer {
             biased;
             () = stop.cancelled() => End::Shutdown,
             verdict = self.all_ended(&places, &visibility) => End::Verdict(verdict),
-            end = message.lease.kept(&self.queue, pace) => End::Lease(end),
+            end = message.lease.kept(&self.queue, &message.id, pace) => End::Lease(end),
         };
         // Before the message goes: what nobody else holds has stopped, heartbeats with it, when the next receiver begins.
         futures_util::future::join_all(places.into_iter().map(Place::leave)).await;
@@ -157,9 +158,12 @@ impl Deliverer {
         }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
-            || watch::Sender::new(VISIBILITY),
-            |pace, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), pace, stop),
+            || Shared::new(VISIBILITY),
+            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), shared, stop),
         );
+        if let Detail::AsgTerminate(Hook { direct: true, .. }) = notice.detail {
+            seat.shared().direct.store(true, Ordering::Release);
+        }
         if joined {
             self.tell_joined(&notice, message);
         }
@@ -182,7 +186,7 @@ impl Deliverer {
             Place::Seat(identity, seat) => (identity, seat),
             Place::Ended(outcome) => return Ok(*outcome),
         };
-        let mut pace = seat.shared().subscribe();
+        let mut pace = seat.shared().pace.subscribe();
         let ended = seat.ended();
         tokio::pin!(ended);
         loop {

@@ -1,7 +1,6 @@
 //! HTTP for probes and Prometheus: `/healthz`, `/readyz`, `/metrics`.
 
 use crate::fact::metrics::Metrics;
-use crate::service::StartError;
 use crate::task::{Group, Kind, Tasks};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -39,6 +38,16 @@ impl Readiness {
     }
 }
 
+/// Why the admin server can't listen.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on --admin-address {address}: {source}; choose a free address, or end what listens there")]
+pub struct ListenError {
+    /// The address asked for.
+    address: SocketAddr,
+    /// What the system said.
+    source: std::io::Error,
+}
+
 /// The admin server.
 #[derive(Debug)]
 pub struct Admin {
@@ -64,8 +73,8 @@ impl Admin {
         readiness: Readiness,
         metrics: Arc<Metrics>,
         tasks: Tasks,
-    ) -> Result<Self, StartError> {
-        let refused = |source| StartError::Listen { address, source };
+    ) -> Result<Self, ListenError> {
+        let refused = |source| ListenError { address, source };
         let listener = TcpListener::bind(address).await.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         Ok(Self { listener, address, pages: Arc::new(Pages { readiness, metrics, tasks }) })

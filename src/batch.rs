@@ -1,6 +1,7 @@
 //! Many questions, few calls: collects what is asked within a short time and asks it at once.
 
 use crate::task::{Group, Handle, Kind, Tasks};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -25,7 +26,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
     /// `call` answers questions one for one, in their order. Calls don't wait for each other.
     pub fn start<F, C>(tasks: &Tasks, size: usize, linger: Duration, call: C) -> Self
     where
-        C: Fn(Vec<Q>) -> F + Send + 'static,
+        C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
         F: Future<Output = Vec<A>> + Send + 'static,
     {
         let (sender, asked) = mpsc::unbounded_channel();
@@ -54,9 +55,11 @@ async fn collect<Q, A, F, C>(
 ) where
     Q: Send + 'static,
     A: Send + 'static,
-    C: Fn(Vec<Q>) -> F,
+    C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
     F: Future<Output = Vec<A>> + Send + 'static,
 {
+    // Made in a task of its own: if it panics, the batcher lives on.
+    let call = Arc::new(call);
     loop {
         let first = tokio::select! {
             first = asked.recv() => first,
@@ -73,9 +76,9 @@ async fn collect<Q, A, F, C>(
             }
         }
         let (questions, takers): (Vec<Q>, Vec<oneshot::Sender<A>>) = batch.into_iter().unzip();
-        let answers = call(questions);
+        let call = Arc::clone(&call);
         calls.spawn(async move {
-            for (answer, taker) in answers.await.into_iter().zip(takers) {
+            for (answer, taker) in call(questions).await.into_iter().zip(takers) {
                 // A taker who has gone away no longer wants to know.
                 let _ = taker.send(answer);
             }
@@ -87,7 +90,7 @@ async fn collect<Q, A, F, C>(
 mod tests {
     use super::*;
     use crate::fact::Facts;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Mutex;
 
     #[tokio::test(start_paused = true)]
     async fn fills_batches_and_waits_no_longer_than_it_says() {

@@ -1,5 +1,6 @@
 //! The command line: flags in groups, each with its environment variable. What they mean is checked in `settings`.
 
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 
@@ -25,7 +26,7 @@ pub enum Command {
     /// Read the queue and drain nodes, until told to end
     #[command(
         after_help = "Durations are written 30s, 5m, 1h30m. Lists in an environment variable are separated by commas.\n\
-                            Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off."
+                            Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off, 4 after a bug."
     )]
     Run(Run),
 }
@@ -69,7 +70,7 @@ pub struct Run {
     pub managed_tag: String,
 
     /// Act only on instances that carry the managed tag, even if they have a Node here
-    #[arg(long, env = "EBBTIDE_REQUIRE_TAG", help_heading = "Notices")]
+    #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,
 
     /// How long a terminating instance of ours may take to register as a Node before its hook is completed
@@ -84,7 +85,8 @@ pub struct Run {
 
     /// How long a drain may take [default: what the notice allows; for a lifecycle hook its heartbeat timeout]
     ///
-    /// For lifecycle hooks it may be longer than the hook's timeout: heartbeats keep the hook alive. For the others it only shortens.
+    /// For lifecycle hooks it may be longer than the hook's timeout: heartbeats keep the hook alive. For a rebalance recommendation or a
+    /// scheduled change it replaces our own patience, an hour. Where AWS sets the time, it only shortens.
     #[arg(long, env = "EBBTIDE_DRAIN_TIMEOUT", value_name = "DURATION", help_heading = "Drain")]
     pub drain_timeout: Option<String>,
 
@@ -103,7 +105,7 @@ pub struct Run {
     pub heartbeat: String,
 
     /// Change nothing: the API server checks cordons and evictions, hooks are left alone; messages are deleted
-    #[arg(long, env = "EBBTIDE_DRY_RUN", help_heading = "Drain")]
+    #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
     /// Where to serve /metrics, /readyz and /healthz

@@ -3,7 +3,6 @@
 //! Retries of the SDKs are off: there is one layer of them, ours, which sees the deadline. All clients of AWS share one HTTP client.
 
 use crate::clock::Clock;
-use crate::service::Clients;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
@@ -16,6 +15,21 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 /// A watch is told something every minute, if only a bookmark; one that is silent for longer is dead.
 const WATCH_SILENCE: Duration = Duration::from_secs(100);
+
+/// The clients of all that the service talks to.
+#[derive(Clone)]
+pub struct Clients {
+    /// SQS.
+    pub sqs: aws_sdk_sqs::Client,
+    /// Auto Scaling.
+    pub autoscaling: aws_sdk_autoscaling::Client,
+    /// EC2.
+    pub ec2: aws_sdk_ec2::Client,
+    /// The API server, for calls.
+    pub kube: kube::Client,
+    /// The API server, for watches: connections of their own, which calls don't wait for.
+    pub watches: kube::Client,
+}
 
 /// Why there are no clients.
 #[derive(Debug, thiserror::Error)]

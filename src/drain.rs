@@ -15,13 +15,13 @@ pub use report::{Outcome, Report, Standing};
 pub use select::{Pod, Selection, Stays, TrimmedPod, pod_api, select};
 
 use crate::fact::{Fact, Facts};
-use crate::gate::{Backoff, Call, Class, Gate, KubeError, LAST_CALL};
-use crate::node::{Index, Node};
-use evict::Evictions;
-use gone::Watching;
+use crate::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
+use crate::node::{Index, Node, NodeApi};
+use evict::{Evictions, Leaving};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::{Api, Client};
 use report::Board;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -35,6 +35,8 @@ pub struct Drainer {
     pub client: Client,
     /// Pods of all namespaces, trimmed.
     pub pods: Api<TrimmedPod>,
+    /// Nodes, trimmed.
+    pub nodes: NodeApi,
     /// Where calls go through.
     pub gate: Gate,
     /// Where facts go.
@@ -56,7 +58,7 @@ impl Drainer {
     /// while it runs. One that has passed already still leaves a moment for what is most useful.
     pub async fn run(&self, node: &Node, deadline: watch::Receiver<Deadline>) -> Report {
         let begun = Instant::now();
-        let board = Board::new(&node.name, &self.facts);
+        let board = Board::new(node, &self.facts);
         let outcome = tokio::select! {
             biased;
             () = self.node_is_gone(node) => Outcome::NodeGone,
@@ -66,6 +68,7 @@ impl Drainer {
         let report = board.report(outcome);
         self.facts.emit(&Fact::DrainEnded {
             node: &node.name,
+            instance: node.instance.as_str(),
             outcome: outcome.as_str(),
             evicted: report.gone(),
             took: begun.elapsed(),
@@ -74,32 +77,44 @@ impl Drainer {
         report
     }
 
-    /// Ends when a list shows that nothing is left.
+    /// Ends when a list shows that nothing is left, and that list is no cache's memory.
     async fn rounds(&self, node: &Node, board: &Board<'_>, deadline: &watch::Receiver<Deadline>) {
         let (watching, mut missed) = self.gone.watch();
+        let evictions = Evictions { drainer: self, node, board, watching: &watching, deadline };
+        let mut going = Leaving::new(&evictions);
+        let mut age = Age::Cached;
         for round in 0_u32.. {
-            let selection = self.list(node, board, &watching, deadline).await;
+            let selection = tokio::select! {
+                biased;
+                // What is on its way goes on meanwhile: it holds places in the gate that the list may need.
+                () = going.go_on() => return,
+                selection = self.list(&evictions, age) => selection,
+            };
             if round == 0 {
                 self.tell_begun(node, &selection, *deadline.borrow());
             }
-            let evictions = Evictions { drainer: self, node, board, watching: &watching, deadline };
+            let drained = selection.is_drained() && age == Age::Now;
+            going.settle(selection);
             let settled = tokio::select! {
                 biased;
-                () = evictions.all(&selection) => true,
+                () = going.all_gone() => true,
                 () = missed.anything() => false,
             };
-            if settled && (selection.is_drained() || self.dry_run) {
+            if settled && (drained || self.dry_run) {
                 return;
             }
-            if round > 1 {
+            if settled && round > 1 {
                 sleep(ROUND).await;
             }
+            // The list that says that nothing is left must know what was bound here a moment ago.
+            age = if settled { Age::Now } else { Age::Cached };
         }
     }
 
     fn tell_begun(&self, node: &Node, selection: &Selection, Deadline { at, hard }: Deadline) {
         self.facts.emit(&Fact::DrainBegun {
             node: &node.name,
+            instance: node.instance.as_str(),
             pods: selection.evict.len() + selection.going.len() + selection.finished.len(),
             left_alone: selection.stay.len(),
             until: at.saturating_duration_since(Instant::now()),
@@ -107,69 +122,75 @@ impl Drainer {
         });
     }
 
-    /// Lists the node's pods from the API server's cache, but not as they were before what the watch has told already. Tried until
-    /// it works.
-    async fn list(
-        &self,
-        node: &Node,
-        board: &Board<'_>,
-        watching: &Watching,
-        deadline: &watch::Receiver<Deadline>,
-    ) -> Selection {
+    /// Lists the node's pods, and tells the board and the watch. Tried until it works.
+    async fn list(&self, evictions: &Evictions<'_>, mut age: Age) -> Selection {
+        let Evictions { node, board, watching, deadline, .. } = *evictions;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let by = deadline.borrow().at;
-            match self.try_list(node, watching, by).await {
+            let error = match self.try_list(node, watching.version(), age, by).await {
+                // A list from before the watch's beginning proves nothing: the next one asks for a newer.
+                Ok(pods) if !watching.listed_at(pods.metadata.resource_version.as_deref().unwrap_or_default()) => {
+                    continue;
+                }
                 Ok(pods) => {
-                    watching.listed_at(pods.metadata.resource_version.as_deref());
                     let selection = select(pods.items, self.own_pod.as_ref());
-                    note(&selection, board);
+                    board.shown(&selection);
                     return selection;
                 }
-                Err(error) => {
-                    board.failing(Some(error.to_string().into()));
-                    let category = error.category.as_str();
-                    self.facts.emit(&Fact::DrainRetried { node: &node.name, step: "list", category, error: &error });
-                    let wait = backoff.step();
-                    sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
-                }
-            }
+                Err(error) => error,
+            };
+            // A cache that is behind may stay behind; etcd is not.
+            age = Age::Now;
+            board.failing(Some(error.to_string().into()));
+            let category = error.category.as_str();
+            let instance = node.instance.as_str();
+            self.facts.emit(&Fact::DrainRetried { node: &node.name, instance, step: "list", category, error: &error });
+            let wait = backoff.step();
+            sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
         }
     }
 
     async fn try_list(
         &self,
         node: &Node,
-        watching: &Watching,
+        known: Option<String>,
+        age: Age,
         by: Instant,
     ) -> Result<ObjectList<TrimmedPod>, KubeError> {
         let of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        let params = match watching.version() {
-            Some(version) => of_node.at(&version).matching(VersionMatch::NotOlderThan),
-            None => of_node.match_any(),
+        let params = match (age, known) {
+            (Age::Now, _) => of_node,
+            (Age::Cached, Some(version)) => of_node.at(&version).matching(VersionMatch::NotOlderThan),
+            (Age::Cached, None) => of_node.match_any(),
         };
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
         self.gate.kube(call, Class::List, by, self.pods.list(&params)).await
     }
 
+    /// Returns when the Node is gone, or another one of its name has come: by the watch's word, and the API server's.
     async fn node_is_gone(&self, node: &Node) {
-        self.index.until(&node.instance, |known| known.is_none_or(|known| known.uid != node.uid).then_some(())).await;
+        loop {
+            let another = |known: Option<&Arc<Node>>| known.is_none_or(|known| known.uid != node.uid).then_some(());
+            self.index.until(&node.instance, another).await;
+            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
+            let by = Instant::now() + CALL_TIMEOUT;
+            let found = self.gate.kube(call, Class::List, by, self.nodes.get_opt(&node.name)).await;
+            if found.is_ok_and(|found| found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid)) {
+                return;
+            }
+            sleep(ROUND).await;
+        }
     }
 }
 
-/// Notes what a list shows.
-fn note(selection: &Selection, board: &Board<'_>) {
-    board.failing(None);
-    board.left_alone(selection.stay.len());
-    for pod in selection.evict.iter().chain(&selection.finished) {
-        board.listed(pod, Standing::Waiting);
-    }
-    for pod in &selection.going {
-        board.listed(pod, Standing::Going);
-    }
-    let listed =
-        |pod: &Pod| [&selection.evict, &selection.going, &selection.finished].iter().any(|pods| pods.contains(pod));
-    board.keep(listed);
+/// How old a list of pods may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    /// As old as the API server's cache, but not older than what the watch has told.
+    Cached,
+    /// Of now. Kubernetes 1.31 and newer answers that from its cache, too, once that has caught up.
+    Now,
 }
 
 /// Returns when the deadline, wherever it has moved, has passed, and not before `least`.

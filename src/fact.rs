@@ -36,6 +36,8 @@ pub enum Fact<'a> {
     Ready,
     /// The index holds the cluster's Nodes.
     NodesSynced { nodes: usize },
+    /// So many Nodes are known now.
+    NodesKnown { nodes: usize },
     /// The watch of Nodes, or of pods, broke; it is begun again.
     WatchFailed { resource: &'static str, error: &'a dyn fmt::Display },
     /// Receiving failed; it is retried with backoff.
@@ -52,6 +54,8 @@ pub enum Fact<'a> {
     MessageReleased { message: &'a str, why: &'static str },
     /// A message is no longer ours to hold.
     LeaseEnded { message: &'a str, why: &'static str },
+    /// Deleting or extending a message failed for the first time; it is retried for as long as the message is ours.
+    MessageRetried { message: &'a str, step: &'static str, category: &'static str, error: &'a dyn fmt::Display },
     /// A message could neither be deleted nor released; it becomes visible by itself.
     MessageLeft { message: &'a str, category: &'static str, error: &'a dyn fmt::Display },
     /// A notice is acted on. `until` is its deadline in time left.
@@ -63,25 +67,38 @@ pub enum Fact<'a> {
     /// An instance of ours has no Node yet; its message is held.
     NodeAwaited { about: About<'a>, at_most: Duration },
     /// EC2 can't be asked whose an instance is; retried.
-    OwnerUnknown { about: About<'a>, error: &'a dyn fmt::Display },
+    OwnerUnknown { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
     /// The Node carries the notice's mark, and is cordoned. `already`: it was before.
     NodeCordoned { about: About<'a>, already: bool },
     /// The patch of the Node failed; retried.
     CordonFailed { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
     /// A drain begins.
-    DrainBegun { node: &'a str, pods: usize, left_alone: usize, until: Duration, hard: bool },
+    DrainBegun { node: &'a str, instance: &'a str, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.
     DrainJoined { about: About<'a> },
-    /// A pod's eviction was answered so: `evicted`, `gone`, `refused`, or an error's category.
+    /// A pod's eviction was answered so: `evicted`, or an error's category (`refused` by a budget, `not-found`).
     Eviction { node: &'a str, pod: &'a str, result: &'static str },
     /// A budget refuses a pod's eviction; told once for each pod.
-    PodBlocked { node: &'a str, pod: &'a str, by: &'a str },
+    PodBlocked { node: &'a str, instance: &'a str, pod: &'a str, by: &'a str },
     /// A pod that was blocked no longer is.
-    PodUnblocked { node: &'a str, pod: &'a str },
+    PodUnblocked { node: &'a str, instance: &'a str, pod: &'a str },
     /// Listing or evicting failed; retried until the deadline.
-    DrainRetried { node: &'a str, step: &'static str, category: &'static str, error: &'a dyn fmt::Display },
+    DrainRetried {
+        node: &'a str,
+        instance: &'a str,
+        step: &'static str,
+        category: &'static str,
+        error: &'a dyn fmt::Display,
+    },
     /// A drain ended, so. `report` lists what went and what stayed.
-    DrainEnded { node: &'a str, outcome: &'static str, evicted: usize, took: Duration, report: &'a dyn fmt::Display },
+    DrainEnded {
+        node: &'a str,
+        instance: &'a str,
+        outcome: &'static str,
+        evicted: usize,
+        took: Duration,
+        report: &'a dyn fmt::Display,
+    },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: About<'a>, error: &'a dyn fmt::Display },
     /// A heartbeat was answered so: `sent`, `over`, or an error's category.

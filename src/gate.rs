@@ -8,7 +8,7 @@ mod backoff;
 mod error;
 
 pub use backoff::Backoff;
-pub use error::{AwsError, Category, KubeError};
+pub use error::{AwsError, Category, KubeError, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
@@ -217,6 +217,8 @@ impl Permit {
                     state.cut_at = Some(now);
                 }
             }
+            // What failed otherwise says nothing about how much the server bears; a refusal or a conflict is an answer like any other.
+            Some(Category::TimedOut | Category::Unavailable | Category::Unreachable) => {}
             _ if !state.has_room() => state.limit = (state.limit + 1.0 / state.limit).min(MOST_LIMIT),
             _ => {}
         }

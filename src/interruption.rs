@@ -17,7 +17,7 @@ mod work;
 pub use hook::Hooks;
 pub use plan::{Action, Actions, Heartbeats, HookTimes, Policy};
 pub use slot::{Seat, Slots};
-pub use work::{Interrupter, Pace};
+pub use work::{Interrupter, Shared};
 
 use crate::drain;
 use crate::event::{Detail, Hook, Notice};
@@ -31,6 +31,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
+
+/// A completion that is not permitted is tried again so often.
+const DENIED: Duration = Duration::from_mins(1);
 
 /// How a notice ended. The set is closed: it labels metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,6 +140,8 @@ struct Draining {
     heartbeat: Option<Heartbeat>,
     /// Until when the hook can be completed at all.
     hook_ends: Option<Instant>,
+    /// How long the hook lives without a heartbeat.
+    timeout: Duration,
 }
 
 /// It is over. Nothing runs any more.
@@ -157,6 +162,7 @@ impl Armed {
                 hooks: interrupter.hooks.clone(),
                 hook: terminating.clone(),
                 instance: case.notice.instance.as_str().into(),
+                node: case.node.as_ref().map(|node| Arc::clone(&node.name)),
                 message: Arc::clone(&case.message),
                 heartbeats: interrupter.policy.heartbeats,
                 times,
@@ -167,15 +173,17 @@ impl Armed {
             Heartbeat::start(&interrupter.tasks, beating)
         });
         let hook_ends = hook.map(|(times, begun)| begun + times.life());
-        Draining { case, deadline, heartbeat, hook_ends }
+        let timeout = hook.map_or(Duration::ZERO, |(times, _)| times.heartbeat);
+        Draining { case, deadline, heartbeat, hook_ends, timeout }
     }
 }
 
 impl Draining {
     /// The drain has ended, well or at its deadline: completes the hook, and then stops the heartbeat. Told to stop before
     /// the hook is completed, it is an early exit.
-    async fn post_drain(self, outcome: Outcome, stop: &CancellationToken) -> Done {
-        let Detail::AsgTerminate(hook) = &self.case.notice.detail else {
+    async fn post_drain(mut self, outcome: Outcome, stop: &CancellationToken) -> Done {
+        let notice = Arc::clone(&self.case.notice);
+        let Detail::AsgTerminate(hook) = &notice.detail else {
             return Done(outcome);
         };
         let completed = tokio::select! {
@@ -199,31 +207,43 @@ impl Draining {
     }
 
     /// Completes the hook, with retries for as long as it can be alive. Tells whether that is done.
-    async fn complete(&self, hook: &Hook) -> bool {
-        let Case { interrupter, notice, .. } = &self.case;
-        let about = self.case.about();
-        if interrupter.policy.dry_run {
+    async fn complete(&mut self, hook: &Hook) -> bool {
+        if self.case.interrupter.policy.dry_run {
+            let about = self.case.about();
             self.case.tell(&Fact::DryRun { about, instead: "complete the lifecycle action with CONTINUE" });
             return true;
         }
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+        let mut give_up_at = self.hook_ends;
         loop {
-            let error = match interrupter.hooks.complete(hook, notice.instance.as_str()).await {
+            let answer = self.case.interrupter.hooks.complete(hook, self.case.notice.instance.as_str()).await;
+            let error = match answer {
                 Ok(answer) => {
                     let result = if answer == Answer::Done { "continue" } else { "over" };
-                    self.case.tell(&Fact::HookCompleted { about, result });
+                    self.case.tell(&Fact::HookCompleted { about: self.case.about(), result });
                     return true;
                 }
                 Err(error) => error,
             };
-            // An unknown group or hook stays unknown; what else AWS calls invalid does not become valid by waiting.
-            let hopeless = matches!(error.category, Category::Invalid | Category::NotFound);
-            let wait = backoff.step();
-            if hopeless || self.hook_ends.is_none_or(|ends| Instant::now() + wait >= ends) {
+            let wait = match error.category {
+                // An unknown group or hook stays unknown; what else AWS calls invalid does not become valid by waiting.
+                Category::Invalid | Category::NotFound => return self.give_up(&error),
+                Category::Denied => {
+                    // A permission that is missing may be granted, but an instance must not be kept alive for two days until it is:
+                    // without a heartbeat the hook's own timeout ends it.
+                    if let Some(heartbeat) = self.heartbeat.take() {
+                        heartbeat.stop().await;
+                        give_up_at = give_up_at.map(|at| at.min(Instant::now() + self.timeout));
+                    }
+                    DENIED
+                }
+                _ => backoff.step(),
+            };
+            if give_up_at.is_none_or(|at| Instant::now() + wait >= at) {
                 return self.give_up(&error);
             }
             let category = error.category.as_str();
-            self.case.tell(&Fact::CompletionRetried { about, category, error: &error });
+            self.case.tell(&Fact::CompletionRetried { about: self.case.about(), category, error: &error });
             sleep(wait).await;
         }
     }

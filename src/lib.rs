@@ -43,3 +43,4 @@ pub mod fact;
 pub mod gate;
 pub mod signals;
 pub mod task;
+pub mod watch;

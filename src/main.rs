@@ -20,7 +20,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 fn main() -> ExitCode {
     let Command::Run(flags) = Cli::parse().command;
     let filter = match flags.log.parse::<Targets>() {
-        Ok(filter) => filter,
+        Ok(filter) => quiet(filter, &flags.log),
         Err(error) => {
             return refuse(
                 2,
@@ -41,6 +41,11 @@ fn main() -> ExitCode {
     runtime.block_on(run(settings))
 }
 
+/// kube's client logs the whole of an answer that it can't read, with all that is in it. Errors come to us anyway.
+fn quiet(filter: Targets, asked: &str) -> Targets {
+    if asked.contains("kube") { filter } else { filter.with_target("kube_client", tracing::Level::ERROR) }
+}
+
 async fn run(settings: Settings) -> ExitCode {
     let clock = Clock::system();
     let clients = match connect::clients(clock).await {
@@ -58,6 +63,7 @@ async fn run(settings: Settings) -> ExitCode {
         Ok(service) => match service.run().await {
             Exit::Clean => ExitCode::SUCCESS,
             Exit::Aborted => ExitCode::from(3),
+            Exit::Broken => ExitCode::from(4),
         },
         Err(error) => refuse(1, &error.to_string()),
     }

@@ -28,15 +28,15 @@ pub enum Ownership {
 
 /// What decides ownership without EC2, where that can be decided.
 ///
-/// A Node in this cluster, or a hook that notified this queue itself, makes an instance ours; with `require_tag` only the tag
-/// does.
+/// A Node in this cluster, or a hook that notified this queue itself, makes an instance ours (`known` says that it has either);
+/// with `require_tag` only the tag does.
 #[must_use]
-pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
+pub fn owned_without_asking(known: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
     let direct = match &notice.detail {
         Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => hook.direct,
         _ => false,
     };
-    (!require_tag && (has_node || direct)).then_some(Ownership::Ours)
+    (!require_tag && (known || direct)).then_some(Ownership::Ours)
 }
 
 /// What EC2's answer says about ownership, when it had to be asked.

@@ -113,6 +113,7 @@ impl Queue {
             };
             places.push(place);
         }
+        let asked = Instant::now();
         let request = inner
             .client
             .receive_message()
@@ -125,8 +126,8 @@ impl Queue {
             .send();
         let answer =
             gate::aws(&inner.facts, ("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, request).await?;
-        // Visibility runs from when SQS answered, which is now but for the way back.
-        let received_at = Instant::now();
+        // Visibility runs from when SQS gave the messages, not from when their answer arrived: at the latest when the wait was over.
+        let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default().into_iter().zip(places);
         Ok(messages.filter_map(|(message, place)| self.message(message, received_at, place)).collect())
     }
@@ -160,7 +161,7 @@ impl Queue {
     /// # Errors
     /// The last failure, when the message is no longer ours; it will be received again.
     pub async fn delete(&self, mut message: Message) -> Result<(), AwsError> {
-        let Message { lease, .. } = &mut message;
+        let Message { id, lease, .. } = &mut message;
         let (keeper, receipt) = lease.split();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let mut last = None;
@@ -168,7 +169,12 @@ impl Queue {
             loop {
                 match flat("DeleteMessageBatch", self.0.deletes.ask(receipt.0.clone()).await) {
                     Ok(()) => return,
-                    Err(error) => last = Some(error),
+                    Err(error) => {
+                        if last.is_none() {
+                            self.tell_retried(id, "delete", &error);
+                        }
+                        last = Some(error);
+                    }
                 }
                 sleep(backoff.step()).await;
             }
@@ -176,7 +182,7 @@ impl Queue {
         tokio::select! {
             biased;
             () = tries => Ok(()),
-            _ = keeper.kept(self, receipt, None) => Err(last.unwrap_or_else(|| self.lost("DeleteMessageBatch"))),
+            _ = keeper.kept(self, (&**id, receipt), None) => Err(last.unwrap_or_else(|| self.lost("DeleteMessageBatch"))),
         }
     }
 
@@ -197,6 +203,11 @@ impl Queue {
                 Err(_) => sleep(backoff.step()).await,
             }
         }
+    }
+
+    fn tell_retried(&self, message: &str, step: &'static str, error: &AwsError) {
+        let category = error.category.as_str();
+        self.0.facts.emit(&Fact::MessageRetried { message, step, category, error });
     }
 
     fn lost(&self, operation: &'static str) -> AwsError {
@@ -292,7 +303,7 @@ impl Wire {
                 service: "sqs",
                 operation,
                 subject: self.url.clone(),
-                category: if entry.sender_fault { Category::Invalid } else { Category::Unavailable },
+                category: gate::category_of_code(&entry.code, if entry.sender_fault { 400 } else { 500 }),
                 code: Some(entry.code),
                 message: entry.message.unwrap_or_default(),
             });

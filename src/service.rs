@@ -1,8 +1,9 @@
 //! The wiring, and the service's life: start, work, ordered shutdown.
 
 use crate::ack::{Deliverer, Ended};
-use crate::admin::{Admin, Readiness};
+use crate::admin::{Admin, ListenError, Readiness};
 use crate::clock::Clock;
+use crate::connect::Clients;
 use crate::drain::{Drainer, Gone, pod_api};
 use crate::fact::metrics::Metrics;
 use crate::fact::{Fact, Facts};
@@ -12,7 +13,9 @@ use crate::node::mark::Marker;
 use crate::node::{Index, Owner, node_api};
 use crate::queue::{Message, Poller, Queue};
 use crate::settings::Settings;
-use crate::task::{Died, Group, Handle, Kind, Tasks};
+use crate::task::{Group, Handle, Kind, Tasks};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,21 +28,6 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// What is kept of it for the last steps, once messages have had their time.
 const LAST_STEPS: Duration = Duration::from_secs(1);
-
-/// The clients of all that the service talks to.
-#[derive(Clone)]
-pub struct Clients {
-    /// SQS.
-    pub sqs: aws_sdk_sqs::Client,
-    /// Auto Scaling.
-    pub autoscaling: aws_sdk_autoscaling::Client,
-    /// EC2.
-    pub ec2: aws_sdk_ec2::Client,
-    /// The API server, for calls.
-    pub kube: kube::Client,
-    /// The API server, for watches: connections of their own, which calls don't wait for.
-    pub watches: kube::Client,
-}
 
 /// How the service is told to end.
 #[derive(Clone, Debug, Default)]
@@ -57,19 +45,8 @@ pub enum Exit {
     Clean,
     /// Some work was cut off; its messages become visible by themselves.
     Aborted,
-}
-
-/// Why the service could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The admin server's address can't be bound.
-    #[error("can't listen on --admin-address {address}: {source}; choose a free address, or end what listens there")]
-    Listen {
-        /// The address asked for.
-        address: SocketAddr,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// A part that lives as long as the service ended before it: a bug. Its messages were released, and a new process can go on.
+    Broken,
 }
 
 /// The running service.
@@ -83,7 +60,7 @@ pub struct Service {
     messages: mpsc::UnboundedReceiver<Message>,
     poller: Handle<()>,
     /// The watch of Nodes and the admin server: as long as the service.
-    fixed: Vec<Handle<()>>,
+    fixed: FuturesUnordered<Handle<()>>,
     admin: SocketAddr,
 }
 
@@ -98,7 +75,7 @@ impl Service {
         clock: Clock,
         (facts, metrics): (Facts, Arc<Metrics>),
         shutdown: Shutdown,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, ListenError> {
         let tasks = Tasks::new(facts.clone());
         let readiness = Readiness::default();
         let admin = Admin::bind(settings.admin_address, readiness.clone(), metrics, tasks.clone()).await?;
@@ -109,7 +86,8 @@ impl Service {
         let index = Index::default();
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(clients.watches.clone()), facts.clone(), synced);
-        let fixed = vec![tasks.spawn(Kind::Admin, admin.serve()), tasks.spawn(Kind::NodeWatch, watch)];
+        let fixed =
+            [tasks.spawn(Kind::Admin, admin.serve()), tasks.spawn(Kind::NodeWatch, watch)].into_iter().collect();
 
         let queue = Queue::new(clients.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
         let interrupter = interrupter(&settings, &clients, clock, &facts, &tasks, index);
@@ -159,27 +137,40 @@ impl Service {
 
     /// Works until it is told to end, and ends in order. Dropping the future ends everything at once, as a kill would.
     pub async fn run(mut self) -> Exit {
-        loop {
+        let mut polling = true;
+        let whole = loop {
             tokio::select! {
                 biased;
-                () = self.shutdown.ordered.cancelled() => break,
+                () = self.shutdown.ordered.cancelled() => break true,
+                // They panicked, which was told. Ready for ever and doing nothing would be worse than a restart.
+                _ = &mut self.poller => {
+                    polling = false;
+                    break false;
+                }
+                Some(_) = self.fixed.next() => break false,
                 Some(message) = self.messages.recv() => self.take(message),
                 // A panic was told where it happened; its message becomes visible by itself.
                 Some(_) = self.deliveries.next() => {}
             }
-        }
+        };
+        self.shutdown.ordered.cancel();
         let begun = Instant::now();
         self.facts.emit(&Fact::ShutdownBegun { messages: self.deliveries.len() });
         let (facts, tasks, abort) = (self.facts.clone(), self.tasks.clone(), self.shutdown.abort.clone());
         let clean = tokio::select! {
             biased;
             () = abort.cancelled() => false,
-            clean = self.end(begun + SHUTDOWN) => clean,
+            clean = self.end(polling, begun + SHUTDOWN) => clean,
         };
         // What was aborted is gone only when the runtime has dropped it.
-        let _ = timeout_at(begun + SHUTDOWN, tasks.gone(|_| true)).await;
+        let gone = timeout_at(begun + SHUTDOWN, tasks.gone(|_| true)).await;
+        let clean = clean && gone.is_ok();
         facts.emit(&Fact::ShutdownEnded { clean, took: begun.elapsed() });
-        if clean { Exit::Clean } else { Exit::Aborted }
+        match (whole, clean) {
+            (false, _) => Exit::Broken,
+            (true, true) => Exit::Clean,
+            (true, false) => Exit::Aborted,
+        }
     }
 
     fn take(&mut self, message: Message) {
@@ -188,18 +179,17 @@ impl Service {
     }
 
     /// The ordered end. Tells whether everything ended by itself.
-    async fn end(mut self, by: Instant) -> bool {
+    async fn end(mut self, mut polling: bool, by: Instant) -> bool {
         // Not ready any more: a rollout sees it, and nobody counts on us.
         self.readiness.set(false);
         // The poller has seen the same token: no receive begins, one in flight is given 2 s. Every delivery has seen it, too:
         // it leaves its interruptions, which stop their heartbeats, and releases its message for another replica.
         let all = async {
-            let mut polling = true;
             while polling || !self.deliveries.is_empty() {
                 tokio::select! {
                     // What the last receive brings is released by a delivery of its own.
                     Some(message) = self.messages.recv() => self.take(message),
-                    ended = &mut self.poller, if polling => polling = !matches!(ended, Ok(()) | Err(Died::Panicked | Died::Cancelled)),
+                    _ = &mut self.poller, if polling => polling = false,
                     Some(_) = self.deliveries.next() => {}
                 }
             }
@@ -228,6 +218,7 @@ fn interrupter(
     let drainer = Drainer {
         client: clients.kube.clone(),
         pods: pod_api(clients.kube.clone()),
+        nodes: node_api(clients.kube.clone()),
         gate: gate.clone(),
         facts: facts.clone(),
         gone: Gone::new(clients.watches.clone(), tasks.clone(), facts.clone()),

@@ -35,7 +35,7 @@ pub enum Kind {
     Drain,
     /// Watches pods while drains run.
     PodWatch,
-    /// Answers one connection of the admin server.
+    /// Answers one connection of the admin server. Whoever reads the gauges has one open.
     AdminConnection,
 }
 
@@ -73,10 +73,10 @@ impl Kind {
         }
     }
 
-    /// Whether tasks of this kind come and go with work (and connections), rather than live as long as the service.
+    /// Whether tasks of this kind come and go with messages, rather than with the service or with those who watch it.
     #[must_use]
     pub const fn transient(self) -> bool {
-        !matches!(self, Self::Poller | Self::NodeWatch | Self::Admin | Self::Batcher)
+        !matches!(self, Self::Poller | Self::NodeWatch | Self::Admin | Self::AdminConnection | Self::Batcher)
     }
 }
 

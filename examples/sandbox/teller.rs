@@ -139,7 +139,7 @@ impl Subscriber for Teller {
                     format!("{} to evict, {left_alone} of a DaemonSet; at most {}", pods_of(*pods), seconds(*until));
                 self.node(node, "drain", ' ', Tone::Plain, text);
             }
-            Fact::PodBlocked { node, pod, by } => {
+            Fact::PodBlocked { node, pod, by, .. } => {
                 lock(&self.blocked).insert((*pod).to_owned());
                 self.node(node, "drain", '!', Tone::Warn, format!("{pod} is held back: {by}"));
             }
@@ -148,7 +148,7 @@ impl Subscriber for Teller {
                     self.node(node, "drain", ' ', Tone::Plain, format!("{pod} is evicted after all"));
                 }
             }
-            Fact::DrainEnded { node, outcome, evicted, took, report } => match *outcome {
+            Fact::DrainEnded { node, outcome, evicted, took, report, .. } => match *outcome {
                 "drained" | "node-gone" => {
                     let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*evicted));
                     self.node(node, "drain", '✓', Tone::Good, text);
@@ -214,7 +214,9 @@ impl Teller {
             Fact::CompletionFailed { about, error } => {
                 return self.trouble(about, "the hook could not be completed", error);
             }
-            Fact::OwnerUnknown { about, error } => return self.trouble(about, "whose it is can't be told yet", error),
+            Fact::OwnerUnknown { about, error, .. } => {
+                return self.trouble(about, "whose it is can't be told yet", error);
+            }
             Fact::HookUnknown { about, error } => return self.trouble(about, "the hook's timeout is not known", error),
             _ => return,
         };

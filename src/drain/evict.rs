@@ -15,12 +15,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, 
 use kube::Api;
 use kube::api::PostParams;
 use kube::core::Status;
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// A budget is asked again after 1 to 5 s: what frees it is a pod becoming ready elsewhere.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// What the API server says when a pod of this name is there, but not this pod. Other conflicts are none of the pod's.
+const OTHER_UID: &str = "UID in the precondition";
 
 /// What one drain's evictions share.
 pub(super) struct Evictions<'a> {
@@ -31,27 +36,72 @@ pub(super) struct Evictions<'a> {
     pub deadline: &'a watch::Receiver<Deadline>,
 }
 
-impl Evictions<'_> {
-    /// Sees off every pod that goes, all at once: how many calls are in flight is the gate's business.
-    pub(super) async fn all(&self, Selection { evict, going, finished, .. }: &Selection) {
-        // Boxed each: a drain that waits should cost what its pods need, not what its largest future takes.
-        let mut all: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
-        all.extend(evict.iter().map(|pod| self.see_off(pod).boxed()));
-        all.extend(going.iter().map(|pod| self.wait_for(pod).boxed()));
-        all.extend(finished.iter().map(|pod| self.clear(pod).boxed()));
-        while all.next().await.is_some() {}
+/// The pods that are on their way out, each seen off by a future of its own.
+pub(super) struct Leaving<'a> {
+    evictions: &'a Evictions<'a>,
+    /// Boxed each: a drain that waits should cost what its pods need, not what its largest future takes.
+    all: FuturesUnordered<BoxFuture<'a, Arc<str>>>,
+    uids: HashSet<Arc<str>>,
+}
+
+impl<'a> Leaving<'a> {
+    pub(super) fn new(evictions: &'a Evictions<'a>) -> Self {
+        Self { evictions, all: FuturesUnordered::new(), uids: HashSet::new() }
     }
 
-    /// Evicts a pod and waits until it is gone.
+    /// Follows a list: what it shows for the first time is seen off from now on, all at once, for how many calls are in flight is
+    /// the gate's business; what it no longer shows is gone.
+    pub(super) fn settle(&mut self, selection: Selection) {
+        let evictions = self.evictions;
+        let Selection { evict, going, finished, .. } = selection;
+        let shown: HashSet<Arc<str>> =
+            evict.iter().chain(&going).chain(&finished).map(|pod| Arc::clone(&pod.uid)).collect();
+        for gone in self.uids.difference(&shown) {
+            evictions.watching.saw_gone(gone);
+        }
+        for pod in evict {
+            self.add(pod, |pod| async move { evictions.see_off(&pod).await }.boxed());
+        }
+        for pod in going {
+            self.add(pod, |pod| async move { evictions.wait_for(&pod).await }.boxed());
+        }
+        for pod in finished {
+            self.add(pod, |pod| async move { evictions.clear(&pod).await }.boxed());
+        }
+    }
+
+    fn add(&mut self, pod: Pod, leave: impl FnOnce(Pod) -> BoxFuture<'a, ()>) {
+        let uid = Arc::clone(&pod.uid);
+        if self.uids.insert(Arc::clone(&uid)) {
+            self.all.push(leave(pod).map(|()| uid).boxed());
+        }
+    }
+
+    /// Returns when all that were added have left.
+    pub(super) async fn all_gone(&mut self) {
+        while let Some(uid) = self.all.next().await {
+            self.uids.remove(&uid);
+        }
+    }
+
+    /// Keeps them going, and never returns.
+    pub(super) async fn go_on(&mut self) {
+        self.all_gone().await;
+        std::future::pending::<()>().await;
+    }
+}
+
+impl Evictions<'_> {
+    /// Evicts a pod and waits until it is gone; or ends when its eviction finds another in its place, or none: what became of it,
+    /// the next list shows.
     async fn see_off(&self, pod: &Pod) {
         let gone = self.watching.follow(&pod.uid);
         let _forget = Forget { watching: self.watching, pod };
         tokio::select! {
             biased;
-            Ok(()) = gone => {}
+            Ok(()) = gone => self.board.set(pod, Standing::Gone),
             () = self.evict_and_stay(pod) => {}
         }
-        self.is_gone(pod);
     }
 
     /// Waits for a pod that is on its way already.
@@ -62,7 +112,7 @@ impl Evictions<'_> {
             // The watch ends with its last drain, and this is one.
             std::future::pending::<()>().await;
         }
-        self.is_gone(pod);
+        self.board.set(pod, Standing::Gone);
     }
 
     /// Evicts a finished pod; one try, because it holds nothing up.
@@ -71,11 +121,11 @@ impl Evictions<'_> {
         let result = answer.as_ref().map_or_else(|error| error.category.as_str(), |()| "evicted");
         self.tell(pod, result);
         if answer.is_ok() {
-            self.is_gone(pod);
+            self.board.set(pod, Standing::Gone);
         }
     }
 
-    /// Ends only when the pod is gone by the eviction's own answer.
+    /// Ends only when the eviction's own answer says that this pod is not there, or in a dry run.
     async fn evict_and_stay(&self, pod: &Pod) {
         let mut budget = Backoff::new(REFUSED.0, REFUSED.1);
         let mut trouble = Backoff::new(Duration::from_millis(200), REFUSED.1);
@@ -83,24 +133,24 @@ impl Evictions<'_> {
             let error = match self.request(pod).await {
                 Ok(()) => {
                     self.tell(pod, "evicted");
-                    self.stands(pod, Standing::Going);
                     if self.drainer.dry_run {
-                        return;
+                        return self.board.set(pod, Standing::Gone);
                     }
+                    self.board.set(pod, Standing::Going);
                     return std::future::pending().await;
                 }
                 Err(error) => error,
             };
             self.tell(pod, error.category.as_str());
             let wait = match error.category {
-                // Gone, or replaced by another of the same name.
-                Category::NotFound | Category::Conflict => return self.watching.saw_gone(&pod.uid),
+                Category::NotFound => return,
+                Category::Conflict if error.message.contains(OTHER_UID) => return,
                 Category::Refused => {
-                    self.stands(pod, Standing::Refused(error.message.as_str().into()));
+                    self.board.set(pod, Standing::Refused(error.message.as_str().into()));
                     budget.step().max(REFUSED.0)
                 }
                 _ => {
-                    self.stands(pod, Standing::Failing(error.to_string().into()));
+                    self.board.set(pod, Standing::Failing(error.to_string().into()));
                     self.retried(&error);
                     trouble.step()
                 }
@@ -135,37 +185,15 @@ impl Evictions<'_> {
         drainer.gate.kube(call, Class::of_eviction(deadline.at), deadline.at, request).await.map(drop)
     }
 
-    /// Notes where a pod stands, and tells the first time it is blocked and when it no longer is.
-    fn stands(&self, pod: &Pod, standing: Standing) {
-        let blocked = match &standing {
-            Standing::Refused(by) => Some(by.clone()),
-            _ => None,
-        };
-        let before = self.board.set(pod, standing);
-        let was_blocked = matches!(before, Some(Standing::Refused(_)));
-        let node = &*self.node.name;
-        match blocked {
-            Some(by) if !was_blocked => {
-                self.drainer.facts.emit(&Fact::PodBlocked { node, pod: &pod.to_string(), by: &by });
-            }
-            None if was_blocked => {
-                self.drainer.facts.emit(&Fact::PodUnblocked { node, pod: &pod.to_string() });
-            }
-            _ => {}
-        }
-    }
-
-    fn is_gone(&self, pod: &Pod) {
-        self.stands(pod, Standing::Gone);
-    }
-
     fn tell(&self, pod: &Pod, result: &'static str) {
         self.drainer.facts.emit(&Fact::Eviction { node: &self.node.name, pod: &pod.to_string(), result });
     }
 
     fn retried(&self, error: &KubeError) {
         let category = error.category.as_str();
-        self.drainer.facts.emit(&Fact::DrainRetried { node: &self.node.name, step: "evict", category, error });
+        let Node { name: node, instance, .. } = self.node;
+        let instance = instance.as_str();
+        self.drainer.facts.emit(&Fact::DrainRetried { node, instance, step: "evict", category, error });
     }
 }
 
@@ -183,10 +211,10 @@ impl Drop for Forget<'_> {
 
 /// The grace period to send, in seconds; `None` leaves the pod its own. Never 0, which would take the pod from the API while
 /// its containers run, and before a hard deadline never longer than the time left.
-fn grace(wanted: Option<Duration>, own: Option<u32>, left: Duration, hard: bool) -> Option<i64> {
+fn grace(wanted: Option<Duration>, own: Option<i64>, left: Duration, hard: bool) -> Option<i64> {
     let wanted = wanted.map(|wanted| wanted.as_secs().max(1));
     // A pod that names none has Kubernetes' default.
-    let would_have = wanted.unwrap_or_else(|| u64::from(own.unwrap_or(30)));
+    let would_have = wanted.unwrap_or_else(|| own.map_or(30, |own| u64::try_from(own).unwrap_or(1)));
     let send = if hard && would_have > left.as_secs() { Some(left.as_secs().max(1)) } else { wanted };
     send.map(|seconds| i64::try_from(seconds).unwrap_or(i64::MAX))
 }

@@ -1,16 +1,17 @@
 //! Seeing pods go: one watch of pod metadata, shared by all drains, which lives only while drains run.
 //!
 //! The watch begins at the version of the first drain's list, so it misses nothing that happened since, and costs no list of
-//! its own. A pod is known by its UID alone: one of the same name that replaces it is another pod. Deletions are remembered
-//! for a while, so that a drain whose list was answered from an older cache learns at once what is gone already.
+//! its own. A list from before that beginning proves nothing, and is made again. A pod is known by its UID alone: one of the same
+//! name that replaces it is another pod. Deletions are remembered for a while, so that a drain whose list was answered from an older
+//! cache learns at once what is gone already.
 
 use crate::fact::{Fact, Facts};
-use crate::gate::{Backoff, KubeError};
+use crate::gate::Backoff;
 use crate::task::{Handle, Kind, Tasks};
-use futures_util::{StreamExt, TryStreamExt};
+use crate::watch::{self as pods, Broken, Pace, Seen};
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::Api;
-use kube::api::{WatchEvent, WatchParams};
+use kube::ResourceExt;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -23,8 +24,8 @@ const REMEMBERED: Duration = Duration::from_mins(1);
 /// A watch that died is begun again after so long.
 const REVIVED_AFTER: Duration = Duration::from_secs(1);
 
-/// How long the server serves one watch before it ends it, as kube's own watcher asks for.
-const WATCH_SECONDS: u32 = 290;
+/// While the watch is down, drains list again at most so often.
+const LISTED_AGAIN: Duration = Duration::from_secs(5);
 
 /// Tells drains which pods are gone. Clones are the same watch.
 #[derive(Clone)]
@@ -49,10 +50,17 @@ struct State {
 
 struct Running {
     _task: Handle<()>,
-    /// The version to watch from; `None` until a list has told one, or when the last one has become too old.
-    from: watch::Sender<Option<String>>,
+    /// What the watch knows; `None` until a list has told where to begin, and when that has become too old.
+    known: watch::Sender<Option<Known>>,
     /// Grows when events may have been missed: drains list again. Its sender lives in the task: it closes if that dies.
     missed: watch::Receiver<u64>,
+}
+
+/// The stretch of versions that the watch knows without a gap.
+#[derive(Clone, Debug)]
+struct Known {
+    since: String,
+    until: String,
 }
 
 /// A drain's share in the watch; the last to be dropped ends it.
@@ -76,15 +84,17 @@ impl Gone {
     pub fn watch(&self) -> (Watching, Missed) {
         let mut state = self.lock();
         state.drains += 1;
-        let news = state.running.get_or_insert_with(|| self.begin()).missed.clone();
+        let mut news = state.running.get_or_insert_with(|| self.begin()).missed.clone();
+        // What was missed before we came, our own list will show.
+        news.mark_unchanged();
         (Watching(self.clone()), Missed { gone: self.clone(), news })
     }
 
     fn begin(&self) -> Running {
-        let from = watch::Sender::new(None);
+        let known = watch::Sender::new(None);
         let (told, missed) = watch::channel(0);
-        let work = run(self.clone(), from.clone(), told);
-        Running { _task: self.0.tasks.spawn(Kind::PodWatch, work), from, missed }
+        let work = run(self.clone(), known.clone(), told);
+        Running { _task: self.0.tasks.spawn(Kind::PodWatch, work), known, missed }
     }
 
     /// Begins again if the task died. A drain that calls this is one of those that keep the watch running.
@@ -92,6 +102,12 @@ impl Gone {
         let mut state = self.lock();
         let alive = state.running.take().filter(|running| running.missed.has_changed().is_ok());
         state.running.insert(alive.unwrap_or_else(|| self.begin())).missed.clone()
+    }
+
+    fn saw(&self, pod: &impl ResourceExt) {
+        if let Some(uid) = pod.uid() {
+            self.lock().gone(&uid.into());
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -103,21 +119,27 @@ impl Watching {
     /// The version that a list must not be older than; `None` before the first.
     #[must_use]
     pub fn version(&self) -> Option<String> {
-        self.0.lock().running.as_ref().and_then(|running| running.from.borrow().clone())
+        let state = self.0.lock();
+        let known = state.running.as_ref()?.known.borrow();
+        known.as_ref().map(|known| known.until.clone())
     }
 
-    /// Tells the version of a list, for the watch to begin from if it has none.
-    pub fn listed_at(&self, version: Option<&str>) {
-        let Some(version) = version.filter(|version| !version.is_empty()) else { return };
-        if let Some(running) = &self.0.lock().running {
-            running.from.send_if_modified(|from| {
-                let unset = from.is_none();
-                if unset {
-                    *from = Some(version.to_owned());
-                }
-                unset
-            });
-        }
+    /// Tells the version of a list, for the watch to begin from if it has none. `false` says that the watch began after it: what
+    /// happened in between nobody has seen, and the list must be made again.
+    #[must_use]
+    pub fn listed_at(&self, version: &str) -> bool {
+        let state = self.0.lock();
+        let Some(running) = &state.running else { return true };
+        let mut usable = true;
+        running.known.send_if_modified(|known| {
+            if let Some(known) = known {
+                usable = !older(version, &known.since);
+                return false;
+            }
+            *known = Some(Known { since: version.to_owned(), until: version.to_owned() });
+            true
+        });
+        usable
     }
 
     /// Resolves when the pod with this UID is gone; at once, if it was seen to go lately.
@@ -135,7 +157,7 @@ impl Watching {
         receiver
     }
 
-    /// Says that a pod is gone which a list, or an eviction's answer, no longer found.
+    /// Says that a pod is gone which a list no longer shows.
     pub fn saw_gone(&self, uid: &Arc<str>) {
         self.0.lock().gone(uid);
     }
@@ -188,73 +210,52 @@ impl State {
 }
 
 /// Watches until aborted.
-async fn run(gone: Gone, from: watch::Sender<Option<String>>, missed: watch::Sender<u64>) {
+async fn run(gone: Gone, known: watch::Sender<Option<Known>>, missed: watch::Sender<u64>) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-    let mut version = from.subscribe();
+    let mut pace = Pace::default();
+    let mut told_at = None::<Instant>;
+    let mut begun = known.subscribe();
     loop {
-        let Ok(start) = version.wait_for(Option::is_some).await.map(|version| version.clone()) else { return };
-        let Some(start) = start else { continue };
-        match follow(&gone, &start, &from, &mut backoff).await {
-            // An ordinary end; but a server that ends every watch at once must not be asked in a tight loop.
-            Ok(told) if told > 0 => {}
-            Ok(_) => sleep(backoff.step()).await,
-            Err(Broken::TooOld) => {
-                from.send_replace(None);
-                missed.send_modify(|times| *times += 1);
+        let Ok(from) = begun.wait_for(Option::is_some).await.map(|known| known.clone()) else { return };
+        let Some(from) = from else { continue };
+        pace.turn().await;
+        let see = |seen, version| {
+            backoff.reset();
+            if let Seen::Gone(pod) = seen {
+                gone.saw(&pod);
             }
-            Err(Broken::Other(error)) => {
-                let error = KubeError::new("watch", "pods", "", &error);
+            // Quietly: the watch itself need not hear of it.
+            known.send_if_modified(|known| {
+                if let Some(known) = known {
+                    known.until = version;
+                }
+                false
+            });
+        };
+        let params = pods::params();
+        let watch = gone.0.api.watch_metadata(&params, &from.until);
+        match pods::follow("pods", watch, see).await {
+            // An ordinary end: it goes on from where it was.
+            Ok(()) => {}
+            Err(Broken::TooOld) => {
+                known.send_replace(None);
+                missed.send_modify(|times| *times += 1);
+                sleep(backoff.step()).await;
+            }
+            Err(Broken::Failed(error)) => {
                 gone.0.facts.emit(&Fact::WatchFailed { resource: "pods", error: &error });
+                // Nothing is missed, but it may take long: until then lists have to do.
+                if told_at.is_none_or(|at| at.elapsed() >= LISTED_AGAIN) {
+                    told_at = Some(Instant::now());
+                    missed.send_modify(|times| *times += 1);
+                }
                 sleep(backoff.step()).await;
             }
         }
     }
 }
 
-enum Broken {
-    /// The version is no longer in the server's history.
-    TooOld,
-    Other(kube::Error),
-}
-
-impl From<kube::Error> for Broken {
-    fn from(error: kube::Error) -> Self {
-        match error {
-            kube::Error::Api(status) if status.code == 410 => Self::TooOld,
-            other => Self::Other(other),
-        }
-    }
-}
-
-/// One watch from `start` to its end, which may be an ordinary one. Says how many events it told.
-async fn follow(
-    gone: &Gone,
-    start: &str,
-    from: &watch::Sender<Option<String>>,
-    backoff: &mut Backoff,
-) -> Result<u64, Broken> {
-    let mut told = 0;
-    let params = WatchParams::default().timeout(WATCH_SECONDS);
-    let mut events = gone.0.api.watch_metadata(&params, start).await?.boxed();
-    while let Some(event) = events.try_next().await? {
-        backoff.reset();
-        told += 1;
-        let version = match event {
-            WatchEvent::Added(pod) | WatchEvent::Modified(pod) => pod.metadata.resource_version,
-            WatchEvent::Deleted(pod) => {
-                if let Some(uid) = pod.metadata.uid {
-                    gone.lock().gone(&uid.into());
-                }
-                pod.metadata.resource_version
-            }
-            WatchEvent::Bookmark(bookmark) => Some(bookmark.metadata.resource_version),
-            WatchEvent::Error(status) => return Err(kube::Error::Api(status).into()),
-        };
-        // Quietly: the watch itself need not hear of it.
-        from.send_if_modified(|from| {
-            *from = version.or_else(|| from.take());
-            false
-        });
-    }
-    Ok(told)
+/// Whether version `a` came before `b`. Versions of one resource are integers that grow; what can't be read so is believed.
+fn older(a: &str, b: &str) -> bool {
+    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }

@@ -1,8 +1,9 @@
 //! What a drain did: which pods went, which stayed, and why.
 
-use super::select::Pod;
+use super::select::{Pod, Selection};
 use crate::fact::{Fact, Facts};
-use std::collections::BTreeMap;
+use crate::node::Node;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -99,7 +100,7 @@ impl fmt::Display for Report {
 /// The drain's own record, written by the futures of its pods, read when it ends, however it ends.
 /// Dropped, it tells of each pod that was still blocked that it no longer is: nobody waits for it any more.
 pub(super) struct Board<'a> {
-    node: &'a str,
+    node: &'a Node,
     facts: &'a Facts,
     written: Mutex<Written>,
 }
@@ -112,31 +113,51 @@ struct Written {
 }
 
 impl<'a> Board<'a> {
-    pub(super) fn new(node: &'a str, facts: &'a Facts) -> Self {
+    pub(super) fn new(node: &'a Node, facts: &'a Facts) -> Self {
         Self { node, facts, written: Mutex::default() }
     }
 
-    /// Notes where a pod stands; tells where it stood.
-    pub(super) fn set(&self, pod: &Pod, standing: Standing) -> Option<Standing> {
-        self.lock().pods.insert(pod.clone(), standing)
-    }
-
-    /// Notes a pod that a list shows, unless more is known of it.
-    pub(super) fn listed(&self, pod: &Pod, standing: Standing) {
-        self.lock().pods.entry(pod.clone()).or_insert(standing);
-    }
-
-    /// Pods that a complete list no longer shows are gone.
-    pub(super) fn keep(&self, listed: impl Fn(&Pod) -> bool) {
-        for (pod, standing) in &mut self.lock().pods {
-            if !listed(pod) {
-                *standing = Standing::Gone;
+    /// Notes where a pod stands, and tells when it is blocked, and when it no longer is.
+    pub(super) fn set(&self, pod: &Pod, standing: Standing) {
+        let mut written = self.lock();
+        let place = written.pods.entry(pod.clone()).or_insert(Standing::Waiting);
+        let before = std::mem::replace(place, standing.clone());
+        drop(written);
+        let named = (&*self.node.name, self.node.instance.as_str());
+        match (before, standing) {
+            (Standing::Refused(_), Standing::Refused(_)) => {}
+            (_, Standing::Refused(by)) => {
+                let (node, instance) = named;
+                self.facts.emit(&Fact::PodBlocked { node, instance, pod: &pod.to_string(), by: &by });
             }
+            (Standing::Refused(_), _) => self.unblocked(pod),
+            _ => {}
         }
     }
 
-    pub(super) fn left_alone(&self, count: usize) {
-        self.lock().left_alone = count;
+    fn unblocked(&self, pod: &Pod) {
+        let (node, instance) = (&*self.node.name, self.node.instance.as_str());
+        self.facts.emit(&Fact::PodUnblocked { node, instance, pod: &pod.to_string() });
+    }
+
+    /// Follows a list: pods it shows for the first time wait, pods that are on their way are going, pods it no longer shows are gone.
+    pub(super) fn shown(&self, selection: &Selection) {
+        let Selection { evict, going, finished, stay } = selection;
+        let all: HashSet<&Pod> = evict.iter().chain(going).chain(finished).collect();
+        let mut written = self.lock();
+        written.error = None;
+        written.left_alone = stay.len();
+        for pod in evict.iter().chain(finished) {
+            written.pods.entry(pod.clone()).or_insert(Standing::Waiting);
+        }
+        let gone: Vec<Pod> = written.pods.keys().filter(|pod| !all.contains(pod)).cloned().collect();
+        drop(written);
+        for pod in going {
+            self.set(pod, Standing::Going);
+        }
+        for pod in &gone {
+            self.set(pod, Standing::Gone);
+        }
     }
 
     /// Notes, or takes back, what keeps the drain from listing.
@@ -173,7 +194,7 @@ impl Drop for Board<'_> {
     fn drop(&mut self) {
         for (pod, standing) in &self.lock().pods {
             if matches!(standing, Standing::Refused(_)) {
-                self.facts.emit(&Fact::PodUnblocked { node: self.node, pod: &pod.to_string() });
+                self.unblocked(pod);
             }
         }
     }
@@ -187,10 +208,23 @@ mod tests {
         Pod { namespace: "default".into(), name: name.into(), uid: name.into(), grace: None }
     }
 
+    fn node() -> Node {
+        Node {
+            name: "node-1".into(),
+            uid: "u-1".into(),
+            resource_version: "7".into(),
+            instance: crate::event::InstanceId::new("i-0123456789abcdef0").unwrap(),
+            cordoned: false,
+            ready: true,
+            annotations: BTreeMap::new(),
+        }
+    }
+
     #[test]
     fn the_report_names_who_blocked() {
         let facts = Facts::to(Vec::new());
-        let board = Board::new("node-1", &facts);
+        let node = node();
+        let board = Board::new(&node, &facts);
         board.set(&pod("a"), Standing::Gone);
         board.set(&pod("b"), Standing::Refused("The disruption budget web needs 2 healthy pods".into()));
         board.set(&pod("c"), Standing::Going);
@@ -205,7 +239,8 @@ mod tests {
     #[test]
     fn at_the_deadline_the_worst_counts() {
         let facts = Facts::to(Vec::new());
-        let board = Board::new("node-1", &facts);
+        let node = node();
+        let board = Board::new(&node, &facts);
         assert_eq!(board.outcome_at_deadline(), Outcome::TimedOut);
         board.set(&pod("a"), Standing::Going);
         assert_eq!(board.outcome_at_deadline(), Outcome::TimedOut);

@@ -26,7 +26,7 @@ pub fn pod_api(client: Client) -> Api<TrimmedPod> {
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
     #[serde(default)]
-    termination_grace_period_seconds: Option<u32>,
+    termination_grace_period_seconds: Option<i64>,
 }
 
 /// The part of a pod's status that is used.
@@ -37,7 +37,7 @@ pub struct Status {
 }
 
 /// A pod that goes.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pod {
     /// Its namespace.
     pub namespace: Arc<str>,
@@ -46,7 +46,7 @@ pub struct Pod {
     /// Its UID: a pod of the same name that replaces it is another one.
     pub uid: Arc<str>,
     /// Its grace period in seconds, where it has one of its own.
-    pub grace: Option<u32>,
+    pub grace: Option<i64>,
 }
 
 impl fmt::Display for Pod {

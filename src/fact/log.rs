@@ -32,6 +32,9 @@ impl Subscriber for Log {
             Fact::MessageDeleted { message } => info!(message_id = message, "message deleted"),
             Fact::MessageReleased { message, why } => info!(message_id = message, why, "message released"),
             Fact::LeaseEnded { message, why } => warn!(message_id = message, why, "lease of the message ended"),
+            Fact::MessageRetried { message, step, error, .. } => {
+                warn!(message_id = message, step, error = %error, "keeping or deleting the message failed; retried");
+            }
             Fact::MessageLeft { message, error, .. } => {
                 warn!(message_id = message, error = %error, "message could not be deleted or released; it becomes visible by itself");
             }
@@ -86,7 +89,7 @@ fn note_notice(fact: &Fact<'_>) {
         Fact::NodeAwaited { about, at_most } => {
             about!(info, about, at_most = %Short(*at_most), "the instance has no Node yet; waiting for it");
         }
-        Fact::OwnerUnknown { about, error } => {
+        Fact::OwnerUnknown { about, error, .. } => {
             about!(warn, about, error = %error, "can't find out whose the instance is; retried");
         }
         Fact::NodeCordoned { about, already } => about!(info, about, already, "node cordoned"),
@@ -119,18 +122,22 @@ fn note_notice(fact: &Fact<'_>) {
 
 fn note_drain(fact: &Fact<'_>) {
     match fact {
-        Fact::DrainBegun { node, pods, left_alone, until, hard } => {
-            info!(node, pods, left_alone, left = %Short(*until), hard, "drain begins");
+        Fact::DrainBegun { node, instance, pods, left_alone, until, hard } => {
+            info!(node, instance, pods, left_alone, left = %Short(*until), hard, "drain begins");
         }
         Fact::Eviction { node, pod, result } => debug!(node, pod, result, "eviction answered"),
-        Fact::PodBlocked { node, pod, by } => warn!(node, pod, by, "eviction refused by a disruption budget; retried"),
-        Fact::PodUnblocked { node, pod } => debug!(node, pod, "pod no longer blocked"),
-        Fact::DrainRetried { node, step, error, .. } => warn!(node, step, error = %error, "drain step failed; retried"),
-        Fact::DrainEnded { node, outcome, took, report, .. } => {
+        Fact::PodBlocked { node, instance, pod, by } => {
+            warn!(node, instance, pod, by, "eviction refused by a disruption budget; retried");
+        }
+        Fact::PodUnblocked { node, instance, pod } => debug!(node, instance, pod, "pod no longer blocked"),
+        Fact::DrainRetried { node, instance, step, error, .. } => {
+            warn!(node, instance, step, error = %error, "drain step failed; retried");
+        }
+        Fact::DrainEnded { node, instance, outcome, took, report, .. } => {
             let took = Short(*took);
             match *outcome {
-                "drained" | "node-gone" => info!(node, outcome, %took, report = %report, "drain ended"),
-                _ => warn!(node, outcome, %took, report = %report, "drain ended"),
+                "drained" | "node-gone" => info!(node, instance, outcome, %took, report = %report, "drain ended"),
+                _ => warn!(node, instance, outcome, %took, report = %report, "drain ended"),
             }
         }
         _ => {}

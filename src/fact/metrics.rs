@@ -116,7 +116,7 @@ impl Metrics {
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",
-                "Tasks that live now. At rest all but poller, node-watch, admin and batcher are 0.",
+                "Tasks that live now. At rest all but poller, node-watch, admin, admin-connection and batcher are 0.",
                 &["kind"],
             ),
             tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
@@ -268,9 +268,11 @@ impl All {
                 self.notices.with_label_values(&[about.kind, outcome]).inc();
                 self.notice_duration.with_label_values(&[about.kind]).observe(took.as_secs_f64());
             }
-            Fact::OwnerUnknown { .. } => retried("owner", "unavailable"),
+            Fact::OwnerUnknown { category, .. } => retried("owner", category),
             Fact::CordonFailed { category, .. } => retried("cordon", category),
-            Fact::DrainRetried { step, category, .. } => retried(step, category),
+            Fact::MessageRetried { step, category, .. } | Fact::DrainRetried { step, category, .. } => {
+                retried(step, category);
+            }
             Fact::Eviction { result, .. } => self.evictions.with_label_values(&[result]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
@@ -294,7 +296,9 @@ impl All {
             }
             Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource]).inc(),
             Fact::TaskPanicked { .. } => self.panics.inc(),
-            Fact::NodesSynced { nodes } => self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX)),
+            Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
+                self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
+            }
             Fact::Ready => self.ready.set(1),
             Fact::ShutdownBegun { .. } => self.ready.set(0),
             Fact::Started { .. }

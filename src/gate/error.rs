@@ -147,7 +147,9 @@ impl AwsError {
     }
 }
 
-fn category_of_code(code: &str, status: u16) -> Category {
+/// The class of an AWS error code; of its HTTP status, where the code says nothing.
+#[must_use]
+pub fn category_of_code(code: &str, status: u16) -> Category {
     let code = code.rsplit(['#', '.']).next().unwrap_or(code);
     match code {
         "Throttling"
@@ -157,7 +159,8 @@ fn category_of_code(code: &str, status: u16) -> Category {
         | "RequestThrottledException"
         | "RequestLimitExceeded"
         | "TooManyRequestsException"
-        | "SlowDown" => Category::Throttled,
+        | "SlowDown"
+        | "KmsThrottled" => Category::Throttled,
         "AccessDenied"
         | "AccessDeniedException"
         | "UnauthorizedOperation"
@@ -195,7 +198,9 @@ pub struct KubeError {
 }
 
 impl KubeError {
-    pub(super) fn timed_out(verb: &'static str, resource: &'static str, subject: &str, after: Duration) -> Self {
+    /// No answer came in time.
+    #[must_use]
+    pub fn timed_out(verb: &'static str, resource: &'static str, subject: &str, after: Duration) -> Self {
         Self {
             verb,
             resource,
@@ -222,7 +227,10 @@ impl KubeError {
         match error {
             kube::Error::Api(status) => {
                 let details = status.details.as_ref();
-                let budget = details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == "DisruptionBudget"));
+                // An admission webhook that answers 429 protects a pod as a budget does; the server is not overloaded.
+                let webhook = status.message.starts_with("admission webhook");
+                let budget =
+                    webhook || details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == "DisruptionBudget"));
                 failed.status = status.code;
                 failed.category =
                     if status.code == 429 && budget { Category::Refused } else { Category::of_status(status.code) };
@@ -230,6 +238,10 @@ impl KubeError {
                     .map(|d| u64::from(d.retry_after_seconds))
                     .filter(|seconds| *seconds > 0)
                     .map(Duration::from_secs);
+                // The overload filter answers in plain text, with a header that kube drops: it asks for a second.
+                if failed.category == Category::Throttled {
+                    failed.retry_after = failed.retry_after.or(Some(Duration::from_secs(1)));
+                }
                 // The cause names the budget; the message alone does not.
                 let cause = details.and_then(|d| d.causes.iter().find(|cause| !cause.message.is_empty()));
                 failed.message = match cause {
@@ -313,7 +325,10 @@ mod tests {
         // What kube makes of the overload filter's plain text.
         let overloaded =
             api(json!({ "code": 429, "message": "Too many requests", "reason": "Failed to parse error data" }));
-        assert_eq!(overloaded.category, Category::Throttled);
+        assert_eq!((overloaded.category, overloaded.retry_after), (Category::Throttled, Some(Duration::from_secs(1))));
+        let webhook =
+            api(json!({ "code": 429, "message": "admission webhook \"virt\" denied the request: migrating" }));
+        assert_eq!((webhook.category, webhook.message.contains("migrating")), (Category::Refused, true));
         let told = api(json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } }));
         assert_eq!((told.category, told.retry_after), (Category::Throttled, Some(Duration::from_secs(7))));
     }

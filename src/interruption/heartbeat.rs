@@ -7,11 +7,11 @@ use super::hook::{Answer, Hooks};
 use super::plan::{Heartbeats, HookTimes, next_beat};
 use crate::event::Hook;
 use crate::fact::{About, Fact, Facts};
-use crate::gate::Backoff;
+use crate::gate::Category;
 use crate::task::{Handle, Kind, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 /// A beat goes out up to this part of the time to it earlier, so that a storm's hooks don't beat together.
@@ -23,6 +23,7 @@ pub(super) struct Beating {
     pub hooks: Hooks,
     pub hook: Hook,
     pub instance: Arc<str>,
+    pub node: Option<Arc<str>>,
     pub message: Arc<str>,
     pub heartbeats: Heartbeats,
     pub times: HookTimes,
@@ -74,17 +75,17 @@ impl Beating {
                 return;
             }
             sleep_until(earlier(due)).await;
-            let Some(beaten) = self.beat().await else { return };
+            let Some(beaten) = self.beat(expires).await else { return };
             expires = beaten + self.times.heartbeat;
         }
     }
 
-    /// Sends one beat, again and again if need be. `None` when the action is over, else when the beat went out.
-    async fn beat(&self) -> Option<Instant> {
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15));
+    /// Sends one beat, again and again if need be, until the hook has expired. `None` when no more beats are of any use, else when it
+    /// went out.
+    async fn beat(&self, expires: Instant) -> Option<Instant> {
         loop {
             let sent = Instant::now();
-            match self.hooks.beat(&self.hook, &self.instance).await {
+            let error = match self.hooks.beat(&self.hook, &self.instance).await {
                 Ok(Answer::Done) => {
                     self.tell("sent", None);
                     return Some(sent);
@@ -93,14 +94,30 @@ impl Beating {
                     self.tell("over", None);
                     return None;
                 }
-                Err(error) => self.tell(error.category.as_str(), Some(&error)),
+                Err(error) => error,
+            };
+            self.tell(error.category.as_str(), Some(&error));
+            if matches!(error.category, Category::Invalid | Category::NotFound) || Instant::now() >= expires {
+                return None;
             }
-            tokio::time::sleep(backoff.step()).await;
+            sleep(self.retry_in(expires)).await;
         }
     }
 
+    /// A few tries in the time that is left, not a flood: the calls share their rate with all of the account.
+    fn retry_in(&self, expires: Instant) -> Duration {
+        let left = expires.saturating_duration_since(Instant::now() + self.times.margin());
+        let least = (self.times.margin() / 4).max(Duration::from_secs(1));
+        (left / 4).max(least).mul_f64(0.75 + fastrand::f64() / 4.0)
+    }
+
     fn tell(&self, result: &'static str, error: Option<&dyn std::fmt::Display>) {
-        let about = About { kind: "asg-terminate", instance: &self.instance, node: None, message: &self.message };
+        let about = About {
+            kind: "asg-terminate",
+            instance: &self.instance,
+            node: self.node.as_deref(),
+            message: &self.message,
+        };
         self.facts.emit(&Fact::Heartbeat { about, result, error });
     }
 }

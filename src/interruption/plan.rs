@@ -190,7 +190,8 @@ pub fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, fin
     let last = |before: Duration| expires.checked_sub(before).unwrap_or(expires);
     match heartbeats {
         Heartbeats::Off => None,
-        Heartbeats::Every(interval) => Some(last(times.heartbeat) + interval),
+        // An interval longer than the hook bears would let it expire.
+        Heartbeats::Every(interval) => Some(last(times.heartbeat) + interval.min(times.heartbeat - times.margin())),
         Heartbeats::Auto if finish > last(times.margin()) => Some(last(times.heartbeat / 2)),
         Heartbeats::Auto => Some(last(times.margin())),
     }
@@ -281,6 +282,7 @@ mod tests {
         assert_eq!(next(Heartbeats::Auto, 54), Some(54), "in time: a beat only if it is late after all");
         assert_eq!(next(Heartbeats::Auto, 55), Some(30), "too late: at half-time");
         assert_eq!(next(Heartbeats::Every(s(20)), 1), Some(20));
+        assert_eq!(next(Heartbeats::Every(s(120)), 1), Some(54), "never too late for the hook");
         assert_eq!(next(Heartbeats::Off, 500), None);
     }
 }

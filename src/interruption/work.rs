@@ -11,6 +11,7 @@ use crate::node::mark::{Mark, Marked, Marker};
 use crate::node::{Index, Node, Owner, Ownership, owned_by_fate, owned_without_asking};
 use crate::task::{Died, Ending, Tasks};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -41,8 +42,22 @@ pub struct Interrupter {
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
 
-/// How long a message may be made invisible at a time; the interruption may want it shorter.
-pub type Pace = watch::Sender<Duration>;
+/// What an interruption shares with the messages that it answers.
+#[derive(Debug)]
+pub struct Shared {
+    /// How long they may be made invisible at a time; the interruption may want it shorter.
+    pub pace: watch::Sender<Duration>,
+    /// Whether one of them came from the hook itself: then it is meant for us, whatever the others say.
+    pub direct: AtomicBool,
+}
+
+impl Shared {
+    /// What an interruption begins with.
+    #[must_use]
+    pub fn new(visibility: Duration) -> Self {
+        Self { pace: watch::Sender::new(visibility), direct: AtomicBool::new(false) }
+    }
+}
 
 impl Ending for Arc<Report> {
     fn failed(&self) -> bool {
@@ -93,23 +108,23 @@ impl Drop for Joined {
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`. `pace` is told how short the message's visibility must be.
+    /// Acts on one notice until it has ended, or until `stop`. `shared` tells how short the message's visibility must be.
     pub async fn act(
         self: Arc<Self>,
         notice: Arc<Notice>,
         message: Arc<str>,
-        pace: Arc<Pace>,
+        shared: Arc<Shared>,
         stop: CancellationToken,
     ) -> Outcome {
         let begun = Instant::now();
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: Arc::clone(&self), notice, message, node };
-        let outcome = self.outcome(case.clone(), &pace, &stop).await;
+        let outcome = self.outcome(case.clone(), &shared, &stop).await;
         case.tell(&Fact::NoticeEnded { about: case.about(), outcome: outcome.as_str(), took: begun.elapsed() });
         outcome
     }
 
-    async fn outcome(&self, case: Case, pace: &Pace, stop: &CancellationToken) -> Outcome {
+    async fn outcome(&self, case: Case, shared: &Shared, stop: &CancellationToken) -> Outcome {
         let action = self.policy.actions.of(case.notice.kind());
         if action == Action::Ignore {
             return Outcome::Ignored;
@@ -120,7 +135,7 @@ impl Interrupter {
         let owned = tokio::select! {
             biased;
             () = stop.cancelled() => return Outcome::HandedOver,
-            owned = self.whose(&case) => owned,
+            owned = self.whose(&case, &shared.direct) => owned,
         };
         match owned {
             None => return Outcome::Failed,
@@ -139,7 +154,7 @@ impl Interrupter {
             times = self.hook_times(&case, action) => times,
         };
         if let Some(times) = times {
-            pace.send_replace(times.visibility());
+            shared.pace.send_replace(times.visibility());
         }
         let armed = self.arm(case, action, times);
         let mut draining = armed.pre_drain();
@@ -167,18 +182,29 @@ impl Interrupter {
     }
 
     /// Whose the instance is; `None` when that could not be found out in time.
-    async fn whose(&self, case: &Case) -> Option<Ownership> {
+    async fn whose(&self, case: &Case, direct: &AtomicBool) -> Option<Ownership> {
         let notice = &*case.notice;
-        if let Some(owned) = owned_without_asking(case.node.is_some(), notice, self.policy.require_tag) {
+        let ours =
+            |node: bool| owned_without_asking(node || direct.load(Ordering::Acquire), notice, self.policy.require_tag);
+        if let Some(owned) = ours(case.node.is_some()) {
             return Some(owned);
         }
         let give_up = self.deadline(notice, None).at.max(Instant::now() + OWNER_PATIENCE);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
         let ask = async {
+            // An index that is blind knows nothing of a Node that came meanwhile.
+            self.index.live().await;
             loop {
+                if let Some(owned) = ours(self.index.get(&notice.instance).is_some()) {
+                    return owned;
+                }
                 match self.owner.ask(&notice.instance).await {
-                    Ok(fate) => return owned_by_fate(fate),
-                    Err(error) => self.facts.emit(&Fact::OwnerUnknown { about: case.about(), error: &error }),
+                    // A copy which says that the hook is meant for us may have come while we asked.
+                    Ok(fate) => return ours(false).unwrap_or_else(|| owned_by_fate(fate)),
+                    Err(error) => {
+                        let category = error.category().as_str();
+                        self.facts.emit(&Fact::OwnerUnknown { about: case.about(), category, error: &error });
+                    }
                 }
                 sleep(backoff.step()).await;
             }
@@ -255,6 +281,11 @@ impl Draining {
     /// The instance's Node; where it has none, waits for it, as long as that is worth it.
     async fn find(&self) -> Option<Arc<Node>> {
         let Case { interrupter, notice, .. } = &self.case;
+        if let Some(node) = interrupter.index.get(&notice.instance) {
+            return Some(node);
+        }
+        // While the index is blind, the time that is granted for registration does not run.
+        timeout_at(self.deadline.at, interrupter.index.live()).await.ok()?;
         if let Some(node) = interrupter.index.get(&notice.instance) {
             return Some(node);
         }

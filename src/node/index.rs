@@ -3,27 +3,37 @@
 use super::trimmed::{Node, NodeApi, TrimmedNode};
 use crate::event::InstanceId;
 use crate::fact::{Fact, Facts};
-use crate::gate::KubeError;
-use futures_util::StreamExt;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher::{self, Event};
+use crate::gate::{Backoff, KubeError};
+use crate::watch::{self, Broken, Pace, Seen};
+use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use tokio::sync::{oneshot, watch};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::sync::watch as news;
+use tokio::time::{sleep, timeout};
+
+/// A list of many thousand Nodes takes its time.
+const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The Nodes by instance id. Clones are the same index.
 #[derive(Clone, Debug, Default)]
-pub struct Index(Arc<Mutex<State>>);
+pub struct Index(Arc<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    /// Whether the watch runs: while it does not, an absent Node means nothing.
+    live: news::Sender<bool>,
+}
 
 #[derive(Debug, Default)]
 struct State {
     by_instance: HashMap<InstanceId, Arc<Node>>,
     /// A deletion names the Node, not the instance.
     by_name: HashMap<Arc<str>, InstanceId>,
-    /// What a list in progress has brought so far; it replaces all when it is complete.
-    arriving: Option<HashMap<InstanceId, Arc<Node>>>,
     /// Who waits for news of an instance.
-    watched: HashMap<InstanceId, watch::Sender<()>>,
+    watched: HashMap<InstanceId, news::Sender<()>>,
 }
 
 impl Index {
@@ -58,70 +68,112 @@ impl Index {
         }
     }
 
-    /// Puts a newer Node in, such as a patch's answer, without waiting for the watch to bring it.
-    pub fn put(&self, node: Node) {
-        self.lock().apply(node);
+    /// Waits until the watch runs. Before that nobody may conclude from a Node's absence that there is none.
+    pub async fn live(&self) {
+        // The sender lives in the index.
+        let _ = self.0.live.subscribe().wait_for(|live| *live).await;
     }
 
-    /// Watches Nodes for ever, and says when the first list is complete. A broken watch is begun again with backoff; one whose
-    /// connection has died is noticed by the client's read timeout, which the server's bookmarks keep from running out.
+    /// Puts a newer version of a known Node in, such as a patch's answer, without waiting for the watch to bring it.
+    pub fn put(&self, node: Node) {
+        let mut state = self.lock();
+        if state.by_instance.get(&node.instance).is_some_and(|known| known.uid == node.uid) {
+            state.apply(node);
+        }
+    }
+
+    /// Lists and watches Nodes for ever, and says when the first list is complete. A break is met with backoff and a list that is
+    /// not older than what is known; a dead connection is noticed by the client's read timeout, which bookmarks keep from running out.
     pub async fn watch(self, api: NodeApi, facts: Facts, synced: oneshot::Sender<()>) {
         let mut synced = Some(synced);
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+        let mut pace = Pace::default();
         // From the API server's cache, as a kubelet does it; a storm must not read etcd.
-        let config = watcher::Config::default().any_semantic();
-        let mut events = std::pin::pin!(watcher::watcher(api, config).default_backoff());
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => {
-                    let done = matches!(event, Event::InitDone);
-                    self.lock().take(event);
-                    if done {
-                        facts.emit(&Fact::NodesSynced { nodes: self.len() });
-                        if let Some(synced) = synced.take() {
-                            let _ = synced.send(());
-                        }
-                    }
-                }
+        let mut params = ListParams::default().match_any();
+        loop {
+            let mut version = match list(&api, &params).await {
+                Ok(list) => self.listed(list, &facts),
                 Err(error) => {
-                    let error = named(&error);
-                    facts.emit(&Fact::WatchFailed { resource: "nodes", error: &error });
+                    self.broke(&error, &facts);
+                    // A cache that can't be as new as we ask for is not asked again.
+                    params = ListParams::default();
+                    sleep(backoff.step()).await;
+                    continue;
                 }
+            };
+            if let Some(synced) = synced.take() {
+                let _ = synced.send(());
+            }
+            let broken = loop {
+                pace.turn().await;
+                let (from, params) = (version.clone(), watch::params());
+                let see = |seen, at| {
+                    version = at;
+                    backoff.reset();
+                    self.see(seen, &facts);
+                };
+                // An ordinary end: it goes on from where it was.
+                if let Err(broken) = watch::follow("nodes", api.watch(&params, &from), see).await {
+                    break broken;
+                }
+            };
+            params = ListParams::default().at(&version).matching(VersionMatch::NotOlderThan);
+            if let Broken::Failed(error) = broken {
+                self.broke(&error, &facts);
+                sleep(backoff.step()).await;
             }
         }
     }
 
+    fn listed(&self, list: ObjectList<TrimmedNode>, facts: &Facts) -> String {
+        let nodes = list.items.into_iter().filter_map(Node::from_wire);
+        self.lock().replace(nodes.map(|node| (node.instance.clone(), Arc::new(node))).collect());
+        facts.emit(&Fact::NodesSynced { nodes: self.len() });
+        self.0.live.send_replace(true);
+        list.metadata.resource_version.unwrap_or_default()
+    }
+
+    fn see(&self, seen: Seen<TrimmedNode>, facts: &Facts) {
+        let mut state = self.lock();
+        let before = state.by_instance.len();
+        match seen {
+            Seen::Put(object) => {
+                if let Some(node) = Node::from_wire(object) {
+                    state.apply(node);
+                }
+            }
+            Seen::Gone(object) => {
+                if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
+                    state.remove(&name, &uid);
+                }
+            }
+            Seen::Nothing => {}
+        }
+        let nodes = state.by_instance.len();
+        drop(state);
+        if nodes != before {
+            facts.emit(&Fact::NodesKnown { nodes });
+        }
+    }
+
+    fn broke(&self, error: &KubeError, facts: &Facts) {
+        self.0.live.send_replace(false);
+        facts.emit(&Fact::WatchFailed { resource: "nodes", error });
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn list(api: &NodeApi, params: &ListParams) -> Result<ObjectList<TrimmedNode>, KubeError> {
+    match timeout(LIST_TIMEOUT, api.list(params)).await {
+        Ok(listed) => listed.map_err(|error| KubeError::new("list", "nodes", "", &error)),
+        Err(_) => Err(KubeError::timed_out("list", "nodes", "", LIST_TIMEOUT)),
     }
 }
 
 impl State {
-    fn take(&mut self, event: Event<TrimmedNode>) {
-        match event {
-            Event::Init => self.arriving = Some(HashMap::new()),
-            Event::InitApply(object) => {
-                if let (Some(arriving), Some(node)) = (&mut self.arriving, Node::from_wire(object)) {
-                    arriving.insert(node.instance.clone(), Arc::new(node));
-                }
-            }
-            Event::InitDone => {
-                if let Some(arrived) = self.arriving.take() {
-                    self.replace(arrived);
-                }
-            }
-            Event::Apply(object) => {
-                if let Some(node) = Node::from_wire(object) {
-                    self.apply(node);
-                }
-            }
-            Event::Delete(object) => {
-                if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
-                    self.remove(&name, &uid);
-                }
-            }
-        }
-    }
-
     fn replace(&mut self, arrived: HashMap<InstanceId, Arc<Node>>) {
         self.by_name = arrived.values().map(|node| (Arc::clone(&node.name), node.instance.clone())).collect();
         self.by_instance = arrived;
@@ -166,32 +218,17 @@ fn older(a: &str, b: &str) -> bool {
     matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
 
-/// A watch's error as one of ours, which says what to do.
-fn named(error: &watcher::Error) -> KubeError {
-    match error {
-        watcher::Error::InitialListFailed(error) => KubeError::new("list", "nodes", "", error),
-        watcher::Error::WatchStartFailed(error) | watcher::Error::WatchFailed(error) => {
-            KubeError::new("watch", "nodes", "", error)
-        }
-        watcher::Error::WatchError(status) => KubeError::new("watch", "nodes", "", &kube::Error::Api(status.clone())),
-        other @ watcher::Error::NoResourceVersion => {
-            let unreadable = std::io::Error::other(other.to_string());
-            KubeError::new("watch", "nodes", "", &kube::Error::ReadEvents(unreadable))
-        }
-    }
-}
-
 /// Interest in one instance; the last to lose it takes its entry away.
 struct Watched<'a> {
     index: &'a Index,
     instance: &'a InstanceId,
-    receiver: watch::Receiver<()>,
+    receiver: news::Receiver<()>,
 }
 
 impl<'a> Watched<'a> {
     fn new(index: &'a Index, instance: &'a InstanceId) -> Self {
         let mut state = index.lock();
-        let news = state.watched.entry(instance.clone()).or_insert_with(|| watch::Sender::new(()));
+        let news = state.watched.entry(instance.clone()).or_insert_with(|| news::Sender::new(()));
         let receiver = news.subscribe();
         drop(state);
         Self { index, instance, receiver }

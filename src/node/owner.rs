@@ -18,7 +18,7 @@ const BATCH: usize = 200;
 /// How long a question waits for company: with every cluster's events on every queue, there is company.
 const LINGER: Duration = Duration::from_millis(50);
 
-/// An instance's tags hardly change, but an instance that was just launched may get its tag a moment later.
+/// An instance's tags hardly change; a group gives them at the launch itself.
 const KEPT: Duration = Duration::from_mins(5);
 
 /// EC2 is eventually consistent: an instance it does not know may be a second old.

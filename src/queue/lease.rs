@@ -54,8 +54,8 @@ impl Lease {
     }
 
     /// Keeps the message invisible, `visibility` at a time; comes back only when the lease has ended.
-    pub async fn kept(&mut self, queue: &Queue, visibility: watch::Receiver<Duration>) -> LeaseEnd {
-        self.keeper.kept(queue, &self.receipt, Some(visibility)).await
+    pub async fn kept(&mut self, queue: &Queue, message: &str, visibility: watch::Receiver<Duration>) -> LeaseEnd {
+        self.keeper.kept(queue, (message, &self.receipt), Some(visibility)).await
     }
 
     pub(super) fn receipt(&self) -> &Receipt {
@@ -71,7 +71,7 @@ impl Keeper {
     pub(super) async fn kept(
         &mut self,
         queue: &Queue,
-        receipt: &Receipt,
+        (message, receipt): (&str, &Receipt),
         mut visibility: Option<watch::Receiver<Duration>>,
     ) -> LeaseEnd {
         let leave_at = self.received_at + LONGEST;
@@ -87,14 +87,15 @@ impl Keeper {
             if Instant::now() >= leave_at {
                 return LeaseEnd::TooOld;
             }
-            if !self.extend(queue, receipt, span).await {
+            if !self.extend(queue, (message, receipt), span).await {
                 return LeaseEnd::Lost;
             }
         }
     }
 
     /// Extends, again and again if need be, until the message is visible. Tells whether it is still ours.
-    async fn extend(&mut self, queue: &Queue, receipt: &Receipt, span: Duration) -> bool {
+    async fn extend(&mut self, queue: &Queue, (message, receipt): (&str, &Receipt), span: Duration) -> bool {
+        let mut told = false;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
         loop {
             // Counted from before the call: SQS counts from when it arrives.
@@ -106,7 +107,12 @@ impl Keeper {
                     return true;
                 }
                 Ok(Err(error)) if lost(&error) => return false,
-                Ok(Err(_)) => sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await,
+                Ok(Err(error)) => {
+                    if !std::mem::replace(&mut told, true) {
+                        queue.tell_retried(message, "extend", &error);
+                    }
+                    sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await;
+                }
                 Err(_) => return false,
             }
         }

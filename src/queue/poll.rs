@@ -40,13 +40,19 @@ impl Poller {
         let mut receives = FuturesUnordered::new();
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         let mut lanes = 1;
+        // After an error the next receive waits, in its own place: the others go on, and their answers are heard.
+        let mut pause = Duration::ZERO;
         loop {
             while receives.len() < lanes {
                 // Only one waits: the others are there for a backlog, and are gone with it. And the very first does not, so that
                 // a start on an empty queue is ready at once.
                 let wait = if receives.is_empty() && answered.is_none() { LONG_POLL } else { Duration::ZERO };
                 let queue = queue.clone();
-                receives.push(async move { queue.receive(wait).await });
+                let pause = std::mem::take(&mut pause);
+                receives.push(async move {
+                    sleep(pause).await;
+                    queue.receive(wait).await
+                });
             }
             let received = tokio::select! {
                 biased;
@@ -65,11 +71,7 @@ impl Poller {
                 Err(error) => {
                     tell(&queue, &error);
                     lanes = 1;
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => break,
-                        () = sleep(backoff.step()) => {}
-                    }
+                    pause = backoff.step();
                 }
             }
         }

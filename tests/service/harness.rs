@@ -3,10 +3,10 @@
 use clap::Parser;
 use ebbtide::cli::{Cli, Command};
 use ebbtide::clock::Clock;
-use ebbtide::connect::aws_clients;
+use ebbtide::connect::{Clients, aws_clients};
 use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Facts, Subscriber, log::Log};
-use ebbtide::service::{Clients, Exit, Service, Shutdown};
+use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
 use ebbtide::task::{Kind, Tasks};
 use ebbtide_sim::World;
@@ -221,6 +221,23 @@ impl Replica {
         self.shutdown.ordered.cancel();
         let exit = self.running.await.expect("the service must not panic");
         (exit, begun.elapsed(), self.tasks)
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(self) -> (Exit, Tasks) {
+        (self.running.await.expect("the service must not panic"), self.tasks)
+    }
+
+    /// Shuts down in order, and at once when this much time has passed: two signals.
+    pub async fn stop_then_abort(self, after: Duration) -> (Exit, Duration, Tasks) {
+        let abort = self.shutdown.abort.clone();
+        let second = tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            abort.cancel();
+        });
+        let stopped = self.stop().await;
+        second.await.expect("the signal must not panic");
+        stopped
     }
 
     /// Ends at once, as `kill -9` would: nothing is released.

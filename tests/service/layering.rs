@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 17] = [
+const ALLOWED: [(&str, &[&str]); 18] = [
     ("clock", &[]),
     ("fact", &["task"]),
     ("task", &["fact"]),
@@ -13,18 +13,32 @@ const ALLOWED: [(&str, &[&str]); 17] = [
     ("batch", &["task", "fact"]),
     ("event", &[]),
     ("queue", &["batch", "clock", "fact", "gate", "task"]),
-    ("node", &["batch", "event", "fact", "gate", "task"]),
-    ("drain", &["fact", "gate", "node", "task"]),
+    ("node", &["batch", "event", "fact", "gate", "task", "watch"]),
+    ("drain", &["fact", "gate", "node", "task", "watch"]),
+    ("watch", &["gate"]),
     ("interruption", &["clock", "drain", "event", "fact", "gate", "node", "task"]),
     ("ack", &["event", "fact", "interruption", "queue", "task"]),
-    ("admin", &["fact", "service", "task"]),
+    ("admin", &["fact", "task"]),
     ("cli", &[]),
     ("settings", &["cli", "event", "interruption", "node"]),
     ("signals", &["service"]),
-    ("connect", &["clock", "service"]),
+    ("connect", &["clock"]),
     (
         "service",
-        &["ack", "admin", "clock", "drain", "fact", "gate", "interruption", "node", "queue", "settings", "task"],
+        &[
+            "ack",
+            "admin",
+            "clock",
+            "connect",
+            "drain",
+            "fact",
+            "gate",
+            "interruption",
+            "node",
+            "queue",
+            "settings",
+            "task",
+        ],
     ),
 ];
 
@@ -33,11 +47,12 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("aws_sdk_sqs", &["queue", "gate", "service", "connect"]),
     ("aws_sdk_autoscaling", &["interruption", "service", "connect"]),
     ("aws_sdk_ec2", &["node", "service", "connect"]),
-    ("kube", &["node", "drain", "gate", "service", "connect"]),
+    ("kube", &["watch", "node", "drain", "gate", "service", "connect"]),
     (
         "tokio",
         &[
             "clock",
+            "watch",
             "fact",
             "task",
             "gate",

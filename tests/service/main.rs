@@ -18,4 +18,5 @@ mod layering;
 mod leaks;
 mod leases;
 mod ownership;
+mod regressions;
 mod trouble;
