@@ -71,7 +71,10 @@ impl Poller {
                 Err(error) => {
                     tell(&queue, &error);
                     lanes = 1;
-                    pause = backoff.step();
+                    // Lanes that fail together are one failure.
+                    if pause.is_zero() {
+                        pause = backoff.step();
+                    }
                 }
             }
         }
