@@ -2,7 +2,6 @@
 
 use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::SocketAddr;
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -34,9 +33,9 @@ pub enum Command {
 /// The flags of `ebbtide run`.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// The SQS queue that EventBridge and lifecycle hooks send to
+    /// The SQS queue that EventBridge and lifecycle hooks send to; must be given
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
-    pub queue_url: String,
+    pub queue_url: Option<String>,
 
     /// What a kind of notice leads to; may be given once for each kind
     ///
@@ -116,7 +115,7 @@ pub struct Run {
         default_value = "0.0.0.0:8080",
         help_heading = "Process"
     )]
-    pub admin_address: SocketAddr,
+    pub admin_address: String,
 
     /// How log lines look
     #[arg(

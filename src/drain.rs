@@ -87,7 +87,7 @@ impl Drainer {
             let selection = tokio::select! {
                 biased;
                 // What is on its way goes on meanwhile: it holds places in the gate that the list may need.
-                () = going.go_on() => return,
+                never = going.go_on() => match never {},
                 selection = self.list(&evictions, age) => selection,
             };
             if round == 0 {

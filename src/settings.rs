@@ -68,7 +68,8 @@ impl Settings {
     /// Every problem found.
     pub fn from_flags(flags: Run) -> Result<Self, Invalid> {
         let mut problems = Problems::default();
-        problems.check_queue_url(&flags.queue_url);
+        let queue_url = problems.queue_url(flags.queue_url);
+        let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.duration("--drain-timeout", flags.drain_timeout.as_deref(), LONGEST_DRAIN);
@@ -89,14 +90,7 @@ impl Settings {
             ignored_hooks: flags.ignore_hook,
             dry_run: flags.dry_run,
         };
-        Ok(Self {
-            queue_url: flags.queue_url,
-            admin_address: flags.admin_address,
-            policy,
-            pod_grace,
-            managed_tag,
-            own_pod,
-        })
+        Ok(Self { queue_url, admin_address, policy, pod_grace, managed_tag, own_pod })
     }
 }
 
@@ -120,8 +114,27 @@ impl Problems {
         self.0.push(Problem { flag, what: what.into() });
     }
 
+    fn admin_address(&mut self, text: &str) -> SocketAddr {
+        text.parse().unwrap_or_else(|_| {
+            self.add(
+                "--admin-address",
+                format!("\"{text}\" is no address; write IP:PORT, such as 0.0.0.0:8080 or [::]:8080"),
+            );
+            SocketAddr::from(([0, 0, 0, 0], 0))
+        })
+    }
+
+    fn queue_url(&mut self, url: Option<String>) -> String {
+        let url = url.unwrap_or_default();
+        self.check_queue_url(&url);
+        url
+    }
+
     fn check_queue_url(&mut self, url: &str) {
         let flag = "--queue-url";
+        if url.is_empty() {
+            return self.add(flag, "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL");
+        }
         if let Some(arn) = url.strip_prefix("arn:") {
             let parts: Vec<&str> = arn.split(':').collect();
             let hint = match parts.as_slice() {
@@ -378,6 +391,8 @@ mod tests {
             ("--heartbeat", "4s"),
             ("--heartbeat", "2h"),
             ("--registration-grace", "0s"),
+            ("--admin-address", "8080"),
+            ("--queue-url", ""),
         ] {
             assert_eq!(problems(&[flag, bad]), [flag], "{bad}");
         }

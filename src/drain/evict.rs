@@ -16,6 +16,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::core::Status;
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -85,9 +86,9 @@ impl<'a> Leaving<'a> {
     }
 
     /// Keeps them going, and never returns.
-    pub(super) async fn go_on(&mut self) {
+    pub(super) async fn go_on(&mut self) -> Infallible {
         self.all_gone().await;
-        std::future::pending::<()>().await;
+        std::future::pending().await
     }
 }
 

@@ -137,11 +137,17 @@ impl State {
 
     /// Adds a pod; answers its name. Does nothing if that name is taken.
     pub fn create_pod(&mut self, pod: Pod) -> String {
-        let name = pod.name.clone().unwrap_or_else(|| format!("{}-{}", pod.base_name(), self.suffix()));
-        let key = Key::new(&pod.namespace, &name);
-        if self.store.get(Resource::Pods, &key).is_some() {
-            return name;
-        }
+        let (name, key) = loop {
+            let name = pod.name.clone().unwrap_or_else(|| format!("{}-{}", pod.base_name(), self.suffix()));
+            let key = Key::new(&pod.namespace, &name);
+            match (self.store.get(Resource::Pods, &key).is_some(), &pod.name) {
+                (false, _) => break (name, key),
+                // A name that was asked for and is taken: it is that pod.
+                (true, Some(_)) => return name,
+                // One that was drawn and is taken is drawn again.
+                (true, None) => {}
+            }
+        };
         let uid = self.uuid();
         let object = pod.object(&name, &uid, self.clock.now());
         self.lives.insert(key, Life::new(pod));
