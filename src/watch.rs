@@ -84,6 +84,13 @@ where
     Ok(())
 }
 
+/// Whether version `a` came before `b`. Versions of one resource are integers that grow (KEP-5504); where they can't be read so,
+/// the later arrival counts.
+#[must_use]
+pub fn older(a: &str, b: &str) -> bool {
+    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
+}
+
 /// Keeps watches apart.
 #[derive(Debug, Default)]
 pub struct Pace(Option<Instant>);

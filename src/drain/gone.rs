@@ -133,7 +133,7 @@ impl Watching {
         let mut usable = true;
         running.known.send_if_modified(|known| {
             if let Some(known) = known {
-                usable = !older(version, &known.since);
+                usable = !pods::older(version, &known.since);
                 return false;
             }
             *known = Some(Known { since: version.to_owned(), until: version.to_owned() });
@@ -253,9 +253,4 @@ async fn run(gone: Gone, known: watch::Sender<Option<Known>>, missed: watch::Sen
             }
         }
     }
-}
-
-/// Whether version `a` came before `b`. Versions of one resource are integers that grow; what can't be read so is believed.
-fn older(a: &str, b: &str) -> bool {
-    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }

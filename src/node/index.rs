@@ -186,7 +186,7 @@ impl State {
     fn apply(&mut self, node: Node) {
         if let Some(known) = self.by_instance.get(&node.instance)
             && known.uid == node.uid
-            && older(&node.resource_version, &known.resource_version)
+            && watch::older(&node.resource_version, &known.resource_version)
         {
             return;
         }
@@ -210,12 +210,6 @@ impl State {
             news.send_replace(());
         }
     }
-}
-
-/// Whether version `a` came before `b`. Versions of one resource are integers that grow (KEP-5504); where they can't be
-/// read so, the later arrival counts.
-fn older(a: &str, b: &str) -> bool {
-    matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
 
 /// Interest in one instance; the last to lose it takes its entry away.

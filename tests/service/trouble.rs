@@ -126,6 +126,37 @@ async fn a_node_deleted_in_mid_drain_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_deleted_while_its_pods_linger_ends_the_drain_at_once() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "10m"]).await;
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    tokio::time::sleep(s(30)).await;
+    // By way of the API: the pods are collected only 40 s later.
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(stage.world.kube.client());
+    nodes.delete(&node(0), &kube::api::DeleteParams::default()).await.unwrap();
+    stage.until_handled(s(5)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 1);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_that_asks_for_time_is_given_it() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.world.kube.stall_budget("default", "budget-0", true);
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    tokio::time::sleep(s(29)).await;
+    let tries = stage.calls("create pods/eviction");
+    assert!((2..=3).contains(&tries), "one in ten seconds: {tries}");
+    stage.unblock(0);
+    stage.until_handled(s(20)).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_overloaded_api_server_costs_that_time_and_nothing_more() {
     let stage = Stage::new(30, 2);
     let replica = stage.start(&[]).await;
