@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_appender::non_blocking::WorkerGuard;
 use tracing_subscriber::Layer;
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -41,9 +41,9 @@ fn main() -> ExitCode {
     runtime.block_on(run(settings))
 }
 
-/// kube's client logs the whole of an answer that it can't read, with all that is in it. Errors come to us anyway.
+/// kube's client logs each failed call once more, and the whole of an answer that it can't read, with all that is in it.
 fn quiet(filter: Targets, asked: &str) -> Targets {
-    if asked.contains("kube") { filter } else { filter.with_target("kube_client", tracing::Level::ERROR) }
+    if asked.contains("kube") { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
 }
 
 async fn run(settings: Settings) -> ExitCode {

@@ -51,7 +51,7 @@ fn note_service(fact: &Fact<'_>) {
         Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
         Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
         Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
-        Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "watch broke; begun again"),
+        Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "list or watch failed; begun again"),
         Fact::ReceiveFailed { error, .. } => warn!(error = %error, "receiving failed; retried"),
         Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),

@@ -257,6 +257,8 @@ impl KubeError {
                 failed.category = Category::Invalid;
                 failed.message = chain(error);
             }
+            // What it is called says nothing; what lies below does.
+            kube::Error::Service(below) => failed.message = chain(below.as_ref()),
             _ => failed.message = chain(error),
         }
         failed
