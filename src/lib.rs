@@ -12,9 +12,9 @@
 //!         every stage emits facts ─▶ fact ─▶ log · metrics
 //! ```
 //!
-//! Imports follow the picture and never go back. [`task`] is the one place that spawns, [`gate`] the one gate for outgoing calls,
-//! [`batch`] what makes many of them few, [`clock`] the one clock. The rules that make it correct, and where building showed a better
-//! way than planned, are in `docs/design.md`.
+//! Imports follow the picture and never go back. [`task`] is the one place that spawns, [`gate`] the one gate for outgoing
+//! calls, [`batch`] what makes many of them few, [`watch`] what tells of changes, [`clock`] the one clock. The rules that make
+//! it correct, and where building showed a better way than planned, are in `docs/design.md`.
 
 // The way in.
 pub mod cli;
