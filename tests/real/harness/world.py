@@ -189,4 +189,7 @@ def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:
 
 def _ready(node: Object) -> bool:
     conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])}
-    return conditions.get("Ready") == "True" and not node["spec"].get("taints")
+    # A service that waited for this very node cordons it at once: that taint is its work, not the node's state.
+    own = {"node.kubernetes.io/unschedulable"}
+    taints = {each["key"] for each in node["spec"].get("taints", [])} - own
+    return conditions.get("Ready") == "True" and not taints
