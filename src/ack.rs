@@ -209,13 +209,15 @@ impl Deliverer {
         }
     }
 
+    fn tell_left(&self, message: &str, category: &'static str, error: &dyn std::fmt::Display) {
+        self.facts.emit(&Fact::MessageLeft { message, category, error });
+    }
+
     async fn delete(&self, message: Message) {
         let id = Arc::clone(&message.id);
         match self.queue.delete(message).await {
             Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
-            Err(error) => {
-                self.facts.emit(&Fact::MessageLeft { message: &id, category: error.category.as_str(), error: &error });
-            }
+            Err(error) => self.tell_left(&id, error.category.as_str(), &error),
         }
     }
 
@@ -223,9 +225,7 @@ impl Deliverer {
         let id = Arc::clone(&message.id);
         match self.queue.release(message, after).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
-            Err(error) => {
-                self.facts.emit(&Fact::MessageLeft { message: &id, category: error.category.as_str(), error: &error });
-            }
+            Err(error) => self.tell_left(&id, error.category.as_str(), &error),
         }
     }
 }

@@ -47,8 +47,6 @@ pub struct Message {
     pub id: Arc<str>,
     /// What was sent.
     pub body: String,
-    /// How often it was received, this time included.
-    pub receives: u32,
     /// Since when we hold it, until when.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
@@ -148,7 +146,7 @@ impl Queue {
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
         let lease = Lease::new(Receipt(message.receipt_handle?), received_at);
-        Some(Message { id, body: message.body?, receives, lease, _held: held })
+        Some(Message { id, body: message.body?, lease, _held: held })
     }
 
     /// Makes the message invisible for another `visibility` from now.

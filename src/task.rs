@@ -264,13 +264,6 @@ impl From<JoinError> for Died {
 #[must_use = "dropping the handle aborts the task"]
 pub struct Handle<T>(JoinHandle<T>);
 
-impl<T> Handle<T> {
-    /// Aborts the task; awaiting the handle afterwards tells when it is gone.
-    pub fn abort(&self) {
-        self.0.abort();
-    }
-}
-
 impl<T> Future for Handle<T> {
     type Output = Result<T, Died>;
 

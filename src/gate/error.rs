@@ -28,19 +28,6 @@ pub enum Category {
 }
 
 impl Category {
-    /// Every category.
-    pub const ALL: [Self; 9] = [
-        Self::Throttled,
-        Self::Denied,
-        Self::NotFound,
-        Self::Conflict,
-        Self::Refused,
-        Self::Invalid,
-        Self::Unavailable,
-        Self::TimedOut,
-        Self::Unreachable,
-    ];
-
     /// The category's name in metrics and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
