@@ -7,9 +7,11 @@ use std::time::Duration;
 /// What a faulty call meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The service refuses with its own throttling answer (AWS: `Throttling`, HTTP 400; Kubernetes: 429 with
-    /// `Retry-After: 1` and no budget's cause), without effect.
+    /// The service refuses with its own throttling answer (AWS: `Throttling`, HTTP 400; Kubernetes: 429 in plain text with
+    /// `Retry-After: 1`), without effect.
     Throttle,
+    /// As [`Fault::Throttle`], and asks for so many seconds; AWS never says how long.
+    ThrottleFor(u32),
     /// An HTTP status with the service's error body (500, 503, 403 …), without effect.
     Status(u16),
     /// The call has no effect and is never answered.
@@ -150,7 +152,7 @@ impl Edge {
     /// Passes one call through the plan.
     ///
     /// `refuse` builds the service's own error answer for a [`Fault`] that needs one ([`Fault::Throttle`],
-    /// [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
+    /// [`Fault::ThrottleFor`], [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
     /// then goes on). `serve` has the effect and answers.
     pub(crate) async fn pass<B>(
         &self,

@@ -26,7 +26,9 @@ impl Refusal {
     /// What a planned fault looks like in a service's words; `None` where the fault is not an answer.
     pub fn planned(fault: Fault, words: &Words) -> Option<Self> {
         let (status, code, message) = match fault {
-            Fault::Throttle | Fault::Status(429) => (words.throttled_status, words.throttled, "Rate exceeded"),
+            Fault::Throttle | Fault::ThrottleFor(_) | Fault::Status(429) => {
+                (words.throttled_status, words.throttled, "Rate exceeded")
+            }
             Fault::Status(403) => (403, words.denied, "User: ebbtide is not authorized to perform this operation"),
             Fault::Status(503) => (503, words.unavailable, "The service is unavailable. Please try again shortly."),
             Fault::Status(status @ 500..) => (status, words.internal, "An internal error has occurred"),

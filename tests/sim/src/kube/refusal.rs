@@ -123,11 +123,6 @@ impl Refusal {
             .retry_after(1)
     }
 
-    /// The server protects itself: no budget's cause, but a time to wait.
-    pub fn overloaded() -> Self {
-        Self::new(429, "Too many requests, please try again later.").retry_after(1)
-    }
-
     /// A budget that has nothing left to give.
     pub fn budget_exhausted(name: &str, needs: i32, has: i32) -> Self {
         let cause = format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently");
@@ -174,6 +169,15 @@ impl Refusal {
 /// The `Status` of something that went well.
 pub(super) fn success(code: u16) -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code })
+}
+
+/// The server protects itself, before anything of the API is asked: in plain text, with a header that says how long to wait.
+pub(super) fn overloaded(seconds: u32) -> Response<Body> {
+    let mut response = respond(429, "Too many requests, please try again later.\n");
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::RETRY_AFTER, seconds.into());
+    response
 }
 
 /// An answer with a whole JSON body.

@@ -5,7 +5,7 @@ use super::delete::{DeleteOptions, EvictionBody};
 use super::event;
 use super::object::{Form, Object};
 use super::patch::{self, Kind};
-use super::refusal::{Refusal, respond, success};
+use super::refusal::{Refusal, overloaded, respond, success};
 use super::route::{Call, Resource, Target, Verb};
 use super::select::Scope;
 use super::state::{Shared, State};
@@ -25,7 +25,8 @@ type Answer = Result<(u16, Vec<u8>), Refusal>;
 pub(super) fn refuse(call: &Call, fault: Fault) -> Option<Response<Body>> {
     let watches = call.verb == Verb::Watch;
     match fault {
-        Fault::Throttle => Some(Refusal::overloaded().response()),
+        Fault::Throttle => Some(overloaded(1)),
+        Fault::ThrottleFor(seconds) => Some(overloaded(seconds)),
         Fault::Status(code) => Some(Refusal::new(code, format!("simulated failure of {}", call.operation)).response()),
         Fault::CloseWatch => watches.then(watch::closed),
         Fault::ExpireWatch => watches.then(|| watch::failed(&Refusal::expired(1, 2))),

@@ -6,15 +6,17 @@ use futures_util::TryStreamExt;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_server_says_when_to_come_back_and_names_no_budget() {
+async fn an_overloaded_server_says_when_to_come_back_in_plain_text() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    bench.faults.add(Rule::on("create pods/eviction", Fault::Throttle).subject("default/web-1").times(2));
+    let eviction = || Rule::on("create pods/eviction", Fault::ThrottleFor(7)).subject("default/web-1").times(1);
+    bench.faults.add(eviction());
     let (head, body) = bench.raw("POST", "/api/v1/namespaces/default/pods/web-1/eviction", "{}").await;
-    assert_eq!((head.status.as_u16(), head.headers["retry-after"].as_bytes()), (429, &b"1"[..]));
-    assert_eq!(body["details"]["causes"], serde_json::Value::Null);
+    assert_eq!((head.status.as_u16(), head.headers["retry-after"].as_bytes()), (429, &b"7"[..]));
+    assert_eq!((head.headers["content-type"].as_bytes(), body.is_null()), (&b"text/plain; charset=utf-8"[..], true));
+    bench.faults.add(eviction());
     let refused = bench.evict("web-1").await.expect_err("it must be refused");
-    assert_eq!((refused.code, refused.reason.as_str()), (429, "TooManyRequests"));
+    assert_eq!((refused.code, refused.message.as_str()), (429, "Too many requests, please try again later."));
     bench.evict("web-1").await.expect("the plan is over");
 }
 
