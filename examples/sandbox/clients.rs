@@ -6,8 +6,7 @@ use aws_credential_types::provider::SharedCredentialsProvider;
 use clap::{CommandFactory, FromArgMatches};
 use ebbtide::cli::{Cli, Command};
 use ebbtide::clock::Clock;
-use ebbtide::connect::Clients;
-use ebbtide::connect::aws_clients;
+use ebbtide::connect::{Clients, aws_clients, kube_client};
 use ebbtide::settings::Settings;
 use ebbtide_sim::aws::REGION;
 use ebbtide_sim::loopback::Loopback;
@@ -40,5 +39,5 @@ fn kube(loopback: &Loopback) -> kube::Client {
     config.default_retry = false;
     // No TLS here: a machine without certificates will do.
     config.root_cert = Some(Vec::new());
-    kube::Client::try_from(config).expect("a client without TLS must start")
+    kube_client(kube::client::ClientBuilder::try_from(config).expect("a client without TLS must start"))
 }

@@ -3,7 +3,7 @@
 use clap::Parser;
 use ebbtide::cli::{Cli, Command};
 use ebbtide::clock::Clock;
-use ebbtide::connect::{Clients, aws_clients};
+use ebbtide::connect::{Clients, aws_clients, kube_client};
 use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Facts, Subscriber, log::Log};
 use ebbtide::service::{Exit, Service, Shutdown};
@@ -88,7 +88,8 @@ impl Stage {
         Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
     }
 
-    fn clients(&self, clock: Clock) -> Clients {
+    /// The clients of a replica.
+    pub fn clients(&self, clock: Clock) -> Clients {
         let credentials = aws_credential_types::Credentials::new("sim", "sim", None, None, "sim");
         let config = aws_config::SdkConfig::builder()
             .behavior_version(aws_config::BehaviorVersion::latest())
@@ -98,7 +99,8 @@ impl Stage {
             .endpoint_url("http://aws.sim")
             .time_source(clock)
             .build();
-        aws_clients(&config, self.world.kube.client(), self.world.kube.client())
+        let kube = || kube_client(self.world.kube.client_builder());
+        aws_clients(&config, kube(), kube())
     }
 
     /// Sends a spot warning for the n-th node, and gives the message's id.

@@ -40,12 +40,15 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1;
+use kube::client::ClientBuilder;
 use object::Object;
 use route::{Call, Resource};
 use state::{Shared, State};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use store::Key;
+use tower::BoxError;
+use tower::util::BoxService;
 
 /// The body of an answer: whole, or a watch that goes on.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Disconnected>;
@@ -66,6 +69,12 @@ impl Kube {
     /// A real kube client on this API server, in memory and without retries. Needs a tokio runtime.
     #[must_use]
     pub fn client(&self) -> kube::Client {
+        self.client_builder().build()
+    }
+
+    /// What that client is made of, to be put into layers of its user's own.
+    #[must_use]
+    pub fn client_builder(&self) -> ClientBuilder<BoxService<Request<kube::client::Body>, Response<Body>, BoxError>> {
         let kube = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let kube = kube.clone();
@@ -74,10 +83,10 @@ impl Kube {
             async move {
                 let (head, body) = request.into_parts();
                 let body = body.collect().await?.to_bytes();
-                Ok::<_, tower::BoxError>(kube.serve(Request::from_parts(head, body)).await?)
+                Ok::<_, BoxError>(kube.serve(Request::from_parts(head, body)).await?)
             }
         });
-        kube::Client::new(service, "default")
+        ClientBuilder::new(BoxService::new(service), "default")
     }
 
     /// Serves one request. The body of the answer is a stream where the request is a watch.
