@@ -1,37 +1,31 @@
 //! The one gate for outgoing calls: how many at once, which first, for how long, and what became of them.
 //!
-//! Calls to the API server take a [`Permit`] of one [`Gate`], whose in-flight limit adapts to what the server bears. A permit
-//! is taken before the call's timeout begins. There is one layer of retries, the callers', who know their deadline; nothing
-//! here retries.
+//! Calls to the API server take their turn at one [`Gate`], Auto Scaling's lifecycle calls at another; the in-flight limit of
+//! each adapts to what the other side bears. A turn is had before the call's timeout begins. There is one layer of retries, the
+//! callers', who know their deadline; nothing here retries. But a call that is throttled keeps its place for the time that it
+//! was asked to wait, so its caller need not know how long that is.
 
+mod admit;
 mod backoff;
 mod error;
 
+pub use admit::{Classes, Limits};
 pub use backoff::Backoff;
 pub use error::{AwsError, Category, KubeError, category_of_code};
 
 use crate::fact::{Fact, Facts};
+use admit::{Admission, Turn};
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::marker::PhantomData;
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 /// The longest any call but a watch and a long poll may take.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where the limit starts: what one API server with default priority-and-fairness takes without queueing.
-const FIRST_LIMIT: f64 = 64.0;
-const LEAST_LIMIT: f64 = 4.0;
-const MOST_LIMIT: f64 = 512.0;
-
-/// One overload cuts the limit once: answers to calls that were in flight with it say nothing new.
-const CUT_AT_MOST_EVERY: Duration = Duration::from_secs(1);
-
-/// A class that waits is passed over at most so often before it has its turn: its share.
-const PATIENCE: u32 = 8;
+/// What a call is given whose deadline is now or has passed.
+pub const LAST_CALL: Duration = Duration::from_secs(2);
 
 /// What a call to the API server is for, in order of precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,10 +38,11 @@ pub enum Class {
     List,
     /// Evictions, by deadline.
     Evict,
+    /// Events and conditions: they tell people, and nothing waits for them.
+    Tell,
 }
 
 impl Class {
-    const COUNT: usize = 4;
     /// With less than this left, an eviction is urgent.
     const URGENT: Duration = Duration::from_secs(15);
 
@@ -55,6 +50,43 @@ impl Class {
     #[must_use]
     pub fn of_eviction(deadline: Instant) -> Self {
         if deadline.saturating_duration_since(Instant::now()) < Self::URGENT { Self::Urgent } else { Self::Evict }
+    }
+}
+
+impl Classes for Class {
+    const COUNT: usize = 5;
+    /// From what one API server with default priority-and-fairness takes without queueing.
+    const LIMITS: Limits = Limits { first: 64, least: 4, most: 512 };
+
+    fn rank(self) -> usize {
+        self as usize
+    }
+
+    /// Precedence alone lets an eviction go as soon as there is room, beside cordons that are on their way.
+    fn lets_first(self) -> Option<Self> {
+        (self == Self::Evict).then_some(Self::Cordon)
+    }
+}
+
+/// What a call about a lifecycle hook is for, in order of precedence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Lifecycle {
+    /// Looking a hook's times up: one call for each hook in some minutes, for which all of its drains wait, and without which
+    /// their heartbeats are more than they need be.
+    Look,
+    /// Completions: each ends the heartbeats of its hook.
+    Complete,
+    /// Heartbeats, by the time at which the hook expires.
+    Beat,
+}
+
+impl Classes for Lifecycle {
+    const COUNT: usize = 3;
+    /// Auto Scaling shares its rate with all of the account, and says nothing of how large it is.
+    const LIMITS: Limits = Limits { first: 16, least: 1, most: 64 };
+
+    fn rank(self) -> usize {
+        self as usize
     }
 }
 
@@ -69,46 +101,56 @@ pub struct Call<'a> {
     pub subject: &'a str,
 }
 
-/// Admits calls to the API server. Clones are the same gate.
+/// Admits calls by their class: to the API server, where nothing else is said. Clones are the same gate.
 #[derive(Clone, Debug)]
-pub struct Gate {
-    state: Arc<Mutex<State>>,
+pub struct Gate<C: Classes = Class> {
+    admission: Admission,
     facts: Facts,
+    classes: PhantomData<C>,
 }
 
-#[derive(Debug)]
-struct State {
-    limit: f64,
-    in_flight: usize,
-    cut_at: Option<Instant>,
-    arrivals: u64,
-    /// Who waits, by class; within a class by the time it must be done, then by arrival.
-    waiting: [BTreeMap<(Instant, u64), oneshot::Sender<Permit>>; Class::COUNT],
-    passed_over: [u32; Class::COUNT],
-}
-
-/// The right to one call in flight; dropping it admits the next.
-#[derive(Debug)]
-struct Permit(Option<Gate>);
-
-impl Gate {
+impl<C: Classes> Gate<C> {
     /// An open gate.
     #[must_use]
     pub fn new(facts: Facts) -> Self {
-        let state = State {
-            limit: FIRST_LIMIT,
-            in_flight: 0,
-            cut_at: None,
-            arrivals: 0,
-            waiting: Default::default(),
-            passed_over: [0; Class::COUNT],
-        };
-        Self { state: Arc::new(Mutex::new(state)), facts }
+        Self { admission: Admission::new::<C>(), facts, classes: PhantomData }
     }
 
+    async fn turn(&self, class: C, by: Instant) -> Turn {
+        self.admission.turn(class, by).await
+    }
+
+    /// Makes one call to AWS: waits for its turn, then at most until `by` and never longer than [`CALL_TIMEOUT`].
+    ///
+    /// A call whose time has come already is given [`LAST_CALL`]: something is better than nothing. One that is throttled
+    /// returns only when its caller may try again, or at `by`.
+    ///
+    /// # Errors
+    /// What AWS or the transport said, classified; or that no answer came in time.
+    pub async fn aws<T, E>(
+        &self,
+        operation: (&'static str, &'static str),
+        subject: &str,
+        class: C,
+        by: Instant,
+        request: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    ) -> Result<T, AwsError>
+    where
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let turn = self.turn(class, by).await;
+        let result = aws(&self.facts, operation, subject, turn.limit(), request).await;
+        let failed = result.as_ref().err().map(|error| error.category);
+        turn.answered(failed, None).await;
+        result
+    }
+}
+
+impl Gate {
     /// Makes one call to the API server: waits for its turn, then at most until `by` and never longer than [`CALL_TIMEOUT`].
     ///
-    /// A call whose time has come already is given [`LAST_CALL`]: something is better than nothing.
+    /// A call whose time has come already is given [`LAST_CALL`]: something is better than nothing. One that is throttled
+    /// returns only when its caller may try again, or at `by`; what the server asked for is not in the error any more.
     ///
     /// # Errors
     /// What the server or the transport said, classified; or that no answer came in time.
@@ -119,118 +161,25 @@ impl Gate {
         by: Instant,
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, KubeError> {
-        let permit = self.enter(class, by).await;
-        let begun = Instant::now();
-        let limit = by.saturating_duration_since(begun).clamp(LAST_CALL, CALL_TIMEOUT);
-        let result = match timeout(limit, Box::pin(request)).await {
+        let Call { verb, resource, subject } = call;
+        let turn = self.turn(class, by).await;
+        let limit = turn.limit();
+        let mut result = match timeout(limit, Box::pin(request)).await {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(error)) => Err(KubeError::new(call.verb, call.resource, call.subject, &error)),
-            Err(_) => Err(KubeError::timed_out(call.verb, call.resource, call.subject, limit)),
+            Ok(Err(error)) => Err(KubeError::new(verb, resource, subject, &error)),
+            Err(_) => Err(KubeError::timed_out(verb, resource, subject, limit)),
         };
         let outcome = result.as_ref().map_or_else(|error| error.category.as_str(), |_| "ok");
-        permit.answered(result.as_ref().err().map(|error| error.category));
-        let Call { verb, resource, .. } = call;
-        self.facts.emit(&Fact::KubeCall { verb, resource, outcome, took: begun.elapsed() });
+        self.facts.emit(&Fact::KubeCall { verb, resource, outcome, took: turn.took() });
+        let (mut failed, mut asked) = (None, None);
+        if let Err(error) = &mut result {
+            failed = Some(error.category);
+            if error.category == Category::Throttled {
+                asked = error.retry_after.take();
+            }
+        }
+        turn.answered(failed, asked).await;
         result
-    }
-
-    async fn enter(&self, class: Class, by: Instant) -> Permit {
-        let turn = {
-            let mut state = self.lock();
-            if state.has_room() && state.nobody_waits() {
-                state.in_flight += 1;
-                return Permit(Some(self.clone()));
-            }
-            let (sender, turn) = oneshot::channel();
-            state.arrivals += 1;
-            let arrival = state.arrivals;
-            state.waiting[class as usize].insert((by, arrival), sender);
-            turn
-        };
-        // A sender is dropped only together with the gate's state, which `self` keeps.
-        turn.await.unwrap_or(Permit(None))
-    }
-
-    /// Hands free places to those who wait. A permit whose taker has gone away comes back by its drop, so the lock is not
-    /// held while it is sent.
-    fn admit(&self) {
-        loop {
-            let Some(taker) = self.lock().next_taker() else { return };
-            // `Err` gives the permit back; dropping it would recurse, so its place is freed here.
-            if let Err(mut refused) = taker.send(Permit(Some(self.clone()))) {
-                refused.0 = None;
-                self.lock().in_flight -= 1;
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// What a call is given whose deadline is now or has passed.
-pub const LAST_CALL: Duration = Duration::from_secs(2);
-
-impl State {
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the limit lies between 4 and 512")]
-    fn has_room(&self) -> bool {
-        self.in_flight < self.limit as usize
-    }
-
-    fn nobody_waits(&self) -> bool {
-        self.waiting.iter().all(BTreeMap::is_empty)
-    }
-
-    /// Takes the next place, and says whose it is: the first class that waits, unless one behind it was passed over too often.
-    fn next_taker(&mut self) -> Option<oneshot::Sender<Permit>> {
-        if !self.has_room() {
-            return None;
-        }
-        let waits = |class: &usize| !self.waiting[*class].is_empty();
-        let first = (0..Class::COUNT).find(waits)?;
-        let starved = (first + 1..Class::COUNT).filter(waits).find(|class| self.passed_over[*class] >= PATIENCE);
-        let chosen = starved.unwrap_or(first);
-        for class in chosen + 1..Class::COUNT {
-            if !self.waiting[class].is_empty() {
-                self.passed_over[class] += 1;
-            }
-        }
-        self.passed_over[chosen] = 0;
-        let (_, taker) = self.waiting[chosen].pop_first()?;
-        self.in_flight += 1;
-        Some(taker)
-    }
-}
-
-impl Permit {
-    /// Learns from the answer: the limit grows by one for each limit's worth of good answers while it is used up, and is cut by a
-    /// third when the server is overloaded.
-    fn answered(self, failed: Option<Category>) {
-        let Some(gate) = &self.0 else { return };
-        let mut state = gate.lock();
-        match failed {
-            Some(Category::Throttled) => {
-                let now = Instant::now();
-                if state.cut_at.is_none_or(|at| now - at >= CUT_AT_MOST_EVERY) {
-                    state.limit = (state.limit * 2.0 / 3.0).max(LEAST_LIMIT);
-                    state.cut_at = Some(now);
-                }
-            }
-            // What failed otherwise says nothing about how much the server bears; a refusal or a conflict is an answer like any other.
-            Some(Category::TimedOut | Category::Unavailable | Category::Unreachable) => {}
-            _ if !state.has_room() => state.limit = (state.limit + 1.0 / state.limit).min(MOST_LIMIT),
-            _ => {}
-        }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(gate) = self.0.take() {
-            gate.lock().in_flight -= 1;
-            gate.admit();
-        }
     }
 }
 
@@ -262,82 +211,29 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::sync::mpsc;
+    use kube::core::Status;
+    use serde_json::json;
 
-    fn gate(limit: f64) -> Gate {
+    fn says(status: serde_json::Value) -> Result<(), kube::Error> {
+        let status: Status = serde_json::from_value(status).expect("a test's status must be one");
+        Err(kube::Error::Api(Box::new(status)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_throttled_caller_has_waited_already_and_a_refused_one_has_not() {
         let gate = Gate::new(Facts::to(Vec::new()));
-        gate.lock().limit = limit;
-        gate
-    }
-
-    /// Fills the gate, lets calls of the given classes queue, then frees place after place and tells who came in which order.
-    async fn order(classes: &[Class]) -> Vec<Class> {
-        let gate = gate(1.0);
-        let held = gate.enter(Class::List, Instant::now()).await;
-        let (told, mut order) = mpsc::unbounded_channel();
-        let waiting = classes.iter().map(|class| {
-            let (gate, told) = (gate.clone(), told.clone());
-            async move {
-                let _permit = gate.enter(*class, Instant::now()).await;
-                told.send(*class).unwrap();
-            }
-        });
-        let all = futures_util::future::join_all(waiting);
-        tokio::pin!(all);
-        assert!(futures_util::poll!(&mut all).is_pending());
-        drop(held);
-        all.await;
-        order.close();
-        let mut seen = Vec::new();
-        while let Some(class) = order.recv().await {
-            seen.push(class);
-        }
-        seen
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn cordons_go_before_lists_and_evictions() {
-        let seen = order(&[Class::Evict, Class::List, Class::Cordon, Class::Urgent, Class::Cordon]).await;
-        assert_eq!(seen, [Class::Urgent, Class::Cordon, Class::Cordon, Class::List, Class::Evict]);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_class_starves() {
-        let mut classes = vec![Class::Cordon; 20];
-        classes.push(Class::Evict);
-        let seen = order(&classes).await;
-        let turn = seen.iter().position(|class| *class == Class::Evict);
-        assert_eq!(turn, Some(PATIENCE as usize), "{seen:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_caller_who_gave_up_leaves_no_hole() {
-        let gate = gate(1.0);
-        let held = gate.enter(Class::List, Instant::now()).await;
-        let mut given_up = Box::pin(gate.enter(Class::Urgent, Instant::now()));
-        assert!(futures_util::poll!(&mut given_up).is_pending());
-        drop(given_up);
-        let mut patient = Box::pin(gate.enter(Class::Evict, Instant::now()));
-        assert!(futures_util::poll!(&mut patient).is_pending());
-        drop(held);
-        drop(patient.await);
-        assert_eq!(gate.lock().in_flight, 0);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn overload_narrows_the_gate_once_a_second_and_success_widens_it() {
-        let gate = gate(9.0);
-        gate.enter(Class::List, Instant::now()).await.answered(Some(Category::Throttled));
-        gate.enter(Class::List, Instant::now()).await.answered(Some(Category::Throttled));
-        assert!((gate.lock().limit - 6.0).abs() < f64::EPSILON);
-        tokio::time::advance(CUT_AT_MOST_EVERY).await;
-        gate.enter(Class::List, Instant::now()).await.answered(Some(Category::Throttled));
-        assert!((gate.lock().limit - 4.0).abs() < f64::EPSILON);
-        let mut full = Vec::new();
-        for _ in 0..4 {
-            full.push(gate.enter(Class::List, Instant::now()).await);
-        }
-        full.pop().expect("four were taken").answered(None);
-        assert!((gate.lock().limit - 4.25).abs() < f64::EPSILON);
+        let call = Call { verb: "create", resource: "pods/eviction", subject: "default/web-1" };
+        let by = Instant::now() + Duration::from_mins(1);
+        let begun = Instant::now();
+        let throttled = json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } });
+        let error = gate.kube(call, Class::Evict, by, async { says(throttled) }).await.unwrap_err();
+        assert_eq!((error.category, error.retry_after), (Category::Throttled, None));
+        assert_eq!(begun.elapsed(), Duration::from_secs(7));
+        let refused = json!({ "code": 429, "message": "no", "details": {
+            "retryAfterSeconds": 10, "causes": [{ "reason": "DisruptionBudget", "message": "web has none left" }],
+        } });
+        let error = gate.kube(call, Class::Evict, by, async { says(refused) }).await.unwrap_err();
+        assert_eq!((error.category, error.retry_after), (Category::Refused, Some(Duration::from_secs(10))));
+        assert_eq!(begun.elapsed(), Duration::from_secs(7));
     }
 }

@@ -14,7 +14,7 @@ mod plan;
 mod slot;
 mod work;
 
-pub use hook::Hooks;
+pub use hook::{Completion, Hooks};
 pub use plan::{Action, Actions, Heartbeats, HookTimes, Policy};
 pub use slot::{Seat, Slots};
 pub use work::{Interrupter, Shared};
@@ -22,7 +22,7 @@ pub use work::{Interrupter, Shared};
 use crate::drain;
 use crate::event::{Detail, Hook, Notice};
 use crate::fact::{About, Fact};
-use crate::gate::{AwsError, Backoff, Category};
+use crate::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
 use crate::node::Node;
 use crate::task::Ending;
 use heartbeat::{Beating, Heartbeat};
@@ -216,7 +216,9 @@ impl Draining {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
         let mut give_up_at = self.hook_ends;
         loop {
-            let answer = self.case.interrupter.hooks.complete(hook, self.case.notice.instance.as_str()).await;
+            let Case { interrupter, notice, .. } = &self.case;
+            let by = give_up_at.unwrap_or_else(|| Instant::now() + CALL_TIMEOUT);
+            let answer = interrupter.hooks.complete(hook, notice.instance.as_str(), Completion::Continue, by).await;
             let error = match answer {
                 Ok(answer) => {
                     let result = if answer == Answer::Done { "continue" } else { "over" };

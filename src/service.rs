@@ -234,7 +234,7 @@ fn interrupter(
         owner: Owner::new(clients.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
         marker: Marker::new(node_api(clients.kube.clone()), index.clone(), gate, policy.dry_run),
         drainer: Arc::new(drainer),
-        hooks: Hooks::new(clients.autoscaling.clone(), facts.clone()),
+        hooks: Hooks::new(clients.autoscaling.clone(), Gate::new(facts.clone())),
         drains: Slots::new(tasks.clone(), Kind::Drain),
         index,
         policy,

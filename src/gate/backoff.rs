@@ -17,17 +17,22 @@ impl Backoff {
         Self { next: first, first, most }
     }
 
-    /// The next wait: between half and all of the step, so that many who fail together don't come back together.
+    /// The next wait: between half and all of the step.
     pub fn step(&mut self) -> Duration {
         let step = self.next;
         self.next = (step * 2).min(self.most);
-        step.mul_f64(0.5 + fastrand::f64() / 2.0)
+        jittered(step)
     }
 
     /// Begins again from the first wait, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
+}
+
+/// Between half and all of `step`, so that many who fail together don't come back together.
+pub(super) fn jittered(step: Duration) -> Duration {
+    step.mul_f64(0.5 + fastrand::f64() / 2.0)
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ pub struct KubeError {
     pub category: Category,
     /// The HTTP status, or 0 without an answer.
     pub status: u16,
-    /// How long the server asks us to wait.
+    /// How long the server asks us to wait. Of a throttled call the gate takes it, and waits.
     pub retry_after: Option<Duration>,
     /// What the server, or the transport, said.
     pub message: String,
@@ -225,10 +225,6 @@ impl KubeError {
                     .map(|d| u64::from(d.retry_after_seconds))
                     .filter(|seconds| *seconds > 0)
                     .map(Duration::from_secs);
-                // The overload filter answers in plain text, with a header that kube drops: it asks for a second.
-                if failed.category == Category::Throttled {
-                    failed.retry_after = failed.retry_after.or(Some(Duration::from_secs(1)));
-                }
                 // The cause names the budget; the message alone does not.
                 let cause = details.and_then(|d| d.causes.iter().find(|cause| !cause.message.is_empty()));
                 failed.message = match cause {
@@ -311,10 +307,10 @@ mod tests {
 
     #[test]
     fn an_overloaded_server_is_something_else() {
-        // What kube makes of the overload filter's plain text.
+        // What kube makes of a proxy's plain text.
         let overloaded =
             api(json!({ "code": 429, "message": "Too many requests", "reason": "Failed to parse error data" }));
-        assert_eq!((overloaded.category, overloaded.retry_after), (Category::Throttled, Some(Duration::from_secs(1))));
+        assert_eq!((overloaded.category, overloaded.retry_after), (Category::Throttled, None));
         let webhook =
             api(json!({ "code": 429, "message": "admission webhook \"virt\" denied the request: migrating" }));
         assert_eq!((webhook.category, webhook.message.contains("migrating")), (Category::Refused, true));

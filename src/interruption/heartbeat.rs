@@ -85,7 +85,7 @@ impl Beating {
     async fn beat(&self, expires: Instant) -> Option<Instant> {
         loop {
             let sent = Instant::now();
-            let error = match self.hooks.beat(&self.hook, &self.instance).await {
+            let error = match self.hooks.beat(&self.hook, &self.instance, expires).await {
                 Ok(Answer::Done) => {
                     self.tell("sent", None);
                     return Some(sent);

@@ -2,8 +2,7 @@
 
 use super::plan::HookTimes;
 use crate::event::Hook;
-use crate::fact::Facts;
-use crate::gate::{self, AwsError, Backoff, CALL_TIMEOUT, Category};
+use crate::gate::{AwsError, Backoff, Category, Gate, Lifecycle};
 use aws_sdk_autoscaling::Client;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -37,11 +36,31 @@ pub enum Answer {
     Over,
 }
 
+/// How the group goes on once an action is completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// As it was about to.
+    Continue,
+    /// Without what other hooks still had to do; an instance that was being launched is terminated.
+    Abandon,
+}
+
+impl Completion {
+    /// Its name in Auto Scaling's API.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Continue => "CONTINUE",
+            Self::Abandon => "ABANDON",
+        }
+    }
+}
+
 /// Makes lifecycle calls.
 #[derive(Clone, Debug)]
 pub struct Hooks {
     client: Client,
-    facts: Facts,
+    gate: Gate<Lifecycle>,
     known: Known,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
 }
@@ -52,10 +71,10 @@ type Looked = Result<HookTimes, Arc<AwsError>>;
 type Known = Arc<Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<Option<(Looked, Instant)>>>>>>;
 
 impl Hooks {
-    /// Calls by way of `client`.
+    /// Calls by way of `client`, as `gate` lets them.
     #[must_use]
-    pub fn new(client: Client, facts: Facts) -> Self {
-        Self { client, facts, known: Arc::default(), beaten: Arc::default() }
+    pub fn new(client: Client, gate: Gate<Lifecycle>) -> Self {
+        Self { client, gate, known: Arc::default(), beaten: Arc::default() }
     }
 
     /// The hook's times, as AWS told them now or some minutes ago.
@@ -81,10 +100,11 @@ impl Hooks {
 
     async fn look_up(&self, hook: &Hook) -> Result<HookTimes, AwsError> {
         let mut last = None;
+        let by = Instant::now() + PATIENCE;
         let tries = async {
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
             loop {
-                match self.describe(hook).await {
+                match self.describe(hook, by).await {
                     Ok(times) => return Ok(times),
                     // Waiting does not grant a permission, nor make a hook appear.
                     Err(error)
@@ -103,7 +123,7 @@ impl Hooks {
         }
     }
 
-    async fn describe(&self, hook: &Hook) -> Result<HookTimes, AwsError> {
+    async fn describe(&self, hook: &Hook, by: Instant) -> Result<HookTimes, AwsError> {
         let request = self
             .client
             .describe_lifecycle_hooks()
@@ -111,7 +131,7 @@ impl Hooks {
             .lifecycle_hook_names(&hook.name)
             .send();
         let operation = ("autoscaling", "DescribeLifecycleHooks");
-        let answer = gate::aws(&self.facts, operation, &subject(hook), CALL_TIMEOUT, request).await?;
+        let answer = self.gate.aws(operation, &subject(hook), Lifecycle::Look, by, request).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
         let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
@@ -135,11 +155,11 @@ impl Hooks {
         beaten.insert(hook.token.clone(), beat);
     }
 
-    /// One heartbeat.
+    /// One heartbeat, for an action that `expires` without: those that expire first go first.
     ///
     /// # Errors
     /// When AWS did not take it, for another reason than that the action is over.
-    pub async fn beat(&self, hook: &Hook, instance: &str) -> Result<Answer, AwsError> {
+    pub async fn beat(&self, hook: &Hook, instance: &str, expires: Instant) -> Result<Answer, AwsError> {
         let request = self
             .client
             .record_lifecycle_action_heartbeat()
@@ -150,16 +170,22 @@ impl Hooks {
             .send();
         let operation = ("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
-        let answer = over(gate::aws(&self.facts, operation, &subject(hook), CALL_TIMEOUT, request).await)?;
+        let answer = over(self.gate.aws(operation, &subject(hook), Lifecycle::Beat, expires, request).await)?;
         self.remember(hook, sent);
         Ok(answer)
     }
 
-    /// Completes the action: the group goes on.
+    /// Completes the action, which can be done until `by`: the group goes on as `result` says.
     ///
     /// # Errors
     /// When AWS did not take it, for another reason than that the action is over.
-    pub async fn complete(&self, hook: &Hook, instance: &str) -> Result<Answer, AwsError> {
+    pub async fn complete(
+        &self,
+        hook: &Hook,
+        instance: &str,
+        result: Completion,
+        by: Instant,
+    ) -> Result<Answer, AwsError> {
         let request = self
             .client
             .complete_lifecycle_action()
@@ -167,10 +193,10 @@ impl Hooks {
             .lifecycle_hook_name(&hook.name)
             .lifecycle_action_token(&hook.token)
             .instance_id(instance)
-            .lifecycle_action_result("CONTINUE")
+            .lifecycle_action_result(result.as_str())
             .send();
         let operation = ("autoscaling", "CompleteLifecycleAction");
-        over(gate::aws(&self.facts, operation, &subject(hook), CALL_TIMEOUT, request).await)
+        over(self.gate.aws(operation, &subject(hook), Lifecycle::Complete, by, request).await)
     }
 }
 

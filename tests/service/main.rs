@@ -17,6 +17,7 @@ mod hooks;
 mod layering;
 mod leaks;
 mod leases;
+mod overload;
 mod ownership;
 mod regressions;
 mod trouble;
