@@ -3,7 +3,7 @@
 //! A message is deleted only when each of its notices has ended. Whatever else happens (shutdown, a lost lease, the end of the time
 //! that SQS allows, a panic), is one path: its interruptions are left, which stops what nobody else holds, and it is released.
 
-use crate::event::{self, Detail, Hook, Identity, Notice, Parsed};
+use crate::event::{self, Identity, Notice, Parsed};
 use crate::fact::{About, Fact, Facts};
 use crate::interruption::{Interrupter, Outcome, Seat, Shared, Slots};
 use crate::queue::{LeaseEnd, Message, Queue, VISIBILITY};
@@ -161,7 +161,7 @@ impl Deliverer {
             || Shared::new(VISIBILITY),
             |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), shared, stop),
         );
-        if let Detail::AsgTerminate(Hook { direct: true, .. }) = notice.detail {
+        if notice.hook().is_some_and(|hook| hook.direct) {
             seat.shared().direct.store(true, Ordering::Release);
         }
         if joined {

@@ -1,7 +1,7 @@
 //! The command line: flags in groups, each with its environment variable. What they mean is checked in `settings`.
 
-use clap::builder::FalseyValueParser;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -19,6 +19,21 @@ pub struct Cli {
     pub command: Command,
 }
 
+impl Cli {
+    /// Reads the command line and the environment. A variable that is empty says as much as none: charts set them so. Ends the process
+    /// where the command line is wrong, or asks for help.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "whether a flag's variable is empty, clap does not tell")]
+    pub fn read() -> Self {
+        let filled = |arg: Arg| {
+            let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+            if empty { arg.env(Resettable::Reset) } else { arg }
+        };
+        let command = Self::command().mut_subcommand("run", |run| run.mut_args(filled));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+}
+
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -32,6 +47,7 @@ pub enum Command {
 
 /// The flags of `ebbtide run`.
 #[derive(Args, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Run {
     /// The SQS queue that EventBridge and lifecycle hooks send to; must be given
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
@@ -40,8 +56,8 @@ pub struct Run {
     /// What a kind of notice leads to; may be given once for each kind
     ///
     /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, cordon,
-    /// report, ignore (for asg-launch: report, ignore). By default everything is drained, but rebalance=cordon and asg-launch=ignore. An
-    /// action other than drain never touches the lifecycle hook.
+    /// report, ignore (for asg-launch: ready, report, ignore). By default everything is drained, but rebalance=cordon and
+    /// asg-launch=ignore. An action other than drain and ready never touches the lifecycle hook.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
@@ -69,7 +85,7 @@ pub struct Run {
     pub managed_tag: String,
 
     /// Act only on instances that carry the managed tag, even if they have a Node here
-    #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = FalseyValueParser::new(), help_heading = "Notices")]
+    #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = BoolishValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,
 
     /// How long a terminating instance of ours may take to register as a Node before its hook is completed
@@ -82,16 +98,133 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
-    /// How long a drain may take [default: what the notice allows; for a lifecycle hook its heartbeat timeout]
+    /// Act only on Nodes whose labels match, such as pool=spot,zone!=a
+    #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
+    pub node_selector: Option<String>,
+
+    /// How long a drain may take, for all kinds or for one [default: what the notice allows; for a hook its timeout]
     ///
-    /// For lifecycle hooks it may be longer than the hook's timeout: heartbeats keep the hook alive. For a rebalance recommendation or a
+    /// May be given once for all, and once for each kind. For lifecycle hooks it may be longer than the hook's timeout: heartbeats keep the hook alive. For a rebalance recommendation or a
     /// scheduled change it replaces our own patience, an hour. Where AWS sets the time, it only shortens.
-    #[arg(long, env = "EBBTIDE_DRAIN_TIMEOUT", value_name = "DURATION", help_heading = "Drain")]
-    pub drain_timeout: Option<String>,
+    #[arg(
+        long,
+        env = "EBBTIDE_DRAIN_TIMEOUT",
+        value_name = "[KIND=]DURATION",
+        value_delimiter = ',',
+        help_heading = "Drain"
+    )]
+    pub drain_timeout: Vec<String>,
+
+    /// Let so much time go by after a notice of this kind before pods are evicted; the node is cordoned at once; may be repeated
+    #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
+    pub delay: Vec<String>,
+
+    /// What becomes of pods that could not be evicted when a hard deadline is near
+    ///
+    /// A hard deadline is one at which the node's capacity goes. delete: the pod is deleted while its grace period still fits before the
+    /// deadline. leave: it is left, and dies with the node.
+    #[arg(
+        long,
+        env = "EBBTIDE_AT_DEADLINE",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "delete",
+        help_heading = "Drain"
+    )]
+    pub at_deadline: AtDeadline,
+
+    /// Evict pods of DaemonSets, too, after all others, once each
+    #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
+    pub evict_daemonsets: bool,
+
+    /// Evict only pods that match, as kubectl drain --pod-selector
+    #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_name = "SELECTOR", help_heading = "Drain")]
+    pub pod_selector: Option<String>,
+
+    /// Leave pods with an emptyDir volume, which kubectl drain evicts only with --delete-emptydir-data
+    #[arg(long, env = "EBBTIDE_KEEP_EMPTY_DIR", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
+    pub keep_empty_dir: bool,
+
+    /// Leave pods without a controller, which kubectl drain evicts only with --force
+    #[arg(long, env = "EBBTIDE_KEEP_UNMANAGED", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
+    pub keep_unmanaged: bool,
+
+    /// Heed karpenter.sh/do-not-disrupt: "true" and cluster-autoscaler.kubernetes.io/safe-to-evict: "false" on pods until a hard
+    /// deadline is near
+    #[arg(long, env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
+    pub respect_do_not_disrupt: bool,
 
     /// The grace period for every pod [default: the pod's own]
     #[arg(long, env = "EBBTIDE_POD_GRACE", value_name = "DURATION", help_heading = "Drain")]
     pub pod_grace: Option<String>,
+
+    /// Set this taint with the cordon; may be repeated
+    #[arg(
+        long,
+        env = "EBBTIDE_TAINT",
+        value_name = "KEY[=VALUE]:EFFECT",
+        value_delimiter = ',',
+        help_heading = "Marks on the Node"
+    )]
+    pub taint: Vec<String>,
+
+    /// Keep load balancers from sending traffic to a cordoned node
+    #[arg(
+        long,
+        env = "EBBTIDE_EXCLUDE_FROM_LOAD_BALANCERS",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Marks on the Node"
+    )]
+    pub exclude_from_load_balancers: bool,
+
+    /// Taint the Node of a stopped or terminated instance so that its pods can be moved, once EC2 says that it is
+    #[arg(
+        long,
+        env = "EBBTIDE_OUT_OF_SERVICE_TAINT",
+        value_parser = BoolishValueParser::new(),
+        help_heading = "Marks on the Node"
+    )]
+    pub out_of_service_taint: bool,
+
+    /// When a cordon that no interruption followed is taken back; 0s keeps it [default: 20m for rebalance=cordon]
+    #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_name = "DURATION", help_heading = "Marks on the Node")]
+    pub uncordon_after: Option<String>,
+
+    /// What becomes of a terminating hook when its drain did not succeed by the deadline
+    #[arg(
+        long,
+        env = "EBBTIDE_ON_FAILED_DRAIN",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "continue",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub on_failed_drain: OnFailedDrain,
+
+    /// What becomes of a launch hook when its node is not Ready by the deadline
+    #[arg(
+        long,
+        env = "EBBTIDE_ON_FAILED_LAUNCH",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "leave",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub on_failed_launch: OnFailedLaunch,
+
+    /// Hold a hook's completion back for so long after the drain, for load balancers that still send traffic
+    #[arg(long, env = "EBBTIDE_COMPLETE_AFTER", value_name = "DURATION", help_heading = "Lifecycle hooks")]
+    pub complete_after: Option<String>,
+
+    /// For asg-launch=ready: a taint, by its key, that the node must have lost; may be repeated
+    #[arg(
+        long,
+        env = "EBBTIDE_STARTUP_TAINT",
+        value_name = "KEY",
+        value_delimiter = ',',
+        help_heading = "Lifecycle hooks"
+    )]
+    pub startup_taint: Vec<String>,
 
     /// When lifecycle hooks get heartbeats: auto (where the drain may outlast the hook), off, or always at an interval
     #[arg(
@@ -99,13 +232,27 @@ pub struct Run {
         env = "EBBTIDE_HEARTBEAT",
         value_name = "auto|off|DURATION",
         default_value = "auto",
-        help_heading = "Drain"
+        help_heading = "Lifecycle hooks"
     )]
     pub heartbeat: String,
 
     /// Change nothing: the API server checks cordons and evictions, hooks are left alone; messages are deleted
-    #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = FalseyValueParser::new(), help_heading = "Drain")]
+    #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
+
+    /// Which drains Kubernetes Events and a condition of the Node tell of
+    ///
+    /// blocked: those that are held back for 5 s, with by whom and until when. all: each, from its beginning.
+    #[arg(
+        long,
+        env = "EBBTIDE_EVENTS",
+        value_enum,
+        value_name = "WHICH",
+        default_value = "blocked",
+        hide_possible_values = true,
+        help_heading = "Telling"
+    )]
+    pub events: Events,
 
     /// Where to serve /metrics, /readyz and /healthz
     #[arg(
@@ -132,13 +279,53 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info", help_heading = "Process")]
     pub log: String,
 
-    /// The namespace of the pod that this process runs in, so that it does not evict itself
+    /// The namespace of the pod that this process runs in, so that it evicts itself last
     #[arg(long, env = "EBBTIDE_POD_NAMESPACE", value_name = "NAME", help_heading = "Process")]
     pub pod_namespace: Option<String>,
 
     /// The name of the pod that this process runs in
     #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME", help_heading = "Process")]
     pub pod_name: Option<String>,
+}
+
+/// What becomes of pods that a hard deadline finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AtDeadline {
+    /// They are deleted with their grace period while that fits.
+    Delete,
+    /// They are left.
+    Leave,
+}
+
+/// What becomes of a terminating hook whose drain failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailedDrain {
+    /// It is completed with CONTINUE.
+    Continue,
+    /// It is completed with ABANDON, which skips the group's other hooks, and may keep the instance.
+    Abandon,
+    /// It is left to its own timeout.
+    Leave,
+}
+
+/// What becomes of a launch hook whose node is not Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailedLaunch {
+    /// It is completed with ABANDON: the instance is terminated.
+    Abandon,
+    /// It is left to its own timeout.
+    Leave,
+}
+
+/// Which drains Events tell of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Events {
+    /// Those that are blocked.
+    Blocked,
+    /// All.
+    All,
+    /// None.
+    None,
 }
 
 /// How log lines look.

@@ -6,28 +6,41 @@
 mod deadline;
 mod evict;
 mod gone;
+mod leaving;
+mod own;
 mod report;
 mod select;
+mod tier;
 
-pub use deadline::Deadline;
-pub use gone::Gone;
-pub use report::{Outcome, Report, Standing};
-pub use select::{Pod, Selection, Stays, TrimmedPod, pod_api, select};
+pub use deadline::{AtDeadline, Deadline, Grace, Plan};
+pub use gone::{Gone, Missed};
+pub use report::{How, Outcome, Progress, Report, Standing};
+pub use select::{Choice, Leaver, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, select};
 
+use crate::clock::Clock;
 use crate::fact::{Fact, Facts};
 use crate::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
-use crate::node::{Index, Node, NodeApi};
-use evict::{Evictions, Leaving};
+use crate::node::{Index, Marker, Node, NodeApi};
+use evict::Evictions;
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::{Api, Client};
+use leaving::Leaving;
+use own::Own;
 use report::Board;
+use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
+use tier::Turns;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 /// Pods that come back onto a cordoned node, because they tolerate it, are evicted again, but not in a tight loop.
 const ROUND: Duration = Duration::from_secs(1);
+
+/// While a budget keeps the pod that this process runs in, the node is listed so often.
+const OWN_LISTED: Duration = Duration::from_secs(5);
 
 /// Drains nodes.
 pub struct Drainer {
@@ -45,76 +58,159 @@ pub struct Drainer {
     pub gone: Gone,
     /// Tells whether the Node is still there.
     pub index: Index,
-    /// Namespace and name of the pod that this process runs in.
-    pub own_pod: Option<(String, String)>,
+    /// Sets a cordon again that somebody took away.
+    pub marker: Marker,
+    /// Wall time, in which the API server says when a pod's end is due.
+    pub clock: Clock,
+    /// Which pods go.
+    pub choice: Choice,
+    /// A label selector for the pods that go, as `kubectl drain --pod-selector`.
+    pub pod_selector: Option<String>,
+    /// What becomes of pods that a hard deadline finds.
+    pub at_deadline: AtDeadline,
     /// The grace period for every pod, instead of its own.
     pub pod_grace: Option<Duration>,
     /// The API server checks evictions and does none.
     pub dry_run: bool,
+    /// Cancelled when the pod that this process runs in was evicted: the process is to end in order.
+    pub leave: CancellationToken,
+    /// How many drains run.
+    pub running: watch::Sender<usize>,
 }
 
 impl Drainer {
-    /// Drains `node` until nothing is left that has to go, or the deadline has passed, or the Node is gone. The deadline may move
-    /// while it runs. One that has passed already still leaves a moment for what is most useful.
-    pub async fn run(&self, node: &Node, deadline: watch::Receiver<Deadline>) -> Report {
+    /// Drains `node` until nothing is left that has to go, or the deadlines of `plan` have passed, or the Node is gone. The plan may
+    /// change while it runs. One that has passed already still leaves a moment for what is most useful. `progress` is told how far
+    /// the drain has come.
+    pub async fn run(&self, node: &Node, plan: watch::Receiver<Plan>, progress: Progress) -> Report {
         let begun = Instant::now();
-        let board = Board::new(node, &self.facts);
+        let least = begun + LAST_CALL;
+        let _running = Running::new(&self.running);
+        let board = Board::new(node, &self.facts, plan.clone(), progress);
         let outcome = tokio::select! {
             biased;
-            () = self.node_is_gone(node) => Outcome::NodeGone,
-            () = self.rounds(node, &board, &deadline) => Outcome::Drained,
-            () = passed(deadline.clone(), begun + LAST_CALL) => board.outcome_at_deadline(),
+            outcome = self.work(node, &board, &plan, least) => outcome,
+            () = passed(plan.clone(), least) => board.outcome_at_deadline(),
         };
         let report = board.report(outcome);
         self.facts.emit(&Fact::DrainEnded {
-            node: &node.name,
-            instance: node.instance.as_str(),
+            on: node.named(),
             outcome: outcome.as_str(),
-            evicted: report.gone(),
+            gone: report.gone(),
             took: begun.elapsed(),
             report: &report,
+            told: self.index.get(&node.instance).is_some_and(|node| node.draining),
         });
         report
     }
 
+    /// The rounds, for as long as the Node is there, and cordoned.
+    async fn work(&self, node: &Node, board: &Board<'_>, plan: &watch::Receiver<Plan>, least: Instant) -> Outcome {
+        let begun = Instant::now();
+        let mut uncordoned = pin!(self.uncordoned(node));
+        let mut rounds = pin!(self.rounds(node, board, plan, (begun, least)));
+        let mut look_at = Instant::now();
+        loop {
+            let missing = async {
+                sleep_until(look_at).await;
+                self.missing(node).await;
+            };
+            tokio::select! {
+                biased;
+                // Until it is known nothing is evicted: what is listed by the Node's name may be another's. What was on its way is
+                // given up, rather than kept without being polled, which would hold places in the gate.
+                () = missing => {
+                    uncordoned.set(self.uncordoned(node));
+                    rounds.set(self.rounds(node, board, plan, (begun, least)));
+                    if Box::pin(self.is_gone(node)).await {
+                        return Outcome::NodeGone;
+                    }
+                    look_at = Instant::now() + ROUND;
+                }
+                () = &mut uncordoned => return Outcome::Uncordoned,
+                () = &mut rounds => {
+                    return if self.dry_run && board.is_blocked() { Outcome::Blocked } else { Outcome::Drained };
+                }
+            }
+        }
+    }
+
+    /// Ends when a list shows that nothing is left. Meanwhile, when its turn has come, the pod that this process runs in is evicted.
+    async fn rounds(
+        &self,
+        node: &Node,
+        board: &Board<'_>,
+        plan: &watch::Receiver<Plan>,
+        (begun, least): (Instant, Instant),
+    ) {
+        let (watching, missed) = self.gone.watch();
+        let turns = Turns::new(begun);
+        let evictions = Evictions { drainer: self, node, board, watching: &watching, turns: &turns, plan, least };
+        let own = watch::Sender::new(Own::default());
+        tokio::select! {
+            biased;
+            () = self.lists(&evictions, missed, &own) => {}
+            never = self.leave_last(&evictions, own.subscribe()) => match never {},
+        }
+    }
+
     /// Ends when a list shows that nothing is left, and that list is no cache's memory.
-    async fn rounds(&self, node: &Node, board: &Board<'_>, deadline: &watch::Receiver<Deadline>) {
-        let (watching, mut missed) = self.gone.watch();
-        let evictions = Evictions { drainer: self, node, board, watching: &watching, deadline };
-        let mut going = Leaving::new(&evictions);
+    async fn lists(&self, evictions: &Evictions<'_>, mut missed: Missed, own: &watch::Sender<Own>) {
+        let Evictions { node, board, .. } = *evictions;
+        let mut going = Leaving::new(evictions);
+        let mut daemons: Option<HashSet<Arc<str>>> = None;
         let mut age = Age::Cached;
         for round in 0_u32.. {
-            let selection = tokio::select! {
+            let mut selection = tokio::select! {
                 biased;
                 // What is on its way goes on meanwhile: it holds places in the gate that the list may need.
                 never = going.go_on() => match never {},
-                selection = self.list(&evictions, age) => selection,
+                selection = Box::pin(self.list(evictions, age)) => selection,
             };
+            let daemons = daemons.get_or_insert_with(|| daemons_of(&selection));
+            selection.keep_new_daemons(daemons);
+            board.shown(&selection);
             if round == 0 {
-                self.tell_begun(node, &selection, *deadline.borrow());
+                self.tell_begun(node, &selection, evictions.end());
             }
             let drained = selection.is_drained() && age == Age::Now;
-            going.settle(selection);
+            let ourselves = selection.ourselves.take();
+            let alone = ourselves.is_none() || self.dry_run;
+            own.send_modify(|own| {
+                own.pod = ourselves;
+                own.turn &= drained;
+            });
+            going.settle(selection, age == Age::Now);
             let settled = tokio::select! {
                 biased;
                 () = going.all_gone() => true,
                 () = missed.anything() => false,
             };
-            if settled && (drained || self.dry_run) {
+            if settled && (drained && alone || self.dry_run) {
                 return;
             }
-            if settled && round > 1 {
-                sleep(ROUND).await;
+            if settled && drained {
+                own.send_modify(|own| own.turn = true);
             }
-            // The list that says that nothing is left must know what was bound here a moment ago.
-            age = if settled { Age::Now } else { Age::Cached };
+            let pause = match (settled, drained) {
+                (true, true) => OWN_LISTED,
+                (true, false) if round > 1 => ROUND,
+                _ => Duration::ZERO,
+            };
+            tokio::select! {
+                biased;
+                never = going.go_on() => match never {},
+                () = sleep(pause) => {}
+            }
+            // The list that says that nothing is left must know what was bound here a moment ago; and what a list does not show is gone
+            // only if it is not older than the one that did.
+            age = Age::Now;
         }
     }
 
-    fn tell_begun(&self, node: &Node, selection: &Selection, Deadline { at, hard }: Deadline) {
+    fn tell_begun(&self, node: &Node, selection: &Selection, Deadline { at, hard, .. }: Deadline) {
         self.facts.emit(&Fact::DrainBegun {
-            node: &node.name,
-            instance: node.instance.as_str(),
+            on: node.named(),
             pods: selection.evict.len() + selection.going.len() + selection.finished.len(),
             left_alone: selection.stay.len(),
             until: at.saturating_duration_since(Instant::now()),
@@ -122,30 +218,25 @@ impl Drainer {
         });
     }
 
-    /// Lists the node's pods, and tells the board and the watch. Tried until it works.
+    /// Lists the node's pods, and tells the watch. Tried until it works.
     async fn list(&self, evictions: &Evictions<'_>, mut age: Age) -> Selection {
-        let Evictions { node, board, watching, deadline, .. } = *evictions;
+        let Evictions { node, board, watching, .. } = *evictions;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let by = deadline.borrow().at;
+            let by = evictions.end().at;
             let error = match self.try_list(node, watching.version(), age, by).await {
                 // A list from before the watch's beginning proves nothing: the next one asks for a newer.
                 Ok(pods) if !watching.listed_at(pods.metadata.resource_version.as_deref().unwrap_or_default()) => {
                     continue;
                 }
-                Ok(pods) => {
-                    let selection = select(pods.items, self.own_pod.as_ref());
-                    board.shown(&selection);
-                    return selection;
-                }
+                Ok(pods) => return select(pods.items, &self.choice),
                 Err(error) => error,
             };
             // A cache that is behind may stay behind; etcd is not.
             age = Age::Now;
             board.failing(Some(error.to_string().into()));
             let category = error.category.as_str();
-            let instance = node.instance.as_str();
-            self.facts.emit(&Fact::DrainRetried { node: &node.name, instance, step: "list", category, error: &error });
+            self.facts.emit(&Fact::DrainRetried { on: node.named(), step: "list", category, error: &error });
             let wait = backoff.step();
             sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
         }
@@ -158,7 +249,8 @@ impl Drainer {
         age: Age,
         by: Instant,
     ) -> Result<ObjectList<TrimmedPod>, KubeError> {
-        let of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        let mut of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
+        of_node.label_selector.clone_from(&self.pod_selector);
         let params = match (age, known) {
             (Age::Now, _) => of_node,
             (Age::Cached, Some(version)) => of_node.at(&version).matching(VersionMatch::NotOlderThan),
@@ -168,20 +260,80 @@ impl Drainer {
         self.gate.kube(call, Class::List, by, self.pods.list(&params)).await
     }
 
-    /// Returns when the Node is gone, or another one of its name has come: by the watch's word, and the API server's.
-    async fn node_is_gone(&self, node: &Node) {
+    /// Returns when somebody has uncordoned the Node and means it: it says so by an annotation, or did it twice, or the node was rebooted
+    /// meanwhile. The first time another controller is taken to know no better, and the cordon is set again.
+    pub async fn uncordoned(&self, node: &Node) {
+        if self.dry_run {
+            std::future::pending::<()>().await;
+        }
+        let mut again = false;
         loop {
-            let another = |known: Option<&Arc<Node>>| known.is_none_or(|known| known.uid != node.uid).then_some(());
-            self.index.until(&node.instance, another).await;
-            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
-            let by = Instant::now() + CALL_TIMEOUT;
-            let found = self.gate.kube(call, Class::List, by, self.nodes.get_opt(&node.name)).await;
-            if found.is_ok_and(|found| found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid)) {
+            let touched = |known: Option<&Arc<Node>>| {
+                known.filter(|known| known.uid == node.uid && (!known.cordoned || known.ignored)).map(Arc::clone)
+            };
+            let known = self.index.until(&node.instance, touched).await;
+            if known.ignored || again || known.boot != node.boot {
                 return;
             }
-            sleep(ROUND).await;
+            match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {
+                Ok(true) => {
+                    again = true;
+                    self.facts.emit(&Fact::NodeRecordoned { on: node.named() });
+                }
+                // It was cordoned all the time, or is gone.
+                Ok(false) => sleep(ROUND).await,
+                Err(error) => {
+                    let category = error.category.as_str();
+                    self.facts.emit(&Fact::DrainRetried { on: node.named(), step: "cordon", category, error: &error });
+                    sleep(ROUND).await;
+                }
+            }
         }
     }
+
+    /// Returns when the watch does not show the Node any more, or shows another in its place.
+    pub async fn missing(&self, node: &Node) {
+        let another = |known: Option<&Arc<Node>>| known.is_none_or(|known| known.uid != node.uid).then_some(());
+        self.index.until(&node.instance, another).await;
+    }
+
+    /// Whether the Node is gone: another has its instance, or the API server says so, too. Asked until it answers.
+    async fn is_gone(&self, node: &Node) -> bool {
+        if self.index.get(&node.instance).is_some_and(|known| known.uid != node.uid) {
+            return true;
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        loop {
+            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
+            let by = Instant::now() + CALL_TIMEOUT;
+            match self.gate.kube(call, Class::List, by, self.nodes.get_opt(&node.name)).await {
+                Ok(found) => return found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid),
+                Err(_) => sleep(backoff.step()).await,
+            }
+        }
+    }
+}
+
+/// Counts a drain for as long as it runs.
+struct Running<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Running<'a> {
+    fn new(running: &'a watch::Sender<usize>) -> Self {
+        running.send_modify(|running| *running += 1);
+        Self(running)
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|running| *running -= 1);
+    }
+}
+
+/// The pods of DaemonSets that are to be evicted: those there are at the beginning.
+fn daemons_of(selection: &Selection) -> HashSet<Arc<str>> {
+    let daemons = selection.evict.iter().filter(|leaver| leaver.tier == Tier::Daemon);
+    daemons.map(|leaver| Arc::clone(&leaver.pod.uid)).collect()
 }
 
 /// How old a list of pods may be.
@@ -193,13 +345,13 @@ enum Age {
     Now,
 }
 
-/// Returns when the deadline, wherever it has moved, has passed, and not before `least`.
-async fn passed(mut deadline: watch::Receiver<Deadline>, least: Instant) {
+/// Returns when the plan's end, wherever it has moved, has passed, and not before `least`.
+async fn passed(mut plan: watch::Receiver<Plan>, least: Instant) {
     loop {
-        let at = deadline.borrow_and_update().at.max(least);
+        let at = plan.borrow_and_update().end().at.max(least);
         tokio::select! {
             biased;
-            changed = deadline.changed() => if changed.is_err() {
+            changed = plan.changed() => if changed.is_err() {
                 return sleep_until(at).await;
             },
             () = sleep_until(at) => return,

@@ -130,6 +130,17 @@ impl Notice {
     }
 }
 
+impl Notice {
+    /// The lifecycle action that waits for us, if one does.
+    #[must_use]
+    pub const fn hook(&self) -> Option<&Hook> {
+        match &self.detail {
+            Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => Some(hook),
+            _ => None,
+        }
+    }
+}
+
 /// What makes two copies of a notice the same: the second joins the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
@@ -226,10 +237,19 @@ pub struct Hook {
     pub name: String,
     /// The lifecycle action's token, a UUID.
     pub token: String,
-    /// Whether the instance goes to, or comes from, a warm pool.
-    pub warm_pool: bool,
+    /// Whether the instance comes from a warm pool, or goes to one.
+    pub pool: Option<WarmPool>,
     /// Whether the hook notified this queue itself, rather than by way of EventBridge: then it is meant for us.
     pub direct: bool,
+}
+
+/// On which side of a lifecycle action a group's warm pool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WarmPool {
+    /// The instance leaves it.
+    From,
+    /// The instance goes there: it is kept, stopped or running, until the group needs it.
+    To,
 }
 
 /// What EC2 does with an interrupted spot instance.

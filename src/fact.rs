@@ -3,6 +3,7 @@
 //! Telling people never delays a drain: a [`Subscriber`] returns at once, and one that has to wait for something owns a
 //! bounded buffer and counts what it drops. A fact borrows what it tells, so emitting one that nobody keeps costs nothing.
 
+pub mod events;
 pub mod log;
 pub mod metrics;
 
@@ -22,6 +23,34 @@ pub struct About<'a> {
     pub node: Option<&'a str>,
     /// The id of the message that brought it.
     pub message: &'a str,
+}
+
+/// The Node that a drain is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnNode<'a> {
+    /// Its name.
+    pub node: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+    /// The instance it runs on.
+    pub instance: &'a str,
+}
+
+/// The pod that a fact is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnPod<'a> {
+    /// Its namespace.
+    pub namespace: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its UID.
+    pub uid: &'a str,
+}
+
+impl fmt::Display for OnPod<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
 }
 
 /// Something that happened. Words (`&'static str`) come from closed sets and may label metrics; names may not.
@@ -72,38 +101,56 @@ pub enum Fact<'a> {
     NodeCordoned { about: About<'a>, already: bool },
     /// The patch of the Node failed; retried.
     CordonFailed { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
+    /// The Node has the taint that lets its pods be moved: EC2 says that the instance is stopped or terminated.
+    NodeOutOfService { about: About<'a> },
+    /// What notices left on a Node is taken back; `uncordoned` if that makes it schedulable again. `told`: the Node's condition says
+    /// that it is being drained.
+    NodeReleased { on: OnNode<'a>, why: &'static str, uncordoned: bool, told: bool },
+    /// Taking marks back failed; retried.
+    ReleaseFailed { on: OnNode<'a>, category: &'static str, error: &'a dyn fmt::Display },
+    /// The drain of a cordoned Node begins later, as the policy says.
+    DrainDelayed { about: About<'a>, by: Duration },
+    /// A launched instance's Node is awaited to be Ready.
+    LaunchAwaited { about: About<'a>, at_most: Duration },
     /// A drain begins.
-    DrainBegun { node: &'a str, instance: &'a str, pods: usize, left_alone: usize, until: Duration, hard: bool },
+    DrainBegun { on: OnNode<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.
     DrainJoined { about: About<'a> },
     /// A pod's eviction was answered so: `evicted`, or an error's category (`refused` by a budget, `not-found`).
-    Eviction { node: &'a str, pod: &'a str, result: &'static str },
-    /// A budget refuses a pod's eviction; told once for each pod.
-    PodBlocked { node: &'a str, instance: &'a str, pod: &'a str, by: &'a str },
+    Eviction { on: OnNode<'a>, pod: OnPod<'a>, result: &'static str },
+    /// A pod's deletion before a hard deadline was answered so: `deleted`, or an error's category. `grace` in seconds.
+    Deletion { on: OnNode<'a>, pod: OnPod<'a>, grace: i64, result: &'static str },
+    /// A pod is held back: by a budget, or by an annotation of its own. Told once for each pod. `until` is the drain's deadline in
+    /// time left.
+    PodBlocked { on: OnNode<'a>, pod: OnPod<'a>, by: &'a str, until: Duration, hard: bool },
     /// A pod that was blocked no longer is.
-    PodUnblocked { node: &'a str, instance: &'a str, pod: &'a str },
-    /// Listing or evicting failed; retried until the deadline.
-    DrainRetried {
-        node: &'a str,
-        instance: &'a str,
-        step: &'static str,
-        category: &'static str,
-        error: &'a dyn fmt::Display,
-    },
-    /// A drain ended, so. `report` lists what went and what stayed.
+    PodUnblocked { on: OnNode<'a>, pod: OnPod<'a> },
+    /// Listing, evicting or deleting failed; retried until the deadline.
+    DrainRetried { on: OnNode<'a>, step: &'static str, category: &'static str, error: &'a dyn fmt::Display },
+    /// Somebody took the cordon away while the drain ran; it was set again.
+    NodeRecordoned { on: OnNode<'a> },
+    /// All other pods have gone, and the eviction of our own was accepted: the process ends in order.
+    LeavingNode { on: OnNode<'a> },
+    /// A drain ended, so. `report` lists what went and what stayed. `told`: the Node's condition says that it is being drained.
     DrainEnded {
-        node: &'a str,
-        instance: &'a str,
+        on: OnNode<'a>,
         outcome: &'static str,
-        evicted: usize,
+        gone: usize,
         took: Duration,
         report: &'a dyn fmt::Display,
+        told: bool,
     },
+    /// A drain was given up before its end: nobody here waits for it any more.
+    DrainLeft { on: OnNode<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: About<'a>, error: &'a dyn fmt::Display },
     /// A heartbeat was answered so: `sent`, `over`, or an error's category.
     Heartbeat { about: About<'a>, result: &'static str, error: Option<&'a dyn fmt::Display> },
-    /// A lifecycle action was completed so: `continue`, or `over` where AWS says that it had ended.
+    /// The drain is done; the hook is completed later, as the policy says.
+    CompletionHeld { about: About<'a>, by: Duration },
+    /// A lifecycle action is left to its own timeout, as the policy says.
+    HookLeft { about: About<'a> },
+    /// A lifecycle action was completed so: `continue`, `abandon`, or `over` where AWS says that it had ended.
     HookCompleted { about: About<'a>, result: &'static str },
     /// Completing failed; retried within the hook's life.
     CompletionRetried { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
@@ -115,6 +162,10 @@ pub enum Fact<'a> {
     AwsCall { service: &'static str, operation: &'static str, outcome: &'static str, took: Duration },
     /// A call to the API server was answered, or not.
     KubeCall { verb: &'static str, resource: &'static str, outcome: &'static str, took: Duration },
+    /// Events or conditions could not be written, or not in time: so many were dropped.
+    TellingFailed { category: &'static str, error: &'a dyn fmt::Display },
+    /// An Event was written.
+    EventWritten { reason: &'static str },
     /// A task panicked: a bug.
     TaskPanicked { task: &'static str },
     /// Shutdown began.
@@ -138,6 +189,12 @@ impl Facts {
     #[must_use]
     pub fn to(subscribers: Vec<Arc<dyn Subscriber>>) -> Self {
         Self(subscribers.into())
+    }
+
+    /// The same subscribers, and one more, which comes last.
+    #[must_use]
+    pub fn with(&self, subscriber: Arc<dyn Subscriber>) -> Self {
+        Self(self.0.iter().cloned().chain([subscriber]).collect())
     }
 
     /// Tells every subscriber.

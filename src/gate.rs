@@ -57,6 +57,8 @@ impl Classes for Class {
     const COUNT: usize = 5;
     /// From what one API server with default priority-and-fairness takes without queueing.
     const LIMITS: Limits = Limits { first: 64, least: 4, most: 512 };
+    /// Deletes and late evictions, and cordons.
+    const PRESSING: usize = 2;
 
     fn rank(self) -> usize {
         self as usize
@@ -84,6 +86,8 @@ impl Classes for Lifecycle {
     const COUNT: usize = 3;
     /// Auto Scaling shares its rate with all of the account, and says nothing of how large it is.
     const LIMITS: Limits = Limits { first: 16, least: 1, most: 64 };
+    /// The rate is the account's, whoever of us calls.
+    const KEEPS_PLACE: bool = true;
 
     fn rank(self) -> usize {
         self as usize
@@ -123,7 +127,7 @@ impl<C: Classes> Gate<C> {
     /// Makes one call to AWS: waits for its turn, then at most until `by` and never longer than [`CALL_TIMEOUT`].
     ///
     /// A call whose time has come already is given [`LAST_CALL`]: something is better than nothing. One that is throttled
-    /// returns only when its caller may try again, or at `by`.
+    /// returns only when its caller may try again.
     ///
     /// # Errors
     /// What AWS or the transport said, classified; or that no answer came in time.
@@ -150,7 +154,8 @@ impl Gate {
     /// Makes one call to the API server: waits for its turn, then at most until `by` and never longer than [`CALL_TIMEOUT`].
     ///
     /// A call whose time has come already is given [`LAST_CALL`]: something is better than nothing. One that is throttled
-    /// returns only when its caller may try again, or at `by`; what the server asked for is not in the error any more.
+    /// returns only when its caller may try again; what the server asked for is not in the error any more. Where it asked for time for
+    /// another reason, the error says for how long, in bounds: a part of the time that is left.
     ///
     /// # Errors
     /// What the server or the transport said, classified; or that no answer came in time.
@@ -174,6 +179,7 @@ impl Gate {
         let (mut failed, mut asked) = (None, None);
         if let Err(error) = &mut result {
             failed = Some(error.category);
+            error.retry_after = error.retry_after.map(|asked| turn.bounded(asked));
             if error.category == Category::Throttled {
                 asked = error.retry_after.take();
             }

@@ -10,17 +10,22 @@
 
 mod heartbeat;
 mod hook;
+mod join;
+mod launch;
+mod out_of_service;
 mod plan;
 mod slot;
+mod terminate;
 mod work;
 
 pub use hook::{Completion, Hooks};
-pub use plan::{Action, Actions, Heartbeats, HookTimes, Policy};
+pub use join::Deadlines;
+pub use plan::{Action, Actions, Heartbeats, HookTimes, OnFailed, PerKind, Policy};
 pub use slot::{Seat, Slots};
 pub use work::{Interrupter, Shared};
 
 use crate::drain;
-use crate::event::{Detail, Hook, Notice};
+use crate::event::{Detail, Hook, Notice, WarmPool};
 use crate::fact::{About, Fact};
 use crate::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
 use crate::node::Node;
@@ -48,14 +53,24 @@ pub enum Outcome {
     Ignored,
     /// The instance is another cluster's, or its hook another's to complete.
     NotOurs,
+    /// The Node says that it is to be left alone, or the settings do.
+    Excluded,
+    /// The notice came late: its node has been Ready again since what it announced.
+    Stale,
     /// There is no node to drain: it never registered, or is gone; the hook was completed.
     NothingToDrain,
-    /// At the deadline a budget still blocked the drain.
+    /// The launched instance's node is Ready, and its hook was completed.
+    Ready,
+    /// At the deadline the launched instance's node was not Ready.
+    NotReady,
+    /// At the deadline a budget, or a pod's annotation, still blocked the drain.
     Blocked,
     /// At the deadline pods were still terminating.
     TimedOut,
     /// At the deadline the API server had not let the work be done.
     Failed,
+    /// Somebody took the cordon away in mid-drain, and means it.
+    Uncordoned,
     /// The hook could not be completed within its life.
     HookFailed,
     /// Given up in mid-work, for the next receiver to go on.
@@ -74,10 +89,15 @@ impl Outcome {
             Self::Reported => "reported",
             Self::Ignored => "ignored",
             Self::NotOurs => "not-ours",
+            Self::Excluded => "excluded",
+            Self::Stale => "stale",
             Self::NothingToDrain => "nothing-to-drain",
+            Self::Ready => "ready",
+            Self::NotReady => "not-ready",
             Self::Blocked => "blocked",
             Self::TimedOut => "timed-out",
             Self::Failed => "failed",
+            Self::Uncordoned => "uncordoned",
             Self::HookFailed => "hook-failed",
             Self::HandedOver => "handed-over",
             Self::Crashed => "crashed",
@@ -87,7 +107,16 @@ impl Outcome {
 
 impl Ending for Outcome {
     fn failed(&self) -> bool {
-        matches!(self, Self::Blocked | Self::TimedOut | Self::Failed | Self::HookFailed | Self::Crashed)
+        matches!(
+            self,
+            Self::NotReady
+                | Self::Blocked
+                | Self::TimedOut
+                | Self::Failed
+                | Self::Uncordoned
+                | Self::HookFailed
+                | Self::Crashed
+        )
     }
 }
 
@@ -98,6 +127,7 @@ impl From<drain::Outcome> for Outcome {
             drain::Outcome::Blocked => Self::Blocked,
             drain::Outcome::TimedOut => Self::TimedOut,
             drain::Outcome::Failed => Self::Failed,
+            drain::Outcome::Uncordoned => Self::Uncordoned,
         }
     }
 }
@@ -123,6 +153,11 @@ impl Case {
 
     fn tell(&self, fact: &Fact<'_>) {
         self.interrupter.facts.emit(fact);
+    }
+
+    /// Whether the Node says now that it is to be left alone.
+    fn is_excluded_by_now(&self) -> bool {
+        self.interrupter.index.get(&self.notice.instance).is_some_and(|node| node.is_excluded())
     }
 }
 
@@ -152,15 +187,13 @@ impl Armed {
     /// Starts the heartbeat.
     fn pre_drain(self) -> Draining {
         let Self { case, deadline, hook } = self;
-        let terminating = match &case.notice.detail {
-            Detail::AsgTerminate(terminating) if !case.interrupter.policy.dry_run => Some(terminating),
-            _ => None,
-        };
-        let heartbeat = terminating.zip(hook).map(|(terminating, (times, begun))| {
+        let waiting = case.notice.hook().filter(|_| !case.interrupter.policy.dry_run);
+        let heartbeat = waiting.zip(hook).map(|(waiting, (times, begun))| {
             let interrupter = &case.interrupter;
             let beating = Beating {
                 hooks: interrupter.hooks.clone(),
-                hook: terminating.clone(),
+                hook: waiting.clone(),
+                kind: case.notice.kind().as_str(),
                 instance: case.notice.instance.as_str().into(),
                 node: case.node.as_ref().map(|node| Arc::clone(&node.name)),
                 message: Arc::clone(&case.message),
@@ -169,6 +202,7 @@ impl Armed {
                 begun,
                 finish: deadline.at,
                 facts: interrupter.facts.clone(),
+                over: CancellationToken::new(),
             };
             Heartbeat::start(&interrupter.tasks, beating)
         });
@@ -179,22 +213,58 @@ impl Armed {
 }
 
 impl Draining {
-    /// The drain has ended, well or at its deadline: completes the hook, and then stops the heartbeat. Told to stop before
-    /// the hook is completed, it is an early exit.
+    /// It has ended, well or at its deadline: completes the hook, as the policy says, and then stops the heartbeat. Told to stop
+    /// before the hook is completed, it is an early exit.
     async fn post_drain(mut self, outcome: Outcome, stop: &CancellationToken) -> Done {
         let notice = Arc::clone(&self.case.notice);
-        let Detail::AsgTerminate(hook) = &notice.detail else {
-            return Done(outcome);
+        let Some(hook) = notice.hook() else { return Done(outcome) };
+        let Some(completion) = self.completion(outcome) else {
+            self.case.tell(&Fact::HookLeft { about: self.case.about() });
+            return self.early_exit(outcome).await;
+        };
+        let completed = async {
+            self.hold_back(outcome).await;
+            self.complete(hook, completion).await
         };
         let completed = tokio::select! {
             biased;
             () = stop.cancelled() => None,
-            completed = self.complete(hook) => Some(completed),
+            completed = completed => Some(completed),
         };
         match completed {
             None => self.early_exit(Outcome::HandedOver).await,
             Some(true) => self.early_exit(outcome).await,
             Some(false) => self.early_exit(Outcome::HookFailed).await,
+        }
+    }
+
+    /// What the hook is completed with; `None` leaves it to its own timeout.
+    fn completion(&self, outcome: Outcome) -> Option<Completion> {
+        let policy = &self.case.interrupter.policy;
+        let chosen = match (outcome, &self.case.notice.detail) {
+            // Its owner takes care of it now.
+            (Outcome::Excluded, _) => OnFailed::Leave,
+            (Outcome::Uncordoned, _) if self.case.is_excluded_by_now() => OnFailed::Leave,
+            // An instance that goes to a warm pool need not become a Node.
+            (Outcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
+            (Outcome::NotReady, _) => policy.on_failed_launch,
+            (failed, _) if failed.failed() => policy.on_failed_drain,
+            _ => OnFailed::Continue,
+        };
+        match chosen {
+            OnFailed::Continue => Some(Completion::Continue),
+            OnFailed::Abandon => Some(Completion::Abandon),
+            OnFailed::Leave => None,
+        }
+    }
+
+    /// Waits after a drain for as long as the policy wants, within the deadline; the heartbeat goes on.
+    async fn hold_back(&self, outcome: Outcome) {
+        let left = self.deadline.at.saturating_duration_since(Instant::now());
+        let by = self.case.interrupter.policy.complete_after.min(left);
+        if outcome == Outcome::Drained && !by.is_zero() {
+            self.case.tell(&Fact::CompletionHeld { about: self.case.about(), by });
+            sleep(by).await;
         }
     }
 
@@ -207,10 +277,13 @@ impl Draining {
     }
 
     /// Completes the hook, with retries for as long as it can be alive. Tells whether that is done.
-    async fn complete(&mut self, hook: &Hook) -> bool {
+    async fn complete(&mut self, hook: &Hook, completion: Completion) -> bool {
+        let (instead, done) = match completion {
+            Completion::Continue => ("complete the lifecycle action with CONTINUE", "continue"),
+            Completion::Abandon => ("complete the lifecycle action with ABANDON", "abandon"),
+        };
         if self.case.interrupter.policy.dry_run {
-            let about = self.case.about();
-            self.case.tell(&Fact::DryRun { about, instead: "complete the lifecycle action with CONTINUE" });
+            self.case.tell(&Fact::DryRun { about: self.case.about(), instead });
             return true;
         }
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
@@ -218,10 +291,10 @@ impl Draining {
         loop {
             let Case { interrupter, notice, .. } = &self.case;
             let by = give_up_at.unwrap_or_else(|| Instant::now() + CALL_TIMEOUT);
-            let answer = interrupter.hooks.complete(hook, notice.instance.as_str(), Completion::Continue, by).await;
+            let answer = interrupter.hooks.complete(hook, notice.instance.as_str(), completion, by).await;
             let error = match answer {
                 Ok(answer) => {
-                    let result = if answer == Answer::Done { "continue" } else { "over" };
+                    let result = if answer == Answer::Done { done } else { "over" };
                     self.case.tell(&Fact::HookCompleted { about: self.case.about(), result });
                     return true;
                 }

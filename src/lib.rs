@@ -9,7 +9,7 @@
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
 //!                                                              │          shared          │
 //!                                                              └ post_drain | early_exit ─┘
-//!         every stage emits facts ─▶ fact ─▶ log · metrics
+//!         every stage emits facts ─▶ fact ─▶ log · metrics · Events
 //! ```
 //!
 //! Imports follow the picture and never go back. [`task`] is the one place that spawns, [`gate`] the one gate for outgoing

@@ -1,6 +1,5 @@
 //! Parse, build, run, exit code; nothing else.
 
-use clap::Parser;
 use ebbtide::cli::{Cli, Command, LogFormat};
 use ebbtide::clock::Clock;
 use ebbtide::fact::log::Log;
@@ -18,7 +17,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 fn main() -> ExitCode {
-    let Command::Run(flags) = Cli::parse().command;
+    let Command::Run(flags) = Cli::read().command;
     let filter = match flags.log.parse::<Targets>() {
         Ok(filter) => quiet(filter, &flags.log),
         Err(error) => {

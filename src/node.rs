@@ -3,17 +3,24 @@
 //! ```text
 //! index  every Node of this cluster by instance id, from one watch
 //! owner  whose is an instance that has no Node: EC2 is asked, many at a time
-//! mark   cordon and annotation, in one patch
+//! mark   cordon, taints, labels and annotation, in one patch; and how they are taken back
+//! undo   takes them back when they are over
 //! ```
 
 mod index;
+pub mod label;
 pub mod mark;
+mod marker;
+pub mod over;
 mod owner;
 mod trimmed;
+mod undo;
 
 pub use index::Index;
+pub use marker::{Marked, Marker};
 pub use owner::{Asked, Fate, ManagedTag, Owner};
 pub use trimmed::{Node, NodeApi, node_api};
+pub use undo::Undo;
 
 use crate::event::{Detail, Notice};
 
@@ -39,11 +46,13 @@ pub fn owned_without_asking(known: bool, notice: &Notice, require_tag: bool) -> 
     (!require_tag && (known || direct)).then_some(Ownership::Ours)
 }
 
-/// What EC2's answer says about ownership, when it had to be asked.
+/// What EC2's answer says about ownership, when it had to be asked. `has_node` says that the instance has a Node here: one that is
+/// terminated is ours only to tidy up after.
 #[must_use]
-pub fn owned_by_fate(fate: Fate) -> Ownership {
+pub fn owned_by_fate(fate: Fate, has_node: bool) -> Ownership {
     match fate {
-        Fate::Known { tagged: true } => Ownership::Ours,
-        Fate::Known { tagged: false } | Fate::Unknown => Ownership::Foreign,
+        Fate::Known { tagged: true, .. } => Ownership::Ours,
+        Fate::Terminated { tagged: true } if has_node => Ownership::Ours,
+        _ => Ownership::Foreign,
     }
 }

@@ -5,12 +5,12 @@ use crate::admin::{Admin, ListenError, Readiness};
 use crate::clock::Clock;
 use crate::connect::Clients;
 use crate::drain::{Drainer, Gone, pod_api};
+use crate::fact::events::{Noted, Scope, Teller, events};
 use crate::fact::metrics::Metrics;
 use crate::fact::{Fact, Facts};
 use crate::gate::Gate;
 use crate::interruption::{Hooks, Interrupter, Slots};
-use crate::node::mark::Marker;
-use crate::node::{Index, Owner, node_api};
+use crate::node::{Index, Marker, Owner, Undo, node_api};
 use crate::queue::{Message, Poller, Queue};
 use crate::settings::Settings;
 use crate::task::{Group, Handle, Kind, Tasks};
@@ -19,8 +19,8 @@ use futures_util::stream::FuturesUnordered;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Shutdown takes at most so long; a pod's terminationGracePeriod must be longer.
@@ -28,6 +28,9 @@ const SHUTDOWN: Duration = Duration::from_secs(10);
 
 /// What is kept of it for the last steps, once messages have had their time.
 const LAST_STEPS: Duration = Duration::from_secs(1);
+
+/// What the teller is given of those, for the end of a drain that it has just heard of.
+const LAST_WORDS: Duration = Duration::from_millis(500);
 
 /// How the service is told to end.
 #[derive(Clone, Debug, Default)]
@@ -61,6 +64,9 @@ pub struct Service {
     poller: Handle<()>,
     /// The watch of Nodes and the admin server: as long as the service.
     fixed: FuturesUnordered<Handle<()>>,
+    /// Writes Events, where they are wanted, until it is told to end. Not one of the fixed: were it to panic, which is told, drains
+    /// would go on untold.
+    teller: Option<(Handle<()>, CancellationToken)>,
     admin: SocketAddr,
 }
 
@@ -76,21 +82,34 @@ impl Service {
         (facts, metrics): (Facts, Arc<Metrics>),
         shutdown: Shutdown,
     ) -> Result<Self, ListenError> {
+        let (facts, noted) = subscribe(&settings, facts);
         let tasks = Tasks::new(facts.clone());
+        let gate = Gate::new(facts.clone());
+        let teller = noted.map(|(scope, noted)| {
+            let instance = settings.choice.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
+            let calls = (clients.kube.clone(), gate.clone());
+            let teller = Teller::new(scope, noted, calls, clock, facts.clone(), instance);
+            let stop = CancellationToken::new();
+            (tasks.spawn(Kind::Teller, teller.run(stop.clone())), stop)
+        });
         let readiness = Readiness::default();
         let admin = Admin::bind(settings.admin_address, readiness.clone(), metrics, tasks.clone()).await?;
         let address = admin.address();
         facts.emit(&Fact::Started { queue: &settings.queue_url, dry_run: settings.policy.dry_run });
         facts.emit(&Fact::AdminListening { address });
 
-        let index = Index::default();
+        let index = Index::new(settings.node_selector.clone());
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(clients.watches.clone()), facts.clone(), synced);
-        let fixed =
+        let fixed: FuturesUnordered<_> =
             [tasks.spawn(Kind::Admin, admin.serve()), tasks.spawn(Kind::NodeWatch, watch)].into_iter().collect();
 
         let queue = Queue::new(clients.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
-        let interrupter = interrupter(&settings, &clients, clock, &facts, &tasks, index);
+        let interrupter = interrupter(&settings, &clients, clock, (&facts, &tasks), (index.clone(), gate), &shutdown);
+        if !settings.policy.dry_run {
+            let undo = Undo { index, marker: interrupter.marker.clone(), clock, facts: facts.clone() };
+            fixed.push(tasks.spawn(Kind::Undo, undo.run()));
+        }
         let deliverer = Arc::new(Deliverer {
             queue: queue.clone(),
             interruptions: Slots::new(tasks.clone(), Kind::Interruption),
@@ -120,7 +139,19 @@ impl Service {
             tokio::join!(poller.run(), ready);
         });
         let deliveries = tasks.group(Kind::Message);
-        Ok(Self { facts, tasks, shutdown, readiness, deliverer, deliveries, messages, poller, fixed, admin: address })
+        Ok(Self {
+            facts,
+            tasks,
+            shutdown,
+            readiness,
+            deliverer,
+            deliveries,
+            messages,
+            poller,
+            fixed,
+            teller,
+            admin: address,
+        })
     }
 
     /// Where the admin server listens.
@@ -199,9 +230,25 @@ impl Service {
             while self.deliveries.next().await.is_some() {}
         };
         let clean = timeout_at(by - LAST_STEPS, all).await.is_ok();
+        // No drain runs any more. What was told of those that ended is written; a server that does not answer is not waited for.
+        if let Some((teller, stop)) = self.teller.take() {
+            stop.cancel();
+            let _ = timeout(LAST_WORDS, teller).await;
+        }
         // Nobody needs the rest any more: watches, batches and the admin server are aborted with their handles.
         self.fixed.clear();
         clean
+    }
+}
+
+/// Where Events are wanted, their subscriber hears of all facts, too. A dry run tells of nothing: it does nothing.
+fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Noted)>) {
+    match settings.events {
+        Some(scope) if !settings.policy.dry_run => {
+            let (events, noted) = events();
+            (facts.with(Arc::new(events)), Some((scope, noted)))
+        }
+        _ => (facts, None),
     }
 }
 
@@ -209,30 +256,37 @@ fn interrupter(
     settings: &Settings,
     clients: &Clients,
     clock: Clock,
-    facts: &Facts,
-    tasks: &Tasks,
-    index: Index,
+    (facts, tasks): (&Facts, &Tasks),
+    (index, gate): (Index, Gate),
+    shutdown: &Shutdown,
 ) -> Interrupter {
     let policy = settings.policy.clone();
-    let gate = Gate::new(facts.clone());
+    let nodes = node_api(clients.kube.clone());
+    let marker = Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.extras.clone(), policy.dry_run);
     let drainer = Drainer {
         client: clients.kube.clone(),
         pods: pod_api(clients.kube.clone()),
-        nodes: node_api(clients.kube.clone()),
-        gate: gate.clone(),
+        nodes,
+        gate,
         facts: facts.clone(),
         gone: Gone::new(clients.watches.clone(), tasks.clone(), facts.clone()),
         index: index.clone(),
-        own_pod: settings.own_pod.clone(),
+        marker: marker.clone(),
+        clock,
+        choice: settings.choice.clone(),
+        pod_selector: settings.pod_selector.clone(),
+        at_deadline: settings.at_deadline,
         pod_grace: settings.pod_grace,
         dry_run: policy.dry_run,
+        leave: shutdown.ordered.clone(),
+        running: watch::Sender::default(),
     };
     Interrupter {
         clock,
         facts: facts.clone(),
         tasks: tasks.clone(),
         owner: Owner::new(clients.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
-        marker: Marker::new(node_api(clients.kube.clone()), index.clone(), gate, policy.dry_run),
+        marker,
         drainer: Arc::new(drainer),
         hooks: Hooks::new(clients.autoscaling.clone(), Gate::new(facts.clone())),
         drains: Slots::new(tasks.clone(), Kind::Drain),

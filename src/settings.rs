@@ -1,9 +1,16 @@
 //! What the user decided, validated once. Units live in types, rules across flags in one place, and all errors are shown together.
 
-use crate::cli::Run;
+mod problems;
+
+use crate::cli::{self, Run};
+use crate::drain::{AtDeadline, Choice};
 use crate::event::Kind;
-use crate::interruption::{Action, Actions, Heartbeats, Policy};
+use crate::fact::events::Scope;
+use crate::interruption::{Action, OnFailed, Policy};
 use crate::node::ManagedTag;
+use crate::node::label::Selector;
+use crate::node::mark::Extras;
+use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,8 +28,16 @@ pub struct Settings {
     pub pod_grace: Option<Duration>,
     /// The tag that marks instances as managed.
     pub managed_tag: ManagedTag,
-    /// Namespace and name of the pod that this process runs in.
-    pub own_pod: Option<(String, String)>,
+    /// Which Nodes are touched, by their labels.
+    pub node_selector: Selector,
+    /// Which pods go.
+    pub choice: Choice,
+    /// Which pods go, by their labels, as the API server reads it.
+    pub pod_selector: Option<String>,
+    /// What becomes of pods that a hard deadline finds.
+    pub at_deadline: AtDeadline,
+    /// Which drains Events tell of, if any.
+    pub events: Option<Scope>,
 }
 
 /// Everything that is wrong with the settings, each with what to do.
@@ -55,9 +70,6 @@ impl std::error::Error for Invalid {}
 /// A lifecycle hook lives 48 h at the longest.
 const LONGEST_DRAIN: Duration = Duration::from_hours(48);
 
-/// AWS's shortest heartbeat timeout: an interval must be shorter.
-const SHORTEST_HOOK: Duration = Duration::from_secs(30);
-
 /// Kubernetes takes grace periods of any length; one of more than a day is a typing error.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
 
@@ -66,31 +78,124 @@ impl Settings {
     ///
     /// # Errors
     /// Every problem found.
-    pub fn from_flags(flags: Run) -> Result<Self, Invalid> {
+    pub fn from_flags(mut flags: Run) -> Result<Self, Invalid> {
         let mut problems = Problems::default();
+        forget_empty(&mut flags);
         let queue_url = problems.queue_url(flags.queue_url);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
-        let drain_timeout = problems.duration("--drain-timeout", flags.drain_timeout.as_deref(), LONGEST_DRAIN);
+        let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
+        let delay = problems.delays(&flags.delay);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), LONGEST_GRACE);
         let registration_grace =
             problems.duration("--registration-grace", Some(&flags.registration_grace), LONGEST_DRAIN);
+        let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), LONGEST_DRAIN);
+        let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref());
+        let taints = problems.taints(&flags.taint);
+        let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
+        let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
+        let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
+        let ready = actions.of(Kind::AsgLaunch) == Action::Ready;
+        problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
+        let abandons = flags.on_failed_launch == cli::OnFailedLaunch::Abandon;
+        problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
+        let drains = |kind| actions.of(kind) == Action::Drain;
+        let holds = flags.complete_after.is_some() && !drains(Kind::AsgTerminate);
+        problems.idle("--complete-after", holds, "--on asg-terminate=drain");
+        let taints_gone =
+            flags.out_of_service_taint && !matches!(actions.of(Kind::StateChange), Action::Drain | Action::Cordon);
+        problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
+        for kind in Kind::ALL {
+            let delayed = delay.of(kind).is_some() && !drains(kind);
+            problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
+        }
         if !problems.0.is_empty() {
             return Err(Invalid(problems.0));
         }
         let policy = Policy {
             actions,
             drain_timeout,
+            delay,
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
+            uncordon_after,
+            extras: Extras { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            out_of_service_taint: flags.out_of_service_taint,
+            on_failed_drain: flags.on_failed_drain.into(),
+            on_failed_launch: flags.on_failed_launch.into(),
+            complete_after: complete_after.unwrap_or_default(),
+            startup_taints,
             dry_run: flags.dry_run,
         };
-        Ok(Self { queue_url, admin_address, policy, pod_grace, managed_tag, own_pod })
+        let choice = Choice {
+            evict_daemonsets: flags.evict_daemonsets,
+            keep_empty_dir: flags.keep_empty_dir,
+            keep_unmanaged: flags.keep_unmanaged,
+            respect_do_not_disrupt: flags.respect_do_not_disrupt,
+            own_pod,
+        };
+        let at_deadline = match flags.at_deadline {
+            cli::AtDeadline::Delete => AtDeadline::Delete,
+            cli::AtDeadline::Leave => AtDeadline::Leave,
+        };
+        let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
+        let events = match flags.events {
+            cli::Events::Blocked => Some(Scope::Blocked),
+            cli::Events::All => Some(Scope::All),
+            cli::Events::None => None,
+        };
+        Ok(Self {
+            queue_url,
+            admin_address,
+            policy,
+            pod_grace,
+            managed_tag,
+            node_selector,
+            choice,
+            pod_selector,
+            at_deadline,
+            events,
+        })
+    }
+}
+
+/// An empty environment variable says as much as none: charts set them so.
+fn forget_empty(flags: &mut Run) {
+    let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
+    for list in [on, ignore_hook, drain_timeout, delay, taint, startup_taint] {
+        for value in list.iter_mut() {
+            *value = value.trim().to_owned();
+        }
+        list.retain(|value| !value.is_empty());
+    }
+    let Run { pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name, .. } =
+        flags;
+    for value in [pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name] {
+        value.take_if(|value| value.is_empty());
+    }
+}
+
+impl From<cli::OnFailedDrain> for OnFailed {
+    fn from(chosen: cli::OnFailedDrain) -> Self {
+        match chosen {
+            cli::OnFailedDrain::Continue => Self::Continue,
+            cli::OnFailedDrain::Abandon => Self::Abandon,
+            cli::OnFailedDrain::Leave => Self::Leave,
+        }
+    }
+}
+
+impl From<cli::OnFailedLaunch> for OnFailed {
+    fn from(chosen: cli::OnFailedLaunch) -> Self {
+        match chosen {
+            cli::OnFailedLaunch::Abandon => Self::Abandon,
+            cli::OnFailedLaunch::Leave => Self::Leave,
+        }
     }
 }
 
@@ -106,184 +211,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-#[derive(Default)]
-struct Problems(Vec<Problem>);
-
-impl Problems {
-    fn add(&mut self, flag: &'static str, what: impl Into<String>) {
-        self.0.push(Problem { flag, what: what.into() });
-    }
-
-    fn admin_address(&mut self, text: &str) -> SocketAddr {
-        text.parse().unwrap_or_else(|_| {
-            self.add(
-                "--admin-address",
-                format!("\"{text}\" is no address; write IP:PORT, such as 0.0.0.0:8080 or [::]:8080"),
-            );
-            SocketAddr::from(([0, 0, 0, 0], 0))
-        })
-    }
-
-    fn queue_url(&mut self, url: Option<String>) -> String {
-        let url = url.unwrap_or_default();
-        self.check_queue_url(&url);
-        url
-    }
-
-    fn check_queue_url(&mut self, url: &str) {
-        let flag = "--queue-url";
-        if url.is_empty() {
-            return self.add(flag, "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL");
-        }
-        if let Some(arn) = url.strip_prefix("arn:") {
-            let parts: Vec<&str> = arn.split(':').collect();
-            let hint = match parts.as_slice() {
-                [_, "sqs", region, account, name] => {
-                    format!("; this queue's is https://sqs.{region}.amazonaws.com/{account}/{name}")
-                }
-                _ => String::new(),
-            };
-            return self.add(flag, format!("\"{url}\" is an ARN; the queue's URL is wanted{hint}"));
-        }
-        let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
-        match parsed {
-            None => self.add(
-                flag,
-                format!(
-                    "\"{url}\" is not a URL; the SQS console shows it, as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
-                ),
-            ),
-            Some(uri) if uri.path().trim_matches('/').is_empty() => {
-                self.add(flag, format!("\"{url}\" names no queue; its path is /ACCOUNT/NAME"));
-            }
-            Some(_) => {}
-        }
-    }
-
-    fn actions(&mut self, flags: &[String]) -> Actions {
-        let flag = "--on";
-        let mut actions = Actions::default();
-        let mut seen = Vec::new();
-        for pair in flags {
-            let Some((kind, action)) = pair.split_once('=') else {
-                self.add(flag, format!("\"{pair}\" is not KIND=ACTION; write for instance spot=drain"));
-                continue;
-            };
-            let Some(kind) = Kind::ALL.into_iter().find(|known| known.as_str() == kind) else {
-                let kinds = Kind::ALL.map(Kind::as_str).join(", ");
-                self.add(flag, format!("there is no kind \"{kind}\"; the kinds are {kinds}"));
-                continue;
-            };
-            if seen.contains(&kind) {
-                self.add(flag, format!("\"{kind}\" is given twice; leave one"));
-            }
-            seen.push(kind);
-            if let Some(action) = self.action(kind, action) {
-                actions.set(kind, action);
-            }
-        }
-        actions
-    }
-
-    fn action(&mut self, kind: Kind, action: &str) -> Option<Action> {
-        let allowed: &[Action] = match kind {
-            Kind::AsgLaunch => &[Action::Report, Action::Ignore],
-            _ => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
-        };
-        let found = allowed.iter().copied().find(|known| known.as_str() == action);
-        if found.is_none() {
-            let names: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
-            let later =
-                if (kind, action) == (Kind::AsgLaunch, "ready") { " (ready comes with a later version)" } else { "" };
-            self.add(
-                "--on",
-                format!("\"{kind}={action}\" can't be; for {kind} choose one of {}{later}", names.join(", ")),
-            );
-        }
-        found
-    }
-
-    fn heartbeats(&mut self, text: &str) -> Heartbeats {
-        let flag = "--heartbeat";
-        match text {
-            "auto" => Heartbeats::Auto,
-            "off" => Heartbeats::Off,
-            interval => match duration(interval) {
-                Ok(interval) if interval.is_zero() => {
-                    self.add(flag, "0 is not an interval; write \"off\" for no heartbeats");
-                    Heartbeats::Off
-                }
-                Ok(interval) if interval >= Duration::from_hours(2) => {
-                    self.add(
-                        flag,
-                        "no lifecycle hook lives for 2 h without a heartbeat; choose a shorter interval, or auto",
-                    );
-                    Heartbeats::Off
-                }
-                Ok(interval) => {
-                    if interval < Duration::from_secs(5) {
-                        let shortest = SHORTEST_HOOK.as_secs();
-                        self.add(flag, format!("heartbeats every {interval:?} would be throttled, for all of the account; no hook is shorter than {shortest} s: choose 5s or more, or auto"));
-                    }
-                    Heartbeats::Every(interval)
-                }
-                Err(what) => {
-                    self.add(flag, format!("{what}; or auto, or off"));
-                    Heartbeats::Off
-                }
-            },
-        }
-    }
-
-    fn duration(&mut self, flag: &'static str, text: Option<&str>, most: Duration) -> Option<Duration> {
-        let text = text?;
-        match duration(text) {
-            Ok(duration) if duration > most => {
-                self.add(flag, format!("{text} is too long; {} is the most", humantime::format_duration(most)));
-                None
-            }
-            Ok(duration) if duration.is_zero() => {
-                self.add(flag, "0 is not possible; write at least 1s, or leave the flag out");
-                None
-            }
-            Ok(duration) => Some(duration),
-            Err(what) => {
-                self.add(flag, what);
-                None
-            }
-        }
-    }
-
-    fn managed_tag(&mut self, text: &str) -> ManagedTag {
-        let (key, value) = match text.split_once('=') {
-            Some((key, value)) => (key, Some(value.to_owned())),
-            None => (text, None),
-        };
-        if key.is_empty() {
-            self.add("--managed-tag", format!("\"{text}\" has no key; write KEY or KEY=VALUE"));
-        }
-        ManagedTag { key: key.to_owned(), value }
-    }
-
-    fn own_pod(&mut self, namespace: Option<String>, name: Option<String>) -> Option<(String, String)> {
-        match (namespace, name) {
-            (Some(namespace), Some(name)) => Some((namespace, name)),
-            (None, None) => None,
-            (Some(_), None) => {
-                self.add("--pod-name", "is missing, though --pod-namespace is given; give both, or neither");
-                None
-            }
-            (None, Some(_)) => {
-                self.add("--pod-namespace", "is missing, though --pod-name is given; give both, or neither");
-                None
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interruption::Heartbeats;
     use clap::Parser;
 
     fn settings(flags: &[&str]) -> Result<Settings, Invalid> {
@@ -292,7 +223,7 @@ mod tests {
             all.extend(["--queue-url", "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"]);
         }
         all.extend(flags);
-        let crate::cli::Command::Run(run) = crate::cli::Cli::try_parse_from(all).unwrap().command;
+        let cli::Command::Run(run) = cli::Cli::try_parse_from(all).unwrap().command;
         Settings::from_flags(run)
     }
 
@@ -303,16 +234,23 @@ mod tests {
     #[test]
     fn defaults() {
         let settings = settings(&[]).unwrap();
-        let Policy { actions, drain_timeout, heartbeats, registration_grace, require_tag, ignored_hooks, dry_run } =
-            settings.policy;
-        let on = Kind::ALL.map(|kind| actions.of(kind).as_str());
+        let policy = &settings.policy;
+        let on = Kind::ALL.map(|kind| policy.actions.of(kind).as_str());
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
-        assert_eq!((drain_timeout, heartbeats, registration_grace), (None, Heartbeats::Auto, Duration::from_secs(30)));
-        assert_eq!(ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
-        assert!(!require_tag && !dry_run);
+        assert_eq!(Kind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
+        assert_eq!(Kind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
+        let stands = Kind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
+        assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
+        assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
+        assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
+        assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
+        assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
+        assert!(policy.complete_after.is_zero() && policy.extras.taints.is_empty());
         assert_eq!(settings.admin_address.to_string(), "0.0.0.0:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
-        assert_eq!((settings.managed_tag, settings.pod_grace, settings.own_pod), (tag, None, None));
+        assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
+        assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
+        assert_eq!(settings.events, Some(Scope::Blocked));
     }
 
     #[test]
@@ -324,6 +262,18 @@ mod tests {
             "asg-launch=report",
             "--drain-timeout",
             "10m",
+            "--drain-timeout",
+            "asg-terminate=30m",
+            "--delay",
+            "spot=90s",
+            "--uncordon-after",
+            "0s",
+            "--taint",
+            "going=soon:NoSchedule",
+            "--pod-selector",
+            "app notin (db, cache)",
+            "--at-deadline",
+            "leave",
             "--pod-grace",
             "45s",
             "--heartbeat",
@@ -338,17 +288,37 @@ mod tests {
             "kube-system",
             "--pod-name",
             "ebbtide-1",
+            "--events",
+            "all",
         ])
         .unwrap();
         assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
         assert_eq!(settings.policy.actions.of(Kind::AsgLaunch), Action::Report);
-        assert_eq!(settings.policy.drain_timeout, Some(Duration::from_mins(10)));
+        let timeouts = [Kind::Spot, Kind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
+        assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
+        assert_eq!(settings.policy.delay.of(Kind::Spot), Some(Duration::from_secs(90)));
+        assert_eq!(settings.policy.stands(Kind::Rebalance), None);
+        assert_eq!(settings.policy.extras.taints[0].key, "going");
+        assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
+        assert_eq!(settings.at_deadline, AtDeadline::Leave);
         assert_eq!(settings.policy.heartbeats, Heartbeats::Every(Duration::from_secs(20)));
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
+        assert_eq!(settings.events, Some(Scope::All));
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
-        assert_eq!(settings.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
+        assert_eq!(settings.choice.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
+    }
+
+    #[test]
+    fn an_empty_value_says_as_much_as_none() {
+        let flags =
+            ["on", "drain-timeout", "delay", "taint", "startup-taint", "pod-grace", "complete-after", "uncordon-after"];
+        let more = ["node-selector", "pod-selector", "pod-name", "pod-namespace"];
+        let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
+        let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
+        assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
+        assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
     }
 
     #[test]
@@ -381,7 +351,16 @@ mod tests {
     fn each_bound_is_held() {
         for (flag, bad) in [
             ("--on", "spot"),
-            ("--on", "asg-launch=ready"),
+            ("--on", "spot=ready"),
+            ("--drain-timeout", "weather=1m"),
+            ("--drain-timeout", "spot=soon"),
+            ("--delay", "10s"),
+            ("--delay", "spot=0s"),
+            ("--complete-after", "0s"),
+            ("--uncordon-after", "soon"),
+            ("--taint", "going"),
+            ("--node-selector", "a in (b"),
+            ("--pod-selector", "a b"),
             ("--on", "asg-launch=drain"),
             ("--queue-url", "ebbtide"),
             ("--queue-url", "https://sqs.eu-west-1.amazonaws.com/"),
@@ -397,5 +376,18 @@ mod tests {
             assert_eq!(problems(&[flag, bad]), [flag], "{bad}");
         }
         assert_eq!(problems(&["--on", "spot=drain", "--on", "spot=ignore"]), ["--on"]);
+        assert_eq!(problems(&["--drain-timeout", "1m", "--drain-timeout", "2m"]), ["--drain-timeout"]);
+        assert_eq!(problems(&["--taint", "a=b:NoSchedule,a=c:NoSchedule"]), ["--taint"]);
+        assert_eq!(problems(&["--taint", "node.kubernetes.io/unschedulable:NoSchedule"]), ["--taint"]);
+        for idle in [
+            ["--delay", "rebalance=5m"],
+            ["--delay", "asg-launch=5m"],
+            ["--startup-taint", "cni"],
+            ["--on-failed-launch", "abandon"],
+        ] {
+            assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
+        }
+        assert_eq!(problems(&["--on", "asg-terminate=cordon", "--complete-after", "1m"]), ["--complete-after"]);
+        assert_eq!(problems(&["--on", "state-change=report", "--out-of-service-taint"]), ["--out-of-service-taint"]);
     }
 }

@@ -19,8 +19,12 @@ pub enum Kind {
     Poller,
     /// Watches Nodes. Fixed.
     NodeWatch,
+    /// Takes marks back from Nodes. Fixed.
+    Undo,
     /// Serves probes and metrics. Fixed.
     Admin,
+    /// Writes Events and conditions. Fixed.
+    Teller,
     /// Collects calls into a batch (deletions, extensions, questions to EC2). Fixed.
     Batcher,
     /// Makes one batched call.
@@ -41,10 +45,12 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Poller,
         Self::NodeWatch,
+        Self::Undo,
         Self::Admin,
+        Self::Teller,
         Self::Batcher,
         Self::Batch,
         Self::Message,
@@ -61,7 +67,9 @@ impl Kind {
         match self {
             Self::Poller => "poller",
             Self::NodeWatch => "node-watch",
+            Self::Undo => "undo",
             Self::Admin => "admin",
+            Self::Teller => "teller",
             Self::Batcher => "batcher",
             Self::Batch => "batch",
             Self::Message => "message",
@@ -76,7 +84,16 @@ impl Kind {
     /// Whether tasks of this kind come and go with messages, rather than with the service or with those who watch it.
     #[must_use]
     pub const fn transient(self) -> bool {
-        !matches!(self, Self::Poller | Self::NodeWatch | Self::Admin | Self::AdminConnection | Self::Batcher)
+        !matches!(
+            self,
+            Self::Poller
+                | Self::NodeWatch
+                | Self::Undo
+                | Self::Admin
+                | Self::Teller
+                | Self::AdminConnection
+                | Self::Batcher
+        )
     }
 }
 

@@ -58,7 +58,7 @@ const SETTINGS: [&str; 4] = ["--drain-timeout", "20s", "--heartbeat", "5s"];
 #[command(name = "sandbox", max_term_width = 110)]
 struct Args {
     /// How many nodes the cluster has; the storm grows with it
-    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u16).range(12..=2000))]
+    #[arg(long, default_value_t = 13, value_parser = clap::value_parser!(u16).range(13..=2000))]
     nodes: u16,
 
     /// Keep serving after the storm, for you to look around and send notices of your own

@@ -56,6 +56,8 @@ pub enum Part {
     HeldBack,
     /// Its group terminates it, and a budget holds one of its pods back for good.
     Stuck,
+    /// A spot warning that is read late, and a budget that holds one of its pods back for good.
+    Doomed,
     /// A spot warning, which comes twice.
     Redelivered,
     /// A spot warning, and then its group terminates it.
@@ -75,10 +77,11 @@ pub enum Part {
 }
 
 /// A cast that plays every part.
-const FIRST: [Part; 12] = [
+const FIRST: [Part; 13] = [
     Part::Terminated(Wrapping::Event),
     Part::HeldBack,
     Part::Stuck,
+    Part::Doomed,
     Part::Redelivered,
     Part::Twofold,
     Part::Rebalanced,
@@ -90,7 +93,7 @@ const FIRST: [Part; 12] = [
     Part::Spared,
 ];
 
-/// The parts of the nodes beyond the first twelve, again and again.
+/// The parts of the nodes beyond the first, again and again.
 const FURTHER: [Part; 11] = [
     Part::Terminated(Wrapping::Event),
     Part::Spot,
@@ -113,7 +116,7 @@ impl Part {
             Self::Stuck => &[("asg-terminate", "blocked")],
             Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
             Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
-            Self::Spot => &[("spot", "drained")],
+            Self::Spot | Self::Doomed => &[("spot", "drained")],
             Self::Rebalanced => &[("rebalance", "cordoned")],
             Self::Stopping => &[("state-change", "drained")],
             Self::Maintained => &[("scheduled-change", "drained")],
@@ -146,6 +149,7 @@ impl Part {
         match self {
             Self::HeldBack => Some("orders"),
             Self::Stuck => Some("ledger"),
+            Self::Doomed => Some("cache"),
             _ => None,
         }
     }
@@ -161,7 +165,7 @@ impl Part {
 }
 
 impl Plan {
-    /// A cluster of so many nodes, at least twelve.
+    /// A cluster of so many nodes, at least one for each part.
     pub fn new(nodes: usize, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let digits = nodes.to_string().len();

@@ -18,6 +18,9 @@ const SPREAD: Duration = Duration::from_secs(2);
 /// When the budget of the pod that is held back is lifted, after the storm's begin.
 pub const LIFTED: Duration = Duration::from_secs(6);
 
+/// What is left of a spot instance's two minutes when the late warning is sent.
+pub const LEFT: Duration = Duration::from_secs(20);
+
 /// Longer than anything planned here takes; what is still going on then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
 
@@ -114,6 +117,7 @@ impl Storm<'_> {
             Part::Redelivered => vec![messages::spot(&id, instance, now); 2],
             Part::Twofold => vec![messages::spot(&id, instance, now), terminated(Wrapping::Event)],
             Part::Spot => vec![messages::spot(&id, instance, now)],
+            Part::Doomed => vec![messages::spot(&id, instance, now - (Duration::from_mins(2) - LEFT))],
             Part::Rebalanced => vec![messages::rebalance(&id, instance, now)],
             Part::Stopping => vec![messages::state_change(&id, instance, "stopping", now)],
             Part::Reclaimed => {

@@ -134,29 +134,34 @@ impl Subscriber for Teller {
                 self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));
             }
             Fact::NoticeEnded { about, outcome, .. } => self.ended(about, outcome),
-            Fact::DrainBegun { node, pods, left_alone, until, .. } => {
+            Fact::DrainBegun { on, pods, left_alone, until, .. } => {
                 let text =
                     format!("{} to evict, {left_alone} of a DaemonSet; at most {}", pods_of(*pods), seconds(*until));
-                self.node(node, "drain", ' ', Tone::Plain, text);
+                self.node(on.node, "drain", ' ', Tone::Plain, text);
             }
-            Fact::PodBlocked { node, pod, by, .. } => {
-                lock(&self.blocked).insert((*pod).to_owned());
-                self.node(node, "drain", '!', Tone::Warn, format!("{pod} is held back: {by}"));
+            Fact::PodBlocked { on, pod, by, .. } => {
+                lock(&self.blocked).insert(pod.to_string());
+                self.node(on.node, "drain", '!', Tone::Warn, format!("{pod} is held back: {by}"));
             }
-            Fact::Eviction { node, pod, result: "evicted" } => {
-                if lock(&self.blocked).remove(*pod) {
-                    self.node(node, "drain", ' ', Tone::Plain, format!("{pod} is evicted after all"));
+            Fact::Eviction { on, pod, result: "evicted" } => {
+                if lock(&self.blocked).remove(&pod.to_string()) {
+                    self.node(on.node, "drain", ' ', Tone::Plain, format!("{pod} is evicted after all"));
                 }
             }
-            Fact::DrainEnded { node, outcome, evicted, took, report, .. } => match *outcome {
+            Fact::Deletion { on, pod, grace, result: "deleted" } => {
+                lock(&self.blocked).remove(&pod.to_string());
+                let text = format!("{pod} is deleted before its node goes, with {grace} s to end by itself");
+                self.node(on.node, "drain", ' ', Tone::Plain, text);
+            }
+            Fact::DrainEnded { on, outcome, gone, took, report, .. } => match *outcome {
                 "drained" | "node-gone" => {
-                    let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*evicted));
-                    self.node(node, "drain", '✓', Tone::Good, text);
+                    let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*gone));
+                    self.node(on.node, "drain", '✓', Tone::Good, text);
                 }
                 _ => {
                     let text = format!("FAILED after {}: {outcome}", seconds(*took));
-                    self.node(node, "drain", '✗', Tone::Bad, text);
-                    self.node(node, "", '✗', Tone::Bad, report.to_string());
+                    self.node(on.node, "drain", '✗', Tone::Bad, text);
+                    self.node(on.node, "", '✗', Tone::Bad, report.to_string());
                 }
             },
             _ => self.note_service(fact),
@@ -202,8 +207,8 @@ impl Teller {
             Fact::MessageLeft { error, .. } => ('✗', Tone::Bad, "queue", format!("message left: {error}")),
             Fact::LeaseEnded { why, .. } => ('✗', Tone::Bad, "queue", format!("lease ended: {why}")),
             Fact::TaskPanicked { task } => ('✗', Tone::Bad, "ebbtide", format!("a {task} task panicked")),
-            Fact::DrainRetried { node, step, error, .. } => {
-                ('!', Tone::Warn, *node, format!("{step} failed, is tried again: {error}"))
+            Fact::DrainRetried { on, step, error, .. } => {
+                ('!', Tone::Warn, on.node, format!("{step} failed, is tried again: {error}"))
             }
             Fact::CordonFailed { about, error, .. } => {
                 return self.trouble(about, "cordon failed, is tried again", error);

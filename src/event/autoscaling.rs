@@ -4,11 +4,12 @@
 //! a group which tells of an action in both ways has it worked on once.
 
 use super::wire::{At, Head, Text, detail, quote, root};
-use super::{Detail, Hook, Identity, Malformed, Notice, Parsed};
+use super::{Detail, Hook, Identity, Malformed, Notice, Parsed, WarmPool};
 use jiff::Timestamp;
 use serde::Deserialize;
 
 const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
+const WARM_POOL: &str = "WarmPool";
 const LAUNCHING: &str = "autoscaling:EC2_INSTANCE_LAUNCHING";
 
 /// A lifecycle action as it is sent.
@@ -91,7 +92,11 @@ impl Action<'_> {
             name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),
             token: self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned(),
             // Only groups with a warm pool need say more than `EC2` and `AutoScalingGroup`; older messages say nothing.
-            warm_pool: [&self.origin, &self.destination].iter().any(|place| place.get() == Some("WarmPool")),
+            pool: match (self.origin.get(), self.destination.get()) {
+                (_, Some(WARM_POOL)) => Some(WarmPool::To),
+                (Some(WARM_POOL), _) => Some(WarmPool::From),
+                _ => None,
+            },
             direct,
         };
         let identity = Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone() };

@@ -2,7 +2,7 @@
 //!
 //! INFO tells the story of one interruption in about eight lines; WARN is worth a look; ERROR is a bug or a promise not kept.
 
-use super::{About, Fact, Subscriber};
+use super::{About, Fact, OnNode, Subscriber};
 use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
@@ -15,6 +15,14 @@ macro_rules! about {
     ($level:ident, $about:expr, $($rest:tt)*) => {{
         let About { kind, instance, node, message } = $about;
         $level!(kind, instance, node, message_id = message, $($rest)*)
+    }};
+}
+
+/// A log line with the names of a drain's Node.
+macro_rules! on {
+    ($level:ident, $on:expr, $($rest:tt)*) => {{
+        let OnNode { node, instance, .. } = $on;
+        $level!(node, instance, $($rest)*)
     }};
 }
 
@@ -53,6 +61,15 @@ fn note_service(fact: &Fact<'_>) {
         Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
         Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "list or watch failed; begun again"),
         Fact::ReceiveFailed { error, .. } => warn!(error = %error, "receiving failed; retried"),
+        Fact::TellingFailed { error, .. } => {
+            warn!(error = %error, "an Event or a condition could not be written; left out");
+        }
+        Fact::NodeReleased { on, why, uncordoned, .. } => {
+            on!(info, on, why, uncordoned, "marks taken back from the node");
+        }
+        Fact::ReleaseFailed { on, error, .. } => {
+            on!(warn, on, error = %error, "marks can't be taken back from the node; retried");
+        }
         Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
         Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),
@@ -79,7 +96,7 @@ fn note_notice(fact: &Fact<'_>) {
         Fact::NoticeEnded { about, outcome, took } => {
             let took = Short(*took);
             match *outcome {
-                "blocked" | "timed-out" | "failed" | "hook-failed" | "crashed" => {
+                "blocked" | "timed-out" | "failed" | "uncordoned" | "hook-failed" | "not-ready" | "crashed" => {
                     about!(warn, about, outcome, %took, "notice ended");
                 }
                 "not-ours" | "ignored" => about!(debug, about, outcome, %took, "notice ended"),
@@ -95,6 +112,21 @@ fn note_notice(fact: &Fact<'_>) {
         Fact::NodeCordoned { about, already } => about!(info, about, already, "node cordoned"),
         Fact::CordonFailed { about, error, .. } => {
             about!(warn, about, error = %error, "cordon failed; nothing is evicted before it; retried");
+        }
+        Fact::NodeOutOfService { about } => {
+            about!(info, about, "the instance is gone: its node is tainted out-of-service, and its pods can move");
+        }
+        Fact::DrainDelayed { about, by } => {
+            about!(info, about, by = %Short(*by), "the drain begins later, as the settings say");
+        }
+        Fact::LaunchAwaited { about, at_most } => {
+            about!(info, about, at_most = %Short(*at_most), "waiting for the node to be Ready");
+        }
+        Fact::CompletionHeld { about, by } => {
+            about!(info, about, by = %Short(*by), "drained; the lifecycle action is completed later, as the settings say");
+        }
+        Fact::HookLeft { about } => {
+            about!(warn, about, "the lifecycle action is left to its own timeout");
         }
         Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node has already"),
         Fact::HookUnknown { about, error } => {
@@ -122,22 +154,30 @@ fn note_notice(fact: &Fact<'_>) {
 
 fn note_drain(fact: &Fact<'_>) {
     match fact {
-        Fact::DrainBegun { node, instance, pods, left_alone, until, hard } => {
-            info!(node, instance, pods, left_alone, left = %Short(*until), hard, "drain begins");
+        Fact::DrainBegun { on, pods, left_alone, until, hard } => {
+            on!(info, on, pods, left_alone, left = %Short(*until), hard, "drain begins");
         }
-        Fact::Eviction { node, pod, result } => debug!(node, pod, result, "eviction answered"),
-        Fact::PodBlocked { node, instance, pod, by } => {
-            warn!(node, instance, pod, by, "eviction refused by a disruption budget; retried");
+        Fact::Eviction { on, pod, result } => on!(debug, on, %pod, result, "eviction answered"),
+        Fact::Deletion { on, pod, grace, result: "deleted" } => {
+            on!(warn, on, %pod, grace, "pod deleted, because the deadline takes its node away");
         }
-        Fact::PodUnblocked { node, instance, pod } => debug!(node, instance, pod, "pod no longer blocked"),
-        Fact::DrainRetried { node, instance, step, error, .. } => {
-            warn!(node, instance, step, error = %error, "drain step failed; retried");
+        Fact::Deletion { on, pod, grace, result } => on!(debug, on, %pod, grace, result, "deletion answered"),
+        Fact::PodBlocked { on, pod, by, until, hard } => {
+            on!(warn, on, %pod, by, left = %Short(*until), hard, "pod is held back");
         }
-        Fact::DrainEnded { node, instance, outcome, took, report, .. } => {
+        Fact::PodUnblocked { on, pod } => on!(debug, on, %pod, "pod no longer held back"),
+        Fact::DrainRetried { on, step, error, .. } => on!(warn, on, step, error = %error, "drain step failed; retried"),
+        Fact::NodeRecordoned { on } => {
+            on!(warn, on, "somebody took the cordon away in mid-drain; cordoned again, once");
+        }
+        Fact::LeavingNode { on } => {
+            on!(info, on, "all other pods have gone: this process ends, and another replica goes on");
+        }
+        Fact::DrainEnded { on, outcome, took, report, .. } => {
             let took = Short(*took);
             match *outcome {
-                "drained" | "node-gone" => info!(node, instance, outcome, %took, report = %report, "drain ended"),
-                _ => warn!(node, instance, outcome, %took, report = %report, "drain ended"),
+                "drained" | "node-gone" => on!(info, on, outcome, %took, report = %report, "drain ended"),
+                _ => on!(warn, on, outcome, %took, report = %report, "drain ended"),
             }
         }
         _ => {}

@@ -42,7 +42,10 @@ struct All {
     notice_duration: HistogramVec,
     drain_duration: HistogramVec,
     evictions: IntCounterVec,
+    deletions: IntCounterVec,
     pods_blocked: IntGauge,
+    releases: IntCounterVec,
+    events: IntCounterVec,
     retries: IntCounterVec,
     heartbeats: IntCounterVec,
     completions: IntCounterVec,
@@ -92,7 +95,10 @@ impl Metrics {
             ),
             drain_duration: histograms("drain_duration_seconds", "How long drains took.", DRAIN_SECONDS, &["outcome"]),
             evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
-            pods_blocked: gauge("pods_blocked", "Pods whose eviction a disruption budget refuses now."),
+            deletions: counters("deletions_total", "Answers to deletions before a hard deadline.", &["result"]),
+            pods_blocked: gauge("pods_blocked", "Pods that a disruption budget, or an annotation, holds back now."),
+            releases: counters("releases_total", "Nodes whose marks were taken back.", &["why"]),
+            events: counters("events_total", "Kubernetes Events by what became of them.", &["result"]),
             retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),
             heartbeats: counters("heartbeats_total", "Lifecycle heartbeats by answer.", &["result"]),
             completions: counters("completions_total", "Lifecycle completions by answer.", &["result"]),
@@ -116,7 +122,7 @@ impl Metrics {
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",
-                "Tasks that live now. At rest all but poller, node-watch, admin, admin-connection and batcher are 0.",
+                "Tasks that live now. At rest all but poller, node-watch, undo, admin, teller, admin-connection and batcher are 0.",
                 &["kind"],
             ),
             tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
@@ -223,7 +229,10 @@ impl All {
             notice_duration,
             drain_duration,
             evictions,
+            deletions,
             pods_blocked,
+            releases,
+            events,
             retries,
             heartbeats,
             completions,
@@ -274,6 +283,11 @@ impl All {
                 retried(step, category);
             }
             Fact::Eviction { result, .. } => self.evictions.with_label_values(&[result]).inc(),
+            Fact::Deletion { result, .. } => self.deletions.with_label_values(&[result]).inc(),
+            Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why]).inc(),
+            Fact::ReleaseFailed { category, .. } => retried("release", category),
+            Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
+            Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
             Fact::DrainEnded { outcome, took, .. } => {
@@ -285,6 +299,7 @@ impl All {
                 self.completions.with_label_values(&["retried"]).inc();
                 retried("complete", category);
             }
+            Fact::HookLeft { .. } => self.completions.with_label_values(&["left"]).inc(),
             Fact::CompletionFailed { .. } => self.completions.with_label_values(&["failed"]).inc(),
             Fact::AwsCall { service, operation, outcome, took } => {
                 self.aws_calls.with_label_values(&[service, operation, outcome]).inc();
@@ -306,6 +321,13 @@ impl All {
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NodeCordoned { .. }
+            | Fact::NodeOutOfService { .. }
+            | Fact::NodeRecordoned { .. }
+            | Fact::LaunchAwaited { .. }
+            | Fact::LeavingNode { .. }
+            | Fact::DrainDelayed { .. }
+            | Fact::DrainLeft { .. }
+            | Fact::CompletionHeld { .. }
             | Fact::DrainBegun { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }

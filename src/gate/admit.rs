@@ -20,11 +20,15 @@ const PATIENCE: u32 = 8;
 /// Another class is let go first for no longer than this, so that one of its calls that hangs stops nobody.
 const LETS_FIRST: Duration = Duration::from_secs(5);
 
-/// How long a throttled call keeps its place where nobody says how long: at first, and at the most.
+/// How long a throttled call waits where nobody says how long: at first, and at the most.
 const KEEPS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// A server that asks for longer is asked again after this: a wrong word of a proxy must not stop drains for an hour.
-const ASKED_AT_MOST: Duration = Duration::from_mins(1);
+/// A server that asks for longer is asked again after this: a wrong word of a proxy must not stop drains, whose deadlines may have
+/// moved nearer meanwhile.
+const ASKED_AT_MOST: Duration = Duration::from_secs(10);
+
+/// A throttled call waits for no more than this part of the time that is left to it.
+const PART_OF_THE_REST: u32 = 4;
 
 /// What the calls of one gate are for: a closed set, in order of precedence.
 pub trait Classes: Copy + std::fmt::Debug + Send + Sync + 'static {
@@ -42,6 +46,13 @@ pub trait Classes: Copy + std::fmt::Debug + Send + Sync + 'static {
     fn lets_first(self) -> Option<Self> {
         None
     }
+
+    /// So many of the first classes have places beyond the limit, a quarter more: others, which wait for answers that don't come, must
+    /// not hold them up.
+    const PRESSING: usize = 0;
+
+    /// Whether a throttled call keeps its place while it waits: where others would only be throttled in its stead.
+    const KEEPS_PLACE: bool = false;
 }
 
 /// Bounds of how many calls may be in flight.
@@ -71,12 +82,16 @@ struct State {
     limits: Limits,
     limit: f64,
     in_flight: usize,
+    /// Those of them that press.
+    pressing_in_flight: usize,
     cut_at: Option<Instant>,
-    /// While calls are throttled: how long one keeps its place, and since when it is so long.
+    /// While calls are throttled: how long one waits, and since when it is so long.
     throttled: Option<(Duration, Instant)>,
     arrivals: u64,
     /// Who waits, by class.
     waiting: Box<[Line]>,
+    /// So many of the first classes have more places.
+    pressing: usize,
     passed_over: Box<[u32]>,
 }
 
@@ -85,7 +100,7 @@ type Line = BTreeMap<(Instant, u64), oneshot::Sender<Permit>>;
 
 /// The right to one call in flight; dropping it admits the next.
 #[derive(Debug)]
-struct Permit(Option<Admission>);
+struct Permit(Option<Admission>, usize);
 
 /// One of a class's calls, from when it asks for a place until it has given it back.
 #[derive(Debug)]
@@ -98,6 +113,7 @@ struct Counted {
 #[derive(Debug)]
 pub(super) struct Turn {
     permit: Permit,
+    keeps_place: bool,
     _counted: Counted,
     begun: Instant,
     by: Instant,
@@ -111,10 +127,12 @@ impl Admission {
             limits,
             limit: f64::from(limits.first),
             in_flight: 0,
+            pressing_in_flight: 0,
             cut_at: None,
             throttled: None,
             arrivals: 0,
             waiting: (0..C::COUNT).map(|_| Line::new()).collect(),
+            pressing: C::PRESSING,
             passed_over: (0..C::COUNT).map(|_| 0).collect(),
         };
         let calls = (0..C::COUNT).map(|_| watch::Sender::new(0)).collect();
@@ -128,7 +146,7 @@ impl Admission {
             None => self.enter(class.rank(), by).await,
             Some(first) => self.enter_after(first.rank(), class.rank(), by).await,
         };
-        Turn { permit, _counted: counted, begun: Instant::now(), by }
+        Turn { permit, keeps_place: C::KEEPS_PLACE, _counted: counted, begun: Instant::now(), by }
     }
 
     async fn enter_after(&self, first: usize, rank: usize, by: Instant) -> Permit {
@@ -147,9 +165,9 @@ impl Admission {
     async fn enter(&self, rank: usize, by: Instant) -> Permit {
         let turn = {
             let mut state = self.lock();
-            if state.has_room() && state.nobody_waits() {
-                state.in_flight += 1;
-                return Permit(Some(self.clone()));
+            if state.has_room(rank) && state.nobody_waits_before(rank) {
+                state.enter(rank);
+                return Permit(Some(self.clone()), rank);
             }
             let (sender, turn) = oneshot::channel();
             state.arrivals += 1;
@@ -158,18 +176,18 @@ impl Admission {
             turn
         };
         // A sender is dropped only together with the state, which `self` keeps.
-        turn.await.unwrap_or(Permit(None))
+        turn.await.unwrap_or(Permit(None, rank))
     }
 
     /// Hands free places to those who wait. A permit whose taker has gone away comes back by its drop, so the lock is not
     /// held while it is sent.
     fn admit(&self) {
         loop {
-            let Some(taker) = self.lock().next_taker() else { return };
+            let Some((taker, rank)) = self.lock().next_taker() else { return };
             // `Err` gives the permit back; dropping it would recurse, so its place is freed here.
-            if let Err(mut refused) = taker.send(Permit(Some(self.clone()))) {
+            if let Err(mut refused) = taker.send(Permit(Some(self.clone()), rank)) {
                 refused.0 = None;
-                self.lock().in_flight -= 1;
+                self.lock().leave(rank);
             }
         }
     }
@@ -181,45 +199,77 @@ impl Admission {
 
 impl State {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the limit lies between two u16")]
-    fn has_room(&self) -> bool {
-        self.in_flight < self.limit as usize
+    fn places(&self) -> usize {
+        self.limit as usize
     }
 
-    fn nobody_waits(&self) -> bool {
-        self.waiting.iter().all(Line::is_empty)
+    /// The places of those that press beside the others'.
+    fn reserve(&self) -> usize {
+        self.places() / 4
+    }
+
+    /// How many of the places are taken in which all compete.
+    fn taken(&self) -> usize {
+        self.in_flight - self.pressing_in_flight.min(self.reserve())
+    }
+
+    fn has_reserve(&self, rank: usize) -> bool {
+        rank < self.pressing && self.pressing_in_flight < self.reserve()
+    }
+
+    fn has_room(&self, rank: usize) -> bool {
+        self.taken() < self.places() || self.has_reserve(rank)
+    }
+
+    fn enter(&mut self, rank: usize) {
+        self.in_flight += 1;
+        self.pressing_in_flight += usize::from(rank < self.pressing);
+    }
+
+    fn leave(&mut self, rank: usize) {
+        self.in_flight -= 1;
+        self.pressing_in_flight -= usize::from(rank < self.pressing);
+    }
+
+    /// Those behind may wait for places that they don't have, and this one does.
+    fn nobody_waits_before(&self, rank: usize) -> bool {
+        let before = if rank < self.pressing { rank + 1 } else { self.waiting.len() };
+        self.waiting[..before].iter().all(Line::is_empty)
     }
 
     /// Takes the next place, and says whose it is.
-    fn next_taker(&mut self) -> Option<oneshot::Sender<Permit>> {
-        while self.has_room() {
+    fn next_taker(&mut self) -> Option<(oneshot::Sender<Permit>, usize)> {
+        loop {
             let chosen = self.next_class()?;
             let (_, taker) = self.waiting[chosen].pop_first()?;
             // One who gave up is not one who had the class's turn.
             if taker.is_closed() {
                 continue;
             }
-            for class in chosen + 1..self.waiting.len() {
-                if !self.waiting[class].is_empty() {
-                    self.passed_over[class] += 1;
+            // What is kept for those that press is nobody else's turn.
+            if !self.has_reserve(chosen) {
+                for class in chosen + 1..self.waiting.len() {
+                    if !self.waiting[class].is_empty() {
+                        self.passed_over[class] += 1;
+                    }
                 }
+                self.passed_over[chosen] = 0;
             }
-            self.passed_over[chosen] = 0;
-            self.in_flight += 1;
-            return Some(taker);
+            self.enter(chosen);
+            return Some((taker, chosen));
         }
-        None
     }
 
-    /// The first class that waits, unless one behind it was passed over too often.
+    /// The first class that waits and has room, unless one behind it was passed over too often.
     fn next_class(&self) -> Option<usize> {
-        let waits = |class: &usize| !self.waiting[*class].is_empty();
+        let waits = |class: &usize| !self.waiting[*class].is_empty() && self.has_room(*class);
         let first = (0..self.waiting.len()).find(waits)?;
         let starved = (first + 1..self.waiting.len()).filter(waits).find(|class| self.passed_over[*class] >= PATIENCE);
         Some(starved.unwrap_or(first))
     }
 
     /// Learns from the answer to a call: the limit grows by one for each limit's worth of good answers while it is used up, and is
-    /// cut by a third when the other side is overloaded. Tells how long the call keeps its place.
+    /// cut by a third when the other side is overloaded. Tells how long the call waits.
     fn learn(&mut self, begun: Instant, failed: Option<Category>, asked: Option<Duration>) -> Duration {
         match failed {
             Some(Category::Throttled) => {
@@ -228,16 +278,13 @@ impl State {
                     self.limit = (self.limit * 2.0 / 3.0).max(f64::from(self.limits.least));
                     self.cut_at = Some(now);
                 }
-                return match asked {
-                    Some(asked) => asked.min(ASKED_AT_MOST),
-                    None => jittered(self.keeps(begun, now)),
-                };
+                return asked.unwrap_or_else(|| jittered(self.keeps(begun, now)));
             }
             // What failed otherwise says nothing about how much the other side bears; a refusal or a conflict is an answer like any
             // other.
             Some(Category::TimedOut | Category::Unavailable | Category::Unreachable) => {}
             _ => {
-                if !self.has_room() {
+                if self.taken() >= self.places() {
                     self.limit = (self.limit + 1.0 / self.limit).min(f64::from(self.limits.most));
                 }
                 if self.throttled.is_some_and(|(_, since)| begun > since) {
@@ -248,7 +295,7 @@ impl State {
         Duration::ZERO
     }
 
-    /// How long a throttled call keeps its place: twice as long as the last, if it began after that one was answered. Those
+    /// How long a throttled call waits: twice as long as the last, if it began after that one was answered. Those
     /// that were in flight with it say nothing new.
     fn keeps(&mut self, begun: Instant, now: Instant) -> Duration {
         let keeps = match self.throttled {
@@ -285,25 +332,33 @@ impl Turn {
         self.begun.elapsed()
     }
 
-    /// Ends the turn. A throttled call keeps its place for as long as the other side `asked`, or a while, though not beyond its
-    /// deadline: so fewer calls go out, and its caller has done the waiting that was asked for.
+    /// What the other side asks for, no longer than is good for the caller.
+    pub(super) fn bounded(&self, asked: Duration) -> Duration {
+        let left = self.by.saturating_duration_since(Instant::now());
+        asked.min(ASKED_AT_MOST).min(left / PART_OF_THE_REST)
+    }
+
+    /// Ends the turn. A throttled call waits for as long as the other side `asked`, or a while, though no longer than a part of the time
+    /// that it has: so its caller has done the waiting that was asked for, and there is time for another try.
     pub(super) async fn answered(self, failed: Option<Category>, asked: Option<Duration>) {
-        let keeps = match &self.permit.0 {
+        let waits = match &self.permit.0 {
             Some(admission) => admission.lock().learn(self.begun, failed, asked),
             None => Duration::ZERO,
         };
-        let now = Instant::now();
-        let until = (now + keeps).min(self.by);
-        if until > now {
+        let until = Instant::now() + self.bounded(waits);
+        let Self { permit, keeps_place, _counted, .. } = self;
+        let place = keeps_place.then_some(permit);
+        if until > Instant::now() {
             sleep_until(until).await;
         }
+        drop(place);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         if let Some(admission) = self.0.take() {
-            admission.lock().in_flight -= 1;
+            admission.lock().leave(self.1);
             admission.admit();
         }
     }
@@ -330,7 +385,9 @@ mod tests {
     /// Whether nobody has a place, waits for one, or is counted.
     fn is_empty(admission: &Admission) -> bool {
         let state = admission.lock();
-        state.in_flight == 0 && state.nobody_waits() && admission.0.calls.iter().all(|calls| *calls.borrow() == 0)
+        state.in_flight == 0
+            && state.waiting.iter().all(Line::is_empty)
+            && admission.0.calls.iter().all(|calls| *calls.borrow() == 0)
     }
 
     fn polled<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
@@ -461,20 +518,51 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_throttled_call_keeps_its_place_as_long_as_it_was_asked_to() {
-        for (asked, by, kept) in [(s(7), s(60), s(7)), (s(7), s(3), s(3)), (s(3600), s(7200), s(60))] {
-            let admission = narrow::<Class>(1.0);
+    async fn a_throttled_call_waits_as_it_was_asked_to_within_its_time() {
+        for (asked, by, waits) in [(s(7), s(60), s(7)), (s(7), s(8), s(2)), (s(3600), s(7200), s(10))] {
+            let admission = narrow::<Lifecycle>(1.0);
             let by = Instant::now() + by;
-            let throttled = admission.turn(Class::List, by).await;
+            let throttled = admission.turn(Lifecycle::Beat, by).await;
             let mut answered = Box::pin(throttled.answered(Some(Category::Throttled), Some(asked)));
             assert!(polled(&mut answered).is_none());
-            admission.lock().limit = 1.0;
-            let mut next = Box::pin(admission.turn(Class::Urgent, by));
-            tokio::time::advance(kept.checked_sub(MOMENT).unwrap()).await;
-            assert!(polled(&mut answered).is_none() && polled(&mut next).is_none(), "{asked:?} {kept:?}");
+            let mut next = Box::pin(admission.turn(Lifecycle::Complete, by));
+            tokio::time::advance(waits.checked_sub(MOMENT).unwrap()).await;
+            assert!(polled(&mut answered).is_none() && polled(&mut next).is_none(), "{asked:?} {waits:?}");
             tokio::time::advance(MOMENT).await;
-            assert!(polled(&mut answered).is_some() && polled(&mut next).is_some(), "{asked:?} {kept:?}");
+            assert!(polled(&mut answered).is_some() && polled(&mut next).is_some(), "{asked:?} {waits:?}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_to_call_the_api_server_again_holds_nobody_up() {
+        let admission = narrow::<Class>(1.0);
+        let by = Instant::now() + s(60);
+        let throttled = admission.turn(Class::Evict, by).await;
+        let mut answered = Box::pin(throttled.answered(Some(Category::Throttled), Some(s(7))));
+        assert!(polled(&mut answered).is_none());
+        assert!(polled(&mut Box::pin(admission.turn(Class::List, by))).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_presses_has_places_that_others_cannot_take() {
+        let admission = narrow::<Class>(8.0);
+        let by = Instant::now() + s(60);
+        let mut hang = Vec::new();
+        for _ in 0..8 {
+            hang.push(admission.turn(Class::Evict, by).await);
+        }
+        let mut list = Box::pin(admission.turn(Class::List, by));
+        assert!(polled(&mut list).is_none());
+        let urgent = polled(&mut Box::pin(admission.turn(Class::Urgent, by))).expect("a place beyond the limit");
+        let cordon = polled(&mut Box::pin(admission.turn(Class::Cordon, by))).expect("another");
+        let mut late = Box::pin(admission.turn(Class::Urgent, by));
+        assert!(polled(&mut late).is_none(), "not without end");
+        drop(urgent);
+        drop(polled(&mut late).expect("the next that presses"));
+        drop(cordon);
+        assert!(polled(&mut list).is_none(), "the others still fill their places");
+        hang.pop();
+        assert!(polled(&mut list).is_some());
     }
 
     #[tokio::test(start_paused = true)]

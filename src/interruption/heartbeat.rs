@@ -7,7 +7,7 @@ use super::hook::{Answer, Hooks};
 use super::plan::{Heartbeats, HookTimes, next_beat};
 use crate::event::Hook;
 use crate::fact::{About, Fact, Facts};
-use crate::gate::Category;
+use crate::gate::{Backoff, Category};
 use crate::task::{Handle, Kind, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,6 +22,7 @@ const JITTER: f64 = 0.1;
 pub(super) struct Beating {
     pub hooks: Hooks,
     pub hook: Hook,
+    pub kind: &'static str,
     pub instance: Arc<str>,
     pub node: Option<Arc<str>>,
     pub message: Arc<str>,
@@ -32,6 +33,8 @@ pub(super) struct Beating {
     /// The latest moment at which the completion is expected.
     pub finish: Instant,
     pub facts: Facts,
+    /// Cancelled when AWS says that the action is over.
+    pub over: CancellationToken,
 }
 
 /// A running heartbeat. Owned by the interruption that drains, and by nothing else.
@@ -39,13 +42,20 @@ pub(super) struct Beating {
 pub(super) struct Heartbeat {
     task: Handle<()>,
     stop: CancellationToken,
+    over: CancellationToken,
 }
 
 impl Heartbeat {
     /// Starts beating.
     pub(super) fn start(tasks: &Tasks, beating: Beating) -> Self {
         let stop = CancellationToken::new();
-        Self { task: tasks.spawn(Kind::Heartbeat, beating.run(stop.clone())), stop }
+        let over = beating.over.clone();
+        Self { task: tasks.spawn(Kind::Heartbeat, beating.run(stop.clone())), stop, over }
+    }
+
+    /// Cancelled when AWS has said that the action is over.
+    pub(super) fn over(&self) -> CancellationToken {
+        self.over.clone()
     }
 
     /// Stops, and returns when no beat can go out any more.
@@ -74,15 +84,18 @@ impl Beating {
             if due >= dead_at {
                 return;
             }
-            sleep_until(earlier(due)).await;
-            let Some(beaten) = self.beat(expires).await else { return };
+            // Where the completion is expected before it, the beat is for one that is late.
+            let floor = if due >= self.finish { self.finish } else { Instant::now() };
+            sleep_until(earlier(due).max(floor)).await;
+            let Some(beaten) = self.beat(expires, dead_at).await else { return };
             expires = beaten + self.times.heartbeat;
         }
     }
 
-    /// Sends one beat, again and again if need be, until the hook has expired. `None` when no more beats are of any use, else when it
-    /// went out.
-    async fn beat(&self, expires: Instant) -> Option<Instant> {
+    /// Sends one beat, again and again if need be. `None` when no more beats are of any use, else when it went out. That the hook has
+    /// expired only AWS knows: the beats of another process before us are not known here.
+    async fn beat(&self, expires: Instant, dead_at: Instant) -> Option<Instant> {
+        let mut late = Backoff::new(Duration::from_secs(1), self.times.heartbeat / 2);
         loop {
             let sent = Instant::now();
             let error = match self.hooks.beat(&self.hook, &self.instance, expires).await {
@@ -92,15 +105,17 @@ impl Beating {
                 }
                 Ok(Answer::Over) => {
                     self.tell("over", None);
+                    self.over.cancel();
                     return None;
                 }
                 Err(error) => error,
             };
             self.tell(error.category.as_str(), Some(&error));
-            if matches!(error.category, Category::Invalid | Category::NotFound) || Instant::now() >= expires {
+            if matches!(error.category, Category::Invalid | Category::NotFound) || Instant::now() >= dead_at {
                 return None;
             }
-            sleep(self.retry_in(expires)).await;
+            let late = if Instant::now() < expires { None } else { Some(late.step()) };
+            sleep(late.unwrap_or_else(|| self.retry_in(expires))).await;
         }
     }
 
@@ -112,12 +127,8 @@ impl Beating {
     }
 
     fn tell(&self, result: &'static str, error: Option<&dyn std::fmt::Display>) {
-        let about = About {
-            kind: "asg-terminate",
-            instance: &self.instance,
-            node: self.node.as_deref(),
-            message: &self.message,
-        };
+        let about =
+            About { kind: self.kind, instance: &self.instance, node: self.node.as_deref(), message: &self.message };
         self.facts.emit(&Fact::Heartbeat { about, result, error });
     }
 }

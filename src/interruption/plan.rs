@@ -1,7 +1,8 @@
 //! What a notice leads to and by when: the user's policy, and the arithmetic of deadlines and heartbeats. Pure.
 
 use crate::drain::Deadline;
-use crate::event::{Detail, InstanceAction, Kind};
+use crate::event::{Detail, InstanceAction, Kind, Notice};
+use crate::node::mark::Extras;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -12,6 +13,8 @@ pub enum Action {
     Drain,
     /// Cordon the node.
     Cordon,
+    /// Wait until the node is Ready, and complete the launch hook.
+    Ready,
     /// Say so, and do nothing.
     Report,
     /// Do nothing.
@@ -25,36 +28,57 @@ impl Action {
         match self {
             Self::Drain => "drain",
             Self::Cordon => "cordon",
+            Self::Ready => "ready",
             Self::Report => "report",
             Self::Ignore => "ignore",
         }
     }
 }
 
-/// Which action each kind leads to.
+/// One setting for each kind of notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Actions([Action; Kind::ALL.len()]);
+pub struct PerKind<T>([T; Kind::ALL.len()]);
+
+impl<T: Copy> PerKind<T> {
+    /// The same for all.
+    #[must_use]
+    pub const fn all(value: T) -> Self {
+        Self([value; Kind::ALL.len()])
+    }
+
+    /// The kind's.
+    #[must_use]
+    pub const fn of(&self, kind: Kind) -> T {
+        self.0[kind as usize]
+    }
+
+    /// Sets the kind's.
+    pub const fn set(&mut self, kind: Kind, value: T) {
+        self.0[kind as usize] = value;
+    }
+}
+
+/// Which action each kind leads to.
+pub type Actions = PerKind<Action>;
 
 impl Default for Actions {
     fn default() -> Self {
-        let mut actions = Self([Action::Drain; Kind::ALL.len()]);
+        let mut actions = Self::all(Action::Drain);
         actions.set(Kind::Rebalance, Action::Cordon);
         actions.set(Kind::AsgLaunch, Action::Ignore);
         actions
     }
 }
 
-impl Actions {
-    /// The kind's action.
-    #[must_use]
-    pub const fn of(&self, kind: Kind) -> Action {
-        self.0[kind as usize]
-    }
-
-    /// Sets the kind's action.
-    pub const fn set(&mut self, kind: Kind, action: Action) {
-        self.0[kind as usize] = action;
-    }
+/// What becomes of a lifecycle hook whose node could not be made what the hook waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailed {
+    /// It is completed with CONTINUE.
+    Continue,
+    /// It is completed with ABANDON.
+    Abandon,
+    /// It is left to its own timeout.
+    Leave,
 }
 
 /// When heartbeats go out.
@@ -74,7 +98,23 @@ pub struct Policy {
     /// Which action each kind leads to.
     pub actions: Actions,
     /// How long a drain may take: lengthens a hook's, shortens others'.
-    pub drain_timeout: Option<Duration>,
+    pub drain_timeout: PerKind<Option<Duration>>,
+    /// How long after the notice evictions begin.
+    pub delay: PerKind<Option<Duration>>,
+    /// When a cordon that nothing has followed is taken back: by default after 20 minutes for `rebalance=cordon`.
+    pub uncordon_after: Option<Duration>,
+    /// What a mark brings with it beside the cordon.
+    pub extras: Extras,
+    /// Whether a node whose instance is gone gets the taint that lets its pods be moved.
+    pub out_of_service_taint: bool,
+    /// What becomes of a terminating hook whose drain did not succeed.
+    pub on_failed_drain: OnFailed,
+    /// What becomes of a launch hook whose node did not become Ready.
+    pub on_failed_launch: OnFailed,
+    /// How long a hook's completion is held back after a drain.
+    pub complete_after: Duration,
+    /// Taints that a launched node must have lost, by key.
+    pub startup_taints: Vec<String>,
     /// When heartbeats go out.
     pub heartbeats: Heartbeats,
     /// How long a terminating instance of ours may take to register as a Node.
@@ -85,6 +125,31 @@ pub struct Policy {
     pub ignored_hooks: Vec<String>,
     /// Whether to change nothing.
     pub dry_run: bool,
+}
+
+/// How long a recommended cordon stands, if nothing follows.
+const RECOMMENDED: Duration = Duration::from_mins(20);
+
+impl Policy {
+    /// How long a mark of this kind stands, where it is taken back at all.
+    #[must_use]
+    pub fn stands(&self, kind: Kind) -> Option<Duration> {
+        let action = self.actions.of(kind);
+        match self.uncordon_after {
+            None => (kind == Kind::Rebalance && action == Action::Cordon).then_some(RECOMMENDED),
+            Some(Duration::ZERO) => None,
+            given => given.filter(|_| kind == Kind::Rebalance || action == Action::Cordon),
+        }
+    }
+
+    /// When evictions begin for a notice of time `at`: after the user's delay, but at most half of the time to the deadline goes by
+    /// so. `None` where they begin at once.
+    #[must_use]
+    pub fn drains_from(&self, notice: &Notice, at: Instant, now: Instant, deadline: Instant) -> Option<Instant> {
+        let half = now + deadline.saturating_duration_since(now) / 2;
+        let from = at + self.delay.of(notice.kind())?;
+        Some(from.min(half)).filter(|from| *from > now)
+    }
 }
 
 /// A lifecycle hook's times.
@@ -150,8 +215,8 @@ pub fn deadline(
     instant: impl Fn(jiff::Timestamp) -> Instant,
 ) -> Deadline {
     let shortened = |hard: Instant| {
-        let soft = drain_timeout.map(|timeout| Deadline::soft(now + timeout));
-        Deadline::earliest(soft.into_iter().chain([Deadline::hard(hard)])).unwrap_or(Deadline::hard(hard))
+        let hard = Deadline::hard(hard);
+        drain_timeout.map_or(hard, |timeout| hard.or_earlier(Deadline::soft(now + timeout)))
     };
     match detail {
         Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => {
@@ -167,8 +232,8 @@ pub fn deadline(
             let patience = Deadline::soft(now + drain_timeout.unwrap_or(PATIENCE));
             // A start that has passed is no deadline any more: the change is under way, or was put off.
             let start = change.start.map(instant).filter(|start| *start > now);
-            let start = start.map(|start| Deadline { at: start, hard: change.hard });
-            Deadline::earliest(start.into_iter().chain([patience])).unwrap_or(patience)
+            let start = start.map(|start| if change.hard { Deadline::hard(start) } else { Deadline::soft(start) });
+            start.map_or(patience, |start| patience.or_earlier(start))
         }
     }
 }
@@ -208,7 +273,7 @@ mod tests {
 
     fn hook() -> Detail {
         let name = || "x".to_owned();
-        Detail::AsgTerminate(Hook { group: name(), name: name(), token: name(), warm_pool: false, direct: false })
+        Detail::AsgTerminate(Hook { group: name(), name: name(), token: name(), pool: None, direct: false })
     }
 
     /// The deadline in seconds after the notice, which is 10 s old, and whether it is hard.

@@ -65,11 +65,7 @@ where
     {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let running = entries.get(&key).and_then(Weak::upgrade);
-        if let Some(entry) = &running
-            && !entry.stop.is_cancelled()
-            && entry.result.borrow().is_none()
-            && entry.result.has_changed().is_ok()
-        {
+        if let Some(entry) = running.as_ref().filter(|entry| entry.is_joinable()) {
             entry.seats.fetch_add(1, Ordering::Relaxed);
             return (Seat { entry: Arc::clone(entry) }, true);
         }
@@ -99,6 +95,28 @@ where
         // Only now: if this was the forerunner's last owner, its end takes the lock.
         drop(running);
         (Seat { entry }, false)
+    }
+}
+
+impl<K: Hash + Eq, X, T> Slots<K, X, T> {
+    /// Joins the work that runs for `key`, if any does.
+    pub fn join_running(&self, key: &K) -> Option<Seat<K, X, T>> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get(key).and_then(Weak::upgrade)?;
+        if !entry.is_joinable() {
+            // If this was its last owner, its end takes the lock.
+            drop(entries);
+            return None;
+        }
+        entry.seats.fetch_add(1, Ordering::Relaxed);
+        Some(Seat { entry })
+    }
+}
+
+impl<K: Hash + Eq, X, T> Entry<K, X, T> {
+    /// Whether it neither has ended nor is told to.
+    fn is_joinable(&self) -> bool {
+        !self.stop.is_cancelled() && self.result.borrow().is_none() && self.result.has_changed().is_ok()
     }
 }
 

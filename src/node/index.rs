@@ -1,11 +1,13 @@
 //! Every Node of this cluster by instance id, kept by one watch.
 
+use super::mark::is_marked;
 use super::trimmed::{Node, NodeApi, TrimmedNode};
 use crate::event::InstanceId;
 use crate::fact::{Fact, Facts};
 use crate::gate::{Backoff, KubeError};
 use crate::watch::{self, Broken, Pace, Seen};
 use kube::api::{ListParams, ObjectList, VersionMatch};
+use kube::core::Selector;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,7 +24,11 @@ pub struct Index(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// The Nodes that notices may be acted on for, by their labels.
+    selector: Selector,
     state: Mutex<State>,
+    /// Told when marks, or what a marked Node says of itself, have changed.
+    marks: news::Sender<()>,
     /// Whether the watch runs: while it does not, an absent Node means nothing.
     live: news::Sender<bool>,
 }
@@ -37,6 +43,29 @@ struct State {
 }
 
 impl Index {
+    /// An index of no Nodes yet, of which those that `selector` matches are to be touched.
+    #[must_use]
+    pub fn new(selector: Selector) -> Self {
+        Self(Arc::new(Inner { selector, ..Inner::default() }))
+    }
+
+    /// Takes what is used of a Node.
+    pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
+        Node::from_wire(object, &self.0.selector)
+    }
+
+    /// The Nodes that carry marks.
+    #[must_use]
+    pub fn marked(&self) -> Vec<Arc<Node>> {
+        self.lock().by_instance.values().filter(|node| is_marked(node)).map(Arc::clone).collect()
+    }
+
+    /// News of marked Nodes.
+    #[must_use]
+    pub fn marks(&self) -> news::Receiver<()> {
+        self.0.marks.subscribe()
+    }
+
     /// The instance's Node, as last seen.
     #[must_use]
     pub fn get(&self, instance: &InstanceId) -> Option<Arc<Node>> {
@@ -74,12 +103,15 @@ impl Index {
         let _ = self.0.live.subscribe().wait_for(|live| *live).await;
     }
 
-    /// Puts a newer version of a known Node in, such as a patch's answer, without waiting for the watch to bring it.
+    /// Puts a newer version of a known Node in, such as a patch's answer or a fresh read, without waiting for the watch to bring it.
     pub fn put(&self, node: Node) {
+        let marked = is_marked(&node);
         let mut state = self.lock();
         if state.by_instance.get(&node.instance).is_some_and(|known| known.uid == node.uid) {
             state.apply(node);
         }
+        drop(state);
+        self.tell_marks(marked);
     }
 
     /// Lists and watches Nodes for ever, and says when the first list is complete. A break is met with backoff and a list that is
@@ -126,19 +158,22 @@ impl Index {
     }
 
     fn listed(&self, list: ObjectList<TrimmedNode>, facts: &Facts) -> String {
-        let nodes = list.items.into_iter().filter_map(Node::from_wire);
+        let nodes = list.items.into_iter().filter_map(|object| self.read(object));
         self.lock().replace(nodes.map(|node| (node.instance.clone(), Arc::new(node))).collect());
         facts.emit(&Fact::NodesSynced { nodes: self.len() });
         self.0.live.send_replace(true);
+        self.tell_marks(true);
         list.metadata.resource_version.unwrap_or_default()
     }
 
     fn see(&self, seen: Seen<TrimmedNode>, facts: &Facts) {
+        let mut marked = false;
         let mut state = self.lock();
         let before = state.by_instance.len();
         match seen {
             Seen::Put(object) => {
-                if let Some(node) = Node::from_wire(object) {
+                if let Some(node) = self.read(object) {
+                    marked = is_marked(&node);
                     state.apply(node);
                 }
             }
@@ -151,8 +186,15 @@ impl Index {
         }
         let nodes = state.by_instance.len();
         drop(state);
+        self.tell_marks(marked);
         if nodes != before {
             facts.emit(&Fact::NodesKnown { nodes });
+        }
+    }
+
+    fn tell_marks(&self, changed: bool) {
+        if changed {
+            self.0.marks.send_replace(());
         }
     }
 

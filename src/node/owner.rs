@@ -43,8 +43,15 @@ pub enum Fate {
     Known {
         /// Whether it carries the managed tag.
         tagged: bool,
+        /// Whether it is stopped.
+        stopped: bool,
     },
-    /// EC2 does not know it, or knows it only as terminated.
+    /// EC2 knows it as terminated.
+    Terminated {
+        /// Whether it carries the managed tag still.
+        tagged: bool,
+    },
+    /// EC2 does not know it.
     Unknown,
 }
 
@@ -80,9 +87,17 @@ impl Owner {
     /// # Errors
     /// When EC2 gave no answer; asking again is up to the caller.
     pub async fn ask(&self, instance: &InstanceId) -> Result<Fate, Asked> {
-        if let Some(fate) = self.remembered(instance) {
-            return Ok(fate);
+        match self.remembered(instance) {
+            Some(fate) => Ok(fate),
+            None => self.ask_anew(instance).await,
         }
+    }
+
+    /// What EC2 says about `instance` now.
+    ///
+    /// # Errors
+    /// As [`Owner::ask`].
+    pub async fn ask_anew(&self, instance: &InstanceId) -> Result<Fate, Asked> {
         let fate = self.questions.ask(instance.clone()).await??;
         self.remember(instance, fate);
         Ok(fate)
@@ -95,7 +110,8 @@ impl Owner {
 
     fn remember(&self, instance: &InstanceId, fate: Fate) {
         let now = Instant::now();
-        let until = now + if fate == Fate::Unknown { UNKNOWN_KEPT } else { KEPT };
+        let known = matches!(fate, Fate::Known { .. });
+        let until = now + if known { KEPT } else { UNKNOWN_KEPT };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_KEPT {
             known.retain(|_, (_, until)| now < *until);
@@ -156,14 +172,14 @@ impl Asker {
 
     fn fate(&self, instance: &Instance) -> Fate {
         let state = instance.state.as_ref().and_then(|state| state.name.as_ref());
-        if state == Some(&InstanceStateName::Terminated) {
-            return Fate::Unknown;
-        }
         let tagged = instance.tags.iter().flatten().any(|tag| {
             tag.key.as_deref() == Some(&self.tag.key)
                 && self.tag.value.as_deref().is_none_or(|value| tag.value.as_deref() == Some(value))
         });
-        Fate::Known { tagged }
+        if state == Some(&InstanceStateName::Terminated) {
+            return Fate::Terminated { tagged };
+        }
+        Fate::Known { tagged, stopped: state == Some(&InstanceStateName::Stopped) }
     }
 }
 

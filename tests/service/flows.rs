@@ -33,7 +33,7 @@ async fn the_node_tells_who_holds_it() {
     assert_eq!(notices.len(), 1, "{annotations:?}");
     let mark: serde_json::Value = serde_json::from_str(notices[0].1).unwrap();
     assert_eq!((mark["kind"].as_str(), mark["message"].as_str()), (Some("spot"), Some(message.as_str())));
-    assert_eq!(annotations.get("ebbtide/cordoned").map(String::as_str), Some("true"));
+    assert_eq!(annotations.get("ebbtide/undo").map(String::as_str), Some("{\"cordon\":true}"));
     stage.rest(&[&replica]).await;
 }
 
@@ -163,14 +163,13 @@ async fn pods_that_stay_are_left_alone() {
     let kube = &stage.world.kube;
     kube.add_pod(Pod::on(&node(0)).named("agent").daemonset());
     kube.add_pod(Pod::on(&node(0)).named("static").mirror());
-    kube.add_pod(Pod::on(&node(0)).named("ebbtide-0").namespace("kube-system"));
     kube.add_pod(Pod::on(&node(0)).named("job").phase("Succeeded"));
-    let replica = stage.start(&["--pod-namespace", "kube-system", "--pod-name", "ebbtide-0"]).await;
+    let replica = stage.start(&[]).await;
     stage.spot(0);
     stage.until_handled(s(30)).await;
     let mut left: Vec<_> = kube.pods_on(&node(0)).into_iter().filter_map(|pod| pod.metadata.name).collect();
     left.sort();
-    assert_eq!(left, ["agent", "ebbtide-0", "static"]);
+    assert_eq!(left, ["agent", "static"]);
     stage.rest(&[&replica]).await;
 }
 

@@ -11,7 +11,7 @@ use ebbtide::settings::Settings;
 use ebbtide::task::{Kind, Tasks};
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::kube::{Evicted, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +109,12 @@ impl Stage {
         self.world.aws.sqs.send(messages::spot(&id, &instance(n), self.world.clock.now()))
     }
 
+    /// Sends a spot warning for the n-th node that AWS wrote so long ago.
+    pub fn spot_of_age(&self, n: usize, age: Duration) -> String {
+        let at = self.world.clock.now() - age;
+        self.world.aws.sqs.send(messages::spot(&format!("spot-{n}"), &instance(n), at))
+    }
+
     /// Begins to terminate the n-th node's instance under a hook of this timeout, and sends its notice. Gives the token.
     pub fn terminate(&self, n: usize, timeout: Duration, wrapping: Wrapping) -> String {
         self.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(timeout));
@@ -147,6 +153,23 @@ impl Stage {
         self.world.kube.node(&node(n)).and_then(|node| node.spec?.unschedulable).unwrap_or_default()
     }
 
+    /// The evictions and deletions of a pod of this name that the API server accepted.
+    pub fn ends_of(&self, pod: &str) -> Vec<Evicted> {
+        self.world.kube.evictions().into_iter().filter(|ended| ended.name == pod).collect()
+    }
+
+    /// When the API server was asked to evict a pod of this name, whatever it answered.
+    pub fn tries_of(&self, pod: &str) -> Vec<Duration> {
+        let subject = format!("default/{pod}");
+        let tries = self.world.calls.of("create pods/eviction").into_iter();
+        tries.filter(|call| call.subject == subject).map(|call| call.at).collect()
+    }
+
+    /// Whether a pod of this name is there.
+    pub fn has_pod(&self, pod: &str) -> bool {
+        self.world.kube.pod("default", pod).is_some()
+    }
+
     /// Waits, at most so long, until something holds.
     pub async fn until(&self, what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
         let by = Instant::now() + within;
@@ -163,7 +186,8 @@ impl Stage {
         self.until("every message deleted", within, || self.world.aws.sqs.is_empty()).await;
     }
 
-    /// The end of every test: no transient task lives in any replica, and no lifecycle action hears another heartbeat.
+    /// The end of every test: no transient task lives in any replica, no lifecycle action hears another heartbeat, and no pod was ever
+    /// given a grace period of 0, which would take it from the API while its containers run.
     pub async fn rest(&self, replicas: &[&Replica]) {
         for replica in replicas {
             let gone = replica.tasks.gone(Kind::transient);
@@ -180,6 +204,8 @@ impl Stage {
         let beats = self.world.calls.count("RecordLifecycleActionHeartbeat");
         tokio::time::sleep(s(1800)).await;
         assert_eq!(self.world.calls.count("RecordLifecycleActionHeartbeat"), beats, "a heartbeat leaked");
+        let forced = self.world.kube.evictions().into_iter().find(|ended| ended.grace == Some(0));
+        assert_eq!(forced, None, "{}", self.story());
     }
 
     /// Asserts that an action was completed once, with CONTINUE.
@@ -247,6 +273,20 @@ impl Replica {
         self.running.abort();
         let _ = self.running.await;
         self.tasks
+    }
+
+    /// Asserts that one notice of this kind has ended, and how.
+    pub fn ended_once(&self, kind: &str, outcome: &str) {
+        self.all_ended(kind, &[(outcome, 1)]);
+    }
+
+    /// Asserts how many notices of this kind have ended how.
+    pub fn all_ended(&self, kind: &str, outcomes: &[(&str, usize)]) {
+        let text = self.metrics.render(&self.tasks);
+        let of_kind = format!("ebbtide_notices_total{{kind=\"{kind}\"");
+        let ended: Vec<_> = text.lines().filter(|line| line.starts_with(&of_kind)).collect();
+        let wanted = outcomes.iter().map(|(outcome, times)| format!("{of_kind},outcome=\"{outcome}\"}} {times}"));
+        assert_eq!(ended, wanted.collect::<Vec<_>>());
     }
 
     /// The value of a metric's line, as `/metrics` shows it; 0 where there is none.

@@ -119,7 +119,7 @@ async fn without_the_permission_to_look_hooks_up_they_are_kept_alive_all_the_sam
 async fn a_blocked_drain_ends_at_its_deadline_and_completes_the_hook() {
     let stage = Stage::new(1, 2);
     stage.block(0);
-    let replica = stage.start(&["--drain-timeout", "200s"]).await;
+    let replica = stage.start(&["--drain-timeout", "200s", "--at-deadline", "leave"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
     // 200 s less a margin of 6.
     tokio::time::sleep(s(193)).await;

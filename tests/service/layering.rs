@@ -7,20 +7,20 @@ use std::path::Path;
 /// What each module may import of its siblings.
 const ALLOWED: [(&str, &[&str]); 18] = [
     ("clock", &[]),
-    ("fact", &["task"]),
+    ("fact", &["clock", "gate", "task"]),
     ("task", &["fact"]),
     ("gate", &["fact"]),
     ("batch", &["task", "fact"]),
     ("event", &[]),
     ("queue", &["batch", "clock", "fact", "gate", "task"]),
-    ("node", &["batch", "event", "fact", "gate", "task", "watch"]),
-    ("drain", &["fact", "gate", "node", "task", "watch"]),
+    ("node", &["batch", "clock", "event", "fact", "gate", "task", "watch"]),
+    ("drain", &["clock", "fact", "gate", "node", "task", "watch"]),
     ("watch", &["gate"]),
     ("interruption", &["clock", "drain", "event", "fact", "gate", "node", "task"]),
     ("ack", &["event", "fact", "interruption", "queue", "task"]),
     ("admin", &["fact", "task"]),
     ("cli", &[]),
-    ("settings", &["cli", "event", "interruption", "node"]),
+    ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
     ("signals", &["service"]),
     ("connect", &["clock"]),
     (
@@ -47,7 +47,7 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("aws_sdk_sqs", &["queue", "gate", "service", "connect"]),
     ("aws_sdk_autoscaling", &["interruption", "service", "connect"]),
     ("aws_sdk_ec2", &["node", "service", "connect"]),
-    ("kube", &["watch", "node", "drain", "gate", "service", "connect"]),
+    ("kube", &["watch", "node", "drain", "fact", "gate", "service", "connect"]),
     (
         "tokio",
         &[

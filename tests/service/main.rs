@@ -10,14 +10,25 @@
     reason = "numbers are small, and what a failed test prints need not be fast"
 )]
 
+mod choice;
+mod deadline;
 mod docs;
 mod flows;
 mod harness;
 mod hooks;
+mod launch;
 mod layering;
 mod leaks;
 mod leases;
+mod marks;
+mod nodes;
+mod order;
 mod overload;
 mod ownership;
+mod pressure;
+mod properties;
 mod regressions;
+mod returns;
+mod telling;
 mod trouble;
+mod undo;

@@ -63,7 +63,7 @@ async fn completions_pass_heartbeats_that_wait_and_the_next_to_expire_is_the_fir
         group: "group".to_owned(),
         name: "hook".to_owned(),
         token: autoscaling.begin("group", "hook", &instance(n)),
-        warm_pool: false,
+        pool: None,
         direct: true,
     };
     let hooks: Vec<_> = (0..20).map(hook).collect();

@@ -339,6 +339,21 @@ async fn ten_true_redeliveries_double_no_heartbeat() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lost_answer_to_the_cordon_and_a_watch_that_lags_are_no_uncordon() {
+    let stage = Stage::new(1, 2);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::LostResponse).times(1));
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0, "{}", stage.story());
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_second_signal_aborts() {
     let stage = Stage::new(1, 1);
     stage.block(0);

@@ -19,6 +19,10 @@ impl Part {
             Self::Stuck => {
                 "terminated by its group (straight from the hook); nobody lifts the budget: this drain must fail, 17 s after its notice".to_owned()
             }
+            Self::Doomed => format!(
+                "spot interruption, read {} s before its end; nobody lifts the budget: the pod is deleted in time",
+                storm::LEFT.as_secs()
+            ),
             Self::Redelivered => "spot interruption; the warning comes twice".to_owned(),
             Self::Twofold => "spot interruption, and terminated by its group: two notices, one drain".to_owned(),
             Self::Spot => "spot interruption".to_owned(),

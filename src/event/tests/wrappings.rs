@@ -1,11 +1,11 @@
 //! Lifecycle actions in each of the wrappings they come in, and the messages that ask nothing of us.
 
-use super::super::{Detail, Hook, Identity, Ignored, Kind, Notice};
+use super::super::{Detail, Hook, Identity, Ignored, Kind, Notice, WarmPool};
 use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
 fn hook(group: &str, name: &str, token: &str) -> Hook {
-    Hook { group: group.to_owned(), name: name.to_owned(), token: token.to_owned(), warm_pool: false, direct: false }
+    Hook { group: group.to_owned(), name: name.to_owned(), token: token.to_owned(), pool: None, direct: false }
 }
 
 fn drain_hook() -> Hook {
@@ -95,12 +95,12 @@ fn a_launch_as_an_event_and_as_a_bare_message() {
 
 #[test]
 fn a_warm_pool_on_either_side_is_seen() {
-    let warm = |name, token| Hook { warm_pool: true, ..hook("workers-warm", name, token) };
-    let to = warm("drain-before-termination", "8f2e1d0c-b9a8-4765-a432-10fedcba9876");
+    let warm = |pool, name, token| Hook { pool: Some(pool), ..hook("workers-warm", name, token) };
+    let to = warm(WarmPool::To, "drain-before-termination", "8f2e1d0c-b9a8-4765-a432-10fedcba9876");
     assert_eq!(one(ASG_TERMINATE_TO_WARM_POOL).detail, Detail::AsgTerminate(to));
-    let from = warm("drain-before-termination", "6b5a4938-2716-4504-b3c2-d1e0f9a8b7c6");
+    let from = warm(WarmPool::From, "drain-before-termination", "6b5a4938-2716-4504-b3c2-d1e0f9a8b7c6");
     assert_eq!(one(ASG_TERMINATE_FROM_WARM_POOL).detail, Detail::AsgTerminate(from));
-    let launched = warm("wait-until-ready", "1a2b3c4d-5e6f-4071-8293-a4b5c6d7e8f9");
+    let launched = warm(WarmPool::From, "wait-until-ready", "1a2b3c4d-5e6f-4071-8293-a4b5c6d7e8f9");
     assert_eq!(one(ASG_LAUNCH_FROM_WARM_POOL).detail, Detail::AsgLaunch(launched));
 }
 

@@ -41,6 +41,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt;
 use k8s_openapi::api::core::v1;
 use kube::client::ClientBuilder;
+use node::Rival;
 use object::Object;
 use route::{Call, Resource};
 use state::{Shared, State};
@@ -160,6 +161,15 @@ impl Kube {
     /// the node lifecycle controller of a real cluster does: a write by someone else right after each cordon.
     pub fn taint_cordoned(&self) {
         self.state().taint_cordoned = true;
+    }
+}
+
+/// A rival.
+impl Kube {
+    /// From now on a rival taints a node right before a client's patch of it arrives, at most so often on each node: what the
+    /// client has read is old then. Its taints are `rival-0:NoSchedule`, `rival-1:NoSchedule` and so on.
+    pub fn rival_taints(&self, times: u32) {
+        self.state().rival = Rival::tainting(times);
     }
 }
 

@@ -23,9 +23,23 @@ pub enum Wrapping {
 pub fn lifecycle(
     wrapping: Wrapping,
     terminating: bool,
+    names: (&str, &str, &str),
+    instance: &str,
+    at: Timestamp,
+) -> String {
+    let way = if terminating { ("AutoScalingGroup", "EC2") } else { ("EC2", "AutoScalingGroup") };
+    lifecycle_between(wrapping, terminating, names, instance, at, way)
+}
+
+/// The same for an instance on its way from an origin to a destination: `EC2`, `AutoScalingGroup` or `WarmPool`.
+#[must_use]
+pub fn lifecycle_between(
+    wrapping: Wrapping,
+    terminating: bool,
     (group, hook, token): (&str, &str, &str),
     instance: &str,
     at: Timestamp,
+    (origin, destination): (&str, &str),
 ) -> String {
     let (transition, kind) = if terminating {
         ("autoscaling:EC2_INSTANCE_TERMINATING", "EC2 Instance-terminate Lifecycle Action")
@@ -38,8 +52,8 @@ pub fn lifecycle(
         "LifecycleHookName": hook,
         "EC2InstanceId": instance,
         "LifecycleTransition": transition,
-        "Origin": if terminating { "AutoScalingGroup" } else { "EC2" },
-        "Destination": if terminating { "EC2" } else { "AutoScalingGroup" },
+        "Origin": origin,
+        "Destination": destination,
     });
     match wrapping {
         Wrapping::Event => event("aws.autoscaling", kind, token, at, &detail),

@@ -139,6 +139,17 @@ impl AutoScaling {
         self.state().begin(group, hook, instance)
     }
 
+    /// Completes an action that waits, as somebody else does: it is no attempt of the service's, and is not among them.
+    pub fn complete(&self, token: &str, result: HookResult) {
+        let mut state = self.state();
+        let at = state.now;
+        if let Some(action) = state.action(token)
+            && matches!(action.state, ActionState::Waiting { .. })
+        {
+            action.state = ActionState::Completed { result: result.as_str().to_owned(), at };
+        }
+    }
+
     /// An action as it is now.
     #[must_use]
     pub fn action(&self, token: &str) -> Option<Action> {

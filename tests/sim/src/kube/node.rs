@@ -3,10 +3,12 @@
 use super::object::Object;
 use super::route::Resource;
 use super::state::State;
+use super::store::Key;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
+use std::collections::BTreeMap;
 
 /// The zone of all instances.
 const ZONE: &str = "eu-west-1a";
@@ -64,6 +66,38 @@ pub(super) fn set_ready(node: &mut v1::Node, ready: bool, now: Timestamp) {
         last_heartbeat_time: Some(Time(now)),
         last_transition_time: Some(Time(now)),
     });
+}
+
+/// Another writer, which taints nodes at the worst moment: between a client's read and its patch.
+#[derive(Debug, Default)]
+pub(super) struct Rival {
+    times: u32,
+    /// How often it has written, by node.
+    wrote: BTreeMap<String, u32>,
+}
+
+impl Rival {
+    /// One that taints each node so often.
+    pub fn tainting(times: u32) -> Self {
+        Self { times, wrote: BTreeMap::new() }
+    }
+}
+
+impl State {
+    /// A client's patch of a node is about to arrive: the rival writes first.
+    pub fn rival_writes(&mut self, key: &Key) {
+        let Some(old) = self.store.get(Resource::Nodes, key).cloned() else { return };
+        let wrote = self.rival.wrote.entry(key.name.clone()).or_default();
+        if *wrote == self.rival.times {
+            return;
+        }
+        let (key, effect) = (format!("rival-{wrote}"), "NoSchedule".to_owned());
+        *wrote += 1;
+        let mut node: v1::Node = old.typed(Resource::Nodes);
+        let taints = node.spec.get_or_insert_default().taints.get_or_insert_default();
+        taints.push(v1::Taint { key, effect, value: None, time_added: None });
+        self.put(Resource::Nodes, Object::of(Resource::Nodes, &node));
+    }
 }
 
 /// Sets the ID of the running kernel's boot.

@@ -276,6 +276,9 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
                    application/merge-patch+json, application/strategic-merge-patch+json";
         Refusal::new(415, why)
     })?;
+    if at.resource == Resource::Nodes && !is_status {
+        state.rival_writes(&at.key);
+    }
     let old = Arc::clone(at.find(state)?);
     let mut patch: Map<String, Value> = body(call)?;
     if call.form == Form::EventsV1 {

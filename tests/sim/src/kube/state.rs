@@ -5,6 +5,7 @@
 use super::budget::Budget;
 use super::delete::Evicted;
 use super::kubelet::{self, Life, Timers};
+use super::node::Rival;
 use super::object::Object;
 use super::pod::{Owner, Pod};
 use super::route::Resource;
@@ -50,6 +51,8 @@ pub(super) struct State {
     pub terminating: BTreeSet<String>,
     /// Whether a cordon is followed by a taint.
     pub taint_cordoned: bool,
+    /// Another writer of nodes.
+    pub rival: Rival,
     alarm: Arc<Notify>,
 }
 
@@ -71,6 +74,7 @@ impl Shared {
             waiting: BTreeSet::new(),
             terminating: BTreeSet::new(),
             taint_cordoned: false,
+            rival: Rival::default(),
             alarm: Arc::clone(&alarm),
         };
         Self { state: Mutex::new(state), alarm, ticking: AtomicBool::new(false) }

@@ -56,6 +56,22 @@ async fn a_patch_at_an_old_version_is_a_conflict() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_rival_writes_between_a_read_and_a_patch_as_often_as_it_is_told() {
+    let bench = Bench::with_nodes(1);
+    bench.kube.rival_taints(2);
+    let params = PatchParams::default();
+    for status_of_patch in [409, 409, 200] {
+        let version = bench.nodes().get("node-0").await.expect("the node must be there").resource_version();
+        let patch = json!({ "metadata": { "resourceVersion": version }, "spec": { "unschedulable": true } });
+        let patched = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.map_err(status);
+        assert_eq!(patched.map_or_else(|refused| refused.code, |_| 200), status_of_patch);
+    }
+    let spec = bench.kube.node("node-0").and_then(|node| node.spec).expect("it must have a spec");
+    let taints: Vec<_> = spec.taints.unwrap_or_default().into_iter().map(|taint| taint.key).collect();
+    assert_eq!((taints, spec.unschedulable), (vec!["rival-0".to_owned(), "rival-1".to_owned()], Some(true)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dry_run_shows_what_would_be_and_keeps_nothing() {
     let bench = Bench::with_nodes(1);
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": true } }));

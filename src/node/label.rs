@@ -1,0 +1,160 @@
+//! Label selectors and taints, as `kubectl` writes them.
+
+pub use k8s_openapi::api::core::v1::Taint;
+use kube::core::Expression;
+pub use kube::core::Selector;
+
+/// Reads a label selector: `a=b`, `a==b`, `a!=b`, `a`, `!a`, `a in (b,c)`, `a notin (b,c)`, joined by commas.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn selector(text: &str) -> Result<Selector, String> {
+    let mut selector = Selector::default();
+    for term in terms(text)? {
+        selector.extend(expression(term.trim())?);
+    }
+    Ok(selector)
+}
+
+/// Splits at the commas outside of parentheses.
+fn terms(text: &str) -> Result<Vec<&str>, String> {
+    let mut terms = Vec::new();
+    let (mut begin, mut inside) = (0, false);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' if inside => return Err(format!("\"{text}\" has a parenthesis within another")),
+            '(' => inside = true,
+            ')' if !inside => return Err(format!("\"{text}\" closes a parenthesis that is not open")),
+            ')' => inside = false,
+            ',' if !inside => {
+                terms.push(&text[begin..at]);
+                begin = at + 1;
+            }
+            _ => {}
+        }
+    }
+    if inside {
+        return Err(format!("\"{text}\" leaves a parenthesis open"));
+    }
+    terms.push(&text[begin..]);
+    Ok(terms)
+}
+
+fn expression(term: &str) -> Result<Expression, String> {
+    if let Some(key) = term.strip_prefix('!') {
+        return Ok(Expression::DoesNotExist(checked_key(key)?));
+    }
+    if let Some((key, value)) = term.split_once("!=") {
+        return Ok(Expression::NotEqual(checked_key(key)?, checked_value(value)?));
+    }
+    if let Some((key, value)) = term.split_once("==").or_else(|| term.split_once('=')) {
+        return Ok(Expression::Equal(checked_key(key)?, checked_value(value)?));
+    }
+    let Some((head, values)) = term.split_once('(') else { return Ok(Expression::Exists(checked_key(term)?)) };
+    let values = values.strip_suffix(')').ok_or_else(|| format!("\"{term}\" goes on after its parenthesis"))?;
+    let values = values.split(',').map(checked_value).collect::<Result<_, _>>()?;
+    match head.split_whitespace().collect::<Vec<_>>()[..] {
+        [key, "in"] => Ok(Expression::In(checked_key(key)?, values)),
+        [key, "notin"] => Ok(Expression::NotIn(checked_key(key)?, values)),
+        _ => Err(format!("\"{term}\" is no label expression; write KEY=VALUE, KEY in (A,B), KEY or !KEY")),
+    }
+}
+
+/// Reads a taint: `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn taint(text: &str) -> Result<Taint, String> {
+    let (named, effect) = text
+        .rsplit_once(':')
+        .ok_or_else(|| format!("\"{text}\" names no effect; write KEY=VALUE:EFFECT, such as going=true:NoSchedule"))?;
+    if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err(format!("\"{effect}\" is no effect; choose NoSchedule, PreferNoSchedule or NoExecute"));
+    }
+    let (key, value) = match named.split_once('=') {
+        Some((key, value)) => (key, Some(checked_value(value)?)),
+        None => (named, None),
+    };
+    Ok(Taint { key: checked_key(key)?, value, effect: effect.to_owned(), time_added: None })
+}
+
+/// Reads a label's or a taint's key: a name of at most 63 characters, perhaps after a DNS name and a slash.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn checked_key(key: &str) -> Result<String, String> {
+    let key = key.trim();
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let dns = |prefix: &str| {
+        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+        !prefix.is_empty() && prefix.len() <= 253 && prefix.bytes().all(letter)
+    };
+    if is_name(name) && prefix.is_none_or(dns) {
+        return Ok(key.to_owned());
+    }
+    Err(format!("\"{key}\" is no label key; write it as name or example.com/name"))
+}
+
+fn checked_value(value: &str) -> Result<String, String> {
+    let value = value.trim();
+    if value.is_empty() || is_name(value) {
+        return Ok(value.to_owned());
+    }
+    Err(format!("\"{value}\" is no label value; it has at most 63 letters, digits, \"-\", \"_\" and \".\""))
+}
+
+fn is_name(text: &str) -> bool {
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = text.as_bytes();
+    bytes.len() <= 63
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::SelectorExt;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn selectors_match_as_kubectls_do() {
+        let labels: BTreeMap<_, _> =
+            [("tier".to_owned(), "web".to_owned()), ("a.b/c".to_owned(), String::new())].into();
+        let table = [
+            ("tier=web", true),
+            ("tier==web,a.b/c", true),
+            ("tier = web", true),
+            ("tier!=web", false),
+            ("other!=web", true),
+            ("!other", true),
+            ("!tier", false),
+            ("a.b/c=", true),
+            ("tier in (api, web)", true),
+            ("tier notin (api,web),a.b/c", false),
+            ("other notin (api)", true),
+        ];
+        for (text, matches) in table {
+            assert_eq!(selector(text).unwrap().matches(&labels), matches, "{text}");
+        }
+        for bad in
+            ["", "a,,b", "a in b", "a on (b)", "a in (b", "a)", "a in ((b))", "a in (b) c", "-a", "a/b/c", "A.b/c=d e"]
+        {
+            assert!(selector(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn taints_are_read_as_kubectl_writes_them() {
+        let full = taint("example.com/going=now:NoExecute").unwrap();
+        assert_eq!((&*full.key, full.value.as_deref(), &*full.effect), ("example.com/going", Some("now"), "NoExecute"));
+        assert_eq!(taint("going:NoSchedule").unwrap().value, None);
+        for bad in ["going", "going=now", "going:Now", ":NoSchedule", "a b:NoSchedule", "a=b c:NoSchedule"] {
+            assert!(taint(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Which marks on a Node are over, and how they are taken back. Pure.
+
+use super::Node;
+use super::mark::{Back, KIND, Notice, OUT_OF_SERVICE, UNDO, guarded, notices, text, undo, written};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Taint;
+use serde_json::{Map, Value, json};
+
+/// Why marks are taken back. The set is closed: it labels metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Nothing has followed for as long as the user wanted to wait.
+    Expired,
+    /// The Node is Ready again after a restart: what was to happen has happened.
+    Rebooted,
+    /// Somebody took our cordon away, and it has stayed so: the Node is wanted.
+    Uncordoned,
+    /// The instance has come back from its group's warm pool.
+    FromWarmPool,
+}
+
+impl Why {
+    /// The reason's name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Rebooted => "rebooted",
+            Self::Uncordoned => "uncordoned",
+            Self::FromWarmPool => "from-warm-pool",
+        }
+    }
+}
+
+/// Marks that are to be taken back from a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Over {
+    keys: Vec<String>,
+    /// Why.
+    pub why: Why,
+}
+
+impl Over {
+    /// The marks that are over at `now`, if any; else when the next will be, if that is known.
+    ///
+    /// A Node that carries `ebbtide/ignore` is left to its owner.
+    #[must_use]
+    pub fn at(node: &Node, now: Timestamp) -> (Option<Self>, Option<Timestamp>) {
+        if node.ignored {
+            return (None, None);
+        }
+        let back = |notice: &Notice| {
+            let again = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;
+            // A kubelet that was frozen is late, and its Node not Ready for a while. One that is late before the deadline only flaps.
+            let resumed = node.ready_since > notice.deadline.max(notice.since);
+            node.ready
+                && match notice.back {
+                    // Restarted before its end it goes all the same; if it is there long after that, it has been kept.
+                    None => again && goes_at(notice).is_some_and(|at| at < now),
+                    Some(Back::Boot) => again,
+                    Some(Back::Ready) => again || resumed,
+                }
+        };
+        let over = Self::where_(node, Why::Rebooted, back)
+            .or_else(|| Self::where_(node, Why::Expired, |notice| notice.until.is_some_and(|until| until <= now)));
+        let last = |notice: Notice| notice.until.into_iter().chain(goes_at(&notice).filter(|at| *at >= now)).min();
+        let next = notices(node).filter_map(|(_, notice)| last(notice)).min();
+        (over, next)
+    }
+
+    /// All marks, if the Node carries any, is not cordoned, and its cordon was ours: somebody has taken that away.
+    #[must_use]
+    pub fn uncordoned(node: &Node) -> Option<Self> {
+        let taken = !node.ignored && !node.cordoned && undo(node).cordon;
+        Self::where_(node, Why::Uncordoned, |_| taken)
+    }
+
+    /// The marks of notices of this kind.
+    #[must_use]
+    pub fn of_kind(node: &Node, kind: &str, why: Why) -> Option<Self> {
+        Self::where_(node, why, |notice| notice.kind == kind)
+    }
+
+    fn where_(node: &Node, why: Why, over: impl Fn(&Notice) -> bool) -> Option<Self> {
+        let keys: Vec<_> = notices(node).filter(|(_, notice)| over(notice)).map(|(key, _)| key.clone()).collect();
+        (!keys.is_empty()).then_some(Self { keys, why })
+    }
+
+    /// The patch that takes them back, and whether it uncordons the Node.
+    pub(super) fn patch(&self, node: &Node) -> (Value, bool) {
+        let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
+        let mut undo = undo(node);
+        let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
+        if let Some(newest) = left.max_by_key(|notice| notice.since) {
+            // Another notice holds the Node; but with its instance back the Node is in service, whoever holds it.
+            let (key, value, effect) = OUT_OF_SERVICE;
+            let out_of_service = format!("{key}={value}:{effect}");
+            let mut spec = json!({});
+            if self.why == Why::Rebooted && undo.taints.contains(&out_of_service) {
+                let kept: Vec<&Taint> = node.taints.iter().filter(|taint| written(taint) != out_of_service).collect();
+                spec["taints"] = json!(kept);
+                undo.taints.retain(|taint| *taint != out_of_service);
+                annotations.insert(UNDO.to_owned(), json!(text(&undo)));
+            }
+            let labels = json!({ KIND: newest.kind });
+            return (guarded(node, &annotations.into(), &labels, spec), false);
+        }
+        annotations.insert(UNDO.to_owned(), Value::Null);
+        let mut labels: Map<String, Value> = undo.labels.iter().map(|label| (label.clone(), Value::Null)).collect();
+        labels.insert(KIND.to_owned(), Value::Null);
+        let mut spec = json!({});
+        if undo.cordon {
+            spec["unschedulable"] = Value::Null;
+        }
+        let kept: Vec<&Taint> = node.taints.iter().filter(|taint| !undo.taints.contains(&written(taint))).collect();
+        if kept.len() < node.taints.len() {
+            spec["taints"] = json!(kept);
+        }
+        (guarded(node, &annotations.into(), &labels.into(), spec), undo.cordon && node.cordoned)
+    }
+}
+
+/// So long after a notice's deadline its instance is gone, if it goes.
+const GONE_AFTER: SignedDuration = SignedDuration::from_mins(1);
+
+/// When the instance of this notice is gone, if it goes.
+fn goes_at(notice: &Notice) -> Option<Timestamp> {
+    let at = notice.deadline.max(notice.since)?;
+    at.checked_add(GONE_AFTER).ok()
+}

@@ -1,0 +1,185 @@
+//! What tests do with Nodes and hooks beside the service, as humans, controllers and kubelets do, and what they see on them.
+
+use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::aws::{Action, HookSpec};
+use ebbtide_sim::messages::{self, Wrapping};
+use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The label that keeps load balancers away.
+pub const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
+
+/// The tag that makes an instance without a Node ours.
+pub const TAG: &str = "aws-node-termination-handler/managed";
+
+/// How others change Nodes.
+impl Stage {
+    fn change(&self, n: usize, change: impl FnOnce(&mut Node)) {
+        self.world.kube.update_node(&node(n), change);
+    }
+
+    fn change_spec(&self, n: usize, change: impl FnOnce(&mut NodeSpec)) {
+        self.change(n, |node| change(node.spec.get_or_insert_default()));
+    }
+
+    /// Somebody cordons the n-th node, or uncordons it.
+    pub fn set_cordon(&self, n: usize, on: bool) {
+        self.change_spec(n, |spec| spec.unschedulable = on.then_some(true));
+    }
+
+    /// Somebody taints the n-th node.
+    pub fn taint(&self, n: usize, key: &str, value: &str, effect: &str) {
+        let value = (!value.is_empty()).then(|| value.to_owned());
+        let taint = Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None };
+        self.change_spec(n, |spec| spec.taints.get_or_insert_default().push(taint));
+    }
+
+    /// Somebody takes taints away, by their key.
+    pub fn untaint(&self, n: usize, key: &str) {
+        self.change_spec(n, |spec| spec.taints.get_or_insert_default().retain(|taint| taint.key != key));
+    }
+
+    /// Somebody labels the n-th node.
+    pub fn label(&self, n: usize, key: &str, value: &str) {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.change(n, |node| drop(node.metadata.labels.get_or_insert_default().insert(key, value)));
+    }
+
+    /// Somebody annotates the n-th node.
+    pub fn annotate(&self, n: usize, key: &str, value: &str) {
+        let (key, value) = (key.to_owned(), value.to_owned());
+        self.change(n, |node| drop(node.metadata.annotations.get_or_insert_default().insert(key, value)));
+    }
+
+    /// Whether the n-th node's kubelet says that it is Ready.
+    pub fn set_ready(&self, n: usize, ready: bool) {
+        self.world.kube.set_ready(&node(n), ready);
+    }
+
+    /// The n-th node goes down, and comes back on a new boot.
+    pub async fn reboot(&self, n: usize) {
+        self.set_ready(n, false);
+        tokio::time::sleep(s(60)).await;
+        self.world.kube.reboot(&node(n));
+        self.set_ready(n, true);
+    }
+}
+
+/// What is seen on Nodes.
+impl Stage {
+    fn node(&self, n: usize) -> Node {
+        self.world.kube.node(&node(n)).expect("the node must be there")
+    }
+
+    /// The n-th node's taints as `key=value:Effect`, sorted.
+    pub fn taints(&self, n: usize) -> Vec<String> {
+        let taints = self.node(n).spec.and_then(|spec| spec.taints).unwrap_or_default();
+        let write = |taint: Taint| match taint.value {
+            Some(value) => format!("{}={value}:{}", taint.key, taint.effect),
+            None => format!("{}:{}", taint.key, taint.effect),
+        };
+        let mut taints: Vec<_> = taints.into_iter().map(write).collect();
+        taints.sort();
+        taints
+    }
+
+    /// A label of the n-th node.
+    pub fn labelled(&self, n: usize, key: &str) -> Option<String> {
+        self.node(n).metadata.labels.unwrap_or_default().remove(key)
+    }
+
+    /// The n-th node's annotations under `ebbtide/`.
+    pub fn annotations(&self, n: usize) -> BTreeMap<String, String> {
+        let mut annotations = self.node(n).metadata.annotations.unwrap_or_default();
+        annotations.retain(|key, _| key.starts_with("ebbtide/"));
+        annotations
+    }
+
+    /// What the notices that hold the n-th node say.
+    pub fn notices(&self, n: usize) -> Vec<Value> {
+        let annotations = self.annotations(n).into_iter().filter(|(key, _)| key.starts_with("ebbtide/notice."));
+        annotations.map(|(_, text)| serde_json::from_str(&text).expect("a mark must be JSON")).collect()
+    }
+
+    /// Asserts that nothing of ours is left on the n-th node; its cordon may be somebody else's.
+    pub fn no_trace(&self, n: usize) {
+        assert_eq!(self.annotations(n), BTreeMap::new(), "{}", self.story());
+        assert_eq!(self.labelled(n, "ebbtide/kind"), None);
+    }
+
+    /// When, since the world began, the first pod of the n-th node was evicted.
+    pub fn first_eviction(&self, n: usize) -> Option<Duration> {
+        self.world.kube.evictions().iter().find(|evicted| evicted.node == node(n)).map(|evicted| evicted.at)
+    }
+
+    /// An action as it is now.
+    pub fn action(&self, token: &str) -> Action {
+        self.world.aws.autoscaling.action(token).expect("the action must be known")
+    }
+
+    /// With what an action was completed, each time.
+    pub fn results(&self, token: &str) -> Vec<String> {
+        self.action(token).completions.into_iter().map(|(_, result)| result).collect()
+    }
+}
+
+/// Notices.
+impl Stage {
+    /// Recommends to move off the n-th node.
+    pub fn rebalance(&self, n: usize) -> String {
+        let at = self.world.clock.now();
+        self.world.aws.sqs.send(messages::rebalance(&format!("rebalance-{n}-{at}"), &instance(n), at))
+    }
+
+    /// The n-th node's instance will be rebooted within a day.
+    pub fn schedule_reboot(&self, n: usize) -> String {
+        let at = self.world.clock.now();
+        let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
+        let id = format!("reboot-{n}-{}", at.as_second());
+        self.world.aws.sqs.send(messages::scheduled_change(&id, code, &[&instance(n)], at, at + s(86_400)))
+    }
+
+    /// Begins to launch the n-th node's instance under a hook of this timeout, and sends its notice. Gives the token.
+    pub fn launch(&self, n: usize, timeout: Duration, wrapping: Wrapping) -> String {
+        self.launch_between(n, timeout, wrapping, ("EC2", "AutoScalingGroup"))
+    }
+
+    /// The same for an instance on its way from an origin to a destination.
+    pub fn launch_between(&self, n: usize, timeout: Duration, wrapping: Wrapping, way: (&str, &str)) -> String {
+        self.begin(n, HookSpec::launching(timeout), wrapping, way)
+    }
+
+    /// Begins to terminate the n-th node's instance, on its way from an origin to a destination.
+    pub fn terminate_between(&self, n: usize, timeout: Duration, wrapping: Wrapping, way: (&str, &str)) -> String {
+        self.begin(n, HookSpec::terminating(timeout), wrapping, way)
+    }
+
+    fn begin(&self, n: usize, spec: HookSpec, wrapping: Wrapping, way: (&str, &str)) -> String {
+        let hook = if spec.terminating { "hook" } else { "launch-hook" };
+        self.world.aws.autoscaling.add_hook("group", hook, spec);
+        let token = self.world.aws.autoscaling.begin("group", hook, &instance(n));
+        let names = ("group", hook, token.as_str());
+        let at = self.world.clock.now();
+        let body = messages::lifecycle_between(wrapping, spec.terminating, names, &instance(n), at, way);
+        self.world.aws.sqs.send(body);
+        token
+    }
+}
+
+impl Replica {
+    /// Asserts how many notices of a kind have ended so.
+    pub fn ended_as(&self, kind: &str, outcome: &str, times: u32) {
+        let line = format!("ebbtide_notices_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}");
+        let found = self.metric(&line);
+        let told = self.metrics.render(&self.tasks);
+        let notices: Vec<_> = told.lines().filter(|line| line.starts_with("ebbtide_notices_total")).collect();
+        assert!((found - f64::from(times)).abs() < f64::EPSILON, "{line} {found}\n{}", notices.join("\n"));
+    }
+
+    /// How many Nodes' marks it has taken back, for this reason.
+    pub fn released(&self, why: &str) -> f64 {
+        self.metric(&format!("ebbtide_releases_total{{why=\"{why}\"}}"))
+    }
+}
