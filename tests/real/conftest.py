@@ -44,7 +44,8 @@ def real_control_plane(folder: Path) -> Iterator[ControlPlane]:
     """The control plane of all tests."""
     home = folder / "control-plane"
     home.mkdir()
-    running = control_plane.start(Path(os.environ["EBBTIDE_CONTROL_PLANE"]), home)
+    programs, kubectl = (Path(os.environ[name]) for name in ("EBBTIDE_CONTROL_PLANE", "EBBTIDE_KUBECTL"))
+    running = control_plane.start(programs, kubectl, home)
     yield running
     running.stop()
 
@@ -59,13 +60,15 @@ def aws(folder: Path) -> Iterator[Aws]:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws) -> Iterator[World]:
-    """A test's own world."""
+    """A test's own world. Whatever the test looked at, the service must not ask for what it has no right to."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")[:40].rstrip("-")
     home = folder / name
     home.mkdir()
     made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home)
     yield made
+    forbidden = made.audit.forbidden()
     made.close()
+    assert not forbidden, "the service has no right to: " + "; ".join(map(str, forbidden))
 
 
 @pytest.hookimpl(wrapper=True)

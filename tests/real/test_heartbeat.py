@@ -1,4 +1,4 @@
-"""The bug the service was born from: a drain that fails, whose heartbeat goes on, and one more for each redelivery."""
+"""Heartbeats go on for as long as a drain takes, and no longer: the bug that the service was born from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from itertools import pairwise
 import pytest
 
 from harness import messages
+from harness.recorder import COMPLETE
 from harness.wait import always, eventually
-from harness.world import World
+from harness.world import World, drained
 
 HEARTBEAT_TIMEOUT = 30
 """The shortest that Auto Scaling allows."""
@@ -19,13 +20,16 @@ DRAIN_TIMEOUT = 60
 COPIES = 10
 """How often the message comes again."""
 
+LONG = 100
+"""Seconds that a pod takes to stop: more than three of the hook's timeouts."""
+
 
 @pytest.mark.slow
 def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     node = world.node()
     world.run("db")
     world.close_budget("db")
-    service = world.service("--drain-timeout", f"{DRAIN_TIMEOUT}s")
+    service = world.service("--drain-timeout", f"{DRAIN_TIMEOUT}s", "--at-deadline", "leave")
     action = world.hold(node.instance, HEARTBEAT_TIMEOUT)
     message = messages.bare(action)
 
@@ -57,3 +61,41 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     assert min(intervals) > HEARTBEAT_TIMEOUT / 4, f"two heartbeats in one interval: {intervals}"
     assert max(intervals) < HEARTBEAT_TIMEOUT, f"the hook expired between two: {intervals}"
     assert len(world.completions(action)) <= 1
+    assert not world.audit.deletions(world.name), "what is to be left at the deadline is left"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("replaced", [pytest.param(False, id="one process"), pytest.param(True, id="killed")])
+def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
+    node = world.node()
+    world.run("db", stops_after=LONG, grace=2 * LONG)
+    service = world.service("--drain-timeout", f"asg-terminate={4 * LONG}s")
+    action = world.hold(node.instance, HEARTBEAT_TIMEOUT)
+
+    world.send(messages.bare(action))
+
+    eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2, within=2 * HEARTBEAT_TIMEOUT)
+    if replaced:
+        # Some time after it, so that the next process has less than a timeout to take over.
+        always("the hook is held", lambda: action.active, during=HEARTBEAT_TIMEOUT / 3)
+        service.kill()
+        service = world.service("--drain-timeout", f"asg-terminate={4 * LONG}s")
+    eventually("the hook is completed", lambda: world.completions(action), within=LONG)
+    assert drained(world, node), "a hook is completed only when the pods are gone"
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+
+    (completion,) = world.recorder.of_token(COMPLETE, action.token)
+    beats = world.heartbeats(action)
+    always(
+        "neither a heartbeat nor a completion follows",
+        lambda: world.heartbeats(action) == beats and len(world.recorder.of_token(COMPLETE, action.token)) == 1,
+        during=0.75 * HEARTBEAT_TIMEOUT,
+    )
+    assert world.completions(action) == ["CONTINUE"]
+    assert completion.at - action.began > LONG, "the drain was to be a long one"
+    assert max(beats) < completion.at, "no heartbeat comes after the completion"
+    intervals = [later - earlier for earlier, later in pairwise([action.began, *beats, completion.at])]
+    assert max(intervals) < HEARTBEAT_TIMEOUT, f"the hook expired between two: {intervals}"
+    assert len(beats) <= 4 * LONG / HEARTBEAT_TIMEOUT + replaced, f"more heartbeats than one for each interval: {beats}"
+    assert set(world.audit.evicted(world.name).values()) == {1}, world.audit.evicted(world.name)

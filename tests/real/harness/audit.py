@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,16 @@ class Request:
     namespace: str
     name: str
     status: int
+    dry_run: bool
+    grace: int | None
+    """The grace period in seconds that a deletion asked for."""
+    uid: str | None
+    """The UID that a deletion meant."""
+
+    @property
+    def time(self) -> float:
+        """When, in seconds of the clock."""
+        return datetime.fromisoformat(self.at).timestamp()
 
     def __str__(self) -> str:
         return f"{self.at} {self.status} {self.verb} {self.resource} {self.namespace}/{self.name}"
@@ -54,10 +65,23 @@ class Audit:
         """How often each pod's eviction was refused by a budget."""
         return Counter(request.name for request in self.evictions(namespace) if request.status == 429)
 
+    def deletions(self, namespace: str) -> list[Request]:
+        """The pods in a namespace that were deleted without an eviction, or were to be."""
+        return [
+            request
+            for request in self.requests()
+            if (request.verb, request.resource, request.namespace) == ("delete", "pods", namespace)
+        ]
+
+    def forbidden(self) -> list[Request]:
+        """What the service has no right to."""
+        return [request for request in self.requests() if request.status == 403]
+
 
 def _request(line: dict[str, Any]) -> Request:
     subject = line.get("objectRef", {})
     resource = "/".join(filter(None, [subject.get("resource"), subject.get("subresource")]))
+    options = line.get("requestObject") or {}
     return Request(
         at=line["stageTimestamp"],
         verb=line["verb"],
@@ -65,4 +89,7 @@ def _request(line: dict[str, Any]) -> Request:
         namespace=subject.get("namespace", ""),
         name=subject.get("name", ""),
         status=line.get("responseStatus", {}).get("code", 0),
+        dry_run="dryRun=All" in line["requestURI"] or bool(options.get("dryRun")),
+        grace=options.get("gracePeriodSeconds"),
+        uid=options.get("preconditions", {}).get("uid"),
     )

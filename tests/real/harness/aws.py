@@ -65,6 +65,14 @@ class Aws:
         url: str = self._sqs.create_queue(QueueName=name)["QueueUrl"]
         return url
 
+    def dead_letters(self, queue: str, name: str, max_receives: int) -> str:
+        """Makes a queue for what another received so often in vain; returns its URL."""
+        url = self.queue(name)
+        arn = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
+        policy = {"deadLetterTargetArn": arn, "maxReceiveCount": max_receives}
+        self._sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(policy)})
+        return url
+
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
         """Sends a message: an event, or a body as it is."""
         self._sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
@@ -89,8 +97,8 @@ class Aws:
         instance: str = answer["Instances"][0]["InstanceId"]
         return instance
 
-    def hook(self, group: str, name: str, heartbeat_timeout: int) -> Hook:
-        """Makes a group with a terminating hook."""
+    def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str) -> Hook:
+        """Makes a group with a hook."""
         self._groups.create_auto_scaling_group(
             AutoScalingGroupName=group,
             LaunchConfigurationName="nodes",
@@ -101,10 +109,10 @@ class Aws:
         self._groups.put_lifecycle_hook(
             AutoScalingGroupName=group,
             LifecycleHookName=name,
-            LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING",
+            LifecycleTransition=transition,
             HeartbeatTimeout=heartbeat_timeout,
         )
-        return Hook(group, name, heartbeat_timeout)
+        return Hook(group, name, heartbeat_timeout, transition)
 
     def _answers(self) -> bool:
         self.process.must_run()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from . import certificates, roles
 from .kube import Kube
+from .kubectl import Kubectl
 from .process import Process, free_port
 from .wait import eventually
 
@@ -39,6 +40,7 @@ class ControlPlane:
     """A running control plane."""
 
     kube: Kube
+    kubectl: Kubectl
     kubeconfig: Path
     """The service's, as its user would write it."""
     audit_log: Path
@@ -50,9 +52,9 @@ class ControlPlane:
             process.stop()
 
 
-def start(programs: Path, folder: Path) -> ControlPlane:
+def start(programs: Path, kubectl: Path, folder: Path) -> ControlPlane:
     """Starts it in a new folder, where its state and its logs are, and waits until it serves."""
-    starting = _Starting(programs, folder)
+    starting = _Starting(programs, kubectl, folder)
     try:
         return starting.run()
     except BaseException:
@@ -62,8 +64,9 @@ def start(programs: Path, folder: Path) -> ControlPlane:
 
 
 class _Starting:
-    def __init__(self, programs: Path, folder: Path) -> None:
+    def __init__(self, programs: Path, kubectl: Path, folder: Path) -> None:
         self.programs = programs
+        self.kubectl = kubectl
         self.folder = folder
         self.processes: list[Process] = []
         self.certificates = certificates.make(folder)
@@ -83,7 +86,8 @@ class _Starting:
         self._kwok(admin)
         roles.grant(kube, SERVICE)
         eventually("the controllers work", lambda: _controllers_work(controllers, kube), within=60)
-        return ControlPlane(kube, self._kubeconfig(SERVICE), self.audit_log, self.processes)
+        kubectl = Kubectl(self.kubectl, admin, self.folder)
+        return ControlPlane(kube, kubectl, self._kubeconfig(SERVICE), self.audit_log, self.processes)
 
     def _url(self) -> str:
         return f"https://127.0.0.1:{self.port}"

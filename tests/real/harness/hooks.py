@@ -7,6 +7,9 @@ import time
 import uuid
 from dataclasses import dataclass, field
 
+TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
+LAUNCHING = "autoscaling:EC2_INSTANCE_LAUNCHING"
+
 
 @dataclass(frozen=True)
 class Hook:
@@ -15,6 +18,7 @@ class Hook:
     group: str
     name: str
     heartbeat_timeout: float
+    transition: str
 
 
 @dataclass

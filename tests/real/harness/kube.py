@@ -22,10 +22,16 @@ class Kube:
 
     def __init__(self, url: str, authority: Path, token: str) -> None:
         self._url = url
+        self._authority = authority
+        self._token = token
         self._session = requests.Session()
         self._session.trust_env = False  # neither a proxy nor a bundle of certificates comes between
         self._session.verify = str(authority)
         self._session.headers["Authorization"] = f"Bearer {token}"
+
+    def another(self) -> Kube:
+        """A client for another thread."""
+        return Kube(self._url, self._authority, self._token)
 
     def get(self, path: str) -> Object:
         """One object."""
@@ -52,6 +58,14 @@ class Kube:
         return self._call(
             "PATCH", path, data=json.dumps(body), headers={"Content-Type": "application/merge-patch+json"}
         )
+
+    def replace(self, path: str, body: Object) -> bool:
+        """Writes an object back as a whole; says whether nobody else had written it since it was read."""
+        response = self._session.put(self._url + path, json=body, timeout=_TIMEOUT)
+        if response.status_code == 409:
+            return False
+        _checked(response)
+        return True
 
     def delete(self, path: str) -> None:
         """Deletes an object; one that is gone already is fine."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from .aws import REGION, ZONE
 from .kube import Object
 
@@ -12,11 +14,11 @@ STOPS_AFTER = "ebbtide.test/stops-after"
 """The annotation of a pod which tells kwok how many seconds it takes to stop."""
 
 GRACE = 60
-"""Every pod's grace period in seconds: longer than any pod here takes."""
+"""A pod's grace period in seconds, where its test wants no other: longer than such a pod takes."""
 
 
-def node(world: str, name: str, instance: str) -> Object:
-    """A node as the cloud's controller leaves it, with kwok for a kubelet."""
+def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Object:
+    """A node as the cloud's controller leaves it, with kwok for a kubelet, or with none."""
     return {
         "metadata": {
             "name": name,
@@ -28,43 +30,111 @@ def node(world: str, name: str, instance: str) -> Object:
                 "topology.kubernetes.io/region": REGION,
                 "topology.kubernetes.io/zone": ZONE,
             },
-            "annotations": {"kwok.x-k8s.io/node": "fake"},
+            "annotations": {"kwok.x-k8s.io/node": "fake"} if kubelet else {},
         },
-        "spec": {"providerID": f"aws:///{ZONE}/{instance}"},
+        "spec": {
+            "providerID": f"aws:///{ZONE}/{instance}",
+            "taints": [{"key": taint, "effect": "NoSchedule"}] if taint else [],
+        },
     }
 
 
-def deployment(name: str, replicas: int, where: dict[str, str], stops_after: float) -> Object:
+def node_status(ready: bool) -> Object:
+    """What a kubelet says of its node."""
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "reason": "KubeletReady" if ready else "KubeletNotReady",
+        "lastHeartbeatTime": (now := datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
+        "lastTransitionTime": now,
+    }
+    return {"status": {"conditions": [condition]}}
+
+
+def deployment(
+    name: str, replicas: int, where: dict[str, str], stops_after: float, grace: int, empty_dir: bool
+) -> Object:
     """Pods that are to be evicted."""
+    template = _template(name, where, stops_after, grace, empty_dir)
     return {
         "metadata": {"name": name},
-        "spec": {"replicas": replicas, "selector": _selector(name), "template": _template(name, where, stops_after)},
+        "spec": {"replicas": replicas, "selector": _selector(name), "template": template},
     }
 
 
-def daemon_set(name: str, where: dict[str, str]) -> Object:
+def daemon_set(name: str, where: dict[str, str], empty_dir: bool = False) -> Object:
     """Pods that stay where they are."""
     return {
         "metadata": {"name": name},
-        "spec": {"selector": _selector(name), "template": _template(name, where, stops_after=0.2)},
+        "spec": {"selector": _selector(name), "template": _template(name, where, empty_dir=empty_dir)},
     }
+
+
+def stateful_set(name: str, where: dict[str, str]) -> Object:
+    """One pod, whose successor has its name."""
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "serviceName": name,
+            "replicas": 1,
+            "selector": _selector(name),
+            "template": _template(name, where),
+        },
+    }
+
+
+def suspended_job(name: str) -> Object:
+    """A Job that makes no pods by itself."""
+    spec = _pod_spec(GRACE, empty_dir=False) | {"restartPolicy": "Never"}
+    return {"metadata": {"name": name}, "spec": {"suspend": True, "template": {"spec": spec}}}
+
+
+def pod(
+    name: str,
+    node: str,
+    owner: Object | None,
+    controlled: bool,
+    empty_dir: bool,
+    annotations: dict[str, str],
+) -> Object:
+    """A pod of its own on a node, or one that another object owns, as its controller or not."""
+    body = {
+        "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations},
+        "spec": _pod_spec(GRACE, empty_dir) | {"nodeName": node},
+    }
+    if owner:
+        reference = {key: owner[key] for key in ("apiVersion", "kind")}
+        reference |= {key: owner["metadata"][key] for key in ("name", "uid")}
+        body["metadata"]["ownerReferences"] = [reference | {"controller": controlled}]
+    return body
+
+
+def budget(app: str) -> str:
+    """The name of an app's budget: not a part of its pods' names, so that a reader can tell which of them is told."""
+    return f"keep-{app}"
 
 
 def closed_budget(app: str) -> Object:
     """A budget that never allows a disruption of an app's pods."""
-    return {"metadata": {"name": app}, "spec": {"maxUnavailable": 0, "selector": _selector(app)}}
+    return {"metadata": {"name": budget(app)}, "spec": {"maxUnavailable": 0, "selector": _selector(app)}}
 
 
 def _selector(app: str) -> Object:
     return {"matchLabels": {"app": app}}
 
 
-def _template(app: str, where: dict[str, str], stops_after: float) -> Object:
+def _template(
+    app: str, where: dict[str, str], stops_after: float = 0.2, grace: int = GRACE, empty_dir: bool = False
+) -> Object:
     return {
         "metadata": {"labels": {"app": app}, "annotations": {STOPS_AFTER: str(stops_after)}},
-        "spec": {
-            "nodeSelector": where,
-            "terminationGracePeriodSeconds": GRACE,
-            "containers": [{"name": "main", "image": "none.invalid/main"}],
-        },
+        "spec": _pod_spec(grace, empty_dir) | {"nodeSelector": where},
+    }
+
+
+def _pod_spec(grace: int, empty_dir: bool) -> Object:
+    return {
+        "terminationGracePeriodSeconds": grace,
+        "containers": [{"name": "main", "image": "none.invalid/main"}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}] if empty_dir else [],
     }

@@ -16,17 +16,21 @@ Event = dict[str, Any]
 
 ACCOUNT = "123456789012"
 
-_TERMINATING = "autoscaling:EC2_INSTANCE_TERMINATING"
 
-
-def _event(source: str, detail_type: str, resources: Sequence[str], detail: dict[str, Any]) -> Event:
+def _event(
+    source: str,
+    detail_type: str,
+    resources: Sequence[str],
+    detail: dict[str, Any],
+    ago: timedelta = timedelta(),
+) -> Event:
     return {
         "version": "0",
         "id": str(uuid.uuid4()),
         "detail-type": detail_type,
         "source": source,
         "account": ACCOUNT,
-        "time": _rfc3339(datetime.now(UTC)),
+        "time": _rfc3339(datetime.now(UTC) - ago),
         "region": REGION,
         "resources": list(resources),
         "detail": detail,
@@ -45,10 +49,15 @@ def _group_arn(group: str) -> str:
     return f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:{uuid.uuid4()}:autoScalingGroupName/{group}"
 
 
-def spot_warning(instance: str) -> Event:
-    """EC2 takes a spot instance back in two minutes."""
+def spot_warning(instance: str, ago: timedelta = timedelta()) -> Event:
+    """EC2 takes a spot instance back two minutes after its warning, which may have come late."""
     detail = {"instance-id": instance, "instance-action": "terminate"}
-    return _event("aws.ec2", "EC2 Spot Instance Interruption Warning", [_instance_arn(instance)], detail)
+    return _event("aws.ec2", "EC2 Spot Instance Interruption Warning", [_instance_arn(instance)], detail, ago)
+
+
+def spot_deadline(warning: Event) -> float:
+    """When a spot warning takes its instance, in seconds of the clock."""
+    return datetime.fromisoformat(warning["time"]).timestamp() + 120
 
 
 def rebalance(instance: str) -> Event:
@@ -65,33 +74,38 @@ def state_change(instance: str, state: str) -> Event:
 
 def terminate_action(action: Action) -> Event:
     """A terminating hook holds an instance, by EventBridge."""
+    return _lifecycle_action(action, "EC2 Instance-terminate Lifecycle Action", "AutoScalingGroup", "EC2")
+
+
+def launch_action(action: Action) -> Event:
+    """A launching hook holds an instance, by EventBridge."""
+    return _lifecycle_action(action, "EC2 Instance-launch Lifecycle Action", "EC2", "AutoScalingGroup")
+
+
+def _lifecycle_action(action: Action, detail_type: str, origin: str, destination: str) -> Event:
     detail = {
         "LifecycleActionToken": action.token,
         "AutoScalingGroupName": action.hook.group,
         "LifecycleHookName": action.hook.name,
         "EC2InstanceId": action.instance,
-        "LifecycleTransition": _TERMINATING,
+        "LifecycleTransition": action.hook.transition,
         "NotificationMetadata": "additional-info",
-        "Origin": "AutoScalingGroup",
-        "Destination": "EC2",
+        "Origin": origin,
+        "Destination": destination,
     }
-    return _event(
-        "aws.autoscaling",
-        "EC2 Instance-terminate Lifecycle Action",
-        [_group_arn(action.hook.group), _instance_arn(action.instance)],
-        detail,
-    )
+    resources = [_group_arn(action.hook.group), _instance_arn(action.instance)]
+    return _event("aws.autoscaling", detail_type, resources, detail)
 
 
 def bare(action: Action) -> Event:
-    """The same from a hook that notifies the queue directly."""
+    """A terminating hook holds an instance, and notifies the queue directly."""
     return {
         "Origin": "AutoScalingGroup",
         "LifecycleHookName": action.hook.name,
         "Destination": "EC2",
         "AccountId": ACCOUNT,
         "RequestId": str(uuid.uuid4()),
-        "LifecycleTransition": _TERMINATING,
+        "LifecycleTransition": action.hook.transition,
         "AutoScalingGroupName": action.hook.group,
         "Service": "AWS Auto Scaling",
         "Time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),

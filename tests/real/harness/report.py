@@ -7,12 +7,13 @@ from itertools import groupby
 
 from .kube import Object
 from .recorder import RECEIVE, Call
-from .world import NOTICE, World
+from .world import MARK, World, cordoned
 
 _LOG_LINES = 80
 _COMPONENT_LINES = 6
 _COMPONENT_WIDTH = 240
 _CALLS = 80
+_CONDITIONS = {"Ready", "EbbtideDraining"}
 
 
 def of(world: World) -> str:
@@ -24,7 +25,8 @@ def of(world: World) -> str:
         ("queue", _queue),
         ("lifecycle actions", _actions),
         ("AWS calls", _calls),
-        ("evictions", _evictions),
+        ("evictions and deletions", _evictions),
+        ("events", _events),
         ("services", _services),
         ("components", _components),
     ]
@@ -43,10 +45,11 @@ def _nodes(world: World) -> Iterator[str]:
     for node in world.nodes:
         seen = world.see(node)
         conditions = {each["type"]: each["status"] for each in seen["status"].get("conditions", [])}
-        notices = {k: v for k, v in seen["metadata"].get("annotations", {}).items() if k.startswith(NOTICE)}
+        left = {**seen["metadata"].get("labels", {}), **seen["metadata"].get("annotations", {})}
+        left = {key: value for key, value in left.items() if key.startswith(MARK)}
         taints = [f"{taint['key']}:{taint['effect']}" for taint in seen["spec"].get("taints", [])]
-        cordoned = bool(seen["spec"].get("unschedulable"))
-        yield f"{node.name} {node.instance} Ready={conditions.get('Ready')} {cordoned=} {taints=} {notices=}"
+        states = " ".join(f"{type}={status}" for type, status in conditions.items() if type in _CONDITIONS)
+        yield f"{node.name} {node.instance} {states} cordoned={cordoned(seen)} {taints=} marks={left}"
 
 
 def _pods(world: World) -> Iterator[str]:
@@ -93,14 +96,25 @@ def _calls(world: World) -> Iterator[str]:
 def _evictions(world: World) -> Iterator[str]:
     last = ""
     repeated = 0
-    for request in world.audit.evictions(world.name):
-        line = f"{request.status} {request.name}"
+    for request in world.audit.requests():
+        if request.namespace != world.name or request.verb not in {"create", "delete"}:
+            continue
+        line = f"{request.status} {request.verb} {request.name}"
         repeated = repeated + 1 if line == last else 0
         last = line
         if repeated < 3:
             yield str(request)
         elif repeated == 3:
             yield "                            … and again"
+
+
+def _events(world: World) -> Iterator[str]:
+    about = {world.name, *(node.name for node in world.nodes)}
+    for event in world.kube.items("/api/v1/events", fields="source=ebbtide"):
+        subject = event["involvedObject"]
+        if about & {subject.get("namespace"), subject["name"]}:
+            told = f"{event['type']} {event['reason']} x{event.get('count')}: {event.get('message')}"
+            yield f"{subject['kind']} {subject['name']} {told}"
 
 
 def _services(world: World) -> Iterator[str]:

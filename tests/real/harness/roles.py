@@ -7,11 +7,17 @@ from .kube import Kube, Object
 _API = "/apis/rbac.authorization.k8s.io/v1"
 
 RULES = [
+    # Which Node an instance is, and whether a launched one is Ready; cordons, taints, labels and annotations.
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
+    # The condition EbbtideDraining.
+    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
+    # What is on a node, and when it is gone; what no budget lets go is deleted before a hard deadline.
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
     {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
+    # The names of the budgets that block.
     {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list"]},
-    {"apiGroups": ["", "events.k8s.io"], "resources": ["events"], "verbs": ["create", "patch"]},
+    # Who blocks a drain; at its end the Node's Event is updated.
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
 ]
 
 

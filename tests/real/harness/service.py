@@ -15,7 +15,7 @@ from .aws import CREDENTIALS, REGION
 from .process import Process, free_port
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "admin", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "teller", "admin", "batcher"})
 """Tasks that live as long as the service."""
 
 OURS = "admin-connection"
@@ -71,6 +71,10 @@ class Service:
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
+
+    def wait_end(self, within: float) -> int:
+        """Waits until it ends by itself, and returns its exit code."""
+        return self.process.wait(within)
 
     def terminate(self) -> float:
         """SIGTERM; waits for an exit with 0 and returns how many seconds it took."""

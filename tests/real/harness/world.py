@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -11,15 +12,18 @@ from . import manifests
 from .audit import Audit
 from .aws import Aws, Backlog
 from .control_plane import ControlPlane
-from .hooks import Action
+from .hooks import LAUNCHING, TERMINATING, Action
 from .kube import NAMESPACES, NODES, Object
 from .messages import Event
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
 from .service import Service
 from .wait import eventually
 
-NOTICE = "ebbtide/notice."
-"""How the annotations begin that the service leaves on a Node, one for each notice."""
+MARK = "ebbtide/"
+"""How the labels and annotations begin that the service leaves on a Node."""
+
+NOTICE = f"{MARK}notice."
+"""How the annotations begin of which it leaves one for each notice."""
 
 
 @dataclass(frozen=True)
@@ -76,26 +80,79 @@ class World:
         """Adds a node of ours, Ready."""
         return self.join(self.aws.instance())
 
+    def several_nodes(self, count: int) -> list[Node]:
+        """Adds so many nodes of ours, Ready, all at once."""
+        nodes = [self.register(self.aws.instance()) for _ in range(count)]
+        for node in nodes:
+            self.wait_ready(node)
+        return nodes
+
     def join(self, instance: str) -> Node:
-        """An instance's node registers."""
-        node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
-        self.nodes.append(node)
-        self.kube.create(NODES, manifests.node(self.name, node.name, instance))
-        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)), within=120)
+        """An instance's node registers and becomes Ready."""
+        node = self.register(instance)
+        self.wait_ready(node)
         return node
 
-    def run(self, app: str, replicas: int = 1, stops_after: float = 0.2, on: Node | None = None) -> None:
+    def register(self, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Node:
+        """An instance's node registers, with a taint if wanted; without a kubelet it is what `say_ready` says."""
+        node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
+        self.nodes.append(node)
+        self.kube.create(NODES, manifests.node(self.name, node.name, instance, kubelet=kubelet, taint=taint))
+        return node
+
+    def wait_ready(self, node: Node) -> None:
+        """Waits until a node's kubelet says that it is Ready, and the controllers have seen it."""
+        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)), within=120)
+
+    def say_ready(self, node: Node, ready: bool) -> None:
+        """Says of a node without a kubelet whether it is Ready."""
+        self.kube.patch(f"{NODES}/{node.name}/status", manifests.node_status(ready))
+
+    def untaint(self, node: Node) -> None:
+        """Takes all taints off a Node."""
+        self.kube.patch(f"{NODES}/{node.name}", {"spec": {"taints": None}})
+
+    def run(
+        self,
+        app: str,
+        replicas: int = 1,
+        stops_after: float = 0.2,
+        on: Node | None = None,
+        grace: int = manifests.GRACE,
+        empty_dir: bool = False,
+    ) -> None:
         """Runs an app's pods on the nodes there are, or on one of them, and waits until they run."""
-        where = {"kubernetes.io/hostname": on.name} if on else {manifests.WORLD: self.name}
-        body = manifests.deployment(app, replicas, where, stops_after)
-        self.kube.create(f"/apis/apps/v1/namespaces/{self.name}/deployments", body)
+        body = manifests.deployment(app, replicas, self._where(on), stops_after, grace, empty_dir)
+        self.kube.create(self.apps_path("deployments"), body)
         self.wait_running(app, replicas)
 
-    def run_daemons(self, app: str, expected: int) -> None:
+    def run_daemons(self, app: str, expected: int, empty_dir: bool = False) -> None:
         """Runs a DaemonSet, and waits until so many of its pods run."""
-        where = {manifests.WORLD: self.name}
-        self.kube.create(f"/apis/apps/v1/namespaces/{self.name}/daemonsets", manifests.daemon_set(app, where))
+        self.kube.create(self.apps_path("daemonsets"), manifests.daemon_set(app, self._where(None), empty_dir))
         self.wait_running(app, expected)
+
+    def run_stateful(self, app: str, on: Node | None = None) -> None:
+        """Runs a StatefulSet of one pod, app-0, on the nodes there are, or on one of them, and waits until it runs."""
+        self.kube.create(self.apps_path("statefulsets"), manifests.stateful_set(app, self._where(on)))
+        self.wait_running(app, 1)
+
+    def run_pod(
+        self,
+        name: str,
+        on: Node,
+        *,
+        owner: Object | None = None,
+        controlled: bool = True,
+        empty_dir: bool = False,
+        annotations: dict[str, str] | None = None,
+        phase: str = "Running",
+    ) -> None:
+        """Runs a pod that a test makes itself, whoever is said to own it, and waits until it is in that phase."""
+        body = manifests.pod(name, on.name, owner, controlled, empty_dir, annotations or {})
+        self.kube.create(self.pods_path(), body)
+        self.wait_running(name, 1)
+        if phase != "Running":
+            self.kube.patch(f"{self.pods_path(name)}/status", {"status": {"phase": phase}})
 
     def wait_running(self, app: str, expected: int) -> None:
         """Waits until so many pods of an app run, terminating ones not counted."""
@@ -108,13 +165,18 @@ class World:
 
     def open_budget(self, app: str) -> None:
         """Lets them be evicted again."""
-        self.kube.delete(f"{self._budgets()}/{app}")
+        self.kube.delete(f"{self._budgets()}/{manifests.budget(app)}")
 
-    def hold(self, instance: str, heartbeat_timeout: int, hook: str = "drain") -> Action:
-        """A new group's terminating hook begins to hold an instance: its time runs, so send its message at once."""
+    def hold(self, instance: str, heartbeat_timeout: int, hook: str = "drain", *, launching: bool = False) -> Action:
+        """A new group's hook begins to hold an instance: its time runs, so send its message at once."""
         self._groups += 1
-        made = self.aws.hook(f"{self.name}-{self._groups}", hook, heartbeat_timeout)
+        transition = LAUNCHING if launching else TERMINATING
+        made = self.aws.hook(f"{self.name}-{self._groups}", hook, heartbeat_timeout, transition)
         return self.recorder.actions.begin(made, instance)
+
+    def dead_letters(self, max_receives: int) -> str:
+        """A queue for what is received so often without being deleted; returns its URL."""
+        return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
     def send(self, *messages: Event | str) -> None:
         """Sends messages to the queue, in order."""
@@ -131,15 +193,30 @@ class World:
         """The pods on a node, terminating ones too."""
         return self.kube.items("/api/v1/pods", fields=f"spec.nodeName={node.name}")
 
+    def pods_of(self, app: str) -> list[Object]:
+        """An app's pods, terminating ones too."""
+        return self.kube.items(self.pods_path(), labels=f"app={app}")
+
     def apps(self, node: Node) -> list[str]:
         """The apps whose pods are on a node, one entry for each pod."""
         return sorted(pod["metadata"]["labels"]["app"] for pod in self.pods(node))
 
     def cordoned_with_notice(self, node: Node) -> bool:
         """Whether a node is cordoned and carries the annotation of at least one notice."""
-        seen = self.see(node)
-        annotations = seen["metadata"].get("annotations", {})
-        return bool(seen["spec"].get("unschedulable")) and any(key.startswith(NOTICE) for key in annotations)
+        return cordoned(self.see(node)) and bool(self.notices(node))
+
+    def taints(self, node: Node) -> set[str]:
+        """The keys of a Node's taints."""
+        return {taint["key"] for taint in self.see(node)["spec"].get("taints", [])}
+
+    def notices(self, node: Node) -> list[Object]:
+        """The notices that a node carries."""
+        annotations = self.see(node)["metadata"].get("annotations", {})
+        return [json.loads(value) for key, value in annotations.items() if key.startswith(NOTICE)]
+
+    def events(self, kind: str, name: str) -> list[Object]:
+        """The Events about an object."""
+        return self.kube.items("/api/v1/events", fields=f"involvedObject.kind={kind},involvedObject.name={name}")
 
     def backlog(self) -> Backlog:
         """What the queue holds now."""
@@ -164,19 +241,42 @@ class World:
         """When heartbeats for this action came."""
         return [call.at for call in self.recorder.of_token(HEARTBEAT, action.token)]
 
+    # Where things are at the API server.
+
+    def apps_path(self, resource: str) -> str:
+        """Deployments and the like."""
+        return f"/apis/apps/v1/namespaces/{self.name}/{resource}"
+
+    def pods_path(self, name: str = "") -> str:
+        """The namespace's pods, or one of them."""
+        return f"/api/v1/namespaces/{self.name}/pods/{name}".rstrip("/")
+
+    def _where(self, on: Node | None) -> dict[str, str]:
+        return {"kubernetes.io/hostname": on.name} if on else {manifests.WORLD: self.name}
+
     def _running(self, app: str) -> int:
-        pods = self.kube.items(f"/api/v1/namespaces/{self.name}/pods", labels=f"app={app}")
-        stay = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+        stay = [pod for pod in self.pods_of(app) if "deletionTimestamp" not in pod["metadata"]]
         return sum(pod["status"].get("phase") == "Running" for pod in stay)
 
     def _budgets(self) -> str:
         return f"/apis/policy/v1/namespaces/{self.name}/poddisruptionbudgets"
 
     def _budget_counts(self, app: str) -> bool:
-        budget = self.kube.get(f"{self._budgets()}/{app}")
+        budget = self.kube.get(f"{self._budgets()}/{manifests.budget(app)}")
         status = budget.get("status", {})
         counted = status.get("observedGeneration") == budget["metadata"]["generation"]
         return bool(counted and status["expectedPods"] and status["disruptionsAllowed"] == 0)
+
+
+def cordoned(node: Object) -> bool:
+    """Whether a Node takes no pods."""
+    return bool(node["spec"].get("unschedulable"))
+
+
+def marks(node: Object) -> list[str]:
+    """The labels and annotations that the service left on a Node."""
+    meta = node["metadata"]
+    return sorted(key for key in [*meta.get("labels", {}), *meta.get("annotations", {})] if key.startswith(MARK))
 
 
 def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:

@@ -1,0 +1,37 @@
+"""kubectl, as an administrator runs it: what the service is compared with, and what its users look with."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """The program with an administrator's rights, in a home of its own."""
+
+    program: Path
+    kubeconfig: Path
+    home: Path
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs it, whatever its exit code."""
+        environment = {"HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}
+        return subprocess.run(
+            [str(self.program), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+
+    def output(self, *arguments: str) -> str:
+        """What it says where it must succeed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.returncode} {done.stderr}"
+        return done.stdout

@@ -1,0 +1,104 @@
+"""A budget that never gives way: it has until the last moment, its pod gets its grace, and everybody sees why."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import timedelta
+
+from harness import manifests, messages
+from harness.audit import Request
+from harness.kube import Object
+from harness.wait import eventually
+from harness.world import Node, World, drained
+
+LEFT = 20
+"""Seconds to the instance's end when the warning comes."""
+
+SHORT_GRACE = 4
+"""A grace period that fits into what is left."""
+
+RESERVE = 2
+"""Seconds that the service keeps between a pod's grace period and the deadline."""
+
+
+def blocked_pods(world: World, node: Node) -> dict[str, Object]:
+    """Two pods on a node, by their apps, whose budgets never let them go: one's grace fits into the time left."""
+    world.run("cache", on=node, stops_after=1, grace=SHORT_GRACE)
+    world.run("db", on=node, stops_after=1)
+    for app in ("cache", "db"):
+        world.close_budget(app)
+    return {pod["metadata"]["labels"]["app"]: pod["metadata"] for pod in world.pods(node)}
+
+
+def told(world: World, node: Node, pod: str, app: str) -> bool:
+    """Whether `kubectl describe node` tells that a drain is blocked, by which pod and which budget."""
+    seen = world.control_plane.kubectl.output("describe", "node", node.name).splitlines()
+    ours = [line for line in seen if "Drain" in line]
+    assert any(re.match(r" +EbbtideDraining +True .* Blocked ", line) for line in ours), f"no condition: {ours}"
+    events = [line for line in ours if re.match(r" +Warning +DrainBlocked ", line)]
+    assert len(events) == 1, f"not one Event: {ours}"
+    assert pod in events[0], f"{pod} is not named: {events[0]}"
+    assert manifests.budget(app) in events[0], f"its budget is not named: {events[0]}"
+    return True
+
+
+def conditions(world: World, node: Node) -> dict[str, Object]:
+    """A node's conditions by their types."""
+    return {each["type"]: each for each in world.see(node)["status"]["conditions"]}
+
+
+def told_the_end(world: World, node: Node) -> bool:
+    """Whether the one Event about a node says that its drain has ended, and the condition is taken back."""
+    events = [(event["reason"], event["count"]) for event in world.events("Node", node.name)]
+    ours = [event for event in events if event[0].startswith("Drain")]
+    assert ours == [("DrainEnded", 2)], f"Events about {node.name}: {events}"
+    condition = conditions(world, node)["EbbtideDraining"]
+    assert condition["status"] == "False", condition
+    return True
+
+
+def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
+    node = world.node()
+    pods = blocked_pods(world, node)
+    kubelets = conditions(world, node)
+    service = world.service()
+    warning = messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT))
+    deadline = messages.spot_deadline(warning)
+
+    world.send(warning)
+
+    cache = pods["cache"]["name"]
+    eventually("kubectl tells who blocks the drain", lambda: told(world, node, cache, "cache"), within=LEFT - 6)
+    eventually("the node is drained", lambda: drained(world, node), within=deadline - time.time())
+    eventually("the message is deleted", world.acknowledged)
+    eventually("kubectl tells that the drain has ended", lambda: told_the_end(world, node))
+    eventually("nothing is left going on", service.at_rest)
+
+    others = {type: each for type, each in conditions(world, node).items() if type != "EbbtideDraining"}
+    assert others == kubelets, "the kubelet's conditions are the kubelet's"
+    deletions = world.audit.deletions(world.name)
+    assert sorted(deletion.name for deletion in deletions) == sorted(pod["name"] for pod in pods.values())
+    for app, pod in pods.items():
+        (deletion,) = (each for each in deletions if each.name == pod["name"])
+        assert (deletion.status, deletion.uid) == (200, pod["uid"]), deletion
+        check_grace(app, deletion, deadline)
+        tried = [each for each in world.audit.evictions(world.name) if each.name == pod["name"]]
+        assert {each.status for each in tried} == {429}, tried
+        asked = deletion.time - tried[0].time
+        assert asked > LEFT / 4 - 1.5, f"its budget was asked for {asked:.1f} s only"
+    about_pods = [event for pod in pods.values() for event in world.events("Pod", pod["name"])]
+    blocked = [event for event in about_pods if event["reason"] == "EvictionBlocked"]
+    assert len(blocked) == 1, f"one pod is told that it blocks: {blocked}"
+
+
+def check_grace(app: str, deletion: Request, deadline: float) -> None:
+    """A pod's own grace period if it fits, and then as late as it does; else what is left, and never 0."""
+    left = deadline - deletion.time
+    assert deletion.grace, f"deleted without grace: {deletion}"
+    assert deletion.grace <= left, f"{app} got {deletion.grace} s of grace with {left:.1f} s left"
+    if app == "cache":
+        assert deletion.grace == SHORT_GRACE
+        assert left < SHORT_GRACE + RESERVE + 1, f"{app} was deleted {left:.1f} s before the deadline: too early"
+    else:
+        assert deletion.grace > left - RESERVE - 2, f"{app} got {deletion.grace} s of grace with {left:.1f} s left"

@@ -1,0 +1,69 @@
+"""A launching hook: its instance is let into service when its Node is Ready, and not before."""
+
+from __future__ import annotations
+
+import time
+
+from harness import messages
+from harness.hooks import Action
+from harness.recorder import COMPLETE
+from harness.wait import always, eventually
+from harness.world import World, marks
+
+HEARTBEAT_TIMEOUT = 30
+"""The shortest that Auto Scaling allows."""
+
+MAX_RECEIVES = 3
+"""A message that was received so often is dead."""
+
+AT_ONCE = 2.0
+"""Seconds from a Node's being Ready to its hook's completion."""
+
+STARTUP_TAINT = "ebbtide.test/agent-not-ready"
+
+
+def continued(world: World, action: Action, since: float) -> None:
+    """The hook is completed once, within moments of its Node's being Ready."""
+    eventually("the hook is completed", lambda: world.completions(action), within=2 * AT_ONCE)
+    (call,) = world.recorder.of_token(COMPLETE, action.token)
+    assert world.completions(action) == ["CONTINUE"]
+    assert call.at - since < AT_ONCE, f"{call.at - since:.1f} s after its Node was Ready"
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", world.services[-1].at_rest)
+
+
+def test_node_that_registers_late_and_not_ready(world: World) -> None:
+    dead = world.dead_letters(MAX_RECEIVES)
+    instance = world.aws.instance()
+    world.service("--on", "asg-launch=ready", "--heartbeat", "5s")
+    action = world.hold(instance, HEARTBEAT_TIMEOUT, launching=True)
+
+    world.send(messages.launch_action(action))
+
+    eventually("the message is held", lambda: world.deliveries() == 1)
+    always("the hook is held while there is no Node", lambda: not world.completions(action), during=2)
+    node = world.register(instance, kubelet=False)
+    world.say_ready(node, False)
+    eventually("a heartbeat while the Node is not Ready", lambda: world.heartbeats(action))
+    always("the hook is held", lambda: not world.completions(action), during=1)
+    since = time.time()
+    world.say_ready(node, True)
+    continued(world, action, since)
+    assert world.deliveries() == 1, "the message is held all the time"
+    assert world.aws.backlog(dead).empty
+    assert not marks(world.see(node)), "a Node that is welcome is left as it is"
+
+
+def test_startup_taint_holds_the_hook(world: World) -> None:
+    instance = world.aws.instance()
+    world.service("--on", "asg-launch=ready", "--startup-taint", STARTUP_TAINT)
+    action = world.hold(instance, HEARTBEAT_TIMEOUT, launching=True)
+    world.send(messages.launch_action(action))
+    eventually("the message is held", lambda: world.deliveries() == 1)
+
+    node = world.register(instance, taint=STARTUP_TAINT)
+    eventually("the Node is Ready, but for that taint", lambda: world.taints(node) == {STARTUP_TAINT})
+    always("the hook is held", lambda: not world.completions(action), during=2)
+    since = time.time()
+    world.untaint(node)
+    continued(world, action, since)
