@@ -1,0 +1,228 @@
+#!/usr/bin/env python3
+"""Draws docs/timeline.svg: a spot drain up to its deadline, and a lifecycle hook that is kept alive.
+
+docs/timeline.py           writes the picture
+docs/timeline.py --check   exits 1 when the picture is not what would be written
+"""
+
+from __future__ import annotations
+
+import sys
+from html import escape
+from pathlib import Path
+
+PICTURE = Path(__file__).with_suffix(".svg")
+
+# What the program reckons with: src/drain/deadline.rs and src/interruption/plan.rs.
+REAP, TRIAL = 2, 10
+
+MINUS = "\N{MINUS SIGN}"
+
+WIDTH, LEFT, RIGHT = 1000, 176, 948
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Helvetica, Arial, sans-serif"
+INK, SOFT, LINE, PAPER = "#1f2933", "#52606d", "#cbd2d9", "#fbfcfd"
+WAITS, REFUSED, ENDS, HOLDS, DONE, LAST = "#dde3ea", "#f4bf5f", "#7fb2e5", "#c9b6e8", "#2f8f4e", "#c0392b"
+
+
+def deleted_at(deadline: int, grace: int, tried: int) -> int:
+    """When a pod is deleted whose eviction is refused: as late as its grace allows, but not untried."""
+    return max(deadline - grace - REAP, tried + min(TRIAL, (deadline - tried) // 4))
+
+
+def margin(timeout: int) -> int:
+    """What is kept free before a hook expires."""
+    return min(max(timeout // 10, 3), 30)
+
+
+class Panel:
+    """One axis of time, and rows of bars under it."""
+
+    def __init__(self, top: int, seconds: int, step: int) -> None:
+        self.out: list[str] = []
+        self.top, self.seconds, self.step = top, seconds, step
+
+    def x(self, at: float) -> float:
+        """Where a second is."""
+        return round(LEFT + (RIGHT - LEFT) * at / self.seconds, 1)
+
+    def title(self, bold: str, rest: str) -> None:
+        """Says what the panel shows."""
+        self.out.append(
+            f'<text x="20" y="{self.top}" font-size="16" font-weight="600">{escape(bold)}'
+            f'<tspan font-size="13" font-weight="400" fill="{SOFT}" dx="10">{escape(rest)}</tspan></text>'
+        )
+
+    def axis(self, y: int, bottom: int) -> None:
+        """Ticks, with a thin line down to the last row."""
+        for at in range(0, self.seconds + 1, self.step):
+            x = self.x(at)
+            self.out.append(f'<path d="M{x} {y + 5}V{bottom}" stroke="{LINE}" stroke-width="1"/>')
+            self.text(x, y, f"{at} s", fill=SOFT, anchor="middle")
+
+    def text(
+        self,
+        x: float,
+        y: float,
+        words: str,
+        *,
+        fill: str = INK,
+        anchor: str = "start",
+        bold: bool = False,
+        on: str = PAPER,
+    ) -> None:
+        """Words at a place, with a halo of the ground's colour, so that no line runs through them."""
+        weight = 600 if bold else 400
+        self.out.append(
+            f'<text x="{round(x, 1)}" y="{y}" font-size="12" font-weight="{weight}" text-anchor="{anchor}" '
+            f'fill="{fill}" stroke="{on}" stroke-width="4" stroke-linejoin="round" paint-order="stroke">'
+            f"{escape(words)}</text>"
+        )
+
+    def row(self, y: int, name: str, more: str) -> None:
+        """A row's name, left of its bars."""
+        self.text(20, y + 9, name, bold=True)
+        self.text(20, y + 25, more, fill=SOFT)
+
+    def bar(self, y: int, begin: float, end: float, fill: str, words: str = "", height: int = 26) -> None:
+        """A stretch of time, with words inside."""
+        x, width = self.x(begin), round(self.x(end) - self.x(begin), 1)
+        self.out.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{fill}"/>')
+        if words:
+            self.text(x + 8, y + height // 2 + 4, words, on=fill)
+
+    def moment(self, y: int, at: float, fill: str, height: int = 26) -> None:
+        """A moment within a row."""
+        x = self.x(at)
+        self.out.append(f'<path d="M{x} {y - 4}V{y + height + 4}" stroke="{fill}" stroke-width="2.5"/>')
+
+    def deadline(self, at: float, top: int, bottom: int) -> None:
+        """The moment at which it must be over."""
+        x = self.x(at)
+        self.out.append(f'<path d="M{x} {top}V{bottom}" stroke="{LAST}" stroke-width="2" stroke-dasharray="5 3"/>')
+
+
+def spot() -> list[str]:
+    """A spot warning that is read at once: one pod goes, one is blocked, a critical one waits for both."""
+    deadline, grace, tiers = 120, 30, 2
+    share = deadline // tiers
+    deleted = deleted_at(deadline, grace, tried=0)
+    panel = Panel(top=36, seconds=125, step=20)
+    panel.title("A spot warning", "hard deadline after 120 s; every pod has a grace period of 30 s")
+    top, bottom = 66, 330
+    panel.axis(top, bottom)
+    free = panel.x(deadline - REAP)
+    panel.out.append(
+        f'<rect x="{free}" y="{top + 8}" width="{round(panel.x(deadline) - free, 1)}" height="{bottom - top - 8}" '
+        f'fill="{LAST}" opacity="0.22"/>'
+    )
+
+    panel.row(84, "Node", "one patch")
+    panel.bar(84, 0, deadline, WAITS, "cordoned, with its annotations, labels and taints, before anything is evicted")
+    panel.moment(84, 0, INK)
+
+    panel.row(136, "Ordinary pod", "free to go")
+    panel.bar(136, 0, grace, ENDS, "evicted, terminating")
+    panel.moment(136, 0, INK)
+    panel.text(panel.x(grace) + 8, 153, "gone")
+
+    panel.row(188, "Ordinary pod", "a budget forbids it")
+    panel.bar(188, 0, deleted, REFUSED, "")
+    panel.text(panel.x(5) + 8, 205, "refused; tried again every 1 to 5 s; told of after 5 s", on=REFUSED)
+    panel.bar(188, deleted, deleted + grace, ENDS, "deleted, terminating")
+    panel.moment(188, 5, SOFT)
+    panel.moment(188, deleted, LAST)
+    sum_of = f"{deleted} s = {deadline} {MINUS} {grace} {MINUS} {REAP}"
+    panel.text(panel.x(deleted), 234, sum_of, anchor="middle", fill=LAST, bold=True)
+
+    panel.row(252, "Critical pod", "goes after the others")
+    panel.bar(252, 0, share, WAITS, f"waits for the others, {share} s = 1/{tiers} of the time at most")
+    panel.bar(252, share, share + grace, ENDS, "evicted, terminating")
+    panel.moment(252, share, INK)
+    panel.text(panel.x(share + grace) + 8, 269, "gone")
+
+    panel.deadline(deadline, top + 8, bottom)
+    panel.text(free - 8, 306, "deadline: the instance goes", anchor="end", fill=LAST, bold=True)
+    panel.text(free - 8, 323, f"the last {REAP} s are kept free", anchor="end", fill=LAST)
+    return panel.out
+
+
+def hook() -> list[str]:
+    """A lifecycle hook that lives much shorter than its drain."""
+    timeout, wanted, drained, held = 60, 240, 170, 20
+    deadline = wanted - margin(timeout)
+    completed = drained + held
+    panel = Panel(top=382, seconds=250, step=30)
+    panel.title("A lifecycle hook of 60 s", "with --drain-timeout asg-terminate=4m and --complete-after 20s")
+    top, bottom = 412, 618
+    panel.axis(top, bottom)
+
+    panel.row(430, "Drain", "from cordon to end")
+    panel.bar(430, 0, drained, ENDS, "pods go")
+    panel.bar(430, drained, completed, HOLDS)
+    panel.text(panel.x(completed) + 8, 447, f"held back {held} s")
+    panel.moment(430, 0, INK)
+    panel.moment(430, drained, INK)
+
+    panel.row(482, "Heartbeats", "each renews the 60 s")
+    beats = list(range(timeout // 2, completed, timeout // 2))
+    for place, beat in enumerate([0, *beats]):
+        y = 482 + 12 * place
+        panel.bar(y, beat, beat + timeout, WAITS, height=7)
+        if beat:
+            panel.out.append(f'<circle cx="{panel.x(beat)}" cy="{y + 3.5}" r="4.5" fill="{INK}"/>')
+    panel.text(panel.x(2), 580, "a beat at half-time, and on until CONTINUE is accepted;", fill=SOFT)
+    panel.text(panel.x(2), 596, "without beats the hook would have expired after 60 s", fill=SOFT)
+
+    x = panel.x(completed)
+    panel.out.append(f'<path d="M{x} 426V{bottom - 26}" stroke="{DONE}" stroke-width="2.5"/>')
+    panel.text(x, bottom - 10, "CONTINUE; no beat after it", anchor="middle", fill=DONE, bold=True)
+    panel.deadline(deadline, top + 8, bottom)
+    sum_of = f"deadline: {wanted} {MINUS} {margin(timeout)} s"
+    panel.text(panel.x(deadline), bottom + 18, sum_of, anchor="middle", fill=LAST, bold=True)
+    return panel.out
+
+
+def legend() -> list[str]:
+    """What the colours mean."""
+    out, x = [], 20
+    meanings = [(WAITS, "waits, or stands"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")]
+    for fill, words in meanings:
+        out.append(f'<rect x="{x}" y="655" width="18" height="12" rx="2" fill="{fill}"/>')
+        out.append(f'<text x="{x + 25}" y="665" font-size="12" fill="{SOFT}">{words}</text>')
+        x += 150
+    return out
+
+
+def picture() -> str:
+    """The whole picture, on a light ground of its own, so that a dark page does not matter."""
+    height = 684
+    title = "How a drain meets its deadline, and how a lifecycle hook is kept alive"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        f'role="img" aria-label="{title}" font-family="{FONT}" fill="{INK}">'
+    )
+    ground = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="{PAPER}" stroke="{LINE}"/>'
+    written = "<!-- Written by docs/timeline.py: change that, not this. -->"
+    between = f'<path d="M20 352H{WIDTH - 20}" stroke="{LINE}"/>'
+    parts = [head, written, f"<title>{title}</title>", ground, *spot(), between, *hook(), *legend(), "</svg>", ""]
+    return "\n".join(parts)
+
+
+def main() -> int:
+    """Writes the picture, or checks it."""
+    wanted = picture()
+    if sys.argv[1:] == ["--check"]:
+        there = PICTURE.read_text(encoding="utf-8") if PICTURE.exists() else ""
+        if there == wanted:
+            return 0
+        print(f"{PICTURE.name} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
+        return 1
+    if sys.argv[1:]:
+        print(__doc__, file=sys.stderr)
+        return 2
+    PICTURE.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
