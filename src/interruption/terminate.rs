@@ -91,7 +91,7 @@ impl Draining {
         let Case { interrupter, notice, .. } = &self.case;
         let goes_at = match notice.detail {
             Detail::StateChange { .. } => Some(interrupter.clock.notice_instant(notice.at) + GOING_DOWN),
-            _ => self.deadline.hard.then_some(self.deadline.at),
+            _ => self.deadline.goes,
         };
         let passed = goes_at.is_some_and(|at| Instant::now() > at + LATE);
         passed && node.ready && node.ready_since > Some(notice.at)
