@@ -142,6 +142,8 @@ pub enum Fact<'a> {
     },
     /// A drain was given up before its end: nobody here waits for it any more.
     DrainLeft { on: OnNode<'a> },
+    /// A drain that somebody told of is not gone on with: its Node is to be left alone now.
+    DrainForgone { on: OnNode<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: About<'a>, error: &'a dyn fmt::Display },
     /// A heartbeat was answered so: `sent`, `over`, or an error's category.

@@ -147,6 +147,12 @@ impl News {
                 report: "no notice holds the node any more: its marks were taken back".to_owned(),
                 told: true,
             },
+            Fact::DrainForgone { on } => Self::Ended {
+                node: Subject::node(on),
+                outcome: "excluded",
+                report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
+                told: true,
+            },
             Fact::DrainLeft { on } => Self::Left { node: on.uid.into() },
             _ => return None,
         })

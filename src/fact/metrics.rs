@@ -327,6 +327,7 @@ impl All {
             | Fact::LeavingNode { .. }
             | Fact::DrainDelayed { .. }
             | Fact::DrainLeft { .. }
+            | Fact::DrainForgone { .. }
             | Fact::CompletionHeld { .. }
             | Fact::DrainBegun { .. }
             | Fact::DrainJoined { .. }

@@ -61,6 +61,7 @@ impl Draining {
     async fn work_on(&self, node: &Arc<Node>, action: Action) -> Worked {
         let Case { interrupter, .. } = &self.case;
         if node.is_excluded() {
+            self.case.tell_forgone(node);
             return Worked::Ended(Outcome::Excluded);
         }
         if self.is_late(node) {
@@ -219,6 +220,13 @@ impl Early<'_> {
 }
 
 impl Case {
+    /// Settles what a drain has told of a Node that is left alone now.
+    pub(super) fn tell_forgone(&self, node: &Node) {
+        if node.draining {
+            self.tell(&Fact::DrainForgone { on: node.named() });
+        }
+    }
+
     /// How it shows that the instance has come back from what the notice announces, if it can.
     pub(super) fn comes_back(&self) -> Option<Back> {
         match &self.notice.detail {

@@ -96,7 +96,8 @@ impl Interrupter {
         if action == Action::Report {
             return Outcome::Reported;
         }
-        if case.is_excluded_by_now() {
+        if let Some(node) = self.index.get(&case.notice.instance).filter(|node| node.is_excluded()) {
+            case.tell_forgone(&node);
             return Outcome::Excluded;
         }
         if nothing_left(&case) {

@@ -568,3 +568,28 @@ async fn two_replicas_undo_and_mark_at_once() {
     }
     stage.rest(&[&a, &b]).await;
 }
+
+/// What was told of a drain is settled, though it was given up and the Node is left to its owner since.
+#[tokio::test(start_paused = true)]
+async fn the_condition_does_not_stay_true_for_ever() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.start(&[]).await;
+    stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(30)).await;
+    first.stop().await;
+    let draining = || {
+        let status = stage.world.kube.node(&node(0)).unwrap().status.unwrap_or_default();
+        let mut all = status.conditions.unwrap_or_default().into_iter();
+        all.find(|condition| condition.type_ == "EbbtideDraining").map(|condition| condition.status)
+    };
+    assert_eq!(draining().as_deref(), Some("True"));
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
+        node.spec.get_or_insert_default().unschedulable = None;
+    });
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(60)).await;
+    stage.until("the condition is settled", s(5), || draining().as_deref() == Some("False")).await;
+    stage.rest(&[&second]).await;
+}
