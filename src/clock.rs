@@ -6,7 +6,7 @@
 use aws_smithy_async::time::TimeSource;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, SystemTime};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// How far back a notice's time may lie. Retention on SQS is 14 days at most; an older time is a broken clock.
 const OLDEST: Duration = Duration::from_hours(14 * 24);
@@ -64,6 +64,14 @@ impl Clock {
     pub fn notice_instant(&self, at: Timestamp) -> Instant {
         let now = Instant::now();
         self.instant_of(at).clamp(now.checked_sub(OLDEST).unwrap_or(self.start), now)
+    }
+}
+
+/// Waits until `at`; for ever, where there is no such moment.
+pub async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -129,7 +129,8 @@ impl Drainer {
                 }
                 () = &mut uncordoned => return Outcome::Uncordoned,
                 () = &mut rounds => {
-                    return if self.dry_run && board.is_blocked() { Outcome::Blocked } else { Outcome::Drained };
+                    let blocked = self.dry_run && board.outcome_at_deadline() == Outcome::Blocked;
+                    return if blocked { Outcome::Blocked } else { Outcome::Drained };
                 }
             }
         }
@@ -208,13 +209,13 @@ impl Drainer {
         }
     }
 
-    fn tell_begun(&self, node: &Node, selection: &Selection, Deadline { at, hard, .. }: Deadline) {
+    fn tell_begun(&self, node: &Node, selection: &Selection, end: Deadline) {
         self.facts.emit(&Fact::DrainBegun {
             on: node.named(),
             pods: selection.evict.len() + selection.going.len() + selection.finished.len(),
             left_alone: selection.stay.len(),
-            until: at.saturating_duration_since(Instant::now()),
-            hard,
+            until: end.at.saturating_duration_since(Instant::now()),
+            hard: end.is_hard(),
         });
     }
 
@@ -237,8 +238,7 @@ impl Drainer {
             board.failing(Some(error.to_string().into()));
             let category = error.category.as_str();
             self.facts.emit(&Fact::DrainRetried { on: node.named(), step: "list", category, error: &error });
-            let wait = backoff.step();
-            sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
+            sleep(error.wait(backoff.step())).await;
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! Calls to the API server take their turn at one [`Gate`], Auto Scaling's lifecycle calls at another; the in-flight limit of
 //! each adapts to what the other side bears. A turn is had before the call's timeout begins. There is one layer of retries, the
-//! callers', who know their deadline; nothing here retries. But a call that is throttled keeps its place for the time that it
-//! was asked to wait, so its caller need not know how long that is.
+//! callers', who know their deadline; nothing here retries. But a call that is throttled waits here for the time that it was
+//! asked to, in bounds, so its caller need not know how long that is.
 
 mod admit;
 mod backoff;

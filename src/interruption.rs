@@ -155,9 +155,9 @@ impl Case {
         self.interrupter.facts.emit(fact);
     }
 
-    /// Whether the Node says now that it is to be left alone.
-    fn is_excluded_by_now(&self) -> bool {
-        self.interrupter.index.get(&self.notice.instance).is_some_and(|node| node.is_excluded())
+    /// The instance's Node, if it says now that it is to be left alone.
+    fn excluded_node(&self) -> Option<Arc<Node>> {
+        self.interrupter.index.get(&self.notice.instance).filter(|node| node.is_excluded())
     }
 }
 
@@ -244,7 +244,7 @@ impl Draining {
         let chosen = match (outcome, &self.case.notice.detail) {
             // Its owner takes care of it now.
             (Outcome::Excluded, _) => OnFailed::Leave,
-            (Outcome::Uncordoned, _) if self.case.is_excluded_by_now() => OnFailed::Leave,
+            (Outcome::Uncordoned, _) if self.case.excluded_node().is_some() => OnFailed::Leave,
             // An instance that goes to a warm pool need not become a Node.
             (Outcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
             (Outcome::NotReady, _) => policy.on_failed_launch,

@@ -35,8 +35,6 @@ pub enum AtDeadline {
 pub struct Deadline {
     /// The moment.
     pub at: Instant,
-    /// Whether the capacity goes then, rather than only our patience.
-    pub hard: bool,
     /// When the capacity goes, if that is known: then, or later.
     pub goes: Option<Instant>,
 }
@@ -45,27 +43,32 @@ impl Deadline {
     /// The capacity goes at `at`.
     #[must_use]
     pub const fn hard(at: Instant) -> Self {
-        Self { at, hard: true, goes: Some(at) }
+        Self { at, goes: Some(at) }
     }
 
     /// We wait until `at`.
     #[must_use]
     pub const fn soft(at: Instant) -> Self {
-        Self { at, hard: false, goes: None }
+        Self { at, goes: None }
+    }
+
+    /// Whether the capacity goes then, rather than only our patience ends.
+    #[must_use]
+    pub fn is_hard(self) -> bool {
+        self.goes == Some(self.at)
     }
 
     /// The earlier of two; of two at one moment the hard one. When the capacity goes is known still.
     #[must_use]
     pub fn or_earlier(self, other: Self) -> Self {
         let goes = self.goes.into_iter().chain(other.goes).min();
-        let earlier = if (other.at, !other.hard) < (self.at, !self.hard) { other } else { self };
-        Self { goes, ..earlier }
+        Self { at: self.at.min(other.at), goes }
     }
 
     /// The same, but not before `least`.
     #[must_use]
     pub fn at_least(self, least: Instant) -> Self {
-        Self { at: self.at.max(least), goes: self.goes.map(|goes| goes.max(least)), ..self }
+        Self { at: self.at.max(least), goes: self.goes.map(|goes| goes.max(least)) }
     }
 }
 
@@ -103,7 +106,7 @@ impl Plan {
     pub fn end(self) -> Deadline {
         match self.goes {
             Some(goes) if goes <= self.last => Deadline::hard(goes),
-            goes => Deadline { goes, ..Deadline::soft(self.last) },
+            goes => Deadline { at: self.last, goes },
         }
     }
 
@@ -115,7 +118,7 @@ impl Plan {
 }
 
 impl From<Deadline> for Plan {
-    fn from(Deadline { at, goes, .. }: Deadline) -> Self {
+    fn from(Deadline { at, goes }: Deadline) -> Self {
         Self { first: at, last: at, goes }
     }
 }
@@ -141,7 +144,7 @@ impl Grace {
     #[must_use]
     pub fn at(self, now: Instant, deadline: Deadline) -> Duration {
         let full = self.full();
-        if !deadline.hard {
+        if !deadline.is_hard() {
             return full;
         }
         Duration::from_secs(full.as_secs().min(whole_seconds_left(now, deadline)))
@@ -166,14 +169,14 @@ impl Grace {
     /// When the pod must be told at the latest that it is to end, so that it can before a hard deadline; `None`, where that is soft.
     #[must_use]
     pub fn told_by(self, deadline: Deadline) -> Option<Instant> {
-        deadline.hard.then(|| earlier(deadline.at, self.full() + REAP))
+        deadline.is_hard().then(|| earlier(deadline.at, self.full() + REAP))
     }
 
     /// Until when a pod that asks not to be disturbed is left in peace: then there is just time to try an eviction, and to
     /// delete it. Without end, where the deadline is soft.
     #[must_use]
     pub fn peace_until(self, deadline: Deadline) -> Option<Instant> {
-        deadline.hard.then(|| earlier(deadline.at, self.full() + REAP + TRIAL))
+        deadline.is_hard().then(|| earlier(deadline.at, self.full() + REAP + TRIAL))
     }
 
     /// The grace period that brings the end of a pod, expected at `ends`, forward to where a hard deadline wants it; `None` if it
@@ -181,7 +184,7 @@ impl Grace {
     #[must_use]
     pub fn shortened(ends: Instant, now: Instant, deadline: Deadline) -> Option<Duration> {
         let shorter = Duration::from_secs(whole_seconds_left(now, deadline));
-        (deadline.hard && ends > earlier(deadline.at, CLOSE) && now + shorter < ends).then_some(shorter)
+        (deadline.is_hard() && ends > earlier(deadline.at, CLOSE) && now + shorter < ends).then_some(shorter)
     }
 }
 
@@ -300,7 +303,7 @@ mod tests {
         let now = Instant::now();
         let spot = Deadline::hard(now + s(120)).or_earlier(Deadline::soft(now + s(60)));
         let end = Plan::from(spot).end();
-        assert_eq!((end.at, end.hard), (now + s(60), false));
+        assert_eq!((end.at, end.is_hard()), (now + s(60), false));
         let hook = Plan::from(Deadline::hard(now + s(3600)));
         assert_eq!(hook.knowing(spot.goes).end(), Deadline::hard(now + s(120)), "what it knew outlives its patience");
     }

@@ -6,6 +6,7 @@ use super::report::{Board, How, Standing};
 use super::select::{Leaver, Pod};
 use super::tier::Turns;
 use super::{Drainer, Node};
+use crate::clock;
 use crate::fact::Fact;
 use crate::gate::{Backoff, Call, Category, Class, KubeError};
 use k8s_openapi::api::core::v1::Pod as FullPod;
@@ -17,7 +18,7 @@ use kube::core::{Status, params};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 /// A budget is asked again after 1 to 5 s: what frees it is a pod becoming ready elsewhere.
 const REFUSED: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
@@ -147,7 +148,7 @@ impl Evictions<'_> {
                 Category::Refused => budget.step().max(REFUSED.0),
                 _ => trouble.step(),
             };
-            sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
+            sleep(error.wait(wait)).await;
         }
     }
 
@@ -209,7 +210,7 @@ impl Evictions<'_> {
     async fn delete(&self, leaver: &Leaver) -> Option<Went> {
         let by = self.board.held_by(&leaver.pod);
         let mut trouble = Backoff::new(TROUBLE.0, TROUBLE.1);
-        while self.end().hard {
+        while self.end().is_hard() {
             match self.request_deletion(&leaver.pod, |now, deadline| self.grace(leaver).at(now, deadline)).await {
                 Ok(_) if self.drainer.dry_run => {
                     self.board.set(&leaver.pod, Standing::Gone(How::Deleted(by)));
@@ -298,10 +299,7 @@ impl Evictions<'_> {
                     self.drainer.leave.cancel();
                     return std::future::pending().await;
                 }
-                Err(error) => {
-                    let wait = budget.step();
-                    sleep(error.retry_after.map_or(wait, |asked| asked.max(wait))).await;
-                }
+                Err(error) => sleep(error.wait(budget.step())).await,
             }
         }
     }
@@ -311,15 +309,9 @@ impl Evictions<'_> {
         let mut plan = self.plan.clone();
         loop {
             let at = when(plan.borrow_and_update().end());
-            let moment = async {
-                match at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = moment => return,
+                () = clock::until(at) => return,
                 Ok(()) = plan.changed() => {}
             }
         }

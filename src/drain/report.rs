@@ -1,6 +1,6 @@
 //! What a drain did: which pods went, which stayed, and why.
 
-use super::deadline::{Deadline, Plan};
+use super::deadline::Plan;
 use super::select::{Pod, Selection};
 use crate::fact::{Fact, Facts};
 use crate::node::Node;
@@ -168,8 +168,8 @@ impl<'a> Board<'a> {
         match (before, standing) {
             (Standing::Refused(_), Standing::Refused(_)) => {}
             (_, Standing::Refused(by)) => {
-                let Deadline { at, hard, .. } = self.plan.borrow().end();
-                let until = at.saturating_duration_since(Instant::now());
+                let end = self.plan.borrow().end();
+                let (until, hard) = (end.at.saturating_duration_since(Instant::now()), end.is_hard());
                 let (on, pod) = (self.node.named(), pod.named());
                 self.facts.emit(&Fact::PodBlocked { on, pod, by: &by, until, hard });
             }
@@ -239,11 +239,6 @@ impl<'a> Board<'a> {
         self.written.outcome()
     }
 
-    /// Whether a pod is held back.
-    pub(super) fn is_blocked(&self) -> bool {
-        self.written.outcome() == Outcome::Blocked
-    }
-
     /// Ends the record.
     pub(super) fn report(&self, outcome: Outcome) -> Report {
         let mut written = self.lock();
@@ -286,6 +281,7 @@ impl Drop for Board<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::deadline::Deadline;
     use super::*;
 
     fn pod(name: &str) -> Pod {

@@ -199,6 +199,12 @@ impl KubeError {
         }
     }
 
+    /// How long to wait before another try: as long as the caller would, and no shorter than the server asks.
+    #[must_use]
+    pub fn wait(&self, ours: Duration) -> Duration {
+        self.retry_after.map_or(ours, |asked| asked.max(ours))
+    }
+
     /// Classifies what kube's client said.
     #[must_use]
     pub fn new(verb: &'static str, resource: &'static str, subject: &str, error: &kube::Error) -> Self {

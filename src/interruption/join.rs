@@ -68,7 +68,7 @@ impl Deadlines {
     pub(super) async fn out_of_patience(&self, ours: Deadline) {
         sleep_until(ours.at).await;
         let mut plan = self.plan.subscribe();
-        let goes_on = |plan: &Plan| !ours.hard && plan.end().at > ours.at;
+        let goes_on = |plan: &Plan| !ours.is_hard() && plan.end().at > ours.at;
         if plan.wait_for(goes_on).await.is_err() {
             std::future::pending::<()>().await;
         }

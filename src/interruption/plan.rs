@@ -287,7 +287,7 @@ mod tests {
         };
         let times = Some((HookTimes::of(s(beat)), heartbeats));
         let deadline = deadline(detail, at, now, timeout.map(s), times, instant);
-        ((deadline.at - at).as_secs(), deadline.hard)
+        ((deadline.at - at).as_secs(), deadline.is_hard())
     }
 
     #[test]

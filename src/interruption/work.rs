@@ -96,7 +96,7 @@ impl Interrupter {
         if action == Action::Report {
             return Outcome::Reported;
         }
-        if let Some(node) = self.index.get(&case.notice.instance).filter(|node| node.is_excluded()) {
+        if let Some(node) = case.excluded_node() {
             case.tell_forgone(&node);
             return Outcome::Excluded;
         }
@@ -193,7 +193,7 @@ impl Interrupter {
         let deadline = self.deadline(&case.notice, times);
         let until = Some(deadline.at.saturating_duration_since(Instant::now()));
         let about = case.about();
-        self.facts.emit(&Fact::NoticeBegun { about, action: action.as_str(), until, hard: deadline.hard });
+        self.facts.emit(&Fact::NoticeBegun { about, action: action.as_str(), until, hard: deadline.is_hard() });
         let begun = self.clock.notice_instant(case.notice.at);
         Armed { case, deadline, hook: times.map(|times| (times, begun)) }
     }

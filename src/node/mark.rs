@@ -26,10 +26,6 @@ pub(super) const IGNORE: &str = "ebbtide/ignore";
 /// The label that keeps load balancers from sending traffic to a Node; a field of Kubernetes' own API.
 pub(super) const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
-/// The taint that lets the pods of a Node that is gone be moved; a field of Kubernetes' own API.
-pub(super) const OUT_OF_SERVICE: (&str, &str, &str) =
-    ("node.kubernetes.io/out-of-service", "nodeshutdown", "NoExecute");
-
 /// What every notice's mark brings with it, as the user decided.
 #[derive(Clone, Debug, Default)]
 pub struct Extras {
@@ -167,16 +163,19 @@ impl Mark {
 
     /// The taints that the Node does not have. One of the same key and effect is somebody's, whatever its value.
     fn missing_taints(&self, node: &Node, extras: &Extras) -> Vec<Taint> {
-        let (key, value, effect) = OUT_OF_SERVICE;
-        let out_of_service = self.out_of_service.then(|| Taint {
-            key: key.to_owned(),
-            value: Some(value.to_owned()),
-            effect: effect.to_owned(),
-            time_added: None,
-        });
-        let wanted = extras.taints.iter().cloned().chain(out_of_service);
+        let wanted = extras.taints.iter().cloned().chain(self.out_of_service.then(out_of_service));
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
         wanted.filter(|taint| !has(taint)).collect()
+    }
+}
+
+/// The taint that lets the pods of a Node that is gone be moved; a field of Kubernetes' own API.
+pub(super) fn out_of_service() -> Taint {
+    Taint {
+        key: "node.kubernetes.io/out-of-service".to_owned(),
+        value: Some("nodeshutdown".to_owned()),
+        effect: "NoExecute".to_owned(),
+        time_added: None,
     }
 }
 

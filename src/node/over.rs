@@ -1,7 +1,7 @@
 //! Which marks on a Node are over, and how they are taken back. Pure.
 
 use super::Node;
-use super::mark::{Back, KIND, Notice, OUT_OF_SERVICE, UNDO, guarded, notices, text, undo, written};
+use super::mark::{Back, KIND, Notice, UNDO, guarded, notices, out_of_service, text, undo, written};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
@@ -61,10 +61,11 @@ impl Over {
                     Some(Back::Ready) => again || resumed,
                 }
         };
-        let over = Self::where_(node, Why::Rebooted, back)
-            .or_else(|| Self::where_(node, Why::Expired, |notice| notice.until.is_some_and(|until| until <= now)));
-        let last = |notice: Notice| notice.until.into_iter().chain(goes_at(&notice).filter(|at| *at >= now)).min();
-        let next = notices(node).filter_map(|(_, notice)| last(notice)).min();
+        let expired = |notice: &Notice| notice.until.is_some_and(|until| until <= now);
+        let all: Vec<_> = notices(node).collect();
+        let over = Self::of(&all, Why::Rebooted, back).or_else(|| Self::of(&all, Why::Expired, expired));
+        let last = |notice: &Notice| notice.until.into_iter().chain(goes_at(notice).filter(|at| *at >= now)).min();
+        let next = all.iter().filter_map(|(_, notice)| last(notice)).min();
         (over, next)
     }
 
@@ -72,17 +73,18 @@ impl Over {
     #[must_use]
     pub fn uncordoned(node: &Node) -> Option<Self> {
         let taken = !node.ignored && !node.cordoned && undo(node).cordon;
-        Self::where_(node, Why::Uncordoned, |_| taken)
+        if taken { Self::of(&notices(node).collect::<Vec<_>>(), Why::Uncordoned, |_| true) } else { None }
     }
 
     /// The marks of notices of this kind.
     #[must_use]
     pub fn of_kind(node: &Node, kind: &str, why: Why) -> Option<Self> {
-        Self::where_(node, why, |notice| notice.kind == kind)
+        Self::of(&notices(node).collect::<Vec<_>>(), why, |notice| notice.kind == kind)
     }
 
-    fn where_(node: &Node, why: Why, over: impl Fn(&Notice) -> bool) -> Option<Self> {
-        let keys: Vec<_> = notices(node).filter(|(_, notice)| over(notice)).map(|(key, _)| key.clone()).collect();
+    fn of(all: &[(&String, Notice)], why: Why, over: impl Fn(&Notice) -> bool) -> Option<Self> {
+        let over = all.iter().filter(|(_, notice)| over(notice));
+        let keys: Vec<_> = over.map(|(key, _)| (*key).clone()).collect();
         (!keys.is_empty()).then_some(Self { keys, why })
     }
 
@@ -93,8 +95,7 @@ impl Over {
         let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
         if let Some(newest) = left.max_by_key(|notice| notice.since) {
             // Another notice holds the Node; but with its instance back the Node is in service, whoever holds it.
-            let (key, value, effect) = OUT_OF_SERVICE;
-            let out_of_service = format!("{key}={value}:{effect}");
+            let out_of_service = written(&out_of_service());
             let mut spec = json!({});
             if self.why == Why::Rebooted && undo.taints.contains(&out_of_service) {
                 let kept: Vec<&Taint> = node.taints.iter().filter(|taint| written(taint) != out_of_service).collect();

@@ -5,7 +5,7 @@
 
 use super::over::Over;
 use super::{Index, Marker, Node};
-use crate::clock::Clock;
+use crate::clock::{self, Clock};
 use crate::fact::{Fact, Facts};
 use crate::gate::{Backoff, CALL_TIMEOUT};
 use futures_util::StreamExt;
@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 
 /// Looked at most so often: a storm's marks change by the hundred.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -49,15 +49,9 @@ impl Undo {
             self.index.live().await;
             news.mark_unchanged();
             let next = self.look(&mut memory).await;
-            let due = async {
-                match next {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
-                () = due => {}
+                () = clock::until(next) => {}
                 // The sender lives in the index.
                 _ = news.changed() => {}
             }
