@@ -69,8 +69,20 @@ impl Stage {
         Self { world }
     }
 
+    /// A world of one node, with one pod that takes this long to go.
+    pub fn slow(takes: Duration) -> Self {
+        let stage = Self::new(1, 0);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(takes * 2).stops_in(takes));
+        stage
+    }
+
     /// Starts a replica; `flags` as a user would write them.
     pub async fn start(&self, flags: &[&str]) -> Replica {
+        self.start_with(flags, |_| {}).await
+    }
+
+    /// Starts a replica whose clients are changed first.
+    pub async fn start_with(&self, flags: &[&str], change: impl FnOnce(&mut Clients)) -> Replica {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
         all.extend(flags);
@@ -80,7 +92,8 @@ impl Stage {
         let metrics = Arc::new(Metrics::new());
         let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
         let shutdown = Shutdown::default();
-        let clients = self.clients(clock);
+        let mut clients = self.clients(clock);
+        change(&mut clients);
         let service = Service::start(settings, clients, clock, (facts, Arc::clone(&metrics)), shutdown.clone())
             .await
             .expect("a free port must be there");

@@ -1,25 +1,16 @@
 //! Lifecycle hooks: heartbeats for as long as the drain needs them, one completion, silence.
 
-use crate::harness::{Stage, instance, node, s};
+use crate::harness::{Stage, instance, s};
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
-use std::time::Duration;
 
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 const COMPLETE: &str = "CompleteLifecycleAction";
 
-/// A node with one pod that takes this long to go.
-fn slow(takes: Duration) -> Stage {
-    let stage = Stage::new(1, 0);
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(takes * 2).stops_in(takes));
-    stage
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_drain_of_ten_minutes_under_a_hook_of_one() {
-    let stage = slow(s(600));
+    let stage = Stage::slow(s(600));
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
     stage.until_handled(s(620)).await;
@@ -34,7 +25,7 @@ async fn a_drain_of_ten_minutes_under_a_hook_of_one() {
 #[tokio::test(start_paused = true)]
 async fn beats_at_a_set_interval_or_never() {
     for (flag, expected) in [("20s", 4..=6), ("off", 0..=0)] {
-        let stage = slow(s(90));
+        let stage = Stage::slow(s(90));
         let replica = stage.start(&["--heartbeat", flag]).await;
         let token = stage.terminate(0, s(300), Wrapping::Bare);
         stage.until_handled(s(100)).await;
@@ -62,7 +53,7 @@ async fn ten_throttled_completions_end_in_one_success_and_silence() {
 
 #[tokio::test(start_paused = true)]
 async fn a_throttled_heartbeat_is_retried_before_the_hook_expires() {
-    let stage = slow(s(120));
+    let stage = Stage::slow(s(120));
     stage.world.faults.add(Rule::on(BEAT, Fault::Throttle).times(5));
     let replica = stage.start(&["--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
@@ -74,7 +65,7 @@ async fn a_throttled_heartbeat_is_retried_before_the_hook_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn an_action_that_is_over_is_success() {
-    let stage = slow(s(50));
+    let stage = Stage::slow(s(50));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     // Nobody told AWS of it: this token's action is over before we begin.
     stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
@@ -105,7 +96,7 @@ async fn an_unknown_group_is_told_and_not_retried_for_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn without_the_permission_to_look_hooks_up_they_are_kept_alive_all_the_same() {
-    let stage = slow(s(200));
+    let stage = Stage::slow(s(200));
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
     let replica = stage.start(&[]).await;
     let token = stage.terminate(0, s(30), Wrapping::Event);
@@ -151,7 +142,7 @@ async fn a_budget_that_opens_lets_the_drain_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_short_hook_makes_the_message_come_back_sooner_after_a_kill() {
-    let stage = slow(s(100));
+    let stage = Stage::slow(s(100));
     let replica = stage.start(&["--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(30), Wrapping::Event);
     tokio::time::sleep(s(21)).await;

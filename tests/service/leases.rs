@@ -10,16 +10,9 @@ use std::time::Duration;
 
 const HOUR: Duration = s(3600);
 
-/// A node with one pod that takes this long to go.
-fn slow(takes: Duration) -> Stage {
-    let stage = Stage::new(1, 0);
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(takes * 2).stops_in(takes));
-    stage
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_message_worked_on_for_an_hour_is_never_received_twice() {
-    let stage = slow(HOUR);
+    let stage = Stage::slow(HOUR);
     let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
     let token = stage.terminate(0, s(7200), Wrapping::Event);
     stage.until_handled(HOUR + s(10)).await;
@@ -32,7 +25,7 @@ async fn a_message_worked_on_for_an_hour_is_never_received_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn before_twelve_hours_are_over_it_is_handed_over_and_goes_on() {
-    let stage = slow(HOUR * 14);
+    let stage = Stage::slow(HOUR * 14);
     let flags = ["--drain-timeout", "20h"];
     let (first, second) = (stage.start(&flags).await, stage.start(&flags).await);
     let token = stage.terminate(0, s(7200), Wrapping::Event);
@@ -51,7 +44,7 @@ async fn before_twelve_hours_are_over_it_is_handed_over_and_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_ends_in_an_early_exit() {
-    let stage = slow(s(100));
+    let stage = Stage::slow(s(100));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     tokio::time::sleep(s(1)).await;
@@ -121,7 +114,7 @@ async fn a_killed_process_is_taken_over_with_nothing_done_twice() {
 
 #[tokio::test(start_paused = true)]
 async fn an_ordered_shutdown_hands_everything_on_at_once() {
-    let stage = slow(s(100));
+    let stage = Stage::slow(s(100));
     let first = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
     tokio::time::sleep(s(25)).await;
@@ -186,7 +179,7 @@ async fn two_replicas_share_the_messages() {
 
 #[tokio::test(start_paused = true)]
 async fn a_message_delivered_twice_is_one_interruption() {
-    let stage = slow(s(60));
+    let stage = Stage::slow(s(60));
     let replica = stage.start(&[]).await;
     let body = messages::spot("same", &instance(0), stage.world.clock.now());
     for _ in 0..5 {

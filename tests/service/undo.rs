@@ -4,7 +4,7 @@ use crate::harness::{Stage, node, s};
 use crate::nodes::EXCLUDE;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::{Interrupt, Pod};
+use ebbtide_sim::kube::Interrupt;
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -13,13 +13,6 @@ const PATCH: &str = "patch nodes";
 /// Patches of Nodes that were accepted.
 fn written(stage: &Stage) -> usize {
     stage.world.calls.of(PATCH).iter().filter(|call| call.status == 200).count()
-}
-
-/// A node with one pod that takes this many seconds to go.
-fn slow(seconds: u64) -> Stage {
-    let stage = Stage::new(1, 0);
-    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(seconds * 2)).stops_in(s(seconds)));
-    stage
 }
 
 #[tokio::test(start_paused = true)]
@@ -297,7 +290,7 @@ async fn a_cordon_taken_away_in_mid_drain_is_set_again_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_is_to_be_ignored_from_now_on_is_left() {
-    let stage = slow(600);
+    let stage = Stage::slow(s(600));
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
     sleep(s(100)).await;
