@@ -28,6 +28,7 @@ mod store;
 #[cfg(test)]
 mod tests;
 mod watch;
+mod workers;
 
 pub use budget::Limit;
 pub use delete::{By, Evicted};
@@ -43,13 +44,14 @@ use k8s_openapi::api::core::v1;
 use kube::client::ClientBuilder;
 use node::Rival;
 use object::Object;
-use route::{Call, Resource};
+use route::{Call, Resource, Verb};
 use state::{Shared, State};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 use store::Key;
 use tower::BoxError;
 use tower::util::BoxService;
+use workers::Workers;
 
 /// The body of an answer: whole, or a watch that goes on.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Disconnected>;
@@ -59,12 +61,13 @@ pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Disconnected>;
 pub struct Kube {
     shared: Arc<Shared>,
     edge: Edge,
+    workers: Arc<Workers>,
 }
 
 /// As a client meets it.
 impl Kube {
     pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
-        Self { shared: Arc::new(Shared::new(clock, seed)), edge }
+        Self { shared: Arc::new(Shared::new(clock, seed)), edge, workers: Arc::default() }
     }
 
     /// A real kube client on this API server, in memory and without retries. Needs a tokio runtime.
@@ -98,8 +101,16 @@ impl Kube {
     pub async fn serve(&self, request: Request<Bytes>) -> Result<Response<Body>, Disconnected> {
         let call = Call::read(request);
         let refuse = |fault| server::refuse(&call, fault);
-        let serve = async { server::answer(&self.shared, &call) };
+        let answer = || server::answer(&self.shared, &call);
+        // A watch would never give its worker back.
+        let serve = async { if call.verb == Verb::Watch { answer() } else { self.workers.work(answer).await } };
         self.edge.pass("kube", &call.operation, &call.subject, refuse, serve).await
+    }
+
+    /// From now on the server does at most `workers` calls at a time, each of which takes so long; others queue. Watches don't
+    /// count, and faults that refuse a call or break it off take no worker's time.
+    pub fn busy(&self, workers: usize, takes: Duration) {
+        self.workers.set(workers, takes);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -7,6 +7,7 @@ mod faults;
 mod objects;
 mod scale;
 mod watches;
+mod workers;
 
 use super::{Kube, Pod};
 use crate::calls::Calls;
