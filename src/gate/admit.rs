@@ -310,14 +310,21 @@ impl State {
 
 impl Counted {
     fn new(admission: Admission, rank: usize) -> Self {
-        admission.0.calls[rank].send_modify(|calls| *calls += 1);
+        // Quietly: who waits, waits for there being none.
+        admission.0.calls[rank].send_if_modified(|calls| {
+            *calls += 1;
+            false
+        });
         Self { admission, rank }
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.admission.0.calls[self.rank].send_modify(|calls| *calls -= 1);
+        self.admission.0.calls[self.rank].send_if_modified(|calls| {
+            *calls -= 1;
+            *calls == 0
+        });
     }
 }
 
@@ -368,6 +375,9 @@ impl Drop for Permit {
 mod tests {
     use super::super::{Class, Lifecycle};
     use super::*;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Context, Wake, Waker};
     use tokio::sync::mpsc;
 
     const fn s(seconds: u64) -> Duration {
@@ -485,6 +495,36 @@ mod tests {
         assert!(polled(&mut evict).is_some());
         drop(evict);
         assert!(is_empty(&admission));
+    }
+
+    /// Counts how often a future was woken.
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_eviction_that_waits_for_cordons_sleeps_until_there_are_none() {
+        let admission = narrow::<Class>(2.0);
+        let by = Instant::now() + s(60);
+        let mut cordon = admission.turn(Class::Cordon, by).await;
+        let woken = Arc::new(Woken::default());
+        let mut evict = pin!(admission.turn(Class::Evict, by));
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut poll = || evict.as_mut().poll(&mut Context::from_waker(&waker));
+        assert!(poll().is_pending());
+        // There is always one: a storm's notices come one by one, and thousands of evictions may wait.
+        for _ in 0..100 {
+            cordon = admission.turn(Class::Cordon, by).await;
+        }
+        assert_eq!(woken.0.load(Ordering::Relaxed), 0);
+        drop(cordon);
+        assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+        assert!(poll().is_ready());
     }
 
     #[tokio::test(start_paused = true)]
