@@ -184,7 +184,11 @@ impl Gate {
                 asked = error.retry_after.take();
             }
         }
+        let answered = Instant::now();
         turn.answered(failed, asked).await;
+        if let Err(error) = &mut result {
+            error.waited = answered.elapsed();
+        }
         result
     }
 }
@@ -234,6 +238,9 @@ mod tests {
         let throttled = json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } });
         let error = gate.kube(call, Class::Evict, by, async { says(throttled) }).await.unwrap_err();
         assert_eq!((error.category, error.retry_after), (Category::Throttled, None));
+        // What its caller would have waited anyway is over.
+        let waits = [Duration::from_secs(5), Duration::from_secs(8)].map(|ours| error.wait(ours));
+        assert_eq!(waits, [Duration::ZERO, Duration::from_secs(1)]);
         assert_eq!(begun.elapsed(), Duration::from_secs(7));
         let refused = json!({ "code": 429, "message": "no", "details": {
             "retryAfterSeconds": 10, "causes": [{ "reason": "DisruptionBudget", "message": "web has none left" }],

@@ -221,9 +221,11 @@ impl Evictions<'_> {
                     return Some(Went::Going(ends));
                 }
                 Err(error) if is_not_there(&error) => return Some(Went::NotThere),
-                Err(error) => self.retried("delete-pod", &error),
+                Err(error) => {
+                    self.retried("delete-pod", &error);
+                    sleep(error.wait(trouble.step())).await;
+                }
             }
-            sleep(trouble.step()).await;
         }
         None
     }
@@ -282,7 +284,7 @@ impl Evictions<'_> {
                 Err(error) if is_not_there(&error) => return,
                 Err(error) => {
                     self.retried("delete-pod", &error);
-                    sleep(trouble.step()).await;
+                    sleep(error.wait(trouble.step())).await;
                 }
             }
         }

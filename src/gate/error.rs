@@ -180,6 +180,8 @@ pub struct KubeError {
     pub status: u16,
     /// How long the server asks us to wait. Of a throttled call the gate takes it, and waits.
     pub retry_after: Option<Duration>,
+    /// How long the gate has waited already since the answer came.
+    pub waited: Duration,
     /// What the server, or the transport, said.
     pub message: String,
 }
@@ -195,13 +197,16 @@ impl KubeError {
             category: Category::TimedOut,
             status: 0,
             retry_after: None,
+            waited: Duration::ZERO,
             message: format!("no answer within {} s", after.as_secs_f32()),
         }
     }
 
-    /// How long to wait before another try: as long as the caller would, and no shorter than the server asks.
+    /// How long to wait before another try: as long as the caller would, less what the gate has waited, and no shorter than the server
+    /// asks.
     #[must_use]
     pub fn wait(&self, ours: Duration) -> Duration {
+        let ours = ours.saturating_sub(self.waited);
         self.retry_after.map_or(ours, |asked| asked.max(ours))
     }
 
@@ -215,6 +220,7 @@ impl KubeError {
             category: Category::Unreachable,
             status: 0,
             retry_after: None,
+            waited: Duration::ZERO,
             message: String::new(),
         };
         match error {

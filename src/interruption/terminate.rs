@@ -148,7 +148,7 @@ impl Draining {
                 early.join();
             }
             self.case.tell(&Fact::CordonFailed { about, category: error.category.as_str(), error: &error });
-            let wait = backoff.step();
+            let wait = error.wait(backoff.step());
             if Instant::now() + wait >= give_up {
                 return None;
             }
