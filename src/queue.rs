@@ -28,11 +28,12 @@ use tokio::time::{Instant, sleep};
 /// SQS takes at most so many entries a batch, and gives at most so many messages a receive.
 const BATCH: usize = 10;
 
-/// How long a deletion or a release waits for company. Nobody waits for either.
-const LINGER: Duration = Duration::from_millis(50);
+/// How long a deletion or an extension waits for company. Nobody waits for either; a storm's drains end one by one, and messages that came
+/// together are extended together.
+const LINGER: Duration = Duration::from_millis(750);
 
-/// How long an extension waits for company: messages that came together are extended together.
-const EXTENSION_LINGER: Duration = Duration::from_millis(500);
+/// How long a release waits for company: another replica waits for it.
+const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
 /// At most so many messages are held; beyond it polling pauses. SQS allows 120,000 in flight to all receivers together.
 const HELD: usize = 20_000;
@@ -84,8 +85,8 @@ impl Queue {
             Batcher::start(tasks, BATCH, linger, move |entries| wire.clone().change(entries))
         };
         Self(Arc::new(Inner {
-            releases: changes(LINGER),
-            extensions: changes(EXTENSION_LINGER),
+            releases: changes(RELEASE_LINGER),
+            extensions: changes(LINGER),
             deletes: Batcher::start(tasks, BATCH, LINGER, move |receipts| wire.clone().delete(receipts)),
             client,
             url,

@@ -215,7 +215,7 @@ async fn the_last_words_are_said_before_the_process_ends() {
     let stage = Stage::new(1, 1);
     let (replica, _) = blocked(&stage, &[]).await;
     tokio::time::sleep(s(8)).await;
-    stage.world.faults.add(Rule::on("patch events", Fault::Slow(Duration::from_millis(2300))));
+    stage.world.faults.add(Rule::on("patch events", Fault::Slow(s(3))));
     stage.unblock(0);
     stage.until_handled(s(30)).await;
     assert_eq!(says(&stage, 0).as_deref(), Some("True Blocked"), "the Event's patch goes first");
