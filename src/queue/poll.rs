@@ -38,7 +38,7 @@ impl Poller {
         let Self { queue, messages, answered, stop } = self;
         let mut answered = Some(answered);
         let mut receives = FuturesUnordered::new();
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
         let mut lanes = 1;
         // After an error the next receive waits, in its own place: the others go on, and their answers are heard.
         let mut pause = Duration::ZERO;
