@@ -165,19 +165,6 @@ async fn a_shutdown_ends_within_ten_seconds_whatever_hangs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_replicas_share_the_messages() {
-    let stage = Stage::new(40, 1);
-    let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
-    for n in 0..40 {
-        stage.spot(n);
-    }
-    stage.until_handled(s(60)).await;
-    assert_eq!(stage.world.aws.sqs.receive_log().len(), 40);
-    assert_eq!(stage.world.kube.evictions().len(), 40);
-    stage.rest(&[&first, &second]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_message_delivered_twice_is_one_interruption() {
     let stage = Stage::slow(s(60));
     let replica = stage.start(&[]).await;

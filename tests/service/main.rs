@@ -29,6 +29,7 @@ mod pressure;
 mod properties;
 mod regressions;
 mod returns;
+mod storm;
 mod telling;
 mod trouble;
 mod undo;
