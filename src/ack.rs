@@ -10,7 +10,7 @@ use crate::queue::{LeaseEnd, Message, Queue, VISIBILITY};
 use crate::task::Died;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,14 +65,30 @@ pub struct Deliverer {
     pub ended: Ended,
 }
 
-/// Notices that ended for good within the last minutes.
+/// Notices that ended for good within the last minutes, each since its first copy ended.
 #[derive(Debug, Default)]
-pub struct Ended(Mutex<HashMap<Identity, (Outcome, Instant)>>);
+pub struct Ended(Mutex<Memory>);
+
+#[derive(Debug, Default)]
+struct Memory {
+    outcomes: HashMap<Arc<Identity>, (Outcome, Instant)>,
+    /// The same in the order of their times, for what is full must not be searched for each notice that ends.
+    order: VecDeque<(Arc<Identity>, Instant)>,
+}
+
+impl Memory {
+    /// Forgets what is old.
+    fn sweep(&mut self, now: Instant) {
+        while let Some((identity, _)) = self.order.pop_front_if(|(_, at)| now - *at >= REMEMBERED) {
+            self.outcomes.remove(&identity);
+        }
+    }
+}
 
 impl Ended {
     fn get(&self, identity: &Identity) -> Option<Outcome> {
         let ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ended.get(identity).filter(|(_, at)| at.elapsed() < REMEMBERED).map(|(outcome, _)| *outcome)
+        ended.outcomes.get(identity).filter(|(_, at)| at.elapsed() < REMEMBERED).map(|(outcome, _)| *outcome)
     }
 
     fn remember(&self, identity: &Identity, outcome: Outcome) {
@@ -81,11 +97,13 @@ impl Ended {
             return;
         }
         let mut ended = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.len() >= MOST_REMEMBERED {
-            ended.retain(|_, (_, at)| at.elapsed() < REMEMBERED);
-        }
-        if ended.len() < MOST_REMEMBERED {
-            ended.insert(identity.clone(), (outcome, Instant::now()));
+        let now = Instant::now();
+        ended.sweep(now);
+        // Copies that waited together end together, and are one notice.
+        if ended.outcomes.len() < MOST_REMEMBERED && !ended.outcomes.contains_key(identity) {
+            let identity = Arc::new(identity.clone());
+            ended.order.push_back((Arc::clone(&identity), now));
+            ended.outcomes.insert(identity, (outcome, now));
         }
     }
 }
@@ -250,6 +268,7 @@ fn excerpt(body: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokio::time::advance;
 
     #[test]
     fn a_message_is_deleted_only_when_all_its_notices_have_ended() {
@@ -266,6 +285,66 @@ mod tests {
         for (ends, expected) in table {
             assert_eq!(verdict(ends.iter().copied()), expected, "{ends:?}");
         }
+    }
+
+    impl Ended {
+        /// How many are remembered, and in how many places of the order.
+        fn len(&self) -> (usize, usize) {
+            let ended = self.0.lock().unwrap();
+            (ended.outcomes.len(), ended.order.len())
+        }
+    }
+
+    fn event(n: usize) -> Identity {
+        Identity::Event(n.to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn copies_that_end_are_remembered_once() {
+        let ended = Ended::default();
+        ended.remember(&event(0), Outcome::Drained);
+        advance(REMEMBERED / 2).await;
+        for _ in 0..3 {
+            ended.remember(&event(0), Outcome::Drained);
+        }
+        assert_eq!(ended.len(), (1, 1));
+        advance(REMEMBERED / 2).await;
+        assert_eq!(ended.get(&event(0)), None, "its time runs from the first");
+        ended.remember(&event(0), Outcome::Blocked);
+        assert_eq!((ended.get(&event(0)), ended.len()), (Some(Outcome::Blocked), (1, 1)), "then it is new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_is_forgotten_first() {
+        let ended = Ended::default();
+        for n in 0..3 {
+            ended.remember(&event(n), Outcome::Drained);
+            advance(REMEMBERED / 4).await;
+        }
+        // It does not make the first any younger.
+        ended.remember(&event(0), Outcome::Drained);
+        advance(REMEMBERED / 4).await;
+        ended.remember(&event(3), Outcome::Drained);
+        let known = |ended: &Ended| (0..4).filter(|n| ended.get(&event(*n)).is_some()).collect::<Vec<_>>();
+        assert_eq!((known(&ended), ended.len()), (vec![1, 2, 3], (3, 3)));
+        advance(REMEMBERED / 4).await;
+        ended.remember(&event(3), Outcome::Drained);
+        assert_eq!((known(&ended), ended.len()), (vec![2, 3], (2, 2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_than_so_many_are_remembered() {
+        let ended = Ended::default();
+        for n in 0..=MOST_REMEMBERED {
+            for _copy in 0..2 {
+                ended.remember(&event(n), Outcome::Drained);
+            }
+        }
+        assert_eq!(ended.len(), (MOST_REMEMBERED, MOST_REMEMBERED));
+        assert_eq!((ended.get(&event(0)), ended.get(&event(MOST_REMEMBERED))), (Some(Outcome::Drained), None));
+        advance(REMEMBERED).await;
+        ended.remember(&event(MOST_REMEMBERED), Outcome::Drained);
+        assert_eq!(ended.len(), (1, 1), "there is room again");
     }
 
     #[test]

@@ -75,6 +75,11 @@ async fn collect<Q, A, F, C>(
                 Ok(None) | Err(_) => break,
             }
         }
+        // Who has gone away may have done the opposite since: a lease that is extended after its message was released keeps it from others.
+        batch.retain(|(_, taker)| !taker.is_closed());
+        if batch.is_empty() {
+            continue;
+        }
         let (questions, takers): (Vec<Q>, Vec<oneshot::Sender<A>>) = batch.into_iter().unzip();
         let call = Arc::clone(&call);
         calls.spawn(async move {
@@ -108,5 +113,24 @@ mod tests {
         assert_eq!(begun.elapsed(), Duration::from_millis(50), "the fourth waited for company");
         drop(batcher);
         tasks.gone(|_| true).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_any_more_is_not_asked() {
+        let tasks = Tasks::new(Facts::to(Vec::new()));
+        let calls = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&calls);
+        let batcher = Batcher::start(&tasks, 10, Duration::from_millis(50), move |questions: Vec<u32>| {
+            seen.lock().unwrap().push(questions.clone());
+            async move { questions.into_iter().map(|n| n * 2).collect() }
+        });
+        let leaves = |n| tokio::time::timeout(Duration::from_millis(20), batcher.ask(n));
+        let (first, second, third, fourth) = tokio::join!(leaves(0), batcher.ask(1), leaves(2), batcher.ask(3));
+        assert!(first.is_err() && third.is_err(), "they left before the call was made");
+        assert_eq!((second, fourth), (Ok(2), Ok(6)), "the others are given their own answers");
+        assert!(leaves(4).await.is_err());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(*calls.lock().unwrap(), [vec![1, 3]], "there is no call for nobody");
+        assert_eq!(batcher.ask(5).await, Ok(10), "and the next is asked");
     }
 }

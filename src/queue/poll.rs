@@ -2,7 +2,7 @@
 
 use super::{BATCH, Message, Queue};
 use crate::fact::Fact;
-use crate::gate::{AwsError, Backoff};
+use crate::gate::{AwsError, Backoff, Category};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::time::Duration;
@@ -15,6 +15,16 @@ const LONG_POLL: Duration = Duration::from_secs(20);
 
 /// A backlog is received by at most so many calls at once: at SQS's 10–20 ms a call, thousands of messages a second.
 const LANES: usize = 8;
+
+/// How long a receive beside others waits. Not at all would be a short poll, which asks only some of SQS's servers, and comes back with
+/// less than there is.
+const BESIDE: Duration = Duration::from_secs(1);
+
+/// Receives that fail are so far apart at first, and at the most: a spot instance has two minutes.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// At the most, where a person must mend it: the log is not to be filled meanwhile.
+const AGAIN_WHEN_MENDED: Duration = Duration::from_secs(30);
 
 /// What a long poll in flight is given at shutdown.
 const LAST_POLL: Duration = Duration::from_secs(2);
@@ -38,15 +48,19 @@ impl Poller {
         let Self { queue, messages, answered, stop } = self;
         let mut answered = Some(answered);
         let mut receives = FuturesUnordered::new();
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
+        let (mut soon, mut late) = (Backoff::new(AGAIN.0, AGAIN.1), Backoff::new(AGAIN.0, AGAIN_WHEN_MENDED));
         let mut lanes = 1;
         // After an error the next receive waits, in its own place: the others go on, and their answers are heard.
         let mut pause = Duration::ZERO;
         loop {
             while receives.len() < lanes {
-                // Only one waits: the others are there for a backlog, and are gone with it. And the very first does not, so that
-                // a start on an empty queue is ready at once.
-                let wait = if receives.is_empty() && answered.is_none() { LONG_POLL } else { Duration::ZERO };
+                // Only one waits for long: the others are there for a backlog, and are gone with it. And the very first does not
+                // wait, so that a start on an empty queue is ready at once.
+                let wait = match (answered.is_some(), receives.is_empty()) {
+                    (true, _) => Duration::ZERO,
+                    (false, true) => LONG_POLL,
+                    (false, false) => BESIDE,
+                };
                 let queue = queue.clone();
                 let pause = std::mem::take(&mut pause);
                 receives.push(async move {
@@ -64,8 +78,14 @@ impl Poller {
                     if let Some(answered) = answered.take() {
                         let _ = answered.send(());
                     }
-                    backoff.reset();
-                    lanes = if batch.len() == BATCH { (lanes * 2).min(LANES) } else { 1 };
+                    soon.reset();
+                    late.reset();
+                    lanes = match batch.len() {
+                        BATCH => (lanes * 2).min(LANES),
+                        0 => 1,
+                        // SQS gives less than it has now and then: no reason yet to believe that the backlog is gone.
+                        _ => (lanes - 1).max(1),
+                    };
                     hand_on(batch, &messages);
                 }
                 Err(error) => {
@@ -73,7 +93,10 @@ impl Poller {
                     lanes = 1;
                     // Lanes that fail together are one failure.
                     if pause.is_zero() {
-                        pause = backoff.step();
+                        pause = match error.category {
+                            Category::Denied | Category::NotFound => late.step(),
+                            _ => soon.step(),
+                        };
                     }
                 }
             }
