@@ -257,7 +257,7 @@ impl Drainer {
             (Age::Cached, None) => of_node.match_any(),
         };
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
-        self.gate.kube(call, Class::List, by, self.pods.list(&params)).await
+        self.gate.kube(call, Class::List, by, || self.pods.list(&params)).await
     }
 
     /// Returns when somebody has uncordoned the Node and means it: it says so by an annotation, or did it twice, or the node was rebooted
@@ -306,7 +306,7 @@ impl Drainer {
         loop {
             let call = Call { verb: "get", resource: "nodes", subject: &node.name };
             let by = Instant::now() + CALL_TIMEOUT;
-            match self.gate.kube(call, Class::List, by, self.nodes.get_opt(&node.name)).await {
+            match self.gate.kube(call, Class::List, by, || self.nodes.get_opt(&node.name)).await {
                 Ok(found) => return found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid),
                 Err(_) => sleep(backoff.step()).await,
             }

@@ -69,6 +69,8 @@ pub enum Fact<'a> {
     NodesKnown { nodes: usize },
     /// The watch of Nodes, or of pods, broke; it is begun again.
     WatchFailed { resource: &'static str, error: &'a dyn fmt::Display },
+    /// The API server can't begin a watch with what there is, and is asked for lists.
+    ListsNotStreamed { resource: &'static str, error: &'a dyn fmt::Display },
     /// Receiving failed; it is retried with backoff.
     ReceiveFailed { category: &'static str, error: &'a dyn fmt::Display },
     /// A message arrived. `age` is the time since it was sent.

@@ -131,15 +131,16 @@ impl<C: Classes> Gate<C> {
     ///
     /// # Errors
     /// What AWS or the transport said, classified; or that no answer came in time.
-    pub async fn aws<T, E>(
+    pub async fn aws<T, E, F>(
         &self,
         operation: (&'static str, &'static str),
         subject: &str,
         class: C,
         by: Instant,
-        request: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        request: impl FnOnce() -> F,
     ) -> Result<T, AwsError>
     where
+        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let turn = self.turn(class, by).await;
@@ -159,17 +160,21 @@ impl Gate {
     ///
     /// # Errors
     /// What the server or the transport said, classified; or that no answer came in time.
-    pub async fn kube<T>(
+    pub async fn kube<T, F>(
         &self,
         call: Call<'_>,
         class: Class,
         by: Instant,
-        request: impl Future<Output = Result<T, kube::Error>>,
-    ) -> Result<T, KubeError> {
+        request: impl FnOnce() -> F,
+    ) -> Result<T, KubeError>
+    where
+        F: Future<Output = Result<T, kube::Error>>,
+    {
         let Call { verb, resource, subject } = call;
         let turn = self.turn(class, by).await;
         let limit = turn.limit();
-        let mut result = match timeout(limit, Box::pin(request)).await {
+        // Made and boxed only now: a thousand calls that queue, and the drains around them, don't hold room for a thousand requests.
+        let mut result = match timeout(limit, Box::pin(request())).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(error)) => Err(KubeError::new(verb, resource, subject, &error)),
             Err(_) => Err(KubeError::timed_out(verb, resource, subject, limit)),
@@ -197,18 +202,19 @@ impl Gate {
 ///
 /// # Errors
 /// What AWS or the transport said, classified; or that no answer came in time.
-pub async fn aws<T, E>(
+pub async fn aws<T, E, F>(
     facts: &Facts,
     (service, operation): (&'static str, &'static str),
     subject: &str,
     limit: Duration,
-    request: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+    request: impl FnOnce() -> F,
 ) -> Result<T, AwsError>
 where
+    F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
     E: ProvideErrorMetadata + std::error::Error + 'static,
 {
     let begun = Instant::now();
-    let result = match timeout(limit, Box::pin(request)).await {
+    let result = match timeout(limit, Box::pin(request())).await {
         Ok(Ok(answer)) => Ok(answer),
         Ok(Err(error)) => Err(AwsError::from_sdk(service, operation, subject, &error)),
         Err(_) => Err(AwsError::timed_out(service, operation, subject, limit)),
@@ -236,7 +242,7 @@ mod tests {
         let by = Instant::now() + Duration::from_mins(1);
         let begun = Instant::now();
         let throttled = json!({ "code": 429, "message": "later", "details": { "retryAfterSeconds": 7 } });
-        let error = gate.kube(call, Class::Evict, by, async { says(throttled) }).await.unwrap_err();
+        let error = gate.kube(call, Class::Evict, by, || async { says(throttled) }).await.unwrap_err();
         assert_eq!((error.category, error.retry_after), (Category::Throttled, None));
         // What its caller would have waited anyway is over.
         let waits = [Duration::from_secs(5), Duration::from_secs(8)].map(|ours| error.wait(ours));
@@ -245,7 +251,7 @@ mod tests {
         let refused = json!({ "code": 429, "message": "no", "details": {
             "retryAfterSeconds": 10, "causes": [{ "reason": "DisruptionBudget", "message": "web has none left" }],
         } });
-        let error = gate.kube(call, Class::Evict, by, async { says(refused) }).await.unwrap_err();
+        let error = gate.kube(call, Class::Evict, by, || async { says(refused) }).await.unwrap_err();
         assert_eq!((error.category, error.retry_after), (Category::Refused, Some(Duration::from_secs(10))));
         assert_eq!(begun.elapsed(), Duration::from_secs(7));
     }

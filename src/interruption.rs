@@ -291,7 +291,7 @@ impl Draining {
         loop {
             let Case { interrupter, notice, .. } = &self.case;
             let by = give_up_at.unwrap_or_else(|| Instant::now() + CALL_TIMEOUT);
-            let answer = interrupter.hooks.complete(hook, notice.instance.as_str(), completion, by).await;
+            let answer = Box::pin(interrupter.hooks.complete(hook, notice.instance.as_str(), completion, by)).await;
             let error = match answer {
                 Ok(answer) => {
                     let result = if answer == Answer::Done { done } else { "over" };

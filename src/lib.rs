@@ -41,6 +41,7 @@ pub mod clock;
 pub mod connect;
 pub mod fact;
 pub mod gate;
+pub mod object;
 pub mod signals;
 pub mod task;
 pub mod watch;

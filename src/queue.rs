@@ -121,10 +121,10 @@ impl Queue {
             .wait_time_seconds(seconds(wait))
             .visibility_timeout(seconds(VISIBILITY))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
-            .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp)
-            .send();
+            .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer =
-            gate::aws(&inner.facts, ("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, request).await?;
+            gate::aws(&inner.facts, ("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || request.send())
+                .await?;
         // Visibility runs from when SQS gave the messages, not from when their answer arrived: at the latest when the wait was over.
         let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default().into_iter().zip(places);
@@ -257,9 +257,9 @@ impl Wire {
         let entries = receipts.into_iter().enumerate().filter_map(|(n, receipt)| {
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(receipt).build().ok()
         });
-        let request =
-            self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect())).send();
-        let answer = gate::aws(&self.facts, ("sqs", "DeleteMessageBatch"), &self.url, CALL_TIMEOUT, request).await;
+        let request = self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
+        let answer =
+            gate::aws(&self.facts, ("sqs", "DeleteMessageBatch"), &self.url, CALL_TIMEOUT, || request.send()).await;
         self.each(count, "DeleteMessageBatch", answer.map(|answer| answer.failed))
     }
 
@@ -273,14 +273,11 @@ impl Wire {
                 .build()
                 .ok()
         });
-        let request = self
-            .client
-            .change_message_visibility_batch()
-            .queue_url(&self.url)
-            .set_entries(Some(entries.collect()))
-            .send();
+        let request =
+            self.client.change_message_visibility_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
         let answer =
-            gate::aws(&self.facts, ("sqs", "ChangeMessageVisibilityBatch"), &self.url, CALL_TIMEOUT, request).await;
+            gate::aws(&self.facts, ("sqs", "ChangeMessageVisibilityBatch"), &self.url, CALL_TIMEOUT, || request.send())
+                .await;
         self.each(count, "ChangeMessageVisibilityBatch", answer.map(|answer| answer.failed))
     }
 

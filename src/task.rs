@@ -218,6 +218,8 @@ impl Tasks {
     {
         // Made here and not inside the future: a task which is aborted before its first poll is counted all the same.
         let mut alive = Alive::new(self.clone(), kind);
+        // What a future was given and what it awaits are two places in it: unboxed, all tasks would be twice as large.
+        let work = Box::pin(work);
         async move {
             let result = work.await;
             // A method, so that all of it is captured: a field alone would leave it behind, to be dropped here and now.

@@ -26,6 +26,8 @@ pub enum Seen<K> {
     Gone(K),
     /// Nothing happened up to here.
     Nothing,
+    /// Everything that was there when the watch began has been told.
+    All,
 }
 
 /// Why a watch ended before its time.
@@ -36,6 +38,9 @@ pub enum Broken {
     /// It could not begin, or its connection broke: events are late, but none is missed.
     Failed(KubeError),
 }
+
+/// What a bookmark carries that ends what was there at the beginning.
+const ALL: &str = "k8s.io/initial-events-end";
 
 /// How a watch is asked for: with bookmarks, which tell that it lives.
 #[must_use]
@@ -74,7 +79,10 @@ where
                 let version = object.resource_version();
                 (Seen::Gone(object), version)
             }
-            WatchEvent::Bookmark(bookmark) => (Seen::Nothing, Some(bookmark.metadata.resource_version)),
+            WatchEvent::Bookmark(bookmark) => {
+                let all = bookmark.metadata.annotations.contains_key(ALL);
+                (if all { Seen::All } else { Seen::Nothing }, Some(bookmark.metadata.resource_version))
+            }
             WatchEvent::Error(status) => return Err(broken(kube::Error::Api(status))),
         };
         if let Some(version) = version {

@@ -3,13 +3,12 @@
 use super::deadline::{AtDeadline, Deadline, Grace, Plan};
 use super::gone::Watching;
 use super::report::{Board, How, Standing};
-use super::select::{Leaver, Pod};
+use super::select::{Leaver, Pod, TrimmedPod, pod_resource};
 use super::tier::Turns;
 use super::{Drainer, Node};
 use crate::clock;
 use crate::fact::Fact;
 use crate::gate::{Backoff, Call, Category, Class, KubeError};
-use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
 use kube::Api;
@@ -156,7 +155,8 @@ impl Evictions<'_> {
     async fn evict(&self, leaver: &Leaver, tried: &Tried, class: Option<Class>) -> Result<Went, KubeError> {
         let pod = &leaver.pod;
         let (on, named) = (self.node.named(), pod.named());
-        let answer = self.request_eviction(leaver, tried, class).await;
+        // Boxed, as all calls are here: most of its life a pod is waited for, and not called about.
+        let answer = Box::pin(self.request_eviction(leaver, tried, class)).await;
         let result = answer.as_ref().map_or_else(|error| error.category.as_str(), |_| "evicted");
         self.drainer.facts.emit(&Fact::Eviction { on, pod: named, result });
         match answer {
@@ -191,7 +191,7 @@ impl Evictions<'_> {
         let (pod, drainer, pods) = (&leaver.pod, self.drainer, self.api(&leaver.pod));
         let by = self.end().at;
         // Begun only when the gate has let it through: how long the pod has is said as late as can be.
-        let request = async {
+        let request = async || {
             let (now, deadline) = (Instant::now(), self.end());
             tried.send_if_modified(|tried| tried.is_none() && tried.replace(now).is_none());
             let grace = self.grace(leaver);
@@ -211,7 +211,8 @@ impl Evictions<'_> {
         let by = self.board.held_by(&leaver.pod);
         let mut trouble = Backoff::new(TROUBLE.0, TROUBLE.1);
         while self.end().is_hard() {
-            match self.request_deletion(&leaver.pod, |now, deadline| self.grace(leaver).at(now, deadline)).await {
+            let grace = |now, deadline| self.grace(leaver).at(now, deadline);
+            match Box::pin(self.request_deletion(&leaver.pod, grace)).await {
                 Ok(_) if self.drainer.dry_run => {
                     self.board.set(&leaver.pod, Standing::Gone(How::Deleted(by)));
                     return Some(Went::NotThere);
@@ -238,7 +239,7 @@ impl Evictions<'_> {
     ) -> Result<Instant, KubeError> {
         let (drainer, pods) = (self.drainer, self.api(pod));
         let sent = AtomicU64::new(0);
-        let request = async {
+        let request = async || {
             let now = Instant::now();
             let grace = grace(now, self.end());
             sent.store(grace.as_secs(), Ordering::Relaxed);
@@ -279,7 +280,7 @@ impl Evictions<'_> {
                 continue;
             };
             let grace = |now, deadline| Grace::shortened(ends, now, deadline).unwrap_or(shorter);
-            match self.request_deletion(&leaver.pod, grace).await {
+            match Box::pin(self.request_deletion(&leaver.pod, grace)).await {
                 Ok(sooner) => ends = sooner,
                 Err(error) if is_not_there(&error) => return,
                 Err(error) => {
@@ -328,8 +329,8 @@ impl Evictions<'_> {
         Grace { wanted: self.drainer.pod_grace, own: leaver.grace }
     }
 
-    fn api(&self, pod: &Pod) -> Api<FullPod> {
-        Api::namespaced(self.drainer.client.clone(), &pod.namespace)
+    fn api(&self, pod: &Pod) -> Api<TrimmedPod> {
+        Api::namespaced_with(self.drainer.client.clone(), &pod.namespace, &pod_resource())
     }
 
     fn retried(&self, step: &'static str, error: &KubeError) {

@@ -5,11 +5,12 @@
 //! name that replaces it is another pod. Deletions are remembered for a while, so that a drain whose list was answered from an older
 //! cache learns at once what is gone already.
 
+use super::select::pod_resource;
 use crate::fact::{Fact, Facts};
 use crate::gate::Backoff;
+use crate::object::Bare;
 use crate::task::{Handle, Kind, Tasks};
 use crate::watch::{self as pods, Broken, Pace, Seen};
-use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::Api;
 use kube::ResourceExt;
 use std::collections::{HashMap, HashSet};
@@ -32,7 +33,7 @@ const LISTED_AGAIN: Duration = Duration::from_secs(5);
 pub struct Gone(Arc<Inner>);
 
 struct Inner {
-    api: Api<FullPod>,
+    api: Api<Bare>,
     tasks: Tasks,
     facts: Facts,
     state: Mutex<State>,
@@ -76,7 +77,7 @@ impl Gone {
     /// A watch that is not running yet.
     #[must_use]
     pub fn new(client: kube::Client, tasks: Tasks, facts: Facts) -> Self {
-        Self(Arc::new(Inner { api: Api::all(client), tasks, facts, state: Mutex::default() }))
+        Self(Arc::new(Inner { api: Api::all_with(client, &pod_resource()), tasks, facts, state: Mutex::default() }))
     }
 
     /// Takes a share in the watch, and starts it if this is the first.
@@ -233,7 +234,7 @@ async fn run(gone: Gone, known: watch::Sender<Option<Known>>, missed: watch::Sen
             });
         };
         let params = pods::params();
-        let watch = gone.0.api.watch_metadata(&params, &from.until);
+        let watch = gone.0.api.watch(&params, &from.until);
         match pods::follow("pods", watch, see).await {
             // An ordinary end: it goes on from where it was.
             Ok(()) => {}

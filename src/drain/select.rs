@@ -2,12 +2,13 @@
 //! `--delete-emptydir-data`, `--force`).
 
 use crate::fact::OnPod;
+use crate::object::Trimmed;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{ApiResource, Object};
+use kube::api::ApiResource;
 use kube::{Api, Client};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
@@ -26,16 +27,22 @@ const PEACE: [(&str, &str); 3] = [
 ];
 
 /// What is read of a Pod on the wire; all else is skipped while parsing.
-pub type TrimmedPod = Object<Spec, Status>;
+pub type TrimmedPod = Trimmed<Spec, Status>;
 
 /// A client for pods of all namespaces that reads only what is used.
 #[must_use]
 pub fn pod_api(client: Client) -> Api<TrimmedPod> {
-    Api::all_with(client, &ApiResource::erase::<FullPod>(&()))
+    Api::all_with(client, &pod_resource())
+}
+
+/// What kube needs to know about pods.
+#[must_use]
+pub(super) fn pod_resource() -> ApiResource {
+    ApiResource::erase::<FullPod>(&())
 }
 
 /// The part of a pod's spec that is used.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
     #[serde(default)]
@@ -46,18 +53,18 @@ pub struct Spec {
     volumes: Vec<Volume>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Volume {
     #[serde(default)]
     empty_dir: Option<EmptyDir>,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize)]
 struct EmptyDir {}
 
 /// The part of a pod's status that is used.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub struct Status {
     #[serde(default)]
     phase: String,
@@ -217,7 +224,7 @@ fn stays(object: &TrimmedPod, choice: &Choice) -> Option<Stays> {
 }
 
 fn finished(object: &TrimmedPod) -> bool {
-    matches!(object.status.as_ref().map(|status| status.phase.as_str()), Some("Succeeded" | "Failed"))
+    matches!(object.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
 fn controller(object: &TrimmedPod) -> Option<&OwnerReference> {

@@ -60,6 +60,9 @@ fn note_service(fact: &Fact<'_>) {
         Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
         Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
         Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "list or watch failed; begun again"),
+        Fact::ListsNotStreamed { resource, error } => {
+            info!(resource, error = %error, "the API server streams no lists; asked for lists");
+        }
         Fact::ReceiveFailed { error, .. } => warn!(error = %error, "receiving failed; retried"),
         Fact::TellingFailed { error, .. } => {
             warn!(error = %error, "an Event or a condition could not be written; left out");

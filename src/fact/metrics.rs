@@ -317,6 +317,7 @@ impl All {
             Fact::Ready => self.ready.set(1),
             Fact::ShutdownBegun { .. } => self.ready.set(0),
             Fact::Started { .. }
+            | Fact::ListsNotStreamed { .. }
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }

@@ -202,6 +202,22 @@ impl KubeError {
         }
     }
 
+    /// The error of an answer that ended in good order, but too soon.
+    #[must_use]
+    pub fn cut_short(verb: &'static str, resource: &'static str) -> Self {
+        Self {
+            verb,
+            resource,
+            subject: String::new(),
+            category: Category::Unavailable,
+            status: 0,
+            retry_after: None,
+            waited: Duration::ZERO,
+            message: "the answer ended before it was complete; something between here and the API server may cut it"
+                .to_owned(),
+        }
+    }
+
     /// How long to wait before another try: as long as the caller would, less what the gate has waited, and no shorter than the server
     /// asks.
     #[must_use]

@@ -98,7 +98,8 @@ impl Beating {
         let mut late = Backoff::new(Duration::from_secs(1), self.times.heartbeat / 2);
         loop {
             let sent = Instant::now();
-            let error = match self.hooks.beat(&self.hook, &self.instance, expires).await {
+            // Boxed: a heartbeat sleeps for almost all of its life, and a call is ten times as large.
+            let error = match Box::pin(self.hooks.beat(&self.hook, &self.instance, expires)).await {
                 Ok(Answer::Done) => {
                     self.tell("sent", None);
                     return Some(sent);

@@ -128,10 +128,9 @@ impl Hooks {
             .client
             .describe_lifecycle_hooks()
             .auto_scaling_group_name(&hook.group)
-            .lifecycle_hook_names(&hook.name)
-            .send();
+            .lifecycle_hook_names(&hook.name);
         let operation = ("autoscaling", "DescribeLifecycleHooks");
-        let answer = self.gate.aws(operation, &subject(hook), Lifecycle::Look, by, request).await?;
+        let answer = self.gate.aws(operation, &subject(hook), Lifecycle::Look, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
         let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
@@ -166,11 +165,10 @@ impl Hooks {
             .auto_scaling_group_name(&hook.group)
             .lifecycle_hook_name(&hook.name)
             .lifecycle_action_token(&hook.token)
-            .instance_id(instance)
-            .send();
+            .instance_id(instance);
         let operation = ("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
-        let answer = over(self.gate.aws(operation, &subject(hook), Lifecycle::Beat, expires, request).await)?;
+        let answer = over(self.gate.aws(operation, &subject(hook), Lifecycle::Beat, expires, || request.send()).await)?;
         self.remember(hook, sent);
         Ok(answer)
     }
@@ -193,10 +191,9 @@ impl Hooks {
             .lifecycle_hook_name(&hook.name)
             .lifecycle_action_token(&hook.token)
             .instance_id(instance)
-            .lifecycle_action_result(result.as_str())
-            .send();
+            .lifecycle_action_result(result.as_str());
         let operation = ("autoscaling", "CompleteLifecycleAction");
-        over(self.gate.aws(operation, &subject(hook), Lifecycle::Complete, by, request).await)
+        over(self.gate.aws(operation, &subject(hook), Lifecycle::Complete, by, || request.send()).await)
     }
 }
 

@@ -58,7 +58,7 @@ impl Draining {
             };
             let category = error.category.as_str();
             self.case.tell(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
-            let wait = backoff.step();
+            let wait = error.wait(backoff.step());
             // The launch is worth more than the marks: a cordon can be seen, and taken away by hand.
             if Instant::now() + wait >= self.deadline.at {
                 return;

@@ -73,7 +73,8 @@ where
         let shared = Arc::new(shared());
         let stop = CancellationToken::new();
         let before = running.as_ref().map(|entry| entry.result.clone());
-        let work = work(Arc::clone(&shared), stop.clone());
+        // Boxed, because the task below would hold it twice: as what it was given, and as what it awaits.
+        let work = Box::pin(work(Arc::clone(&shared), stop.clone()));
         let task = self.tasks.spawn(self.kind, async move {
             if let Some(mut before) = before {
                 // An error says that it died: over, too.

@@ -135,7 +135,7 @@ impl Draining {
             .back(self.case.comes_back());
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let error = match interrupter.marker.cordon(node, &mark, give_up).await {
+            let error = match Box::pin(interrupter.marker.cordon(node, &mark, give_up)).await {
                 Ok(marked) => {
                     if let Marked::Cordoned { already } = marked {
                         self.case.tell(&Fact::NodeCordoned { about, already });

@@ -86,7 +86,8 @@ impl Interrupter {
         let owned = tokio::select! {
             biased;
             () = stop.cancelled() => return Outcome::HandedOver,
-            owned = self.whose(&case, &shared.direct) => owned,
+            // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
+            owned = Box::pin(self.whose(&case, &shared.direct)) => owned,
         };
         match owned {
             None => return Outcome::Failed,
@@ -104,13 +105,13 @@ impl Interrupter {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Outcome::HandedOver,
-                () = self.put_out_of_service(&case) => return Outcome::NothingToDrain,
+                () = Box::pin(self.put_out_of_service(&case)) => return Outcome::NothingToDrain,
             }
         }
         let times = tokio::select! {
             biased;
             () = stop.cancelled() => return Outcome::HandedOver,
-            times = self.hook_times(&case, action) => times,
+            times = Box::pin(self.hook_times(&case, action)) => times,
         };
         if let Some(times) = times {
             shared.pace.send_replace(times.visibility());

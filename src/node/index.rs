@@ -9,6 +9,7 @@ use crate::watch::{self, Broken, Pace, Seen};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::core::Selector;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -17,6 +18,9 @@ use tokio::time::{sleep, timeout};
 
 /// A list of many thousand Nodes takes its time.
 const LIST_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// As a version: whatever is newest when it is asked for, which no cache may answer that is behind.
+const NOW: &str = "";
 
 /// The Nodes by instance id. Clones are the same index.
 #[derive(Clone, Debug, Default)]
@@ -114,56 +118,104 @@ impl Index {
         self.tell_marks(marked);
     }
 
-    /// Lists and watches Nodes for ever, and says when the first list is complete. A break is met with backoff and a list that is
-    /// not older than what is known; a dead connection is noticed by the client's read timeout, which bookmarks keep from running out.
+    /// Watches Nodes for ever, and says when all are known. The watch begins with all that there are, one by one, so that fifteen
+    /// thousand Nodes take no more memory than one while they arrive; a server that can't do that (before Kubernetes 1.34 it is not
+    /// always on) is asked for a list. A break is met with backoff and a new beginning that is not older than what is known; a dead
+    /// connection is noticed by the client's read timeout, which bookmarks keep from running out.
     pub async fn watch(self, api: NodeApi, facts: Facts, synced: oneshot::Sender<()>) {
         let mut synced = Some(synced);
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         let mut pace = Pace::default();
-        // From the API server's cache, as a kubelet does it; a storm must not read etcd.
-        let mut params = ListParams::default().match_any();
+        let mut streams = Streams::default();
+        // Up to where everything is known; `None` until it is.
+        let mut known = None::<String>;
+        // What a new beginning must not be older than: at first whatever the API server's cache holds, as a kubelet does it; a storm
+        // must not read etcd.
+        let mut oldest = "0".to_owned();
         loop {
-            let mut version = match list(&api, &params).await {
-                Ok(list) => self.listed(list, &facts),
-                Err(error) => {
-                    self.broke(&error, &facts);
-                    // A cache that can't be as new as we ask for is not asked again.
-                    params = ListParams::default();
-                    sleep(backoff.step()).await;
-                    continue;
+            if known.is_none() && !streams.worth_trying() {
+                match list(&api, &oldest).await {
+                    Ok(list) => {
+                        let nodes = list.items.into_iter().filter_map(|object| self.read(object)).map(keyed);
+                        self.arrived(nodes.collect(), &facts);
+                        known = list.metadata.resource_version;
+                        tell(&mut synced);
+                    }
+                    Err(error) => {
+                        self.broke(&error, &facts);
+                        NOW.clone_into(&mut oldest);
+                        sleep(backoff.step()).await;
+                        continue;
+                    }
                 }
-            };
-            if let Some(synced) = synced.take() {
-                let _ = synced.send(());
             }
-            let broken = loop {
-                pace.turn().await;
-                let (from, params) = (version.clone(), watch::params());
-                let see = |seen, at| {
-                    version = at;
+            pace.turn().await;
+            let (params, from) = match &known {
+                Some(version) => (watch::params(), version.clone()),
+                None => (watch::params().initial_events(), oldest.clone()),
+            };
+            let all = AtomicBool::new(known.is_some());
+            let mut arriving = HashMap::new();
+            let see = |seen, version| match seen {
+                seen if all.load(Ordering::Relaxed) => {
+                    known = Some(version);
                     backoff.reset();
                     self.see(seen, &facts);
-                };
-                // An ordinary end: it goes on from where it was.
-                if let Err(broken) = watch::follow("nodes", api.watch(&params, &from), see).await {
-                    break broken;
+                }
+                Seen::Put(object) => arriving.extend(self.read(object).map(keyed)),
+                Seen::Gone(object) => {
+                    let gone = self.read(object);
+                    drop(gone.and_then(|gone| remove_if(&mut arriving, &gone.instance, &gone.uid)));
+                }
+                Seen::Nothing => {}
+                Seen::All => {
+                    self.arrived(std::mem::take(&mut arriving), &facts);
+                    tell(&mut synced);
+                    streams = Streams::default();
+                    known = Some(version);
+                    all.store(true, Ordering::Relaxed);
                 }
             };
-            params = ListParams::default().at(&version).matching(VersionMatch::NotOlderThan);
-            if let Broken::Failed(error) = broken {
-                self.broke(&error, &facts);
-                sleep(backoff.step()).await;
+            let late = async {
+                sleep(LIST_TIMEOUT).await;
+                if all.load(Ordering::Relaxed) {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let ended = tokio::select! {
+                biased;
+                ended = watch::follow("nodes", api.watch(&params, &from), see) => ended,
+                () = late => Err(Broken::Failed(KubeError::timed_out("watch", "nodes", "", LIST_TIMEOUT))),
+            };
+            let error = match ended {
+                // An ordinary end: it goes on from where it was.
+                Ok(()) if all.into_inner() => continue,
+                Ok(()) => KubeError::cut_short("watch", "nodes"),
+                Err(Broken::TooOld) => {
+                    // It is not told, because it is nobody's fault; but until all have arrived anew a Node may be missing.
+                    self.0.live.send_replace(false);
+                    oldest = known.take().unwrap_or_else(|| NOW.to_owned());
+                    continue;
+                }
+                Err(Broken::Failed(error)) => error,
+            };
+            if known.is_none() && streams.failed(&error) {
+                facts.emit(&Fact::ListsNotStreamed { resource: "nodes", error: &error });
+                continue;
             }
+            self.broke(&error, &facts);
+            // A cache that can't be as new as we ask for is not asked again.
+            oldest = known.take().unwrap_or_else(|| NOW.to_owned());
+            sleep(backoff.step()).await;
         }
     }
 
-    fn listed(&self, list: ObjectList<TrimmedNode>, facts: &Facts) -> String {
-        let nodes = list.items.into_iter().filter_map(|object| self.read(object));
-        self.lock().replace(nodes.map(|node| (node.instance.clone(), Arc::new(node))).collect());
+    /// Puts what there is in the place of what was known.
+    fn arrived(&self, nodes: HashMap<InstanceId, Arc<Node>>, facts: &Facts) {
+        self.lock().replace(nodes);
         facts.emit(&Fact::NodesSynced { nodes: self.len() });
         self.0.live.send_replace(true);
         self.tell_marks(true);
-        list.metadata.resource_version.unwrap_or_default()
     }
 
     fn see(&self, seen: Seen<TrimmedNode>, facts: &Facts) {
@@ -182,7 +234,7 @@ impl Index {
                     state.remove(&name, &uid);
                 }
             }
-            Seen::Nothing => {}
+            Seen::Nothing | Seen::All => {}
         }
         let nodes = state.by_instance.len();
         drop(state);
@@ -208,15 +260,43 @@ impl Index {
     }
 }
 
-async fn list(api: &NodeApi, params: &ListParams) -> Result<ObjectList<TrimmedNode>, KubeError> {
-    match timeout(LIST_TIMEOUT, api.list(params)).await {
+fn keyed(node: Node) -> (InstanceId, Arc<Node>) {
+    (node.instance.clone(), Arc::new(node))
+}
+
+/// Takes a Node away, if it is this one and no other that has its instance.
+fn remove_if(nodes: &mut HashMap<InstanceId, Arc<Node>>, instance: &InstanceId, uid: &str) -> Option<Arc<Node>> {
+    nodes.get(instance).is_some_and(|node| *node.uid == *uid).then(|| nodes.remove(instance))?
+}
+
+fn tell(synced: &mut Option<oneshot::Sender<()>>) {
+    if let Some(synced) = synced.take() {
+        let _ = synced.send(());
+    }
+}
+
+async fn list(api: &NodeApi, oldest: &str) -> Result<ObjectList<TrimmedNode>, KubeError> {
+    let params = match oldest {
+        NOW => ListParams::default(),
+        version => ListParams::default().at(version).matching(VersionMatch::NotOlderThan),
+    };
+    match timeout(LIST_TIMEOUT, api.list(&params)).await {
         Ok(listed) => listed.map_err(|error| KubeError::new("list", "nodes", "", &error)),
         Err(_) => Err(KubeError::timed_out("list", "nodes", "", LIST_TIMEOUT)),
     }
 }
 
 impl State {
-    fn replace(&mut self, arrived: HashMap<InstanceId, Arc<Node>>) {
+    fn replace(&mut self, mut arrived: HashMap<InstanceId, Arc<Node>>) {
+        // What was put in while they arrived is newer than what was there at their beginning.
+        for (instance, node) in &mut arrived {
+            if let Some(known) = self.by_instance.get(instance)
+                && known.uid == node.uid
+                && watch::older(&node.resource_version, &known.resource_version)
+            {
+                *node = Arc::clone(known);
+            }
+        }
         self.by_name = arrived.values().map(|node| (Arc::clone(&node.name), node.instance.clone())).collect();
         self.by_instance = arrived;
         // A list says nothing about what changed: everybody looks again.
@@ -240,8 +320,7 @@ impl State {
 
     fn remove(&mut self, name: &str, uid: &str) {
         let Some(instance) = self.by_name.get(name).cloned() else { return };
-        if self.by_instance.get(&instance).is_some_and(|node| *node.uid == *uid) {
-            self.by_instance.remove(&instance);
+        if remove_if(&mut self.by_instance, &instance, uid).is_some() {
             self.by_name.remove(name);
             self.tell(&instance);
         }
@@ -251,6 +330,30 @@ impl State {
         if let Some(news) = self.watched.get(instance) {
             news.send_replace(());
         }
+    }
+}
+
+/// Whether a watch that begins with all that there is is worth trying.
+#[derive(Debug, Default)]
+struct Streams {
+    refused: bool,
+    failures: u32,
+}
+
+impl Streams {
+    /// So often it may break off in the middle: what stands between may let no long answer through, and a list is shorter.
+    const FAILURES: u32 = 3;
+
+    const fn worth_trying(&self) -> bool {
+        !self.refused && self.failures < Self::FAILURES
+    }
+
+    /// Learns that it did not come to its end; tells whether that is no failure, but how this server is.
+    fn failed(&mut self, error: &KubeError) -> bool {
+        // The feature is off, or not known.
+        self.refused = matches!(error.status, 400 | 422);
+        self.failures += 1;
+        self.refused
     }
 }
 
@@ -279,3 +382,6 @@ impl Drop for Watched<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,7 +120,7 @@ impl Marker {
             let params = PatchParams { dry_run: self.dry_run, ..PatchParams::default() };
             let patch = Patch::Merge(value);
             let call = Call { verb: "patch", resource: "nodes", subject: &node.name };
-            match self.gate.kube(call, class, by, self.api.patch(&node.name, &params, &patch)).await {
+            match self.gate.kube(call, class, by, || self.api.patch(&node.name, &params, &patch)).await {
                 Ok(patched) => {
                     if let Some(patched) = self.index.read(patched).filter(|_| !self.dry_run) {
                         self.index.put(patched);
@@ -146,7 +146,7 @@ impl Marker {
 
     async fn read(&self, name: &str, class: Class, by: Instant) -> Result<Option<Node>, KubeError> {
         let call = Call { verb: "get", resource: "nodes", subject: name };
-        let found = self.gate.kube(call, class, by, self.api.get_opt(name)).await?;
+        let found = self.gate.kube(call, class, by, || self.api.get_opt(name)).await?;
         Ok(found.and_then(|found| self.index.read(found)))
     }
 

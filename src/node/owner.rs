@@ -154,8 +154,9 @@ impl Asker {
         let mut found = HashMap::new();
         let mut page = None;
         loop {
-            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take()).send();
-            let answer = gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, request).await?;
+            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
+            let answer =
+                gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, || request.send()).await?;
             let answered = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
             for instance in answered {
                 let fate = self.fate(&instance);

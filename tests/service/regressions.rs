@@ -18,7 +18,6 @@ const BEAT: &str = "RecordLifecycleActionHeartbeat";
 async fn blind(stage: &Stage) {
     sleep(s(30)).await;
     stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
-    stage.world.faults.add(Rule::on("list nodes", Fault::Status(500)));
     stage.world.kube.interrupt_watches(Interrupt::Break);
     sleep(s(5)).await;
     stage.world.kube.add_node(&node(5), &instance(5));

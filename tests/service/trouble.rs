@@ -32,6 +32,26 @@ async fn poison_costs_itself_alone() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_queue_that_is_denied_is_asked_more_seldom_than_one_that_fails() {
+    // In ten minutes: waits of half to all of 30 s, and of 5 s.
+    for (status, most_often) in [(403, 25..50), (503, 120..250)] {
+        let stage = Stage::new(1, 0);
+        let replica = stage.start(&[]).await;
+        tokio::time::sleep(s(1)).await;
+        stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(status)));
+        tokio::time::sleep(s(30)).await;
+        let before = stage.calls("ReceiveMessage");
+        tokio::time::sleep(s(600)).await;
+        let calls = stage.calls("ReceiveMessage") - before;
+        assert!(most_often.contains(&calls), "{status}: {calls}");
+        stage.world.faults.clear();
+        stage.spot(0);
+        stage.until_handled(s(60)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_watch_that_breaks_in_mid_drain_is_no_matter() {
     for how in [Interrupt::Close, Interrupt::Break] {
         let stage = Stage::new(1, 0);
@@ -228,4 +248,33 @@ async fn a_storm_in_bad_weather() {
         }
         stage.rest(&[&first, &second]).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_streams_no_lists_is_asked_for_one() {
+    let stage = Stage::new(2, 1);
+    // As one of Kubernetes 1.33 says it: sendInitialEvents is forbidden.
+    stage.world.faults.add(Rule::on("watch nodes", Fault::Status(422)).times(1));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until_handled(s(20)).await;
+    assert_eq!((stage.calls("list nodes"), stage.calls("watch nodes")), (1, 2));
+    stage.world.kube.interrupt_watches(Interrupt::Break);
+    stage.spot(1);
+    stage.until_handled(s(20)).await;
+    assert_eq!(stage.calls("list nodes"), 2, "it is asked for another, and not whether it streams now");
+    assert_eq!(stage.world.kube.pods().len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_breaks_while_it_tells_what_there_is_begins_anew() {
+    let stage = Stage::new(1, 1);
+    stage.world.faults.add(Rule::on("watch nodes", Fault::Disconnect).times(2));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!((stage.calls("list nodes"), stage.calls("watch nodes")), (0, 3));
+    assert!(stage.cordoned(0));
+    stage.rest(&[&replica]).await;
 }

@@ -180,7 +180,7 @@ impl Writer {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        let first = match self.gate.kube(call, CLASS, Instant::now() + PATIENCE, request()).await {
+        let first = match self.gate.kube(call, CLASS, Instant::now() + PATIENCE, &request).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
@@ -189,7 +189,7 @@ impl Writer {
         }
         let wait = Backoff::new(RETRY.0, RETRY.1).step();
         sleep(first.retry_after.map_or(wait, |asked| asked.clamp(wait, RETRY.1))).await;
-        self.gate.kube(call, CLASS, Instant::now() + PATIENCE, request()).await
+        self.gate.kube(call, CLASS, Instant::now() + PATIENCE, &request).await
     }
 }
 

@@ -1,0 +1,129 @@
+//! An API server's object, trimmed to what is used while it is parsed.
+//!
+//! Most of an object is of no use to us, and it costs most where it is largest: a Node's images, and everybody's `managedFields`,
+//! which kube's own metadata keep as a tree of values.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::Resource;
+use kube::api::ApiResource;
+use kube::core::DynamicResourceScope;
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// An object of some kind with the parts of its spec and status that are used; all else is skipped. `BARE` is one of which the API
+/// server is asked for the metadata alone.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub struct Trimmed<P, U, const BARE: bool = false> {
+    /// Its metadata, as far as they are used.
+    #[serde(deserialize_with = "metadata")]
+    pub metadata: ObjectMeta,
+    /// Its spec.
+    #[serde(default)]
+    pub spec: P,
+    /// Its status.
+    #[serde(default)]
+    pub status: U,
+}
+
+/// An object's metadata.
+pub type Bare = Trimmed<IgnoredAny, IgnoredAny, true>;
+
+/// What is read of metadata.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Metadata {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+    deletion_timestamp: Option<Time>,
+}
+
+fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let read = Metadata::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: read.name,
+        namespace: read.namespace,
+        uid: read.uid,
+        resource_version: read.resource_version,
+        labels: read.labels,
+        annotations: read.annotations,
+        owner_references: read.owner_references,
+        deletion_timestamp: read.deletion_timestamp,
+        ..ObjectMeta::default()
+    })
+}
+
+impl<P, U, const BARE: bool> Resource for Trimmed<P, U, BARE> {
+    type DynamicType = ApiResource;
+    type Scope = DynamicResourceScope;
+
+    fn group(kind: &ApiResource) -> Cow<'_, str> {
+        (&kind.group).into()
+    }
+
+    fn version(kind: &ApiResource) -> Cow<'_, str> {
+        (&kind.version).into()
+    }
+
+    fn kind(kind: &ApiResource) -> Cow<'_, str> {
+        (&kind.kind).into()
+    }
+
+    fn plural(kind: &ApiResource) -> Cow<'_, str> {
+        (&kind.plural).into()
+    }
+
+    fn api_version(kind: &ApiResource) -> Cow<'_, str> {
+        (&kind.api_version).into()
+    }
+
+    fn metadata_api() -> bool {
+        BARE
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keeps_of_metadata_what_is_used_and_nothing_else() {
+        let wire = json!({
+            "metadata": {
+                "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7", "generation": 3,
+                "creationTimestamp": "2026-11-21T10:00:00Z", "deletionTimestamp": "2026-11-21T11:00:00Z",
+                "labels": { "app": "web" }, "annotations": { "a": "b" }, "finalizers": ["x"],
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-0" }],
+                "managedFields": [{ "manager": "kubelet", "fieldsV1": { "f:status": { "f:phase": {} } } }],
+            },
+            "status": { "phase": "Running" },
+        });
+        let bare: Trimmed<(), serde_json::Value> = serde_json::from_value(wire).unwrap();
+        assert_eq!(bare.status, json!({ "phase": "Running" }));
+        let kept = serde_json::to_value(bare.metadata).unwrap();
+        assert_eq!(
+            kept,
+            json!({
+                "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7",
+                "deletionTimestamp": "2026-11-21T11:00:00Z",
+                "labels": { "app": "web" }, "annotations": { "a": "b" },
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-0" }],
+            })
+        );
+    }
+}
