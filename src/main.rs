@@ -10,11 +10,15 @@ use ebbtide::settings::Settings;
 use ebbtide::{connect, signals};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+
+/// A pipe that nobody reads may hold so many lines up, as many as a storm of a thousand notices writes. Room for all of them is taken
+/// at the start, 40 bytes each: the library's own limit of 128,000 would be a quarter of what the process needs when idle.
+const LINES: usize = 16_384;
 
 fn main() -> ExitCode {
     let Command::Run(flags) = Cli::read().command;
@@ -78,7 +82,7 @@ fn refuse(code: u8, problems: &str) -> ExitCode {
 
 /// Log lines go through a bounded buffer that drops, with a count, rather than let a full pipe hold a drain up.
 fn start_log(format: LogFormat, filter: Targets) -> WorkerGuard {
-    let (writer, guard) = tracing_appender::non_blocking(std::io::stdout());
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).finish(std::io::stdout());
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),
