@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,14 @@ class Aws:
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
         """Sends a message: an event, or a body as it is."""
         self._sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
+
+    def send_together(self, queue: str, bodies: Sequence[str | dict[str, Any]]) -> None:
+        """Sends up to ten messages in one call."""
+        entries = [
+            {"Id": str(n), "MessageBody": body if isinstance(body, str) else json.dumps(body)}
+            for n, body in enumerate(bodies)
+        ]
+        self._sqs.send_message_batch(QueueUrl=queue, Entries=entries)
 
     def backlog(self, queue: str) -> Backlog:
         """What the queue holds now."""

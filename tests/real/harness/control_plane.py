@@ -52,9 +52,12 @@ class ControlPlane:
             process.stop()
 
 
-def start(programs: Path, kubectl: Path, folder: Path) -> ControlPlane:
-    """Starts it in a new folder, where its state and its logs are, and waits until it serves."""
-    starting = _Starting(programs, kubectl, folder)
+def start(programs: Path, kubectl: Path, folder: Path, lease: int = 40) -> ControlPlane:
+    """Starts it in a new folder, where its state and its logs are, and waits until it serves.
+
+    kwok renews a node's lease of so many seconds four times before it ends.
+    """
+    starting = _Starting(programs, kubectl, folder, lease)
     try:
         return starting.run()
     except BaseException:
@@ -64,8 +67,9 @@ def start(programs: Path, kubectl: Path, folder: Path) -> ControlPlane:
 
 
 class _Starting:
-    def __init__(self, programs: Path, kubectl: Path, folder: Path) -> None:
+    def __init__(self, programs: Path, kubectl: Path, folder: Path, lease: int) -> None:
         self.programs = programs
+        self.lease = lease
         self.kubectl = kubectl
         self.folder = folder
         self.processes: list[Process] = []
@@ -138,8 +142,11 @@ class _Starting:
             "--leader-elect=false",
             "--secure-port=0",
             f"--controllers={','.join(CONTROLLERS)}",
+            # A thousand nodes that join must not wait for their taints to be taken away, twenty in a second.
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
             # kwok renews leases late when the cores are busy compiling: a node must not look dead for that.
-            "--node-monitor-grace-period=200s",
+            f"--node-monitor-grace-period={5 * self.lease}s",
         )
 
     def _scheduler(self, kubeconfig: Path) -> None:
@@ -151,7 +158,7 @@ class _Starting:
             f"--kubeconfig={kubeconfig}",
             f"--config={CONFIG / 'kwok.yaml'}",
             "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake",
-            "--node-lease-duration-seconds=40",
+            f"--node-lease-duration-seconds={self.lease}",
             f"--server-address=127.0.0.1:{free_port()}",
         )
 

@@ -49,6 +49,15 @@ class Kube:
         ]
         return items
 
+    def count(self, path: str) -> int:
+        """How many objects a collection has, without reading them. With a selector the API server does not count."""
+        page = self._call("GET", path, params={"limit": 1})
+        return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
+
+    def some(self, path: str, fields: str) -> bool:
+        """Whether a collection has any object that a field selector matches."""
+        return bool(self._call("GET", path, params={"limit": 1, "fieldSelector": fields})["items"])
+
     def create(self, path: str, body: Object) -> Object:
         """Makes an object, or asks something of a subresource."""
         return self._call("POST", path, json=body)
@@ -70,6 +79,12 @@ class Kube:
     def delete(self, path: str) -> None:
         """Deletes an object; one that is gone already is fine."""
         response = self._session.delete(self._url + path, timeout=_TIMEOUT)
+        if response.status_code != 404:
+            _checked(response)
+
+    def remove(self, path: str) -> None:
+        """Takes a pod out of the API at once, as only its kubelet should; one that is gone already is fine."""
+        response = self._session.delete(self._url + path, json={"gracePeriodSeconds": 0}, timeout=_TIMEOUT)
         if response.status_code != 404:
             _checked(response)
 

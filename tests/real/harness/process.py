@@ -50,6 +50,11 @@ class Process:
         """None while it runs."""
         return self._child.poll()
 
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
     def must_run(self) -> None:
         """Fails with the end of its log when it has ended; no AssertionError, so that no one waits further."""
         if self.exit_code is not None:

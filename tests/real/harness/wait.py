@@ -12,8 +12,8 @@ PAUSE = 0.1
 """Seconds between two looks: short beside anything the tests measure, long enough to leave the cores to the service."""
 
 
-def eventually(what: str, look: Callable[[], T], within: float = 30.0) -> T:
-    """Looks until it sees something true, and returns that.
+def eventually(what: str, look: Callable[[], T], within: float = 30.0, pause: float = PAUSE) -> T:
+    """Looks until it sees something true, and returns that. A look that costs more than a little takes a longer pause.
 
     A look that raises an AssertionError or an OSError (a refused connection is one) has seen nothing yet. At the
     deadline the failure says what was awaited and what was seen last; the test's report tells the rest.
@@ -30,7 +30,7 @@ def eventually(what: str, look: Callable[[], T], within: float = 30.0) -> T:
             seen = str(error) or repr(error)
         if time.monotonic() >= end:
             raise AssertionError(f"not within {within:g} s: {what}; last seen: {seen}")
-        time.sleep(PAUSE)
+        time.sleep(pause)
 
 
 def always(what: str, look: Callable[[], object], during: float) -> None:

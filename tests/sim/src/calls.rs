@@ -1,6 +1,7 @@
 //! The record of all calls that reached the simulated services: what tests count.
 
 use crate::clock::Clock;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -25,7 +26,14 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub struct Calls {
     clock: Clock,
-    log: Arc<Mutex<Vec<Call>>>,
+    log: Arc<Mutex<Log>>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    /// How many calls before these were forgotten.
+    forgotten: usize,
+    calls: Vec<Call>,
 }
 
 impl Calls {
@@ -36,18 +44,20 @@ impl Calls {
     /// Notes a call; answers where it stands, for [`Calls::answered`].
     pub(crate) fn arrived(&self, service: &'static str, operation: &str, subject: &str) -> usize {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.push(Call {
+        log.calls.push(Call {
             at: self.clock.elapsed(),
             service,
             operation: operation.to_owned(),
             subject: subject.to_owned(),
             status: 0,
         });
-        log.len() - 1
+        log.forgotten + log.calls.len() - 1
     }
 
     pub(crate) fn answered(&self, index: usize, status: u16) {
-        if let Some(call) = self.log.lock().unwrap_or_else(PoisonError::into_inner).get_mut(index) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = index.checked_sub(log.forgotten);
+        if let Some(call) = place.and_then(|place| log.calls.get_mut(place)) {
             call.status = status;
         }
     }
@@ -55,20 +65,55 @@ impl Calls {
     /// All calls so far.
     #[must_use]
     pub fn all(&self) -> Vec<Call> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).calls.clone()
     }
 
     /// The calls of one operation so far, in order.
     #[must_use]
     pub fn of(&self, operation: &str) -> Vec<Call> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.iter().filter(|call| call.operation == operation).cloned().collect()
+        log.calls.iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
     /// How many calls of one operation arrived so far.
     #[must_use]
     pub fn count(&self, operation: &str) -> usize {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.iter().filter(|call| call.operation == operation).count()
+        log.calls.iter().filter(|call| call.operation == operation).count()
+    }
+
+    /// How many calls of each operation arrived so far.
+    #[must_use]
+    pub fn tally(&self) -> BTreeMap<String, usize> {
+        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = BTreeMap::new();
+        for call in &log.calls {
+            *tally.entry(call.operation.clone()).or_default() += 1;
+        }
+        tally
+    }
+
+    /// Forgets all calls so far, and gives their memory back: for worlds that live through millions of them.
+    pub fn forget(&self) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.forgotten += log.calls.len();
+        log.calls = Vec::new();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_forgotten_is_not_counted_nor_mistaken_for_what_came_after() {
+        let calls = Calls::new(Clock::new());
+        let before = calls.arrived("kube", "list pods", "");
+        calls.forget();
+        let after = calls.arrived("kube", "patch nodes", "node-1");
+        calls.answered(before, 500);
+        calls.answered(after, 200);
+        assert_eq!(calls.tally(), BTreeMap::from([("patch nodes".to_owned(), 1)]));
+        assert_eq!(calls.all()[0].status, 200);
     }
 }

@@ -1,0 +1,330 @@
+//! Heap bytes that the service holds on to, counted by the allocator: `cargo bench --bench memory [-- CASE]`.
+//!
+//! Bytes are those that were asked for; what an allocator adds to each block (glibc's: 8 bytes, rounded up to 16) comes on top, which
+//! is why blocks are counted, too. `-- CASE --profile FILE` writes where the bytes of an idle case are instead, for DHAT's viewer.
+//!
+//! Without `--bench` it is done with few, as a check that it works.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a benchmark may panic")]
+#![allow(clippy::cast_precision_loss, reason = "numbers for people")]
+#![allow(clippy::disallowed_methods, reason = "the service's task ends with the benchmark")]
+
+#[allow(dead_code, clippy::format_collect, reason = "the tests use the rest")]
+#[path = "../tests/service/harness.rs"]
+mod harness;
+#[allow(dead_code, reason = "the other benchmark uses the rest")]
+mod wire;
+
+use bytes::Bytes;
+use dhat::{HeapStats, Profiler};
+use ebbtide::ack::Deliverer;
+use ebbtide::drain::Drainer;
+use ebbtide::fact::Facts;
+use ebbtide::interruption::Interrupter;
+use ebbtide::node::{Index, Node, node_api};
+use ebbtide::service::Service;
+use ebbtide::task::Kind;
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::kube::{Limit, Pod};
+use ebbtide_sim::messages::{self, Wrapping};
+use futures_util::{Stream, StreamExt, stream};
+use harness::{Replica, Stage, instance, node, s};
+use http::{Request, Response};
+use http_body_util::StreamBody;
+use hyper::body::Frame;
+use kube::client::Body;
+use std::convert::Infallible;
+use std::iter;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+#[global_allocator]
+static HEAP: dhat::Alloc = dhat::Alloc;
+
+/// Notices that wait.
+struct Case {
+    name: &'static str,
+    /// Pods that a budget keeps on each node.
+    pods: usize,
+    flags: &'static [&'static str],
+    /// Sends the n-th node's notice.
+    send: fn(&Stage, usize),
+    /// What runs for each notice.
+    tasks: &'static [Kind],
+    /// How many are compared with twice as many.
+    count: usize,
+}
+
+const CASES: [Case; 4] = [
+    Case {
+        name: "launch",
+        pods: 0,
+        flags: &["--on", "asg-launch=ready"],
+        send: launch,
+        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat],
+        count: 1000,
+    },
+    Case {
+        name: "spot",
+        pods: 1,
+        flags: &[],
+        send: |stage, n| _ = stage.spot(n),
+        tasks: &[Kind::Message, Kind::Interruption, Kind::Drain],
+        count: 1000,
+    },
+    Case {
+        name: "hook",
+        pods: 1,
+        flags: &[],
+        send: |stage, n| _ = stage.terminate(n, s(3600), Wrapping::Event),
+        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat, Kind::Drain],
+        count: 1000,
+    },
+    Case {
+        name: "hook-30-pods",
+        pods: 30,
+        flags: &[],
+        send: |stage, n| _ = stage.terminate(n, s(3600), Wrapping::Event),
+        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat, Kind::Drain],
+        count: 100,
+    },
+];
+
+fn main() {
+    let arguments: Vec<_> = std::env::args().skip(1).collect();
+    let measured = arguments.iter().any(|argument| argument == "--bench");
+    let chosen = |name: &str| {
+        let mut names = arguments.iter().filter(|argument| !argument.starts_with("--")).peekable();
+        names.peek().is_none() || names.any(|argument| argument == name)
+    };
+    if let Some(at) = arguments.iter().position(|argument| argument == "--profile") {
+        let file = arguments.get(at + 1).expect("--profile needs a file");
+        for case in CASES.iter().filter(|case| chosen(case.name)) {
+            profile(case, case.count, file);
+        }
+        return;
+    }
+    if chosen("futures") {
+        futures();
+    }
+    if chosen("index") {
+        // Once for what is made once in a process.
+        for tells in [Tells::InWatch, Tells::InList] {
+            runtime().block_on(first_nodes(&Index::default(), 1, tells));
+        }
+        nodes(if measured { 15_000 } else { 100 });
+    }
+    let _profiler = profiler();
+    println!("\n{:<36}{:>12}{:>12}", "an idle interruption", "bytes", "blocks");
+    for case in CASES.iter().filter(|case| chosen(case.name)) {
+        let count = if measured { case.count } else { 10 };
+        let (one, two) = (held(case, count), held(case, 2 * count));
+        println!("{:<36}{:>12.0}{:>12.1}", case.name, one.bytes_of_one(two, count), one.blocks_of_one(two, count));
+    }
+}
+
+/// Counts from now on.
+fn profiler() -> Profiler {
+    // Where a block comes from is not asked for: few frames are quicker.
+    Profiler::builder().testing().trim_backtraces(Some(4)).build()
+}
+
+/// The sizes of the futures that live as long as a message, a notice or a drain.
+fn futures() {
+    fn of_three<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+    fn of_four<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+    fn of_five<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
+        size_of::<F>()
+    }
+    fn of_one<A, F>(_: impl FnOnce(A) -> F) -> usize {
+        size_of::<F>()
+    }
+    println!("\n{:<36}{:>12}", "a future", "bytes");
+    for (name, bytes) in [
+        ("Deliverer::deliver, a message's", of_three(Deliverer::deliver)),
+        ("Interrupter::act, a notice's", of_five(Interrupter::act)),
+        ("Drainer::run, a drain's", of_four(Drainer::run)),
+        ("Index::watch, one in a process", of_four(Index::watch)),
+        ("Service::run, one in a process", of_one(Service::run)),
+    ] {
+        println!("{name:<36}{bytes:>12}");
+    }
+}
+
+/// How an API server tells what Nodes there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tells {
+    /// One by one, at the beginning of a watch.
+    InWatch,
+    /// At once: it can't begin a watch so.
+    InList,
+}
+
+/// What the index holds of each of `count` Nodes, and what it takes while they arrive.
+fn nodes(count: usize) {
+    let wire = (0..count).map(|n| wire::node(n).len()).sum::<usize>();
+    let each = |bytes: usize| bytes as f64 / count as f64;
+    println!("\n{:<36}{:>12}{:>12}", format!("{count} Nodes"), "bytes each", "blocks each");
+    println!("{:<36}{:>12.0}", "on the wire", each(wire));
+    println!("{:<36}{:>12}{:>12}", "the struct in the index", size_of::<Node>(), 1);
+    for (tells, name) in [(Tells::InWatch, "a watch"), (Tells::InList, "a list")] {
+        // Of its own, or the peak would be that of all before.
+        let _profiler = profiler();
+        let before = Heap::now();
+        let index = Index::default();
+        runtime().block_on(first_nodes(&index, count, tells));
+        let (after, peak) = (Heap::now(), HeapStats::get().max_bytes);
+        assert_eq!(index.len(), count);
+        drop(index);
+        assert_eq!(Heap::now(), before, "nothing of them is kept anywhere else");
+        let (bytes, blocks) = (each(after.bytes - before.bytes), each(after.blocks - before.blocks));
+        println!("{:<36}{bytes:>12.0}{blocks:>12.1}", format!("in the index, after {name}"));
+        println!("{:<36}{:>12.0}", format!("at the peak, by {name}"), each(peak - before.bytes));
+    }
+}
+
+/// Lets the index learn of `count` Nodes from an API server that knows nothing else.
+async fn first_nodes(index: &Index, count: usize, tells: Tells) {
+    let serve = move |request: Request<Body>| async move {
+        let asked = |what: &str| request.uri().query().is_some_and(|query| query.split('&').any(|part| part == what));
+        Ok::<_, Infallible>(match (asked("watch=true"), tells) {
+            (true, Tells::InWatch) => {
+                assert!(asked("sendInitialEvents=true"), "it begins with all that there are: {}", request.uri());
+                watched(count)
+            }
+            (true, Tells::InList) => refused(),
+            (false, Tells::InList) => listed(count),
+            (false, Tells::InWatch) => panic!("what a watch tells is not asked for again: {}", request.uri()),
+        })
+    };
+    let client = kube::Client::new(tower::service_fn(serve), "default");
+    let (synced, known) = oneshot::channel();
+    let watch = index.clone().watch(node_api(client), Facts::to(Vec::new()), synced);
+    tokio::select! {
+        () = watch => unreachable!("a watch does not end"),
+        // On the paused clock that is as soon as nothing happens any more.
+        known = timeout(s(60), known) => known.expect("the Nodes must arrive").expect("the watch must say so"),
+    }
+}
+
+type Parts = Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Unpin>;
+
+/// Each part is made when the one before has been taken, as a server's would come.
+fn answer(status: u16, parts: impl Stream<Item = String> + Send + Unpin + 'static) -> Response<StreamBody<Parts>> {
+    let frames: Parts = Box::new(parts.map(|part| Ok(Frame::data(Bytes::from(part)))));
+    let response = Response::builder().status(status).header("content-type", "application/json");
+    response.body(StreamBody::new(frames)).expect("a response must be one")
+}
+
+/// A watch that tells of `count` Nodes, then that these are all, and then nothing more.
+fn watched(count: usize) -> Response<StreamBody<Parts>> {
+    let lines = (0..count).map(|n| wire::added(&wire::node(n))).chain(iter::once_with(wire::all_nodes_told));
+    answer(200, stream::iter(lines.map(|line| line + "\n")).chain(stream::pending()))
+}
+
+/// As a server answers that does not know how to begin a watch with what there is.
+fn refused() -> Response<StreamBody<Parts>> {
+    let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422,"message":
+        "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}"#;
+    answer(422, stream::iter([status.to_owned()]))
+}
+
+fn listed(count: usize) -> Response<StreamBody<Parts>> {
+    let begin = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1000000"},"items":["#.to_owned();
+    let items = (0..count).map(|n| if n == 0 { wire::node(n) } else { format!(",{}", wire::node(n)) });
+    answer(200, stream::iter(iter::once(begin).chain(items).chain(iter::once("]}".to_owned()))))
+}
+
+/// What a service holds that has `count` notices which wait: what its end gives back. What the simulation holds stays.
+fn held(case: &Case, count: usize) -> Heap {
+    runtime().block_on(async {
+        let (stage, replica) = idle(case, count).await;
+        let before = Heap::now();
+        end(replica).await;
+        let after = Heap::now();
+        drop(stage);
+        Heap { bytes: before.bytes - after.bytes, blocks: before.blocks - after.blocks }
+    })
+}
+
+/// Writes where the bytes are while `count` notices wait, those of the simulation among them.
+fn profile(case: &Case, count: usize, file: &str) {
+    runtime().block_on(async {
+        let profiler = Profiler::builder().file_name(file).trim_backtraces(Some(60)).build();
+        let waiting = idle(case, count).await;
+        drop(profiler);
+        drop(waiting);
+    });
+}
+
+/// A service with `count` notices which wait.
+async fn idle(case: &Case, count: usize) -> (Stage, Replica) {
+    let stage = Stage::new(count, 0);
+    for n in 0..count {
+        for pod in 0..case.pods {
+            let pod = Pod::on(&node(n)).named(&format!("web-5d4f8b7c9-{n:05}-{pod}"));
+            stage.world.kube.add_pod(pod.labels([("app", "web")]));
+        }
+    }
+    stage.world.kube.add_budget("default", "web", [("app", "web")], Limit::MaxUnavailable(0));
+    let replica = stage.start(case.flags).await;
+    tokio::time::sleep(s(5)).await;
+    for n in 0..count {
+        (case.send)(&stage, n);
+    }
+    tokio::time::sleep(s(45)).await;
+    for &kind in case.tasks {
+        assert_eq!(usize::try_from(replica.tasks.alive(kind)), Ok(count), "{kind:?}\n{}", stage.story());
+    }
+    (stage, replica)
+}
+
+/// Ends a service as a kill would, and waits until nothing of it is left.
+async fn end(replica: Replica) {
+    let tasks = replica.kill().await;
+    tasks.gone(|_| true).await;
+    drop(tasks);
+    // The clients' own tasks end when they see that nobody is left.
+    tokio::time::sleep(s(1)).await;
+}
+
+/// The n-th node's instance was launched, and is not Ready yet.
+fn launch(stage: &Stage, n: usize) {
+    let world = &stage.world;
+    world.kube.set_ready(&node(n), false);
+    world.aws.autoscaling.add_hook("group", "launch-hook", HookSpec::launching(s(3600)));
+    let token = world.aws.autoscaling.begin("group", "launch-hook", &instance(n));
+    let names = ("group", "launch-hook", token.as_str());
+    world.aws.sqs.send(messages::lifecycle(Wrapping::Event, false, names, &instance(n), world.clock.now()));
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime must start")
+}
+
+/// What is allocated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Heap {
+    bytes: usize,
+    blocks: usize,
+}
+
+impl Heap {
+    fn now() -> Self {
+        let stats = HeapStats::get();
+        Self { bytes: stats.curr_bytes, blocks: stats.curr_blocks }
+    }
+
+    /// By what one more adds to this, if `two` is of twice `count`.
+    fn bytes_of_one(self, two: Self, count: usize) -> f64 {
+        (two.bytes as f64 - self.bytes as f64) / count as f64
+    }
+
+    fn blocks_of_one(self, two: Self, count: usize) -> f64 {
+        (two.blocks as f64 - self.blocks as f64) / count as f64
+    }
+}

@@ -1,0 +1,144 @@
+//! The whole service on the simulation, without a network: what a storm of notices costs, and what it costs to hold ten thousand drains.
+//!
+//! The real SDK clients, over simulated services, on tokio's paused clock: what passes is the time of one core. A run is meant for
+//! one thing alone:
+//!
+//! ```text
+//! cargo bench --bench storm                    all of it
+//! cargo bench --bench storm -- storm 1500      a storm over so many nodes, and its roofline
+//! cargo bench --bench storm -- held 1000       so many drains, held for an hour
+//! ```
+//!
+//! Every run checks what it did: calls for a notice that nothing disturbs, no message lost or received twice, no pod evicted twice, beats
+//! neither too many nor too few, no task left. `cargo test --bench storm` does the same with few nodes, and measures nothing.
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a run that goes wrong ends there")]
+#![allow(clippy::disallowed_methods, reason = "it measures real time, and its tasks end with it")]
+#![allow(clippy::cast_precision_loss, clippy::format_collect, reason = "numbers are small")]
+
+#[allow(dead_code, reason = "the tests of the service use all of it")]
+#[path = "../../tests/service/harness.rs"]
+mod harness;
+mod held;
+mod meter;
+mod mix;
+mod roofline;
+mod storm;
+
+use held::{By, Held};
+use meter::{Cost, per_second, per_unit};
+use std::time::Duration;
+use storm::Storm;
+
+/// What every call takes beside the time that the machine needs for it: a call within a region. Without it a storm would be over in no
+/// virtual time at all.
+const LATENCY: Duration = Duration::from_millis(10);
+
+/// Each storm, and each roofline, rages so often; the cheapest counts, because a neighbour on the machine only ever adds.
+const TIMES: usize = 3;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let measures = args.iter().any(|arg| arg == "--bench");
+    let number = args.iter().find_map(|arg| arg.parse().ok());
+    let wants = |name: &str| {
+        let mut names = args.iter().filter(|arg| !arg.starts_with('-') && arg.parse::<usize>().is_err()).peekable();
+        names.peek().is_none() || names.any(|arg| arg == name)
+    };
+    if !measures {
+        storm(&[160], 1);
+        held(By::Pods, 60);
+        held(By::Budget, 40);
+        return;
+    }
+    if wants("storm") {
+        storm(&number.map_or_else(|| vec![1_500, 5_000, 15_000], |nodes| vec![nodes]), TIMES);
+    }
+    if wants("held") || wants("held-by-pods") {
+        held(By::Pods, number.unwrap_or(10_000));
+    }
+    if wants("held") || wants("held-by-budget") {
+        held(By::Budget, number.unwrap_or(10_000));
+    }
+    if wants("held") || wants("memory") {
+        memory(number.unwrap_or(2_000));
+    }
+}
+
+/// Runs on a clock that stands still while there is work, so that virtual time is that of the calls, not of the machine.
+fn on_a_paused_clock<T>(run: impl Future<Output = T>) -> T {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().start_paused(true).build().expect("a runtime must start").block_on(run)
+}
+
+fn storm(sizes: &[usize], times: usize) {
+    println!("\n# The storm ({LATENCY:?} a call; the cheapest of {times} runs)\n");
+    println!(
+        "| nodes | messages/s | messages per CPU second | CPU per message | of the bare clients | ratio | last cordon | last eviction | queue empty |"
+    );
+    println!("| ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    let mut last = None;
+    for &nodes in sizes {
+        let mut storms = Vec::new();
+        let mut bare = Vec::new();
+        for _ in 0..times {
+            bare.push(on_a_paused_clock(roofline::run(nodes)));
+            storms.push(on_a_paused_clock(storm::run(nodes)));
+        }
+        let bare = bare.iter().copied().min_by_key(Cost::key).expect("there must be a run");
+        let storm = storms.into_iter().min_by_key(|storm| storm.cost.key()).expect("there must be a run");
+        let Storm { messages, cost, virtually, .. } = &storm;
+        println!(
+            "| {nodes} | {:.0} | {:.0} | {:.1} µs | {:.1} µs | {:.2} | {:.2} s | {:.2} s | {:.2} s |",
+            per_second(*messages, cost.real),
+            per_second(*messages, cost.cpu),
+            per_unit(cost.cpu, *messages),
+            per_unit(bare.cpu, *messages),
+            cost.cpu.as_secs_f64() / bare.cpu.as_secs_f64(),
+            virtually.last_cordon.as_secs_f64(),
+            virtually.last_eviction.as_secs_f64(),
+            virtually.empty.as_secs_f64(),
+        );
+        last = Some(storm);
+    }
+    let Some(Storm { messages, calls, .. }) = last else { return };
+    println!("\n| call | {messages} messages | per message |");
+    println!("| --- | ---: | ---: |");
+    for (operation, count) in calls {
+        println!("| {operation} | {count} | {:.3} |", count as f64 / messages as f64);
+    }
+}
+
+fn held(by: By, drains: usize) {
+    println!("\n# {drains} drains, held for an hour by {}\n", by.words());
+    let held = on_a_paused_clock(held::run(by, drains));
+    let Held { cost, heap_at, late, calls, ended_after } = held;
+    println!("| | |");
+    println!("| --- | ---: |");
+    println!("| CPU per drain and hour, the simulation's included | {:.0} µs |", per_unit(cost.cpu, drains));
+    println!("| real time of the hour | {:.1} s |", cost.real.as_secs_f64());
+    for (when, bytes) in heap_at {
+        println!(
+            "| heap that was added per drain, {} min after the notices | {:.1} kB |",
+            when.as_secs() / 60,
+            bytes / 1e3
+        );
+    }
+    let [median, high, most] = late.percentiles();
+    println!("| heartbeats | {} |", late.beats);
+    println!("| heartbeats after the end of their window: p50, p99, max | {median:.3} s, {high:.3} s, {most:.3} s |");
+    println!("| heartbeats, mean against the middle of their window | {:+.3} s |", late.mean_against_middle());
+    println!("| all ended, after the hold | {:.1} s |", ended_after.as_secs_f64());
+    for (operation, count) in calls {
+        println!("| {operation} per drain | {:.2} |", count as f64 / drains as f64);
+    }
+}
+
+fn memory(drains: usize) {
+    println!("\n# What the service itself holds, shown by what its end gives back ({drains} drains)\n");
+    println!("| held by | kB per drain |");
+    println!("| --- | ---: |");
+    for by in [By::Pods, By::Budget] {
+        let bytes = on_a_paused_clock(held::memory(by, drains));
+        println!("| {} | {:.1} |", by.words(), bytes / 1e3);
+    }
+}

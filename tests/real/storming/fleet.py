@@ -1,0 +1,120 @@
+"""Nodes and pods by the thousand, made anew for each run so that no run sees what another left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from harness import manifests
+from harness.control_plane import ControlPlane
+from harness.kube import NAMESPACES, NODES, Kube, Object
+from harness.wait import eventually
+
+T = TypeVar("T")
+
+NAMESPACE = "storm"
+
+_WRITERS = 8
+_WITHIN = 900.0
+_PAUSE = 2.0
+"""Seconds between two reads of all Nodes: some megabytes each."""
+_IMAGES = 30
+"""How many images a node names: about as many as a kubelet does on a node that has been used for a while."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node, its instance, and the names of its pods."""
+
+    node: str
+    instance: str
+    pods: tuple[str, ...]
+
+
+class Fleet:
+    """So many nodes, each with so many pods: the n-th such fleet of a control plane.
+
+    Each has names of its own: kwok loses the pods of a node that was there before.
+    """
+
+    def __init__(self, control_plane: ControlPlane, number: int, nodes: int, pods: int, stops_after: float) -> None:
+        self.kube = control_plane.kube
+        names = [(f"storm-{number}-{n:05}", f"i-{number:04x}{n:013x}") for n in range(nodes)]
+        self.members = [
+            Member(node, instance, tuple(f"{node}-{pod}" for pod in range(pods))) for node, instance in names
+        ]
+        self._stops_after = stops_after
+        self._clients = threading.local()
+
+    def __enter__(self) -> Fleet:
+        self.fill()
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if error is None:
+            self.empty()
+
+    def fill(self) -> None:
+        """Makes the nodes and the pods, and waits until all pods run."""
+        if self.kube.find(f"{NAMESPACES}/{NAMESPACE}") is None:
+            self.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        account = f"{NAMESPACES}/{NAMESPACE}/serviceaccounts/default"
+        eventually("the namespace can have pods", lambda: self.kube.find(account))
+        self._each(self.members, lambda kube, member: kube.create(NODES, _node(member)))
+        eventually("every node is Ready", lambda: self._ready() == len(self.members), _WITHIN, _PAUSE)
+        pods = [(member.node, pod) for member in self.members for pod in member.pods]
+        self._each(pods, lambda kube, pod: kube.create(_pods(), self._pod(*pod)))
+        eventually("every pod runs", lambda: not self.kube.some(_pods(), "status.phase!=Running"), _WITHIN)
+
+    def empty(self) -> None:
+        """Removes the nodes, and what pods are left on them."""
+        self._each(self.members, lambda kube, member: kube.delete(f"{NODES}/{member.node}"))
+        left = [pod["metadata"]["name"] for pod in self.kube.items(_pods())]
+        self._each(left, lambda kube, pod: kube.remove(f"{_pods()}/{pod}"))
+        eventually("no pod is left", lambda: self.pods() == 0, _WITHIN)
+
+    def pods(self) -> int:
+        """How many pods there are, terminating ones too."""
+        return self.kube.count(_pods())
+
+    def _ready(self) -> int:
+        """How many nodes can take pods: the controllers take a new node's taint away when they have seen it Ready."""
+        return sum(not node["spec"].get("taints") for node in self.kube.items(NODES))
+
+    def _pod(self, node: str, name: str) -> Object:
+        annotations = {manifests.STOPS_AFTER: str(self._stops_after)}
+        return manifests.pod(name, node, None, False, False, annotations)
+
+    def _each(self, items: Iterable[T], work: Callable[[Kube, T], object]) -> None:
+        def one(item: T) -> None:
+            if not hasattr(self._clients, "kube"):
+                self._clients.kube = self.kube.another()
+            work(self._clients.kube, item)
+
+        with ThreadPoolExecutor(_WRITERS) as writers:
+            for _ in writers.map(one, items):
+                pass
+
+
+def _pods() -> str:
+    return f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+def _node(member: Member) -> Object:
+    """A Node with as much on it as a kubelet on EC2 writes: most of it is of no use to anybody who drains."""
+    node = manifests.node(NAMESPACE, member.node, member.instance)
+    images = [
+        {
+            "names": [
+                f"registry.invalid/team-{n}/service-{n}@sha256:{n:064x}",
+                f"registry.invalid/team-{n}/service-{n}:v1.{n}.0",
+            ],
+            "sizeBytes": 50_000_000 + n,
+        }
+        for n in range(_IMAGES)
+    ]
+    node["status"] = {"images": images}
+    return node

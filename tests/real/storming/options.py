@@ -1,0 +1,105 @@
+"""What is asked of a run, on its command line."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+SPOT = "spot"
+ASG = "asg"
+
+QUICK = "quick"
+MOTO = "moto"
+
+
+@dataclass(frozen=True)
+class Options:
+    """One run."""
+
+    nodes: tuple[int, ...]
+    pods: int
+    kind: str
+    replicas: int
+    rounds: int
+    notices: int | None
+    copies: int
+    poison: int
+    hang: float
+    queue: str
+    stops_after: float
+    one_by_one: bool
+    roofline: bool
+    flags: tuple[str, ...]
+    out: Path
+
+
+def read() -> Options:
+    """Reads the command line; ends the program where it makes no sense."""
+    parser = argparse.ArgumentParser(
+        prog="tests/real/storm",
+        description="Sends a storm of notices to the service on a real control plane, and measures it beside a bare "
+        "client that knows the nodes already and does nothing but patch, list and evict.",
+    )
+    parser.add_argument(
+        "--nodes", type=_sizes, default=(100,), help="how many nodes; several sizes with commas: 100,300,1000 (100)"
+    )
+    parser.add_argument("--pods", type=_whole, default=5, help="pods on each node (5)")
+    parser.add_argument("--kind", choices=(SPOT, ASG), default=SPOT, help="what the notices are (spot)")
+    parser.add_argument("--replicas", type=_positive, default=1, help="how many processes share the queue (1)")
+    parser.add_argument("--rounds", type=_positive, default=1, help="how often each is run, in turn; medians count (1)")
+    parser.add_argument("--notices", type=_whole, help="how many of the nodes get a notice (all)")
+    parser.add_argument("--copies", type=_positive, default=1, help="how often each notice is sent (1)")
+    parser.add_argument("--poison", type=_whole, default=0, help="how many messages that mean nothing go between (0)")
+    parser.add_argument(
+        "--hang", type=float, default=0.0, help="the API server stands still for so many seconds in the middle (0)"
+    )
+    parser.add_argument(
+        "--queue",
+        choices=(QUICK, MOTO),
+        default=QUICK,
+        help="one as quick as SQS, or moto's, which takes longer than the API server (quick)",
+    )
+    parser.add_argument("--stops-after", type=float, default=20.0, help="seconds that a pod takes to stop (20)")
+    parser.add_argument(
+        "--one-by-one", action="store_true", help="a notice is sent when the one before is handled: an idle service"
+    )
+    parser.add_argument("--no-roofline", action="store_true", help="only the service runs: half of the time")
+    parser.add_argument("--flag", action="append", default=[], help="a flag for the service, as --flag=--log=debug")
+    parser.add_argument("--out", type=Path, required=True, help="where the numbers and the picture go")
+    asked = parser.parse_args()
+    return Options(
+        nodes=asked.nodes,
+        pods=asked.pods,
+        kind=asked.kind,
+        replicas=asked.replicas,
+        rounds=asked.rounds,
+        notices=asked.notices,
+        copies=asked.copies,
+        poison=asked.poison,
+        hang=asked.hang,
+        queue=asked.queue,
+        stops_after=asked.stops_after,
+        one_by_one=asked.one_by_one,
+        roofline=not (asked.one_by_one or asked.no_roofline),
+        flags=tuple(asked.flag),
+        out=asked.out,
+    )
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is less than 0")
+    return number
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    return tuple(_positive(size) for size in text.split(","))

@@ -1,0 +1,269 @@
+"""One run over a fleet: by the bare client, or by the service."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import requests
+
+from harness.audit import Audit
+from harness.aws import Aws
+from harness.control_plane import ControlPlane
+from harness.hooks import TERMINATING, Hook
+from harness.messages import Event, spot_warning, terminate_action
+from harness.process import Process
+from harness.recorder import RECEIVE, Recorder
+from harness.service import Service
+from harness.wait import eventually
+
+from .fleet import NAMESPACE, Fleet, Member
+from .numbers import Run, cost, look
+from .options import QUICK, SPOT, Options
+from .queue import QuickQueue
+
+DELETE = "DeleteMessageBatch"
+EMPTY = "ReceiveMessage (empty)"
+
+_WITHIN = 900.0
+_READY_WITHIN = 60.0
+_HOOK_TIMEOUT = 600
+_SENT_TOGETHER = 10
+_IDLE = 20
+"""Seconds of a long poll that waits for the first message: one in 20 s and replica, storm or not."""
+_LOOKS = 0.02
+"""Seconds between two looks for the middle of the evictions."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What every run stands on."""
+
+    control_plane: ControlPlane
+    aws: Aws
+    service: Path
+    roofline: Path
+    folder: Path
+
+    def cpu(self) -> dict[str, float]:
+        """What each program has used so far."""
+        used = {process.name: cost(process.pid).cpu for process in [*self.control_plane.processes, self.aws.process]}
+        return used | {"recorder": time.process_time()}
+
+
+def bare_client(parts: Parts, fleet: Fleet, options: Options) -> Run:
+    """The roofline: the same fleet, by the client that knows it already."""
+    members = _noticed(fleet, options)
+    run = Run("roofline", len(fleet.members), len(members), sum(len(member.pods) for member in members))
+    audit = Audit(parts.control_plane.audit_log)
+    before = parts.cpu()
+    used = os.times().children_user + os.times().children_system
+    done = subprocess.run(
+        [parts.roofline],
+        input="\n".join(member.node for member in members),
+        env={"KUBECONFIG": str(parts.control_plane.kubeconfig), "PATH": os.environ["PATH"]},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    began = json.loads(done.stdout)["began"]
+    eventually("every pod is gone", lambda: fleet.pods() == len(fleet.members) * options.pods - run.pods, _WITHIN)
+    run.gone = time.time() - began
+    run.cpu = os.times().children_user + os.times().children_system - used
+    run.others = {name: used - before[name] for name, used in parts.cpu().items()}
+    look(run, audit.requests(), {member.node: began for member in members}, began)
+    return run
+
+
+class ServiceRun:
+    """The service's run: its processes, its queue, and what is sent."""
+
+    def __init__(self, parts: Parts, fleet: Fleet, options: Options, name: str) -> None:
+        self.parts, self.fleet, self.options = parts, fleet, options
+        self.quick = QuickQueue(parts.aws.address) if options.queue == QUICK else None
+        self.recorder = self.quick or Recorder(parts.aws.address)
+        self.queue = parts.aws.queue(name)
+        self.folder = parts.folder / name
+        self.folder.mkdir()
+        self.members = _noticed(fleet, options)
+        self.sent: dict[str, float] = {}
+        self.services: list[Service] = []
+        pods = sum(len(member.pods) for member in self.members)
+        self.run = Run("ebbtide", len(fleet.members), len(self.members), pods)
+
+    def measure(self) -> Run:
+        """Starts the service, sends the storm, waits until all is done, and tells what it was."""
+        try:
+            self._start()
+            self._storm()
+        finally:
+            for service in self.services:
+                service.kill()
+            self.recorder.stop()
+        return self.run
+
+    def _start(self) -> None:
+        url = f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
+        for n in range(self.options.replicas):
+            began = time.monotonic()
+            service = Service(
+                f"ebbtide-{n + 1}",
+                self.parts.service,
+                url,
+                self.recorder.url,
+                self.parts.control_plane.kubeconfig,
+                self.folder,
+                self.options.flags,
+            )
+            self.services.append(service)
+            _wait_ready(service, began + _READY_WITHIN)
+            self.run.ready = max(self.run.ready, time.monotonic() - began)
+        # What a start costs is over when the first long poll has begun.
+        time.sleep(1)
+
+    def _storm(self) -> None:
+        pids = [service.process.pid for service in self.services]
+        idle = [cost(pid) for pid in pids]
+        audit = Audit(self.parts.control_plane.audit_log)
+        before, calls_before = self.parts.cpu(), len(self.recorder.calls())
+        batches = self._batches()
+        began = time.time()
+        if self.options.hang:
+            threading.Thread(target=self._hang, args=(audit,), daemon=True).start()
+        for batch in batches:
+            self._send(batch)
+            if self.options.one_by_one:
+                self._wait_handled(len(self.sent))
+        stay = (len(self.fleet.members) - len(self.members)) * self.options.pods
+        eventually("every pod is gone", lambda: self._runs() and self.fleet.pods() == stay, _WITHIN)
+        self.run.gone = time.time() - began
+        self._wait_handled(sum(len(batch) for batch in batches))
+        eventually("the service is at rest", lambda: all(service.at_rest() for service in self.services))
+
+        used = [cost(pid) for pid in pids]
+        self.run.rss_idle = max(each.rss for each in idle)
+        self.run.rss_peak = max(each.peak for each in used)
+        self.run.cpu = sum(after.cpu - each.cpu for after, each in zip(used, idle, strict=True))
+        self.run.others = {name: cpu - before[name] for name, cpu in self.parts.cpu().items()}
+        look(self.run, audit.requests(), self.sent, began)
+        self.run.drains_took = self.run.gone - min(self.run.cordons, default=0.0)
+        calls = self.recorder.calls()[calls_before:]
+        self.run.receipts = sorted(call.at - began for call in calls for _ in range(call.messages))
+        brought = [call for call in calls if call.action != RECEIVE or call.messages]
+        self.run.aws = dict(Counter(call.action for call in brought))
+        idle = [call for call in calls if call not in brought and float(call.asked.get("WaitTimeSeconds", 0)) >= _IDLE]
+        self.run.idle_receives = len(idle)
+        self.run.aws[EMPTY] = len(calls) - len(brought) - len(idle)
+        deletes = [call.at for call in calls if call.action == DELETE]
+        self.run.queue_empty = max(deletes, default=began) - began
+        self.run.left = self._left()
+        self.run.shares = [_received(service) for service in self.services]
+        self._receipts(audit)
+
+    def _batches(self) -> list[list[tuple[str | None, Event | str]]]:
+        """What is sent, ten messages at a time: each with the node that it is for."""
+        hook = None
+        if self.options.kind != SPOT:
+            hook = self.parts.aws.hook(self.queue.rpartition("/")[2], "drain", _HOOK_TIMEOUT, TERMINATING)
+        messages: list[tuple[str | None, Event | str]] = []
+        for member in self.members:
+            event = self._event(member, hook)
+            messages += [(member.node, event)] * self.options.copies
+        messages += [(None, '{"not": "an event"')] * self.options.poison
+        if self.options.copies > 1 or self.options.poison:
+            random.Random(1).shuffle(messages)
+        size = 1 if self.options.one_by_one else _SENT_TOGETHER
+        return [messages[at : at + size] for at in range(0, len(messages), size)]
+
+    def _event(self, member: Member, hook: Hook | None) -> Event:
+        if hook:
+            return terminate_action(self.recorder.actions.begin(hook, member.instance))
+        return spot_warning(member.instance)
+
+    def _send(self, batch: Sequence[tuple[str | None, Event | str]]) -> None:
+        now = time.time()
+        for node, _ in batch:
+            if node:
+                self.sent.setdefault(node, now)
+        bodies = [message for _, message in batch]
+        if self.quick:
+            self.quick.send(bodies)
+        else:
+            self.parts.aws.send_together(self.queue, bodies)
+
+    def _wait_handled(self, messages: int) -> None:
+        def handled() -> bool:
+            return self._runs() and self._deleted() >= messages
+
+        eventually(f"{messages} messages are deleted", handled, _WITHIN)
+
+    def _deleted(self) -> int:
+        batches = (call for call in self.recorder.calls() if call.action == DELETE and call.status == 200)
+        return sum(len(call.asked["Entries"]) for call in batches)
+
+    def _left(self) -> int:
+        """How many messages the queue still holds."""
+        if self.quick:
+            return self.quick.holds()
+        backlog = self.parts.aws.backlog(self.queue)
+        return backlog.visible + backlog.in_flight
+
+    def _runs(self) -> bool:
+        for service in self.services:
+            service.process.must_run()
+        return True
+
+    def _hang(self, audit: Audit) -> None:
+        """In the middle of the evictions the API server stands still: connections stay, and nobody answers."""
+        server = _named(self.parts.control_plane.processes, "kube-apiserver")
+        while 2 * sum(audit.evicted(NAMESPACE).values()) < self.run.pods:
+            time.sleep(_LOOKS)
+        server.signal(signal.SIGSTOP)
+        self.run.hung_at = time.time()
+        time.sleep(self.options.hang)
+        server.signal(signal.SIGCONT)
+
+    def _receipts(self, audit: Audit) -> None:
+        """Where notices came one by one, the receive before each cordon is the one that brought its message."""
+        if not self.options.one_by_one:
+            return
+        received = [call.at for call in self.recorder.calls(RECEIVE) if call.messages]
+        for request in audit.requests():
+            if (request.verb, request.resource) == ("patch", "nodes"):
+                before = [at for at in received if at < request.time]
+                self.run.from_receipt.append(request.time - max(before))
+
+
+def _noticed(fleet: Fleet, options: Options) -> list[Member]:
+    return fleet.members[: options.notices]
+
+
+def _named(processes: Sequence[Process], name: str) -> Process:
+    return next(process for process in processes if process.name == name)
+
+
+def _received(service: Service) -> int:
+    of_messages = ((labels, value) for name, labels, value in service.metrics() if name == "ebbtide_messages_total")
+    return int(sum(value for labels, value in of_messages if labels["outcome"] == "received"))
+
+
+def _wait_ready(service: Service, by: float) -> None:
+    """Looks more often than a test would: the moment is what is measured."""
+    while True:
+        try:
+            if service.ready():
+                return
+        except requests.ConnectionError:
+            pass
+        if time.monotonic() > by:
+            raise AssertionError(f"{service.name} is not ready: {service.process.tail(20)}")
+        time.sleep(0.005)

@@ -1,0 +1,114 @@
+"""What a run should have been: the targets, in the words of docs/performance.md, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .numbers import Run, median, percentile
+from .options import SPOT, Options
+
+SPOT_DEADLINE = 120.0
+
+_LIFECYCLE = {"DescribeLifecycleHooks", "CompleteLifecycleAction", "RecordLifecycleActionHeartbeat"}
+_HEARTBEAT = "RecordLifecycleActionHeartbeat"
+
+_LEFT_OVER = 10
+"""Calls of a storm, however small: a batch of each sort that is not full, a receive of each lane that finds nothing."""
+_WATCHES = 4
+"""Lines of the audit log about a replica's watches in one storm: each is told at its beginning and at its end."""
+_ENOUGH_FOR_ALL = 100
+"""Of fewer notices one replica may receive all."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One target: what was found, what it is to be at most, and whether a miss fails the run."""
+
+    what: str
+    found: float
+    at_most: float
+    counts: bool
+    """A count is the same on every machine, and fails the run; a time is only shown."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it is."""
+        return self.found <= self.at_most
+
+    def __str__(self) -> str:
+        word = "ok    " if self.met else ("MISSED" if self.counts else "missed")
+        return f"{word}  {self.what:<58} {self.found:>9.3f}   at most {self.at_most:g}"
+
+
+def findings(options: Options, ours: Sequence[Run], rooflines: Sequence[Run]) -> list[Finding]:
+    """All that can be said of runs of one size."""
+    found = [*_promises(options, ours), *_costs(options, ours)]
+    if options.one_by_one:
+        late = [latency for run in ours for latency in run.from_receipt]
+        found.append(Finding("receipt to cordon on an idle service, p99, s", percentile(late, 99), 0.05, counts=False))
+        return found
+    if options.hang:
+        tail = max(run.last_eviction - (run.hung_at - run.began) for run in ours)
+        found.append(Finding("from the stop to the last eviction, s", tail, options.hang + 20, counts=False))
+    if rooflines and not options.hang:
+        for what, at_most in (("last_cordon", 1.5), ("last_eviction", 1.3)):
+            theirs = median(getattr(run, what) for run in rooflines)
+            ratio = median(getattr(run, what) for run in ours) / theirs if theirs else 0.0
+            found.append(Finding(f"{what.replace('_', ' ')}, beside the roofline's", ratio, at_most, counts=False))
+    found.append(Finding("last eviction, s", max(run.last_eviction for run in ours), SPOT_DEADLINE, counts=False))
+    found.append(Finding("start to ready, s", median(run.ready for run in ours), 1.0, counts=False))
+    found.append(Finding("resident before, MiB", median(run.rss_idle for run in ours), _idle(ours[0]), counts=False))
+    found.append(Finding("resident at the most, MiB", median(run.rss_peak for run in ours), 60.0, counts=False))
+    return found
+
+
+def _idle(run: Run) -> float:
+    return 20.0 if run.nodes <= 1000 else 60.0
+
+
+def _promises(options: Options, ours: Sequence[Run]) -> list[Finding]:
+    missing = sum(run.notices - len(run.cordons) + run.pods - len(run.evictions) for run in ours)
+    found = [
+        Finding("nodes not cordoned, pods not evicted", missing, 0, counts=True),
+        Finding("evictions done twice", sum(run.twice for run in ours), 0, counts=True),
+        Finding("messages left on the queue", sum(run.left for run in ours), 0, counts=True),
+    ]
+    if options.replicas > 1 and ours[0].notices >= _ENOUGH_FOR_ALL:
+        without = sum(share == 0 for run in ours for share in run.shares)
+        found.append(Finding("replicas that had nothing to do", without, 0, counts=True))
+    return found
+
+
+def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
+    """What a notice cost. A run in which the API server stood still says nothing about that."""
+    if options.hang:
+        return []
+    notices = max(ours[0].notices, 1)
+    each = max((sum(run.asked.values()) - run.pods - run.relisted) / notices for run in ours)
+    # Each copy is a message, and so is one that means nothing.
+    messages = options.copies + options.poison / notices
+    allowed = (
+        0.25 * messages + 0.1 * max(run.drains_took for run in ours) / 20 + _LEFT_OVER * options.replicas / notices
+    )
+    found = [
+        Finding("API calls for each notice, beside its evictions", each, 3.0, counts=True),
+        Finding("lists made again, of a hundred", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
+        Finding("calls refused", max(sum(run.refused.values()) for run in ours), 0, counts=True),
+        Finding(
+            "watches begun",
+            max(run.watches for run in ours),
+            _WATCHES * options.replicas,
+            counts=not options.one_by_one,
+        ),
+    ]
+    if not options.one_by_one:
+        sqs = max(run.per_notice({op: n for op, n in run.aws.items() if op not in _LIFECYCLE}) for run in ours)
+        found.append(Finding("SQS calls for each notice", sqs, round(allowed, 3), counts=True))
+    if options.kind != SPOT:
+        hooks = {op for op in _LIFECYCLE if op != _HEARTBEAT}
+        lifecycle = max(run.per_notice({op: n for op, n in run.aws.items() if op in hooks}) for run in ours)
+        # A look at the hook's times is one for each replica, however small the storm.
+        most = round(max(1.1, 1 + options.replicas / notices), 3)
+        found.append(Finding("lifecycle calls for each notice, beside heartbeats", lifecycle, most, counts=True))
+    return found
