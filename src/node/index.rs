@@ -4,7 +4,7 @@ use super::mark::is_marked;
 use super::trimmed::{Node, NodeApi, TrimmedNode};
 use crate::event::InstanceId;
 use crate::fact::{Fact, Facts};
-use crate::gate::{Backoff, KubeError};
+use crate::gate::{Backoff, Category, KubeError};
 use crate::watch::{self, Broken, Pace, Seen};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::core::Selector;
@@ -187,19 +187,22 @@ impl Index {
                 ended = watch::follow("nodes", api.watch(&params, &from), see) => ended,
                 () = late => Err(Broken::Failed(KubeError::timed_out("watch", "nodes", "", LIST_TIMEOUT))),
             };
-            let error = match ended {
+            let (error, cut) = match ended {
                 // An ordinary end: it goes on from where it was.
                 Ok(()) if all.into_inner() => continue,
-                Ok(()) => KubeError::cut_short("watch", "nodes"),
+                Ok(()) => (KubeError::cut_short("watch", "nodes"), true),
                 Err(Broken::TooOld) => {
                     // It is not told, because it is nobody's fault; but until all have arrived anew a Node may be missing.
                     self.0.live.send_replace(false);
                     oldest = known.take().unwrap_or_else(|| NOW.to_owned());
                     continue;
                 }
-                Err(Broken::Failed(error)) => error,
+                Err(Broken::Failed(error)) => {
+                    let cut = !arriving.is_empty() || error.category == Category::TimedOut;
+                    (error, cut)
+                }
             };
-            if known.is_none() && streams.failed(&error) {
+            if known.is_none() && streams.failed(&error, cut) {
                 facts.emit(&Fact::ListsNotStreamed { resource: "nodes", error: &error });
                 continue;
             }
@@ -337,22 +340,22 @@ impl State {
 #[derive(Debug, Default)]
 struct Streams {
     refused: bool,
-    failures: u32,
+    cuts: u32,
 }
 
 impl Streams {
     /// So often it may break off in the middle: what stands between may let no long answer through, and a list is shorter.
-    const FAILURES: u32 = 3;
+    const CUTS: u32 = 3;
 
     const fn worth_trying(&self) -> bool {
-        !self.refused && self.failures < Self::FAILURES
+        !self.refused && self.cuts < Self::CUTS
     }
 
-    /// Learns that it did not come to its end; tells whether that is no failure, but how this server is.
-    fn failed(&mut self, error: &KubeError) -> bool {
+    /// Learns that it did not come to its end, perhaps because it was `cut`; tells whether that is no failure, but how this server is.
+    fn failed(&mut self, error: &KubeError, cut: bool) -> bool {
         // The feature is off, or not known.
         self.refused = matches!(error.status, 400 | 422);
-        self.failures += 1;
+        self.cuts += u32::from(cut);
         self.refused
     }
 }

@@ -15,8 +15,9 @@ _HEARTBEAT = "RecordLifecycleActionHeartbeat"
 
 _LEFT_OVER = 10
 """Calls of a storm, however small: a batch of each sort that is not full, a receive of each lane that finds nothing."""
-_WATCHES = 4
-"""Lines of the audit log about a replica's watches in one storm: each is told at its beginning and at its end."""
+_WATCHES = 8
+"""Lines of the audit log about a replica's watches in one storm: each is told at its beginning and at its end, and the one of
+pods begins anew when drains have paused."""
 _ENOUGH_FOR_ALL = 100
 """Of fewer notices one replica may receive all."""
 
@@ -88,9 +89,8 @@ def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
     each = max((sum(run.asked.values()) - run.pods - run.relisted) / notices for run in ours)
     # Each copy is a message, and so is one that means nothing.
     messages = options.copies + options.poison / notices
-    allowed = (
-        0.25 * messages + 0.1 * max(run.drains_took for run in ours) / 20 + _LEFT_OVER * options.replicas / notices
-    )
+    held = options.copies * max(run.drains_took for run in ours)
+    allowed = 0.25 * messages + 0.1 * held / 20 + _LEFT_OVER * options.replicas / notices
     found = [
         Finding("API calls for each notice, beside its evictions", each, 3.0, counts=True),
         Finding("lists made again, of a hundred", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
