@@ -16,8 +16,8 @@ _HEARTBEAT = "RecordLifecycleActionHeartbeat"
 _LEFT_OVER = 10
 """Calls of a storm, however small: a batch of each sort that is not full, a receive of each lane that finds nothing."""
 _WATCHES = 8
-"""Lines of the audit log about a replica's watches in one storm: each is told at its beginning and at its end, and the one of
-pods begins anew when drains have paused."""
+"""Lines of the audit log about a replica's watches in one storm: two for each watch, and that of pods begins anew when
+drains have paused."""
 _ENOUGH_FOR_ALL = 100
 """Of fewer notices one replica may receive all."""
 
