@@ -50,10 +50,10 @@ def main() -> int:
             _print(asked, ours, rooflines, found)
             _save(asked, nodes, ours, rooflines, found)
             missed = any(each.counts and not each.met for each in found)
+            if len(sizes) > 1:
+                picture.scale(asked.out / f"scale-{asked.kind}.svg", sizes)
             if missed:
                 break
-        if len(sizes) > 1:
-            picture.scale(asked.out / f"scale-{asked.kind}.svg", sizes)
     finally:
         if missed:
             print(f"logs are kept in {folder}", file=sys.stderr)

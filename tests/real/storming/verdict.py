@@ -95,14 +95,11 @@ def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
         Finding("API calls for each notice, beside its evictions", each, 3.0, counts=True),
         Finding("lists made again, of a hundred", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
         Finding("calls refused", max(sum(run.refused.values()) for run in ours), 0, counts=True),
-        Finding(
-            "watches begun",
-            max(run.watches for run in ours),
-            _WATCHES * options.replicas,
-            counts=not options.one_by_one,
-        ),
     ]
+    # Where notices come one by one, each drain watches for itself, and calls to SQS have no company.
     if not options.one_by_one:
+        watches = max(run.watches for run in ours)
+        found.append(Finding("watches begun", watches, _WATCHES * options.replicas, counts=True))
         sqs = max(run.per_notice({op: n for op, n in run.aws.items() if op not in _LIFECYCLE}) for run in ours)
         found.append(Finding("SQS calls for each notice", sqs, round(allowed, 3), counts=True))
     if options.kind != SPOT:
