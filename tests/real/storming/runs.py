@@ -22,7 +22,7 @@ from harness.control_plane import ControlPlane
 from harness.hooks import TERMINATING, Hook
 from harness.messages import Event, spot_warning, terminate_action
 from harness.process import Process
-from harness.recorder import RECEIVE, Recorder
+from harness.recorder import RECEIVE, Call, Recorder
 from harness.service import Service
 from harness.wait import eventually
 
@@ -32,7 +32,9 @@ from .options import QUICK, SPOT, Options
 from .queue import QuickQueue
 
 DELETE = "DeleteMessageBatch"
-EMPTY = "ReceiveMessage (empty)"
+
+_EMPTY = "ReceiveMessage (empty)"
+_IDLE_POLL = "ReceiveMessage (idle)"
 
 _WITHIN = 900.0
 _READY_WITHIN = 60.0
@@ -158,11 +160,9 @@ class ServiceRun:
         self.run.drains_took = self.run.gone - min(self.run.cordons, default=0.0)
         calls = self.recorder.calls()[calls_before:]
         self.run.receipts = sorted(call.at - began for call in calls for _ in range(call.messages))
-        brought = [call for call in calls if call.action != RECEIVE or call.messages]
-        self.run.aws = dict(Counter(call.action for call in brought))
-        idle = [call for call in calls if call not in brought and float(call.asked.get("WaitTimeSeconds", 0)) >= _IDLE]
-        self.run.idle_receives = len(idle)
-        self.run.aws[EMPTY] = len(calls) - len(brought) - len(idle)
+        names = Counter(_name(call) for call in calls)
+        self.run.idle_receives = names.pop(_IDLE_POLL, 0)
+        self.run.aws = dict(names)
         deletes = [call.at for call in calls if call.action == DELETE]
         self.run.queue_empty = max(deletes, default=began) - began
         self.run.left = self._left()
@@ -249,6 +249,13 @@ def _noticed(fleet: Fleet, options: Options) -> list[Member]:
 
 def _named(processes: Sequence[Process], name: str) -> Process:
     return next(process for process in processes if process.name == name)
+
+
+def _name(call: Call) -> str:
+    """What a call to AWS is counted as."""
+    if call.action != RECEIVE or call.messages:
+        return call.action
+    return _IDLE_POLL if float(call.asked.get("WaitTimeSeconds", 0)) >= _IDLE else _EMPTY
 
 
 def _received(service: Service) -> int:
