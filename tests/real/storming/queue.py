@@ -1,6 +1,6 @@
 """A queue that is as quick as SQS.
 
-moto takes 90 ms to give ten messages, on a core that the API server needs: with a thousand notices the queue would be
+moto takes tens of milliseconds a call, on a core that the API server needs: with a thousand notices the queue would be
 what is measured. This one answers the calls of SQS that the service makes, after the 15 ms that SQS takes, in the
 recorder's place before moto, which answers all the others.
 """
