@@ -21,6 +21,7 @@ use crate::clock::Clock;
 use crate::fact::{Fact, Facts};
 use crate::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
 use crate::node::{Index, Marker, Node, NodeApi};
+use crate::watch as versions;
 use evict::Evictions;
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::{Api, Client};
@@ -155,18 +156,19 @@ impl Drainer {
         }
     }
 
-    /// Ends when a list shows that nothing is left, and that list is no cache's memory.
+    /// Ends when a list shows that nothing is left, and that list is newer than the first.
     async fn lists(&self, evictions: &Evictions<'_>, mut missed: Missed, own: &watch::Sender<Own>) {
-        let Evictions { node, board, .. } = *evictions;
+        let Evictions { node, board, watching, .. } = *evictions;
         let mut going = Leaving::new(evictions);
         let mut daemons: Option<HashSet<Arc<str>>> = None;
         let mut age = Age::Cached;
         for round in 0_u32.. {
-            let mut selection = tokio::select! {
+            let newer = age != Age::Cached;
+            let (mut selection, version) = tokio::select! {
                 biased;
                 // What is on its way goes on meanwhile: it holds places in the gate that the list may need.
                 never = going.go_on() => match never {},
-                selection = Box::pin(self.list(evictions, age)) => selection,
+                listed = Box::pin(self.list(evictions, age)) => listed,
             };
             let daemons = daemons.get_or_insert_with(|| daemons_of(&selection));
             selection.keep_new_daemons(daemons);
@@ -174,14 +176,14 @@ impl Drainer {
             if round == 0 {
                 self.tell_begun(node, &selection, evictions.end());
             }
-            let drained = selection.is_drained() && age == Age::Now;
+            let drained = selection.is_drained() && newer;
             let ourselves = selection.ourselves.take();
             let alone = ourselves.is_none() || self.dry_run;
             own.send_modify(|own| {
                 own.pod = ourselves;
                 own.turn &= drained;
             });
-            going.settle(selection, age == Age::Now);
+            going.settle(selection, newer);
             let settled = tokio::select! {
                 biased;
                 () = going.all_gone() => true,
@@ -205,7 +207,8 @@ impl Drainer {
             }
             // The list that says that nothing is left must know what was bound here a moment ago; and what a list does not show is gone
             // only if it is not older than the one that did.
-            age = Age::Now;
+            let seen = watching.version();
+            age = seen.filter(|seen| versions::older(&version, seen)).map_or(Age::Now, Age::Seen);
         }
     }
 
@@ -219,18 +222,21 @@ impl Drainer {
         });
     }
 
-    /// Lists the node's pods, and tells the watch. Tried until it works.
-    async fn list(&self, evictions: &Evictions<'_>, mut age: Age) -> Selection {
+    /// Lists the node's pods, and tells the watch. Tried until it works. Gives the list's version, too.
+    async fn list(&self, evictions: &Evictions<'_>, mut age: Age) -> (Selection, String) {
         let Evictions { node, board, watching, .. } = *evictions;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let by = evictions.end().at;
-            let error = match self.try_list(node, watching.version(), age, by).await {
-                // A list from before the watch's beginning proves nothing: the next one asks for a newer.
-                Ok(pods) if !watching.listed_at(pods.metadata.resource_version.as_deref().unwrap_or_default()) => {
+            let error = match self.try_list(node, watching.version(), &age, by).await {
+                Ok(pods) => {
+                    let version = pods.metadata.resource_version.unwrap_or_default();
+                    // A list from before the watch's beginning proves nothing: the next one asks for a newer.
+                    if watching.listed_at(&version) {
+                        return (select(pods.items, &self.choice), version);
+                    }
                     continue;
                 }
-                Ok(pods) => return select(pods.items, &self.choice),
                 Err(error) => error,
             };
             // A cache that is behind may stay behind; etcd is not.
@@ -246,14 +252,16 @@ impl Drainer {
         &self,
         node: &Node,
         known: Option<String>,
-        age: Age,
+        age: &Age,
         by: Instant,
     ) -> Result<ObjectList<TrimmedPod>, KubeError> {
         let mut of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
         of_node.label_selector.clone_from(&self.pod_selector);
-        let params = match (age, known) {
+        let params = match (age, &known) {
             (Age::Now, _) => of_node,
-            (Age::Cached, Some(version)) => of_node.at(&version).matching(VersionMatch::NotOlderThan),
+            (Age::Seen(version), _) | (Age::Cached, Some(version)) => {
+                of_node.at(version).matching(VersionMatch::NotOlderThan)
+            }
             (Age::Cached, None) => of_node.match_any(),
         };
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
@@ -337,10 +345,14 @@ fn daemons_of(selection: &Selection) -> HashSet<Arc<str>> {
 }
 
 /// How old a list of pods may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Age {
     /// As old as the API server's cache, but not older than what the watch has told.
     Cached,
+    /// Not older than this version, which the watch has told since the drain's last list. The API server has it in its cache, or it
+    /// could not have told it, and need not ask etcd; which, with its cache behind in a storm, would read the pods of all nodes for
+    /// each of these lists.
+    Seen(String),
     /// Of now. Kubernetes 1.31 and newer answers that from its cache, too, once that has caught up.
     Now,
 }

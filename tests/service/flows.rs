@@ -23,6 +23,19 @@ async fn a_spot_warning_drains_its_node_with_few_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_ends_though_the_caches_of_the_api_server_are_behind() {
+    let stage = Stage::new(1, 3);
+    let replica = stage.start(&[]).await;
+    stage.world.kube.fall_behind(true);
+    let message = stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0);
+    assert_eq!(stage.world.aws.sqs.deleted(), [message]);
+    assert_eq!(stage.calls("list pods"), 2, "what the watch has told, a cache must know: {}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_node_tells_who_holds_it() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;

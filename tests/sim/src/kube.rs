@@ -290,6 +290,12 @@ impl Kube {
 
 /// History and watches.
 impl Kube {
+    /// Whether the server's caches are behind and etcd is busy: a list of now, one that names no version, is then refused (500), as
+    /// an overloaded API server does in the end. What it may answer from its caches, it answers.
+    pub fn fall_behind(&self, behind: bool) {
+        self.state().behind = behind;
+    }
+
     /// Forgets all history, and all half-read lists: a watch from before now answers 410 Gone, and so does the rest of
     /// a list. Watches that run and are up to date go on.
     pub fn compact(&self) {

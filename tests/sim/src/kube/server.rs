@@ -126,6 +126,10 @@ fn list(state: &mut State, call: &Call) -> Answer {
     let scope = Scope::of(call)?;
     let current = state.store.version();
     let asked = call.asked("resourceVersion");
+    if state.behind && asked.is_none() {
+        let why = "the list operation could not be completed at this time, please try again";
+        return Err(Refusal::new(500, why));
+    }
     if let Some(version) = asked {
         let version: u64 =
             version.parse().map_err(|_| Refusal::new(400, format!("invalid resource version {version:?}")))?;

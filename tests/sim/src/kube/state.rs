@@ -40,6 +40,8 @@ pub(super) struct State {
     /// How many pods each controller is meant to have, by namespace.
     pub replicas: BTreeMap<(String, Owner), i32>,
     pub evicted: Vec<Evicted>,
+    /// Whether the server's caches are behind, so that it answers no list of now.
+    pub behind: bool,
     /// How long controllers take to replace a pod, where they do.
     pub replace_after: Option<Duration>,
     /// The nodes that take new pods, and the last one that did.
@@ -68,6 +70,7 @@ impl Shared {
             budgets: BTreeMap::new(),
             replicas: BTreeMap::new(),
             evicted: Vec::new(),
+            behind: false,
             replace_after: None,
             open_nodes: BTreeSet::new(),
             last_placed: String::new(),
