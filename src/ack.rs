@@ -143,6 +143,8 @@ impl Deliverer {
                 return self.delete(message).await;
             }
         };
+        // It has said what it had to say, and is held for as long as a drain takes.
+        message.body = String::new();
         let places: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
         let visibility = watch::Sender::new(VISIBILITY);
         let pace = visibility.subscribe();
@@ -233,7 +235,8 @@ impl Deliverer {
 
     async fn delete(&self, message: Message) {
         let id = Arc::clone(&message.id);
-        match self.queue.delete(message).await {
+        // Boxed, as what follows: for most of its time a message is held.
+        match Box::pin(self.queue.delete(message)).await {
             Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
             Err(error) => self.tell_left(&id, error.category.as_str(), &error),
         }
@@ -241,7 +244,7 @@ impl Deliverer {
 
     async fn release(&self, message: Message, after: Duration, why: &'static str) {
         let id = Arc::clone(&message.id);
-        match self.queue.release(message, after).await {
+        match Box::pin(self.queue.release(message, after)).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
             Err(error) => self.tell_left(&id, error.category.as_str(), &error),
         }

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, 
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use kube::core::{Status, params};
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -51,24 +52,26 @@ enum Went {
 impl Evictions<'_> {
     /// Evicts a pod and waits until it is gone; or ends when it finds another in its place, or none.
     pub(super) async fn see_off(&self, leaver: &Leaver) {
-        self.until_gone(leaver, async {
+        let work = pin!(async {
             self.turn(leaver).await;
-            match self.evict_or_delete(leaver).await {
+            // Boxed, as all calls are here: most of its life a pod is waited for, and not called about.
+            match Box::pin(self.evict_or_delete(leaver)).await {
                 Went::Going(ends) => self.hurry(leaver, ends).await,
                 Went::NotThere => {}
             }
-        })
-        .await;
+        });
+        self.until_gone(leaver, work).await;
     }
 
     /// Waits for a pod that is on its way already.
     pub(super) async fn wait_for(&self, leaver: &Leaver) {
         let ends = leaver.ends.map_or_else(Instant::now, |ends| self.drainer.clock.instant_of(ends));
-        self.until_gone(leaver, self.hurry(leaver, ends)).await;
+        let work = pin!(self.hurry(leaver, ends));
+        self.until_gone(leaver, work).await;
     }
 
-    /// Ends when the watch has seen the pod go, or with `work`.
-    async fn until_gone(&self, leaver: &Leaver, work: impl Future<Output = ()>) {
+    /// Ends when the watch has seen the pod go, or with `work`; which stays where it is, for a future that is moved takes room twice.
+    async fn until_gone(&self, leaver: &Leaver, work: Pin<&mut impl Future<Output = ()>>) {
         let pod = &leaver.pod;
         let gone = self.watching.follow(&pod.uid);
         let _forget = Forget { watching: self.watching, pod };
@@ -155,7 +158,6 @@ impl Evictions<'_> {
     async fn evict(&self, leaver: &Leaver, tried: &Tried, class: Option<Class>) -> Result<Went, KubeError> {
         let pod = &leaver.pod;
         let (on, named) = (self.node.named(), pod.named());
-        // Boxed, as all calls are here: most of its life a pod is waited for, and not called about.
         let answer = Box::pin(self.request_eviction(leaver, tried, class)).await;
         let result = answer.as_ref().map_or_else(|error| error.category.as_str(), |_| "evicted");
         self.drainer.facts.emit(&Fact::Eviction { on, pod: named, result });

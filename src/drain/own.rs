@@ -30,27 +30,32 @@ impl Drainer {
                 Err(_) => None,
             };
             let Some(ourselves) = ourselves else { return std::future::pending().await };
-            let told_by = |deadline| evictions.grace(&ourselves).told_by(deadline);
-            let others_first = async {
-                loop {
-                    let _ = own.wait_for(|own| own.turn).await;
-                    self.others_done().await;
-                    // Somebody may have come meanwhile.
-                    if own.borrow().turn {
-                        return;
-                    }
-                }
-            };
-            tokio::select! {
-                biased;
-                () = evictions.reached(told_by) => {}
-                () = others_first => {}
-            }
             // Boxed, as all that happens once or never: a drain that waits should cost what its pods need.
-            Box::pin(evictions.leave(&ourselves)).await;
+            Box::pin(self.leave_in_turn(evictions, &ourselves, &mut own)).await;
             // It is not there, or another one of its name is: the next list tells.
             let _ = own.changed().await;
         }
+    }
+
+    /// Evicts our own pod when its turn has come, or its time.
+    async fn leave_in_turn(&self, evictions: &Evictions<'_>, ourselves: &Leaver, own: &mut watch::Receiver<Own>) {
+        let told_by = |deadline| evictions.grace(ourselves).told_by(deadline);
+        let others_first = async {
+            loop {
+                let _ = own.wait_for(|own| own.turn).await;
+                self.others_done().await;
+                // Somebody may have come meanwhile.
+                if own.borrow().turn {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = evictions.reached(told_by) => {}
+            () = others_first => {}
+        }
+        evictions.leave(ourselves).await;
     }
 
     /// Waits, not for ever, for the other drains of this process: they may have less time than another replica needs to take them

@@ -38,7 +38,7 @@ impl Draining {
     /// Does what the action asks. May be cancelled at any await.
     pub(super) async fn work(&mut self, action: Action) -> Outcome {
         if action == Action::Ready {
-            return self.await_ready().await;
+            return Box::pin(self.await_ready()).await;
         }
         let mut outcome = Outcome::NothingToDrain;
         for _ in 0..REPLACED {
@@ -81,7 +81,7 @@ impl Draining {
         if action == Action::Cordon {
             return Worked::Ended(Outcome::Cordoned);
         }
-        if let Some(outcome) = self.delay(node, &mut early).await {
+        if let Some(outcome) = Box::pin(self.delay(node, &mut early)).await {
             return Worked::Ended(outcome);
         }
         self.drain(node, deadline).await
