@@ -30,6 +30,7 @@ class Options:
     queue: str
     stops_after: float
     one_by_one: bool
+    idle: float
     roofline: bool
     flags: tuple[str, ...]
     out: Path
@@ -65,6 +66,12 @@ def read() -> Options:
     parser.add_argument(
         "--one-by-one", action="store_true", help="a notice is sent when the one before is handled: an idle service"
     )
+    parser.add_argument(
+        "--idle",
+        type=float,
+        default=0.0,
+        help="with --one-by-one: so many seconds of peace before each notice; after 90 no connection is left (0)",
+    )
     parser.add_argument("--no-roofline", action="store_true", help="only the service runs: half of the time")
     parser.add_argument("--flag", action="append", default=[], help="a flag for the service, as --flag=--log=debug")
     parser.add_argument("--out", type=Path, required=True, help="where the numbers and the picture go")
@@ -82,6 +89,7 @@ def read() -> Options:
         queue=asked.queue,
         stops_after=asked.stops_after,
         one_by_one=asked.one_by_one,
+        idle=asked.idle,
         roofline=not (asked.one_by_one or asked.no_roofline),
         flags=tuple(asked.flag),
         out=asked.out,

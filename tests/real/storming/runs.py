@@ -142,6 +142,8 @@ class ServiceRun:
         if self.options.hang:
             threading.Thread(target=self._hang, args=(audit,), daemon=True).start()
         for batch in batches:
+            # Not a wait for something: what is measured is what peace costs.
+            time.sleep(self.options.idle)
             self._send(batch)
             if self.options.one_by_one:
                 self._wait_handled(len(self.sent))
