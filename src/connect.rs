@@ -2,6 +2,7 @@
 //!
 //! Retries of the SDKs are off: there is one layer of them, ours, which sees the deadline. All clients of AWS share one HTTP client.
 
+mod cluster;
 mod retry_after;
 
 pub use retry_after::kube_client;
@@ -12,7 +13,6 @@ use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_async::rt::sleep::TokioSleep;
 use aws_smithy_http_client::tls;
-use kube::client::ClientBuilder;
 use std::time::Duration;
 
 /// A connection is made within this, or another one is tried.
@@ -92,6 +92,6 @@ async fn kube_clients() -> Result<(kube::Client, kube::Client), ConnectError> {
     calls.connect_timeout = Some(CONNECT);
     let mut watches = calls.clone();
     watches.read_timeout = Some(WATCH_SILENCE);
-    let client = |config| ClientBuilder::try_from(config).map(kube_client).map_err(ConnectError::BadCluster);
+    let client = |config| cluster::client(config).map_err(ConnectError::BadCluster);
     Ok((client(calls)?, client(watches)?))
 }
