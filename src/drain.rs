@@ -94,11 +94,14 @@ impl Drainer {
             () = passed(plan.clone(), least) => board.outcome_at_deadline(),
         };
         let report = board.report(outcome);
+        let end = plan.borrow().end();
         self.facts.emit(&Fact::DrainEnded {
             on: node.named(),
             outcome: outcome.as_str(),
             gone: report.gone(),
             took: begun.elapsed(),
+            left: end.at.saturating_duration_since(Instant::now()),
+            hard: end.is_hard(),
             report: &report,
             told: self.index.get(&node.instance).is_some_and(|node| node.draining),
         });

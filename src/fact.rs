@@ -99,8 +99,8 @@ pub enum Fact<'a> {
     NodeAwaited { about: About<'a>, at_most: Duration },
     /// EC2 can't be asked whose an instance is; retried.
     OwnerUnknown { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
-    /// The Node carries the notice's mark, and is cordoned. `already`: it was before.
-    NodeCordoned { about: About<'a>, already: bool },
+    /// The Node carries the notice's mark, and is cordoned, so long `after` the notice's time. `already`: it was before.
+    NodeCordoned { about: About<'a>, already: bool, after: Duration },
     /// The patch of the Node failed; retried.
     CordonFailed { about: About<'a>, category: &'static str, error: &'a dyn fmt::Display },
     /// The Node has the taint that lets its pods be moved: EC2 says that the instance is stopped or terminated.
@@ -133,12 +133,15 @@ pub enum Fact<'a> {
     NodeRecordoned { on: OnNode<'a> },
     /// All other pods have gone, and the eviction of our own was accepted: the process ends in order.
     LeavingNode { on: OnNode<'a> },
-    /// A drain ended, so. `report` lists what went and what stayed. `told`: the Node's condition says that it is being drained.
+    /// A drain ended, so, with so much time `left` to its deadline. `report` lists what went and what stayed. `told`: the Node's
+    /// condition says that it is being drained.
     DrainEnded {
         on: OnNode<'a>,
         outcome: &'static str,
         gone: usize,
         took: Duration,
+        left: Duration,
+        hard: bool,
         report: &'a dyn fmt::Display,
         told: bool,
     },

@@ -10,10 +10,12 @@ use ebbtide::connect::{Clients, aws_clients, kube_client};
 use ebbtide::settings::Settings;
 use ebbtide_sim::aws::REGION;
 use ebbtide_sim::loopback::Loopback;
+use std::net::SocketAddr;
 
 /// The settings that `ebbtide run` makes of these flags.
-pub fn settings(queue_url: &str, flags: &[&str]) -> Settings {
-    let words = ["ebbtide", "run", "--queue-url", queue_url, "--admin-address", "127.0.0.1:0"];
+pub fn settings(queue_url: &str, admin: SocketAddr, flags: &[&str]) -> Settings {
+    let admin = admin.to_string();
+    let words = ["ebbtide", "run", "--queue-url", queue_url, "--admin-address", &admin];
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
     let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command;

@@ -43,6 +43,7 @@ use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};
 use plan::Plan;
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use storm::Storm;
@@ -64,6 +65,10 @@ struct Args {
     /// Keep serving after the storm, for you to look around and send notices of your own
     #[arg(long)]
     hold: bool,
+
+    /// Where the service answers for its metrics and probes; port 0 is any that is free
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    admin_address: SocketAddr,
 
     /// Decides all that is left to chance: pods, how long they take to stop, the order of the notices
     #[arg(long, default_value_t = 1)]
@@ -95,7 +100,7 @@ async fn main() -> ExitCode {
     let subscribers: Vec<Arc<dyn Subscriber>> = vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log)];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
-    let settings = clients::settings(&queue_url, &SETTINGS);
+    let settings = clients::settings(&queue_url, args.admin_address, &SETTINGS);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,

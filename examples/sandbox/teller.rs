@@ -119,7 +119,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Subscriber for Teller {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
-            Fact::NodeCordoned { about, already: false } => self.notice(about, ' ', Tone::Plain, "cordoned"),
+            Fact::NodeCordoned { about, already: false, .. } => self.notice(about, ' ', Tone::Plain, "cordoned"),
             Fact::NoticeJoined { about } => {
                 self.notice(about, '=', Tone::Plain, "the same notice once more: joins the first");
             }

@@ -112,7 +112,7 @@ fn note_notice(fact: &Fact<'_>) {
         Fact::OwnerUnknown { about, error, .. } => {
             about!(warn, about, error = %error, "can't find out whose the instance is; retried");
         }
-        Fact::NodeCordoned { about, already } => about!(info, about, already, "node cordoned"),
+        Fact::NodeCordoned { about, already, .. } => about!(info, about, already, "node cordoned"),
         Fact::CordonFailed { about, error, .. } => {
             about!(warn, about, error = %error, "cordon failed; nothing is evicted before it; retried");
         }

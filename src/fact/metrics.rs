@@ -4,12 +4,17 @@
     reason = "names and descriptions are fixed: a wrong one is wrong at the first start, whatever the input"
 )]
 
+mod held;
+mod make;
+mod zero;
+
 use super::{Fact, Subscriber};
 use crate::task::{self, Tasks};
+use held::Held;
+use make::{counter, counters, fractions, gauge, gauges, histograms};
 use prometheus::core::Collector;
 use prometheus::{
-    CounterVec, Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Opts, Registry, TextEncoder,
+    CounterVec, Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
 use std::sync::Mutex;
 
@@ -22,11 +27,19 @@ const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 3
 /// A message should be received within a second; one of minutes has been waiting, or was released often.
 const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
 
+/// What is left of a drain's time at its end. Below 2 s the pods had no time to stop by themselves.
+const LEFT_SECONDS: &[f64] = &[0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 110.0, 300.0, 3600.0];
+
+/// A message that is received so often comes near to what dead-letter queues allow.
+const OFTEN: u32 = 5;
+
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     all: All,
+    /// The pods that are held back now.
+    held: Held,
     /// Two scrapes at once would mix the task counts that each copies.
     scrape: Mutex<()>,
 }
@@ -36,14 +49,17 @@ struct All {
     messages: IntCounterVec,
     messages_malformed: IntCounterVec,
     messages_ignored: IntCounterVec,
-    message_age: Histogram,
+    message_age: HistogramVec,
     receive_failures: IntCounterVec,
     notices: IntCounterVec,
     notice_duration: HistogramVec,
+    cordon_delay: HistogramVec,
     drain_duration: HistogramVec,
+    drain_time_left: HistogramVec,
     evictions: IntCounterVec,
     deletions: IntCounterVec,
     pods_blocked: IntGauge,
+    pods_blocked_longest: IntGauge,
     releases: IntCounterVec,
     events: IntCounterVec,
     retries: IntCounterVec,
@@ -84,7 +100,12 @@ impl Metrics {
             messages: counters("messages_total", "Messages by what became of them.", &["outcome"]),
             messages_malformed: counters("messages_malformed_total", "Messages that can't be read.", &["reason"]),
             messages_ignored: counters("messages_ignored_total", "Messages that ask nothing of us.", &["reason"]),
-            message_age: histogram("message_age_seconds", "Age of messages at their receipt.", AGE_SECONDS),
+            message_age: histograms(
+                "message_age_seconds",
+                "Age of messages at their receipt.",
+                AGE_SECONDS,
+                &["receipt"],
+            ),
             receive_failures: counters("receive_failures_total", "Receives that failed.", &["category"]),
             notices: counters("notices_total", "Notices by how they ended.", &["kind", "outcome"]),
             notice_duration: histograms(
@@ -93,10 +114,31 @@ impl Metrics {
                 DRAIN_SECONDS,
                 &["kind"],
             ),
-            drain_duration: histograms("drain_duration_seconds", "How long drains took.", DRAIN_SECONDS, &["outcome"]),
+            cordon_delay: histograms(
+                "cordon_delay_seconds",
+                "From a notice's time, as AWS wrote it, to the cordon of its node.",
+                DRAIN_SECONDS,
+                &["kind"],
+            ),
+            drain_duration: histograms(
+                "drain_duration_seconds",
+                "How long drains took.",
+                DRAIN_SECONDS,
+                &["deadline", "outcome"],
+            ),
+            drain_time_left: histograms(
+                "drain_time_left_seconds",
+                "Time between a drain's end and its deadline.",
+                LEFT_SECONDS,
+                &["deadline"],
+            ),
             evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
             deletions: counters("deletions_total", "Answers to deletions before a hard deadline.", &["result"]),
             pods_blocked: gauge("pods_blocked", "Pods that a disruption budget, or an annotation, holds back now."),
+            pods_blocked_longest: gauge(
+                "pods_blocked_longest_seconds",
+                "How long the pod that is held back longest has been held back.",
+            ),
             releases: counters("releases_total", "Nodes whose marks were taken back.", &["why"]),
             events: counters("events_total", "Kubernetes Events by what became of them.", &["result"]),
             retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),
@@ -136,14 +178,11 @@ impl Metrics {
                 "runtime_queue_depth",
                 "Tasks that wait for a thread in the runtime's global queue.",
             ),
-            runtime_busy: CounterVec::new(
-                opts("runtime_busy_seconds_total", "Time the runtime's threads were busy."),
-                &["worker"],
-            )
-            .expect("metric descriptions must be valid"),
+            runtime_busy: fractions("runtime_busy_seconds_total", "Time the runtime's threads were busy.", &["worker"]),
             build: gauges("build_info", "Always 1; the version is a label.", &["version"]),
         };
         all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        all.begin_at_zero();
         let registry = Registry::new();
         for one in all.described() {
             registry.register(one).expect("metric names must differ");
@@ -151,7 +190,7 @@ impl Metrics {
         // Only on Linux are there process figures; without them there are the others.
         #[cfg(target_os = "linux")]
         let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
-        Self { registry, all, scrape: Mutex::default() }
+        Self { registry, all, held: Held::default(), scrape: Mutex::default() }
     }
 
     /// The name of every metric, those without a sample yet included.
@@ -166,6 +205,8 @@ impl Metrics {
         let _one = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.copy_tasks(tasks);
         self.copy_runtime();
+        let longest = self.held.longest().as_secs();
+        self.all.pods_blocked_longest.set(i64::try_from(longest).unwrap_or(i64::MAX));
         let mut text = Vec::new();
         // Writing to a Vec can't fail, and every metric was checked when it was registered.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
@@ -206,6 +247,11 @@ fn raise(counter: &IntCounter, to: u64) {
 
 impl Subscriber for Metrics {
     fn note(&self, fact: &Fact<'_>) {
+        match fact {
+            Fact::PodBlocked { pod, .. } => self.held.add(pod),
+            Fact::PodUnblocked { pod, .. } => self.held.remove(pod),
+            _ => {}
+        }
         self.all.note(fact);
     }
 }
@@ -227,10 +273,13 @@ impl All {
             receive_failures,
             notices,
             notice_duration,
+            cordon_delay,
             drain_duration,
+            drain_time_left,
             evictions,
             deletions,
             pods_blocked,
+            pods_blocked_longest,
             releases,
             events,
             retries,
@@ -259,10 +308,15 @@ impl All {
         let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
         let retried = |step: &str, category: &str| self.retries.with_label_values(&[step, category]).inc();
         match fact {
-            Fact::MessageReceived { age, .. } => {
+            Fact::MessageReceived { receives, age, .. } => {
                 message("received");
                 if let Some(age) = age {
-                    self.message_age.observe(age.as_secs_f64());
+                    let receipt = match receives {
+                        0 | 1 => "first",
+                        2..OFTEN => "again",
+                        OFTEN.. => "often",
+                    };
+                    self.message_age.with_label_values(&[receipt]).observe(age.as_secs_f64());
                 }
             }
             Fact::MessageMalformed { reason, .. } => self.messages_malformed.with_label_values(&[reason]).inc(),
@@ -290,8 +344,13 @@ impl All {
             Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
-            Fact::DrainEnded { outcome, took, .. } => {
-                self.drain_duration.with_label_values(&[outcome]).observe(took.as_secs_f64());
+            Fact::NodeCordoned { about, after, .. } => {
+                self.cordon_delay.with_label_values(&[about.kind]).observe(after.as_secs_f64());
+            }
+            Fact::DrainEnded { outcome, took, left, hard, .. } => {
+                let deadline = if *hard { "hard" } else { "soft" };
+                self.drain_duration.with_label_values(&[deadline, outcome]).observe(took.as_secs_f64());
+                self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }
             Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result]).inc(),
             Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result]).inc(),
@@ -321,7 +380,6 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
-            | Fact::NodeCordoned { .. }
             | Fact::NodeOutOfService { .. }
             | Fact::NodeRecordoned { .. }
             | Fact::LaunchAwaited { .. }
@@ -337,34 +395,4 @@ impl All {
             | Fact::ShutdownEnded { .. } => {}
         }
     }
-}
-
-fn opts(name: &str, help: &str) -> Opts {
-    Opts::new(name, help).namespace("ebbtide")
-}
-
-fn counter(name: &str, help: &str) -> IntCounter {
-    IntCounter::with_opts(opts(name, help)).expect("metric descriptions must be valid")
-}
-
-fn counters(name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
-    IntCounterVec::new(opts(name, help), labels).expect("metric descriptions must be valid")
-}
-
-fn gauge(name: &str, help: &str) -> IntGauge {
-    IntGauge::with_opts(opts(name, help)).expect("metric descriptions must be valid")
-}
-
-fn gauges(name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
-    IntGaugeVec::new(opts(name, help), labels).expect("metric descriptions must be valid")
-}
-
-fn histogram(name: &str, help: &str, buckets: &[f64]) -> Histogram {
-    let opts = HistogramOpts { common_opts: opts(name, help), buckets: buckets.to_vec() };
-    Histogram::with_opts(opts).expect("metric descriptions must be valid")
-}
-
-fn histograms(name: &str, help: &str, buckets: &[f64], labels: &[&str]) -> HistogramVec {
-    let opts = HistogramOpts { common_opts: opts(name, help), buckets: buckets.to_vec() };
-    HistogramVec::new(opts, labels).expect("metric descriptions must be valid")
 }

@@ -138,7 +138,8 @@ impl Draining {
             let error = match Box::pin(interrupter.marker.cordon(node, &mark, give_up)).await {
                 Ok(marked) => {
                     if let Marked::Cordoned { already } = marked {
-                        self.case.tell(&Fact::NodeCordoned { about, already });
+                        let after = interrupter.clock.notice_instant(notice.at).elapsed();
+                        self.case.tell(&Fact::NodeCordoned { about, already, after });
                     }
                     return Some(marked);
                 }

@@ -213,6 +213,9 @@ impl Stage {
                 assert!(text.contains(&line), "{line} is missing in\n{text}");
             }
             assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
+            let messages = |outcome| replica.metric(&format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
+            let ended: f64 = ["deleted", "released", "lease-ended", "left"].into_iter().map(messages).sum();
+            assert!(messages("received") <= ended, "a message was received, and is not accounted for\n{text}");
         }
         let beats = self.world.calls.count("RecordLifecycleActionHeartbeat");
         tokio::time::sleep(s(1800)).await;

@@ -21,6 +21,7 @@ mod layering;
 mod leaks;
 mod leases;
 mod marks;
+mod metrics;
 mod nodes;
 mod order;
 mod overload;

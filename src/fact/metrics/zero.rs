@@ -1,0 +1,46 @@
+//! Series that begin at 0, because alerts look at them: a failure that is a series' first sample is no increase to Prometheus.
+
+use super::All;
+use prometheus::IntCounterVec;
+
+const HEARTBEATS: [&str; 11] = [
+    "sent",
+    "over",
+    "throttled",
+    "denied",
+    "not-found",
+    "conflict",
+    "refused",
+    "invalid",
+    "unavailable",
+    "timed-out",
+    "unreachable",
+];
+const COMPLETIONS: [&str; 6] = ["continue", "abandon", "over", "left", "retried", "failed"];
+const MESSAGES: [&str; 5] = ["received", "deleted", "released", "lease-ended", "left"];
+const MALFORMED: [&str; 4] = ["not-json", "unknown-shape", "missing-field", "bad-value"];
+const DRAINS: [&str; 6] = ["drained", "node-gone", "blocked", "timed-out", "failed", "uncordoned"];
+
+impl All {
+    pub(super) fn begin_at_zero(&self) {
+        let begin = |counters: &IntCounterVec, words: &[&str]| {
+            for word in words {
+                let _ = counters.with_label_values(&[word]);
+            }
+        };
+        begin(&self.heartbeats, &HEARTBEATS);
+        begin(&self.completions, &COMPLETIONS);
+        begin(&self.messages, &MESSAGES);
+        begin(&self.messages_malformed, &MALFORMED);
+        begin(&self.watch_failures, &["nodes", "pods"]);
+        for receipt in ["first", "again", "often"] {
+            let _ = self.message_age.with_label_values(&[receipt]);
+        }
+        for deadline in ["hard", "soft"] {
+            let _ = self.drain_time_left.with_label_values(&[deadline]);
+            for outcome in DRAINS {
+                let _ = self.drain_duration.with_label_values(&[deadline, outcome]);
+            }
+        }
+    }
+}
