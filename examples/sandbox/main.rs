@@ -46,6 +46,7 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 use storm::Storm;
 use tally::Tally;
 use teller::Teller;
@@ -69,6 +70,10 @@ struct Args {
     /// Where the service answers for its metrics and probes; port 0 is any that is free
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     admin_address: SocketAddr,
+
+    /// So many seconds pass before the storm, for those who watch the metrics: what is there at the first look is no increase
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    calm: u16,
 
     /// Decides all that is left to chance: pods, how long they take to stop, the order of the notices
     #[arg(long, default_value_t = 1)]
@@ -142,7 +147,8 @@ struct Stage<'a> {
 impl Stage<'_> {
     /// The storm, what came of it, and the time after it. `None` when it was interrupted.
     async fn play(&self, tasks: &task::Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
-        let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks };
+        let calm = Duration::from_secs(self.args.calm.into());
+        let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
         let sent = tokio::select! {
             biased;
             () = shutdown.ordered.cancelled() => return None,

@@ -34,6 +34,8 @@ pub struct Storm<'a> {
     pub teller: &'a Teller,
     pub tally: &'a Tally,
     pub tasks: &'a Tasks,
+    /// How long it is calm before it.
+    pub calm: Duration,
 }
 
 impl Storm<'_> {
@@ -42,6 +44,7 @@ impl Storm<'_> {
         if timeout(LONGEST, self.tally.begun()).await.is_err() {
             return 0;
         }
+        sleep(self.calm).await;
         let begun = Instant::now();
         let course = async {
             let (sent, ()) = tokio::join!(self.send(), self.lift());

@@ -1,4 +1,5 @@
-//! Series that begin at 0, because alerts look at them: a failure that is a series' first sample is no increase to Prometheus.
+//! Series that begin at 0, because alerts and the dashboard look at them: what a series' first sample counts is no
+//! increase to Prometheus.
 
 use super::All;
 use prometheus::IntCounterVec;
@@ -19,6 +20,8 @@ const HEARTBEATS: [&str; 11] = [
 const COMPLETIONS: [&str; 6] = ["continue", "abandon", "over", "left", "retried", "failed"];
 const MESSAGES: [&str; 5] = ["received", "deleted", "released", "lease-ended", "left"];
 const MALFORMED: [&str; 4] = ["not-json", "unknown-shape", "missing-field", "bad-value"];
+const DRAINED: [&str; 6] =
+    ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
 const DRAINS: [&str; 6] = ["drained", "node-gone", "blocked", "timed-out", "failed", "uncordoned"];
 
 impl All {
@@ -33,6 +36,11 @@ impl All {
         begin(&self.messages, &MESSAGES);
         begin(&self.messages_malformed, &MALFORMED);
         begin(&self.watch_failures, &["nodes", "pods"]);
+        begin(&self.evictions, &["evicted", "refused"]);
+        begin(&self.deletions, &["deleted"]);
+        for kind in DRAINED {
+            let _ = self.cordon_delay.with_label_values(&[kind]);
+        }
         for receipt in ["first", "again", "often"] {
             let _ = self.message_age.with_label_values(&[receipt]);
         }

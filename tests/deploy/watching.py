@@ -1,0 +1,310 @@
+"""What tests/deploy/watching asks: of the alerts' files, and of a Prometheus that scraped the sandbox."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ALERTS = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "alerts.yaml"
+DASHBOARD = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "dashboard.json"
+TESTS = ROOT / "tests" / "deploy" / "alerts"
+RUNBOOK = "https://github.com/ebbtide/ebbtide/blob/main/docs/operating.md#"
+NODES = 60
+
+# Panels without data in the sandbox, and why.
+EMPTY = {
+    "The API server: throttled and failed": "the simulated API server fails nothing",
+    "AWS: throttled and failed": "the simulated AWS fails nothing",
+    "Failures that were retried": "and so nothing is retried",
+}
+
+# The sandbox plans an unreadable message, and a drain that must fail.
+PLANNED = {"EbbtideMessagesUnreadable", "EbbtideDrainUnfinished"}
+
+
+class Problems(list[str]):
+    """What is wrong, all of it before the end."""
+
+    def unless(self, holds: object, problem: str) -> None:
+        """Notes a problem."""
+        if not holds:
+            self.append(problem)
+
+    def end(self, what: str) -> int:
+        """The exit code."""
+        for problem in self:
+            print(f"WRONG: {problem}")
+        print(f"{what}: {'ok' if not self else f'{len(self)} problems'}")
+        return 1 if self else 0
+
+
+def alerts() -> list[dict[str, Any]]:
+    """All alerting rules."""
+    groups = yaml.safe_load(ALERTS.read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def metrics_of(expression: str) -> set[str]:
+    """The metrics that an expression names."""
+    return set(re.findall(r"\b(?:ebbtide|process)_[a-z_]+", expression))
+
+
+def rules() -> int:
+    """Whether every alert is complete, and has tests in which it fires and is silent."""
+    problems = Problems()
+    files = {path.name: yaml.safe_load(path.read_text()) for path in sorted(TESTS.glob("*.yaml"))}
+    fires: set[str] = set()
+    silent: set[str] = set()
+    for content in files.values():
+        for check in (check for test in content["tests"] for check in test["promql_expr_test"]):
+            named = re.search(r'ALERTS\{alertname="(\w+)", alertstate="firing"\}', check["expr"])
+            if named:
+                (fires if check["exp_samples"] else silent).add(named[1])
+    names = [rule["alert"] for rule in alerts()]
+    problems.unless(len(names) == len(set(names)), "two alerts have one name")
+    for rule in alerts():
+        name, annotations = rule["alert"], rule["annotations"]
+        problems.unless(name.startswith("Ebbtide"), f"{name}: the name does not begin with Ebbtide")
+        problems.unless(rule["labels"].get("severity") in {"critical", "warning"}, f"{name}: which severity?")
+        problems.unless({"summary", "description"} <= annotations.keys(), f"{name}: no summary, or no description")
+        wanted = RUNBOOK + name.lower()
+        problems.unless(annotations.get("runbook_url") == wanted, f"{name}: the runbook is not {wanted}")
+        problems.unless(name in fires, f"{name}: no test in tests/deploy/alerts in which it fires")
+        problems.unless(name in silent, f"{name}: no test in tests/deploy/alerts in which it is silent")
+        used = set(re.findall(r"\$labels\.(\w+)", annotations["description"]))
+        kept = set(re.findall(r"\w+", " ".join(re.findall(r"by \(([^)]*)\)", rule["expr"]))))
+        if kept:
+            problems.unless(used <= kept, f"{name}: its expression does not keep {used - kept}")
+    for name in (fires | silent) - set(names):
+        problems.append(f"{name}: tested, but not there")
+    wanted_metrics = set.union(*(metrics_of(rule["expr"]) for rule in alerts()))
+    ordinary = files["ordinary.yaml"]["tests"]
+    problems.unless(len(ordinary) >= 3, "ordinary.yaml: an idle service, a storm and a restart are wanted")
+    for test in ordinary:
+        given = set.union(*(metrics_of(series["series"]) for series in test["input_series"]))
+        problems.unless(wanted_metrics <= given, f"{test['name']}: lacks {sorted(wanted_metrics - given)}")
+        asked = [check["expr"] for check in test["promql_expr_test"] if check["exp_samples"] == []]
+        problems.unless(any("ALERTS{alertstate=" in expr for expr in asked), f"{test['name']}: does not ask for all")
+    return problems.end(f"{len(names)} alerts")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+@contextmanager
+def running(command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program, which is ended at the end."""
+    process = subprocess.Popen(command, text=True, **more)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def eventually(what: str, holds: Callable[[], bool], within: float = 60) -> None:
+    """Waits until something holds."""
+    by = time.monotonic() + within
+    while not holds():
+        if time.monotonic() > by:
+            raise SystemExit(f"not within {within:.0f} s: {what}")
+        time.sleep(0.2)
+
+
+class Prometheus:
+    """One that scrapes the sandbox each second."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.begin = self.end = 0.0
+
+    def ask(self, path: str, **parameters: Any) -> Any:
+        """The data of an answer."""
+        answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=20).json()
+        if answer["status"] != "success":
+            raise ValueError(f"{answer['error']} in {parameters}")
+        return answer["data"]
+
+    def ready(self) -> bool:
+        """Whether it answers."""
+        try:
+            return requests.get(f"{self.url}/-/ready", timeout=5).ok
+        except requests.ConnectionError:
+            return False
+
+    def scraped(self, expression: str) -> bool:
+        """Whether an expression gives anything now."""
+        return bool(self.ask("query", query=expression)["result"])
+
+    def at_end(self, expression: str) -> list[dict[str, Any]]:
+        """What it is at the end."""
+        return self.ask("query", query=expression, time=self.end)["result"]
+
+    def over_time(self, expression: str) -> list[dict[str, Any]]:
+        """What it was, each second."""
+        return self.ask("query_range", query=expression, start=self.begin, end=self.end, step=1)["result"]
+
+
+def values(series: dict[str, Any]) -> list[tuple[float, float]]:
+    """Times and numbers of a result; what is no number is left out."""
+    samples = series.get("values") or [series["value"]]
+    numbers = ((float(at), float(value)) for at, value in samples)
+    return [(at, value) for at, value in numbers if math.isfinite(value)]
+
+
+def filled_in(expression: str, length: float) -> str:
+    """An expression as Grafana would send it."""
+    told = {"namespace": ".*", "job": ".*", "__rate_interval": "4s", "__range": f"{math.ceil(length)}s"}
+    for name, value in told.items():
+        expression = expression.replace(f"${name}", value)
+    if "$" in expression:
+        raise ValueError(f"a variable is left in {expression}")
+    return expression
+
+
+def panels() -> list[dict[str, Any]]:
+    """The dashboard's panels, without headings."""
+    return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
+
+
+def results(prometheus: Prometheus, panel: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each query of a panel with what it gives; series without a number are left out."""
+    answers = []
+    for target in panel["targets"]:
+        expression = filled_in(target["expr"], prometheus.end - prometheus.begin)
+        ask = prometheus.at_end if target.get("instant") else prometheus.over_time
+        answers.append((target, [series for series in ask(expression) if values(series)]))
+    return answers
+
+
+def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
+    """Every query of every panel parses, and gives data."""
+    titles = [panel["title"] for panel in panels()]
+    problems.unless(len(set(titles)) == len(titles), "two panels have one title")
+    for title in EMPTY.keys() - set(titles):
+        problems.append(f"{title}: in the list of empty panels, but not there")
+    queries = 0
+    for panel in panels():
+        title = panel["title"]
+        for target, answer in results(prometheus, panel):
+            queries += 1
+            if title in EMPTY:
+                problems.unless(not answer, f"{title}: gives data; take it off the list of empty panels")
+            else:
+                problems.unless(answer, f"{title}: no data: {target['expr']}")
+    first = results(prometheus, panels()[0])[0][1]
+    shares = [value for series in first for _, value in values(series)]
+    problems.unless(panels()[0]["title"] == "Did we make the two minutes?", "another panel comes first")
+    problems.unless(shares == [1.0], f"the sandbox makes every hard deadline, and the first panel says {shares}")
+    for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
+        if variable["type"] == "query":
+            match, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
+            known = prometheus.ask(f"label/{label}/values", **{"match[]": filled_in(match, 60)})
+            problems.unless(known == ["ebbtide"], f"${variable['name']}: {known}")
+    print(f"dashboard: {len(titles)} panels, {queries} queries, {len(EMPTY)} panels rightly empty")
+
+
+def check_alerts(prometheus: Prometheus, problems: Problems) -> None:
+    """Every alert is evaluated, and those that fire are those that the sandbox has planned."""
+    evaluated = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
+    problems.unless(len(evaluated) == len(alerts()), f"{len(evaluated)} of {len(alerts())} alerts are evaluated")
+    for rule in evaluated:
+        problems.unless(rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}")
+    true_at_end = {rule["alert"] for rule in alerts() if prometheus.at_end(rule["expr"])}
+    problems.unless(true_at_end == PLANNED, f"at the end {true_at_end} would fire, and not {PLANNED}")
+    fired = {series["metric"]["alertname"] for series in prometheus.over_time('ALERTS{alertstate="firing"}')}
+    problems.unless(fired == PLANNED, f"{fired} fired, and not {PLANNED}")
+    for alert in prometheus.ask("alerts")["alerts"]:
+        for text in alert["annotations"].values():
+            problems.unless(not re.search(r"no value|<error|%!", text), f"{alert['labels']['alertname']}: {text}")
+
+
+def live(prometheus_program: str, sandbox_program: str, picture: Path | None) -> int:
+    """Runs the sandbox under a Prometheus, and asks that everything."""
+    problems = Problems()
+    with tempfile.TemporaryDirectory(prefix="ebbtide-watching-") as folder:
+        admin, port = f"127.0.0.1:{free_port()}", free_port()
+        target = {"targets": [admin], "labels": {"namespace": "ebbtide"}}
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(ALERTS)],
+            "scrape_configs": [{"job_name": "ebbtide", "static_configs": [target]}],
+        }
+        Path(folder, "prometheus.yaml").write_text(yaml.safe_dump(config))
+        prometheus = Prometheus(f"http://127.0.0.1:{port}")
+        command = [
+            prometheus_program,
+            f"--config.file={folder}/prometheus.yaml",
+            f"--storage.tsdb.path={folder}/data",
+            f"--web.listen-address=127.0.0.1:{port}",
+            "--log.level=warn",
+        ]
+        with running(command):
+            eventually("Prometheus is ready", prometheus.ready)
+            prometheus.begin = math.ceil(time.time())
+            flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
+            told = Path(folder, "sandbox.txt")
+            with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
+                held = "Everything keeps running"
+                eventually(
+                    "the sandbox's storm is over",
+                    lambda: held in told.read_text() or sandbox.poll() is not None,
+                    within=150,
+                )
+                over = time.time()
+                eventually("a scrape after it", lambda: prometheus.scraped(f"timestamp(ebbtide_ready) > {over + 1}"))
+                prometheus.end = math.floor(time.time())
+                check_dashboard(prometheus, problems)
+                check_alerts(prometheus, problems)
+                if picture:
+                    from drawing import draw
+
+                    draw(picture, json.loads(DASHBOARD.read_text())["panels"], lambda one: results(prometheus, one))
+            problems.unless(
+                sandbox.returncode == 0, f"the sandbox ended with {sandbox.returncode}:\n{told.read_text()}"
+            )
+    return problems.end("live")
+
+
+def main() -> int:
+    """Runs what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("rules")
+    asked = commands.add_parser("live")
+    asked.add_argument("--prometheus", required=True)
+    asked.add_argument("--sandbox", required=True)
+    asked.add_argument("--picture", type=Path)
+    arguments = parser.parse_args()
+    if arguments.command == "rules":
+        return rules()
+    return live(arguments.prometheus, arguments.sandbox, arguments.picture)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
