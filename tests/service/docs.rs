@@ -7,6 +7,8 @@ use ebbtide::fact::metrics::Metrics;
 use ebbtide::task::Tasks;
 use std::collections::BTreeSet;
 
+const OPERATING: &str = include_str!("../../docs/operating.md");
+
 /// What stands in backticks in the first column of a document's tables, up to the first space or brace.
 fn first_column(document: &str) -> BTreeSet<String> {
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
@@ -43,6 +45,56 @@ fn every_metric_is_described() {
         .filter(|name| name.starts_with("ebbtide_"))
         .collect();
     assert_eq!(described, names);
+}
+
+#[test]
+fn every_alert_has_its_runbook() {
+    let alerts = include_str!("../../deploy/helm/ebbtide/files/alerts.yaml");
+    let names: BTreeSet<&str> =
+        alerts.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: ")).map(str::trim).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let headings = OPERATING.lines().filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(headings.collect::<BTreeSet<_>>(), names);
+}
+
+#[test]
+fn every_warning_is_explained() {
+    let mut lines = BTreeSet::new();
+    let source = include_str!("../../src/fact/log.rs");
+    for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
+        .into_iter()
+        .flat_map(|call| source.match_indices(call).map(move |(at, _)| (call, at + call.len())))
+    {
+        let level = if level.contains("warn") { "WARN" } else { "ERROR" };
+        lines.insert((last_literal(&source[begin..]), level.to_owned()));
+    }
+    assert!(lines.len() > 20, "{lines:?}");
+    let rows = OPERATING.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let explained = rows.filter_map(|(text, rest)| Some((text.to_owned(), rest.split_once(' ')?.0.to_owned())));
+    assert_eq!(explained.collect::<BTreeSet<_>>(), lines);
+}
+
+/// The last string literal before the parenthesis that ends a call, whose inside `source` begins with.
+fn last_literal(source: &str) -> String {
+    let (mut depth, mut literal, mut inside) = (1, String::new(), false);
+    for char in source.chars() {
+        match char {
+            '"' => {
+                inside = !inside;
+                if inside {
+                    literal.clear();
+                }
+            }
+            _ if inside => literal.push(char),
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    literal
 }
 
 #[tokio::test]
