@@ -75,6 +75,9 @@ class Dashboard:
             "textMode": "auto",
         }
         defaults: dict[str, Any] = {"unit": unit, "thresholds": more.get("thresholds", steps())}
+        if unit == "short":
+            # What increase() makes of a count is no whole number.
+            defaults["decimals"] = 0
         if unit == "percentunit":
             defaults |= {"min": 0, "max": 1, "decimals": 1}
         panel = {"type": "stat", "title": title, "description": about, "targets": targets, "options": options}
@@ -199,7 +202,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.stat(
         "Ended in time",
-        "Drains with a hard deadline, in the time shown.",
+        "Drains of nodes that AWS takes, in the time shown.",
         f"sum({grown(drains, HARD, IN_TIME)})",
         "short",
         width=3,
@@ -208,7 +211,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.stat(
         "Missed",
-        "Drains with a hard deadline that ended with pods left, in the time shown.",
+        "Drains that left pods on a node that AWS takes, in the time shown.",
         f"sum({grown(drains, HARD, MISSED)})",
         "short",
         width=4,
@@ -251,7 +254,7 @@ def running(board: Dashboard) -> None:
     notices = {"{{kind}}: {{outcome}}": f"sum by (kind, outcome) ({rate('notices_total')})"}
     board.lines("Notices by how they ended", "See docs/metrics.md for the outcomes.", notices, "ops")
     drains = {"{{deadline}}: {{outcome}}": f"sum by (deadline, outcome) ({rate('drain_duration_seconds_count')}) > 0"}
-    board.lines("Drains by how they ended", "Hard: the node goes then. Soft: only patience ends.", drains, "ops")
+    board.lines("Drains by how they ended", "hard: AWS takes the node. soft: only patience ends.", drains, "ops")
 
 
 def task(kind: str) -> str:

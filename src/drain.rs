@@ -100,8 +100,8 @@ impl Drainer {
             outcome: outcome.as_str(),
             gone: report.gone(),
             took: begun.elapsed(),
-            left: end.at.saturating_duration_since(Instant::now()),
-            hard: end.is_hard(),
+            left: end.goes.unwrap_or(end.at).saturating_duration_since(Instant::now()),
+            goes: end.goes.is_some(),
             report: &report,
             told: self.index.get(&node.instance).is_some_and(|node| node.draining),
         });

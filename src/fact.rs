@@ -133,15 +133,15 @@ pub enum Fact<'a> {
     NodeRecordoned { on: OnNode<'a> },
     /// All other pods have gone, and the eviction of our own was accepted: the process ends in order.
     LeavingNode { on: OnNode<'a> },
-    /// A drain ended, so, with so much time `left` to its deadline. `report` lists what went and what stayed. `told`: the Node's
-    /// condition says that it is being drained.
+    /// A drain ended, so. `left` is the time until its node `goes`, if that is known, else until its patience would have ended. `report`
+    /// lists what went and what stayed. `told`: the Node's condition says that it is being drained.
     DrainEnded {
         on: OnNode<'a>,
         outcome: &'static str,
         gone: usize,
         took: Duration,
         left: Duration,
-        hard: bool,
+        goes: bool,
         report: &'a dyn fmt::Display,
         told: bool,
     },

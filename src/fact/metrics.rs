@@ -27,7 +27,7 @@ const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 3
 /// A message should be received within a second; one of minutes has been waiting, or was released often.
 const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
 
-/// What is left of a drain's time at its end. Below 2 s the pods had no time to stop by themselves.
+/// What is left of a drain's time at its end: nothing, little, or most of spot's two minutes.
 const LEFT_SECONDS: &[f64] = &[0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 110.0, 300.0, 3600.0];
 
 /// A message that is received so often comes near to what dead-letter queues allow.
@@ -128,7 +128,7 @@ impl Metrics {
             ),
             drain_time_left: histograms(
                 "drain_time_left_seconds",
-                "Time between a drain's end and its deadline.",
+                "Time left at a drain's end until its node goes, or patience ends.",
                 LEFT_SECONDS,
                 &["deadline"],
             ),
@@ -347,8 +347,8 @@ impl All {
             Fact::NodeCordoned { about, after, .. } => {
                 self.cordon_delay.with_label_values(&[about.kind]).observe(after.as_secs_f64());
             }
-            Fact::DrainEnded { outcome, took, left, hard, .. } => {
-                let deadline = if *hard { "hard" } else { "soft" };
+            Fact::DrainEnded { outcome, took, left, goes, .. } => {
+                let deadline = if *goes { "hard" } else { "soft" };
                 self.drain_duration.with_label_values(&[deadline, outcome]).observe(took.as_secs_f64());
                 self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }

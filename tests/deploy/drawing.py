@@ -18,16 +18,18 @@ Results = Callable[[dict[str, Any]], list[tuple[dict[str, Any], list[dict[str, A
 
 # Down to which row it is drawn: the rest is for those who look for something.
 ROWS = ("What runs", "Queue")
-COLOURS = ["#3274d9", "#e0752d", "#299c46", "#8f3bb8", "#c4162a", "#37872d", "#5794f2", "#806eb7", "#b877d9", "#705da0"]
+COLOURS = ["#3274d9", "#e0752d", "#299c46", "#8f3bb8", "#c4162a", "#b8860b", "#17a2b8", "#e377c2", "#7f7f7f", "#8c564b"]
 SHADES = {"green": "#299c46", "orange": "#e0752d", "red": "#c4162a"}
 INK, SOFT, LINE, PAPER = "#1f2933", "#61707f", "#d5dbe1", "#f4f5f7"
 CELL = (0.58, 0.25)
 UNITS = {"s": "{:g} s", "percentunit": "{:.1%}", "ops": "{:g}/s"}
 
 
-def written(value: float, unit: str) -> str:
+def written(value: float, unit: str, decimals: int | None = None) -> str:
     """A number with its unit."""
     rounded = value if unit == "percentunit" else float(f"{value:.3g}")
+    if decimals == 0:
+        rounded = round(value)
     return UNITS.get(unit, "{:g}").format(rounded)
 
 
@@ -47,6 +49,11 @@ def numbers(series: dict[str, Any]) -> list[tuple[float, float]]:
     return [(float(at), float(value)) for at, value in series.get("values") or [series["value"]]]
 
 
+def moment(second: float) -> float:
+    """A time as matplotlib has it."""
+    return date2num(datetime.datetime.fromtimestamp(second, datetime.UTC))
+
+
 def draw_stat(axes: Any, panel: dict[str, Any], answers: list[Any]) -> None:
     """One number."""
     axes.set_axis_off()
@@ -55,11 +62,14 @@ def draw_stat(axes: Any, panel: dict[str, Any], answers: list[Any]) -> None:
     large = panel["gridPos"]["h"] > 4
     text, colour = "no data", SOFT
     if found:
-        text, colour = written(found[0], defaults["unit"]), colour_of(found[0], defaults["thresholds"])
+        text, colour = (
+            written(found[0], defaults["unit"], defaults.get("decimals")),
+            colour_of(found[0], defaults["thresholds"]),
+        )
     axes.text(0.5, 0.45, text, size=30 if large else 19, color=colour, ha="center", va="center", weight="bold")
 
 
-def draw_lines(axes: Any, panel: dict[str, Any], answers: list[Any]) -> None:
+def draw_lines(axes: Any, panel: dict[str, Any], answers: list[Any], span: tuple[float, float]) -> None:
     """Lines over time."""
     defaults = panel["fieldConfig"]["defaults"]
     lines = [(named(target["legendFormat"], one["metric"]), one) for target, answer in answers for one in answer]
@@ -67,12 +77,14 @@ def draw_lines(axes: Any, panel: dict[str, Any], answers: list[Any]) -> None:
     lines = [(name, one) for name, one in lines if any(value for _, value in numbers(one))] or lines[:1]
     for number, (name, series) in enumerate(lines):
         at, value = zip(*numbers(series), strict=True)
-        moments = [date2num(datetime.datetime.fromtimestamp(second, datetime.UTC)) for second in at]
-        axes.plot(moments, value, color=COLOURS[number % len(COLOURS)], linewidth=1.1, label=name)
+        axes.plot(
+            [moment(second) for second in at], value, color=COLOURS[number % len(COLOURS)], linewidth=1.1, label=name
+        )
     limits = [step for step in defaults["thresholds"]["steps"] if step["value"] is not None]
     for step in limits:
         axes.axhline(step["value"], color=SHADES["red"], linewidth=0.9, linestyle="--")
     axes.set_ylim(bottom=0)
+    axes.set_xlim(*(moment(second) for second in span))
     axes.yaxis.set_major_formatter(lambda value, _: written(value, defaults["unit"]))
     axes.xaxis.set_major_formatter(DateFormatter("%H:%M:%S"))
     axes.xaxis.set_major_locator(matplotlib.ticker.MaxNLocator(4))
@@ -81,21 +93,21 @@ def draw_lines(axes: Any, panel: dict[str, Any], answers: list[Any]) -> None:
     axes.set_axisbelow(True)
     for side in axes.spines.values():
         side.set_visible(False)
-    rows = min(len(lines), 8)
+    columns = panel["gridPos"]["w"] // 3
     axes.legend(
-        *(handles[:rows] for handles in axes.get_legend_handles_labels()),
         fontsize=6,
         frameon=False,
-        ncols=2,
+        ncols=columns if len(lines) > columns else max(len(lines), 1),
         loc="upper left",
-        bbox_to_anchor=(-0.1, -0.11),
+        bbox_to_anchor=(-0.1, -0.1),
         labelcolor=INK,
         handlelength=1.2,
-        columnspacing=1.2,
+        columnspacing=0.9,
+        labelspacing=0.25,
     )
 
 
-def draw(picture: Path, panels: list[dict[str, Any]], results: Results) -> None:
+def draw(picture: Path, panels: list[dict[str, Any]], results: Results, span: tuple[float, float]) -> None:
     """Draws the panels above the first row that is not in ROWS."""
     shown: list[dict[str, Any]] = []
     for panel in panels:
@@ -129,7 +141,7 @@ def draw(picture: Path, panels: list[dict[str, Any]], results: Results) -> None:
             continue
         beside, below = 0.55 / (24 * wide), 0.55 * inch
         box = (left + beside, top - down + below, width - beside - 0.012, down - below - 0.32 * inch)
-        draw_lines(figure.add_axes(box), panel, answers)
+        draw_lines(figure.add_axes(box), panel, answers, span)
     figure.savefig(picture, dpi=100, facecolor=PAPER)
     # Few colours are in it: a third of the size.
     from PIL import Image

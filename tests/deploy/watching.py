@@ -25,7 +25,7 @@ ALERTS = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "alerts.yaml"
 DASHBOARD = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "dashboard.json"
 TESTS = ROOT / "tests" / "deploy" / "alerts"
 RUNBOOK = "https://github.com/ebbtide/ebbtide/blob/main/docs/operating.md#"
-NODES = 60
+NODES = 120
 
 # Panels without data in the sandbox, and why.
 EMPTY = {
@@ -266,6 +266,8 @@ def live(prometheus_program: str, sandbox_program: str, picture: Path | None) ->
         ]
         with running(command):
             eventually("Prometheus is ready", prometheus.ready)
+            # It begins to scrape some seconds later; before that, what the storm does at once would go unseen.
+            eventually("Prometheus scrapes", lambda: prometheus.scraped("up"))
             prometheus.begin = math.ceil(time.time())
             flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
             told = Path(folder, "sandbox.txt")
@@ -284,10 +286,11 @@ def live(prometheus_program: str, sandbox_program: str, picture: Path | None) ->
                 if picture:
                     from drawing import draw
 
-                    draw(picture, json.loads(DASHBOARD.read_text())["panels"], lambda one: results(prometheus, one))
-            problems.unless(
-                sandbox.returncode == 0, f"the sandbox ended with {sandbox.returncode}:\n{told.read_text()}"
-            )
+                    shown = json.loads(DASHBOARD.read_text())["panels"]
+                    span = (prometheus.begin, prometheus.end)
+                    draw(picture, shown, lambda panel: results(prometheus, panel), span)
+            code = sandbox.returncode
+            problems.unless(code == 0, f"the sandbox ended with {code}:\n{told.read_text()}")
     return problems.end("live")
 
 

@@ -16,7 +16,7 @@ fn page(metrics: &Metrics) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_drain_is_counted_by_its_deadline_with_what_was_left_of_it() {
     let stage = Stage::new(2, 1);
-    let replica = stage.start(&["--drain-timeout", "asg-terminate=40s"]).await;
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=100s"]).await;
     stage.spot_of_age(0, s(60));
     stage.terminate(1, s(600), Wrapping::Event);
     stage.until_handled(s(30)).await;
@@ -27,10 +27,24 @@ async fn a_drain_is_counted_by_its_deadline_with_what_was_left_of_it() {
     }
     let left = |deadline| replica.metric(&format!("ebbtide_drain_time_left_seconds_sum{{deadline=\"{deadline}\"}}"));
     assert!((50.0..60.0).contains(&left("hard")), "{}", left("hard"));
-    assert!((30.0..40.0).contains(&left("soft")), "{}", left("soft"));
+    assert!((60.0..70.0).contains(&left("soft")), "{}", left("soft"));
     let cordon = |kind| replica.metric(&format!("ebbtide_cordon_delay_seconds_sum{{kind=\"{kind}\"}}"));
     assert!((60.0..62.0).contains(&cordon("spot")), "from AWS's time on: {}", cordon("spot"));
     assert!((0.0..2.0).contains(&cordon("asg-terminate")), "{}", cordon("asg-terminate"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_gives_up_before_its_node_goes_counts_as_one_of_a_hard_deadline() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "30s"]).await;
+    stage.spot(0);
+    stage.until_handled(s(40)).await;
+    stage.rest(&[&replica]).await;
+    let missed = "ebbtide_drain_duration_seconds_count{deadline=\"hard\",outcome=\"blocked\"}";
+    assert!((replica.metric(missed) - 1.0).abs() < f64::EPSILON, "{}", page(&replica.metrics));
+    let left = replica.metric("ebbtide_drain_time_left_seconds_sum{deadline=\"hard\"}");
+    assert!((85.0..=90.0).contains(&left), "until the node goes: {left}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -487,7 +487,7 @@ async fn a_late_notice_leaves_a_running_drain_its_moment() {
     stage.spot_of_age(0, s(125));
     stage.until_handled(s(5)).await;
     assert_eq!(ended(&stage).last().map(|(_, _, grace, by)| (*grace, *by)), Some((Some(1), By::Delete)));
-    let drains = replica.metric("ebbtide_drain_duration_seconds_count{outcome=\"drained\"}");
+    let drains = replica.metric("ebbtide_drain_duration_seconds_count{deadline=\"hard\",outcome=\"drained\"}");
     assert!((drains - 1.0).abs() < f64::EPSILON, "one drain: {drains}");
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
