@@ -1,0 +1,41 @@
+"""The flags of `ebbtide run`, as src/cli.rs has them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from chart import ROOT
+
+CLI = (ROOT / "src" / "cli.rs").read_text()
+
+_ARGUMENT = re.compile(r"#\[arg\((?P<how>.*?)\)\]\s*pub (?P<field>\w+): (?P<type>[^\n]+),\n", re.DOTALL)
+_VARIABLE = re.compile(r'env = "(EBBTIDE_\w+)"')
+_DEFAULT = re.compile(r'default_value = "([^"]*)"')
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One flag."""
+
+    field: str
+    variable: str
+    type: str
+    default: str
+
+    @property
+    def key(self) -> str:
+        """What it is called under `settings`."""
+        first, *others = self.field.split("_")
+        return first + "".join(other.capitalize() for other in others)
+
+
+def flags() -> list[Flag]:
+    """All that have a variable."""
+    found = []
+    for argument in _ARGUMENT.finditer(CLI):
+        variable, default = _VARIABLE.search(argument["how"]), _DEFAULT.search(argument["how"])
+        if variable:
+            found.append(Flag(argument["field"], variable[1], argument["type"], default[1] if default else ""))
+    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli.rs is written otherwise than is read here"
+    return found

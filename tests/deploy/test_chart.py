@@ -1,0 +1,384 @@
+"""What the chart makes: snapshots, the same from helm 3 and 4, valid for every Kubernetes, with the rights that the settings need."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from chart import (
+    CHART,
+    HELM3,
+    HELM4,
+    OLDEST,
+    VALUES,
+    Object,
+    Rules,
+    cases,
+    container,
+    parse,
+    readme,
+    rights,
+    run,
+    snapshot,
+    source,
+    the,
+    tool,
+)
+
+QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
+EVERYTHING = (VALUES / "everything.yaml").read_text()
+
+SCHEMAS = Path(importlib.util.find_spec("kubernetes_validate").origin).parent / "kubernetes-json-schema"
+VERSIONS = sorted(
+    (folder.name.removeprefix("v").removesuffix("-local-strict") for folder in SCHEMAS.glob("v*-local-strict")),
+    key=lambda version: [int(part) for part in version.split(".")],
+)
+KNOWN = VERSIONS[VERSIONS.index(OLDEST) :]
+
+UNSCORED = {
+    "container-resources": "a CPU limit would slow a drain down just when many nodes go at once",
+    "container-ephemeral-storage-request-and-limit": "it writes no files: its root is read-only, its log goes to stdout",
+    "container-image-pull-policy": "a tag is never moved; a pod must start although the registry is away",
+    "deployment-has-host-podantiaffinity": "pods are spread by topologySpreadConstraints",
+    "pod-networkpolicy": "networkPolicy.enabled is the user's choice; everything.yaml is scored with it",
+}
+"""What kube-score is not asked for, and why."""
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+def test_snapshot(case: Path) -> None:
+    made = HELM4.template(values=case.read_text())
+    assert made == snapshot(case).read_text(), "if this is wanted: tests/deploy/run --update"
+
+
+def test_every_snapshot_is_of_values() -> None:
+    assert {each.name for each in snapshot(cases()[0]).parent.iterdir()} == {each.name for each in cases()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+def test_helm_3_makes_the_same(case: Path) -> None:
+    def ordered(objects: list[Object]) -> list[str]:
+        return sorted(json.dumps(each, sort_keys=True) for each in objects)
+
+    assert ordered(HELM3.objects(values=case.read_text())) == ordered(parse(snapshot(case).read_text()))
+
+
+@pytest.mark.parametrize("helm", [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)], ids=lambda helm: helm.name)
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+def test_lint(helm, case: Path) -> None:
+    done = helm.run("lint", str(CHART), "--strict", "--kube-version", "1.34.0", "--values", str(case))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_is_made_of_the_values() -> None:
+    made = readme()
+    assert made == (CHART / "README.md").read_text(), "tests/deploy/run --update writes it anew"
+    for key in leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))):
+        shown = ".".join(key)
+        assert any(f"| `{shown[: len(begin)]}` |" in made for begin in prefixes(key)), f"{shown} is not in the README"
+
+
+def prefixes(key: tuple[str, ...]) -> list[str]:
+    """A value's name, and those of what it stands in."""
+    return [".".join(key[: length + 1]) for length in range(len(key))]
+
+
+def leaves(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The names of all single values."""
+    if not isinstance(values, dict):
+        return [above]
+    return [leaf for key, below in values.items() for leaf in leaves(below, (*above, str(key)))]
+
+
+FREE = {"resources", "podSecurityContext", "securityContext", "affinity"}
+"""Values that are Kubernetes' own objects."""
+
+WITHOUT_EFFECT = {
+    ("image", "tag"): "a digest is given",
+    ("on", "asg-terminate"): "it is the default, which the rights in the cluster need",
+    ("on", "spot"): "as the last",
+    ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
+    ("rbac", "create"): "switches off; see test_rbac_is_the_users",
+    ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
+    ("service", "enabled"): "switches off; least.yaml has it",
+    ("serviceMonitor", "enabled"): "excludes the PodMonitor; cordon-only.yaml has it",
+    ("settings", "atDeadline"): "least.yaml has the other",
+    ("settings", "dryRun"): "dry-run.yaml has the other",
+}
+
+
+def test_everything_sets_every_value() -> None:
+    ours = {
+        key[:1] if key[0] in FREE else key
+        for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
+        if key[0] != "serviceMonitor" or key == ("serviceMonitor", "enabled")
+    }
+    set_here = leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':")))
+    missing = [key for key in ours if not any(each[: len(key)] == key for each in set_here)]
+    known = {("nodeSelector", "kubernetes.io/os"), ("dashboard", "labels", "grafana_dashboard")}
+    assert set(missing) <= known, "everything.yaml does not set these"
+
+
+@pytest.mark.slow
+def test_every_value_has_an_effect() -> None:
+    """Taken out of everything.yaml one by one, each changes what is made."""
+    values = yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))
+    whole = HELM4.template(values=yaml.safe_dump(values))
+    idle = []
+    for key in leaves(values):
+        if key == ("queueUrl",) or key in {("on", "asg-launch")}:
+            continue  # nothing can be made without
+        without = yaml.safe_load(yaml.safe_dump(values))
+        within = without
+        for each in key[:-1]:
+            within = within[each]
+        del within[key[-1]]
+        if HELM4.template(values=yaml.safe_dump(without)) == whole:
+            idle.append(key)
+    assert set(idle) <= set(WITHOUT_EFFECT), "these have none"
+
+
+# Kubernetes' API.
+
+KUBERNETES_KINDS = [
+    "clusterrole-rbac-v1",
+    "clusterrolebinding-rbac-v1",
+    "configmap-v1",
+    "deployment-apps-v1",
+    "networkpolicy-networking-v1",
+    "poddisruptionbudget-policy-v1",
+    "role-rbac-v1",
+    "rolebinding-rbac-v1",
+    "service-v1",
+    "serviceaccount-v1",
+]
+MONITORING_KINDS = ["podmonitors", "prometheusrules", "servicemonitors"]
+
+@pytest.fixture(scope="session")
+def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kubeconform finds the schemas, a folder for each Kubernetes: they refuse what they don't know."""
+    folder = tmp_path_factory.mktemp("schemas")
+    for version in KNOWN:
+        (folder / version).mkdir()
+        shipped = SCHEMAS / f"v{version}-local-strict"
+        definitions = json.loads((shipped / "_definitions.json").read_text())["$defs"]
+        for file in KUBERNETES_KINDS:
+            schema = standalone(json.loads((shipped / f"{file}.json").read_text()), definitions)
+            (folder / version / f"{file}.json").write_text(json.dumps(schema))
+        for plural in MONITORING_KINDS:
+            crds = source("prometheus-operator") / "example" / "prometheus-operator-crd"
+            crd = yaml.safe_load((crds / f"monitoring.coreos.com_{plural}.yaml").read_text())
+            (served,) = crd["spec"]["versions"]
+            schema = strict(served["schema"]["openAPIV3Schema"])
+            schema["properties"]["metadata"] = {"type": "object"}
+            file = f"{crd['spec']['names']['singular']}-monitoring-{served['name']}.json"
+            (folder / version / file).write_text(json.dumps(schema))
+    return folder
+
+
+def standalone(schema: Object, definitions: Object) -> Object:
+    """A schema with all that it refers to: kubeconform follows no references to other files."""
+    needed: Object = {}
+    waiting = [schema]
+    while waiting:
+        for name in re.findall(r'"(?:/api/_definitions.json)?#/\$defs/([^"]+)"', json.dumps(waiting.pop())):
+            if name not in needed:
+                needed[name] = definitions[name]
+                waiting.append(definitions[name])
+    whole = {**schema, "$defs": needed}
+    del whole["$id"]  # it would be where references begin
+    return json.loads(json.dumps(whole).replace('"/api/_definitions.json#', '"#'))
+
+
+def strict(schema: Any) -> Any:
+    """A schema that allows no other properties, down to its leaves."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: strict(value) for key, value in schema.items()}
+    if isinstance(made.get("properties"), dict) and "type" in made:
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+OTHERS = [pytest.param(version, marks=pytest.mark.slow) for version in KNOWN[1:-1]]
+
+
+@pytest.mark.parametrize("version", [KNOWN[0], *OTHERS, KNOWN[-1]])
+def test_valid_for_kubernetes(version: str, schemas: Path) -> None:
+    for case in cases():
+        made = HELM4.template(values=case.read_text(), kubernetes=version)
+        refused = conform(made, version, schemas)
+        assert not refused, f"{case.name}: {refused}"
+
+
+def test_what_kubernetes_does_not_know_is_found(schemas: Path) -> None:
+    made = snapshot(VALUES / "everything.yaml").read_text()
+    for right, wrong in [
+        ("terminationGracePeriodSeconds", "terminationGracePeriod"),
+        ("podMetricsEndpoints", "podMetricsEndpoint"),
+        ("unhealthyPodEvictionPolicy", "unhealthyPodsEvictionPolicy"),
+    ]:
+        assert right in made
+        assert conform(made.replace(right, wrong), KNOWN[-1], schemas), wrong
+
+
+def conform(made: str, version: str, schemas: Path) -> str:
+    """What kubeconform says against objects."""
+    done = run(
+        tool("kubeconform"),
+        "-strict",
+        "-kubernetes-version",
+        version,
+        "-schema-location",
+        f"{schemas}/{version}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json",
+        given=made,
+    )
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+def test_score(case: Path) -> None:
+    # least.yaml is made to be without a budget.
+    spared = [*UNSCORED, *(["deployment-has-poddisruptionbudget"] if case.stem == "least" else [])]
+    if case.stem == "everything":
+        spared.remove("pod-networkpolicy")
+        spared.remove("container-image-pull-policy")
+        spared.append("container-security-context-user-group-id")  # its contexts are cut down to be other than the default
+        spared.append("container-security-context-readonlyrootfilesystem")
+    ignored = [word for check in spared for word in ("--ignore-test", check)]
+    done = run(
+        tool("kube-score"),
+        "score",
+        "--kubernetes-version",
+        "v1.34",
+        "--exit-one-on-warning",
+        *ignored,
+        "-",
+        given=snapshot(case).read_text(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# What is in them.
+
+
+def test_no_pod_comes_back_to_a_cordoned_node() -> None:
+    pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
+    assert "tolerations" not in pod
+
+
+def test_own_taints_are_tolerated_for_a_while() -> None:
+    taints = "settings: {taint: ['a=b:NoExecute', 'c:NoExecute', 'd=e:NoSchedule', 'f=:NoExecute']}\n"
+    pod = the("Deployment", HELM4.objects(values=QUEUE + taints))["spec"]["template"]["spec"]
+    bounded = {"effect": "NoExecute", "tolerationSeconds": 120}
+    assert pod["tolerations"] == [
+        {"key": "a", "operator": "Equal", "value": "b", **bounded},
+        {"key": "c", "operator": "Exists", **bounded},
+        {"key": "f", "operator": "Exists", **bounded},
+    ]
+
+
+def test_a_second_replica_is_not_pending() -> None:
+    pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
+    spread = {each["topologyKey"]: each["whenUnsatisfiable"] for each in pod["topologySpreadConstraints"]}
+    assert spread == {
+        "topology.kubernetes.io/zone": "ScheduleAnyway",
+        "kubernetes.io/hostname": "ScheduleAnyway",
+    }
+
+
+def test_probes_ask_what_is_served() -> None:
+    found = container(HELM4.objects(values=QUEUE))
+    ports = {each["name"]: each["containerPort"] for each in found["ports"]}
+    for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
+        asked = found[probe]["httpGet"]
+        assert (asked["path"], ports[asked["port"]]) == (path, 8080)
+
+
+def test_the_alerts_are_those_of_the_file() -> None:
+    rule = the("PrometheusRule", HELM4.objects(values=EVERYTHING))
+    groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    assert groups
+    assert rule["spec"]["groups"] == groups
+
+
+def test_the_dashboard_is_that_of_the_file() -> None:
+    dashboard = the("ConfigMap", HELM4.objects(values=EVERYTHING))["data"]["ebbtide.json"]
+    assert json.loads(dashboard) == json.loads((CHART / "files" / "dashboard.json").read_text())
+
+
+def test_digest_tag_and_neither() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    digest = "sha256:" + 64 * "a"
+    for values, image in [
+        ("", f"ghcr.io/ebbtide/ebbtide:{version}"),
+        ("image: {tag: next}", "ghcr.io/ebbtide/ebbtide:next"),
+        (f"image: {{tag: next, digest: '{digest}'}}", f"ghcr.io/ebbtide/ebbtide@{digest}"),
+    ]:
+        assert container(HELM4.objects(values=QUEUE + values))["image"] == image
+
+
+# Rights.
+
+NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
+DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
+DELETES: Rules = {("", "delete", "pods", "")}
+TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
+LEASES: Rules = {
+    *(("kube-node-lease", verb, "leases", "") for verb in ("get", "list", "delete")),
+    ("ebbtide", "create", "leases", ""),
+    *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
+}
+NO_DRAIN = "on: {asg-terminate: cordon, spot: report, state-change: ignore, scheduled-change: cordon, capacity-reservation: ignore}\n"
+SOFT = "on: {asg-terminate: cordon, spot: report, scheduled-change: ignore, capacity-reservation: ignore}\n"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ("", NODES | DRAINS | DELETES | TELLS),
+        ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | DELETES | TELLS),
+        ("settings: {atDeadline: leave}", NODES | DRAINS | TELLS),
+        ("settings: {events: none}", NODES | DRAINS | DELETES),
+        ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {atDeadline: leave, events: none}", NODES | DRAINS),
+        ("settings: {collectLeases: true}", NODES | DRAINS | DELETES | TELLS | LEASES),
+        ("settings: {collectLeases: false}", NODES | DRAINS | DELETES | TELLS),
+        (SOFT, NODES | DRAINS | TELLS),
+        (SOFT + "settings: {events: none}", NODES | DRAINS),
+        (NO_DRAIN, NODES),
+        (NO_DRAIN.replace("}", ", rebalance: drain}"), NODES | DRAINS | TELLS),
+        (NO_DRAIN.replace("}", ", asg-launch: ready}"), NODES),
+        *[(NO_DRAIN.replace(f"{kind}: {was}", f"{kind}: drain"), NODES | DRAINS | DELETES | TELLS) for kind, was in
+          [("asg-terminate", "cordon"), ("spot", "report"), ("scheduled-change", "cordon"), ("capacity-reservation", "ignore")]],
+    ],
+)
+def test_rights_are_those_that_the_settings_need(values: str, expected: Rules) -> None:
+    assert rights(HELM4.objects(values=QUEUE + values)) == expected
+
+
+def test_roles_are_the_service_accounts() -> None:
+    objects = HELM4.objects(values=EVERYTHING)
+    account = the("Deployment", objects)["spec"]["template"]["spec"]["serviceAccountName"]
+    assert the("ServiceAccount", objects)["metadata"]["name"] == account
+    roles = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
+    bindings = [each for each in objects if each["kind"].endswith("Binding")]
+    assert len(bindings) == 3
+    for binding in bindings:
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ebbtide"}]
+        role = binding["roleRef"]
+        assert (role["kind"], binding["metadata"].get("namespace"), role["name"]) in roles
+
+
+def test_rbac_is_the_users() -> None:
+    kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
+    assert not [kind for kind in kinds if "Role" in kind]

@@ -1,0 +1,147 @@
+"""Whatever `ebbtide run` can be told, the chart's values can tell it, and they tell it nothing by themselves."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import yaml
+from chart import CHART, HELM4, ROOT, VALUES, container, environment, the
+from flags import CLI, flags
+
+ITS_OWN = {"EBBTIDE_QUEUE_URL", "EBBTIDE_ADMIN_ADDRESS", "EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}
+"""Variables that the chart sets from other values, or by itself."""
+
+COMING = {"EBBTIDE_COLLECT_LEASES"}
+"""Variables that the program does not know yet."""
+
+QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+KINDS = [kind.strip() for kind in re.search(r"/// Kinds: ([^.]*)\.", CLI)[1].replace("///", "").split(",")]
+
+EXAMPLES = {"bool": ("true", "true"), "Vec<String>": ("[a, b]", "a,b"), "String": ("a", "a"), "Option<String>": ("a", "a")}
+"""A value and what the program is to be told, by a flag's type in src/cli.rs."""
+
+SPECIAL = {
+    "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),
+    "ignoreHook": ("[mine, theirs]", "mine,theirs"),
+    "registrationGrace": ("1m30s", "1m30s"),
+    "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
+    "delay": ("{rebalance: 2m}", "rebalance=2m"),
+    "podGrace": ("10s", "10s"),
+    "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
+    "uncordonAfter": ("0s", "0s"),
+    "completeAfter": ("10s", "10s"),
+    "heartbeat": ("off", "off"),
+}
+"""Where the type alone does not tell."""
+
+CHOICES = {
+    "AtDeadline": "leave",
+    "OnFailedDrain": "abandon",
+    "OnFailedLaunch": "leave",
+    "Events": "all",
+    "LogFormat": "json",
+}
+
+
+def example(flag) -> tuple[str, str]:
+    """A value for a flag, and what the program is to be told."""
+    if flag.type in CHOICES:
+        return CHOICES[flag.type], CHOICES[flag.type]
+    return SPECIAL.get(flag.key) or EXAMPLES[flag.type]
+
+
+@pytest.mark.parametrize("flag", [each for each in flags() if each.variable not in ITS_OWN], ids=lambda each: each.key)
+def test_each_flag_is_a_value(flag) -> None:
+    value, told = example(flag)
+    below = f"{flag.key}: {value}"
+    values = QUEUE + (below if flag.key == "on" else f"settings:\n  {below}")
+    # Some do nothing without a launch hook that is acted on, and are refused then.
+    queue = QUEUE + ("" if flag.key == "on" else "'on': {asg-launch: ready}\n")
+    values = values.replace(QUEUE, queue)
+    before = environment(HELM4.objects(values=queue))
+    now = environment(HELM4.objects(values=values))
+    assert flag.variable not in before, "the program's own default holds where nothing is set"
+    assert now == {**before, flag.variable: told}
+
+
+def test_the_program_knows_each_variable() -> None:
+    known = {flag.variable for flag in flags()}
+    told = {name for name in environment(HELM4.objects(values=(VALUES / "everything.yaml").read_text()))}
+    ours = {name for name in told if name.startswith("EBBTIDE_")}
+    assert ours - known == COMING, "COMING says what the program is going to know: keep it true"
+    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml sets each"
+    assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ITS_OWN, "AWS_REGION"}
+
+
+def test_no_hook_is_ignored() -> None:
+    args = container(HELM4.objects(values=QUEUE + "settings: {ignoreHook: []}"))["args"]
+    assert args == ["run", "--ignore-hook="]
+
+
+@pytest.mark.parametrize("key", ["on", '"on"', "'on'"])
+def test_on_is_read_however_it_is_written(key: str) -> None:
+    """To YAML the bare word is a boolean."""
+    told = environment(HELM4.objects("--set", "on.asg-launch=ready", values=f"{QUEUE}{key}:\n  spot: report\n"))
+    assert told["EBBTIDE_ON"] == "asg-launch=ready,spot=report"
+
+
+def test_the_schema_has_the_programs_kinds() -> None:
+    assert len(KINDS) == 7
+    settings = SCHEMA["properties"]["settings"]["properties"]
+    assert list(SCHEMA["properties"]["on"]["properties"]) == KINDS
+    assert list(settings["delay"]["properties"]) == KINDS
+    assert list(settings["drainTimeout"]["properties"]) == ["all", *KINDS]
+    for kind in KINDS:
+        HELM4.template("--set", f"on.{kind}=report", values=QUEUE)
+
+
+def test_the_defaults_that_are_told_are_the_programs() -> None:
+    documented = {
+        key: default
+        for default, key in re.findall(r"# @default -- (.*)\n(?:  #.*\n)*  (\S+): null", (CHART / "values.yaml").read_text())
+    }
+    for flag in flags():
+        if flag.key in documented:
+            words = flag.default.split(",") if flag.default else []
+            assert all(f"`{word}`" in documented[flag.key] for word in words), f"{flag.key}: {documented[flag.key]}"
+            if flag.type == "bool":
+                assert documented[flag.key] == "off", flag.key
+    told = " ".join(CLI.replace("///", "").split())
+    assert "By default everything is drained, but rebalance=cordon and asg-launch=ignore." in told
+    actions = {kind: {"rebalance": "cordon", "asg-launch": "ignore"}.get(kind, "drain") for kind in KINDS}
+    assert {kind: documented[kind].strip("`") for kind in KINDS} == actions
+
+
+@pytest.mark.parametrize(
+    ("queue", "region"),
+    [
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/q", "eu-west-1"),
+        ("https://sqs.us-gov-east-1.amazonaws.com/123456789012/q", "us-gov-east-1"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/q", "cn-north-1"),
+        ("https://sqs-fips.us-east-2.amazonaws.com/123456789012/q", "us-east-2"),
+        ("https://sqs.ap-southeast-2.api.aws/123456789012/q", "ap-southeast-2"),
+        ("https://vpce-0a-1b.sqs.eu-west-3.vpce.amazonaws.com/123456789012/q", "eu-west-3"),
+        ("https://eu-west-1.queue.amazonaws.com/123456789012/q", "eu-west-1"),
+        ("https://queue.example.com/123456789012/q", None),
+        ("http://127.0.0.1:4566/123456789012/q", None),
+    ],
+)
+def test_the_queue_tells_the_region(queue: str, region: str | None) -> None:
+    assert environment(HELM4.objects("--set", f"queueUrl={queue}")).get("AWS_REGION") == region
+
+
+def test_a_pod_is_given_time_to_end() -> None:
+    service = (ROOT / "src" / "service.rs").read_text()
+    shutdown = int(re.search(r"const SHUTDOWN: Duration = Duration::from_secs\((\d+)\);", service)[1])
+    pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > shutdown
+    assert SCHEMA["properties"]["terminationGracePeriodSeconds"]["minimum"] > shutdown
+
+
+def test_the_chart_is_the_programs() -> None:
+    manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
+    assert manifest["appVersion"] == version
