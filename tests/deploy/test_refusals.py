@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from chart import HELM3, HELM4, OLDEST, VALUES, Helm
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
@@ -24,7 +25,7 @@ TYPOS = [
     ("aws: {region: Ireland}", "at '/aws/region': 'Ireland' does not match pattern"),
     ("image: {digest: abc}", "at '/image/digest': 'abc' does not match pattern"),
     ("terminationGracePeriodSeconds: 5", "at '/terminationGracePeriodSeconds': minimum: got 5, want 15"),
-    ("serviceAccount: {annotations: {eks.amazonaws.com/role-arn: ebbtide}}", "role-arn': 'ebbtide' does not match pattern"),
+    ("serviceAccount: {annotations: {eks.amazonaws.com/role-arn: ebb}}", "role-arn': 'ebb' does not match pattern"),
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
 ]
@@ -32,7 +33,7 @@ TYPOS = [
 
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
-    ("queueUrl: ''", "queueUrl must be set: give the URL of the SQS queue that EventBridge sends to, as in --set queueUrl=https://"),
+    ("queueUrl: ''", "queueUrl must be set: give the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",
         "queueUrl is an ARN, arn:aws:sqs:eu-west-1:123456789012:ebbtide: give the queue's URL; "
@@ -40,20 +41,20 @@ SENTENCES = [
     ),
     ("queueUrl: ebbtide", 'queueUrl is no queue\'s URL, "ebbtide": the SQS console shows it, as https://sqs.REGION.'),
     ("queueUrl: https://sqs.eu-west-1.amazonaws.com", "queueUrl is no queue's URL"),
-    ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them one, or leave"),
+    ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them one"),
     ("on: {sopt: drain}", "on.sopt: there is no such kind; the kinds are asg-terminate, asg-launch, spot, rebalance,"),
     ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
     ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
-    ("settings: {startupTaint: [a]}", "settings.startupTaint does nothing without on.asg-launch: ready; set that, too,"),
-    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch does nothing without on.asg-launch: ready; set that"),
+    ("settings: {startupTaint: [a]}", "settings.startupTaint does nothing without on.asg-launch: ready; set that,"),
+    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch does nothing without on.asg-launch: ready"),
     ("tolerations: [{operator: Exists}]", BLANKET),
     ("tolerations: [{operator: Exists, effect: NoSchedule}]", BLANKET),
     ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", BLANKET),
-    ("extraEnv: [{name: EBBTIDE_DRY_RUN, value: 'true'}]", "extraEnv must not set EBBTIDE_DRY_RUN: set settings.dryRun instead"),
+    ("extraEnv: [{name: EBBTIDE_DRY_RUN, value: 'true'}]", "must not set EBBTIDE_DRY_RUN: set settings.dryRun instead"),
     ("extraEnv: [{name: AWS_REGION, value: eu-west-1}]", "extraEnv must not set AWS_REGION: set aws.region instead"),
     ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "would count everything twice: choose one"),
-    ("serviceMonitor: {enabled: true}\nservice: {enabled: false}", "serviceMonitor.enabled needs the Service: set service."),
+    ("serviceMonitor: {enabled: true}\nservice: {enabled: false}", "serviceMonitor.enabled needs the Service: set"),
 ]
 """What the templates find."""
 

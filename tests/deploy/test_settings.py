@@ -7,8 +7,9 @@ import re
 
 import pytest
 import yaml
+
 from chart import CHART, HELM4, ROOT, VALUES, container, environment, the
-from flags import CLI, flags
+from flags import CLI, Flag, flags
 
 ITS_OWN = {"EBBTIDE_QUEUE_URL", "EBBTIDE_ADMIN_ADDRESS", "EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}
 """Variables that the chart sets from other values, or by itself."""
@@ -20,7 +21,12 @@ QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 KINDS = [kind.strip() for kind in re.search(r"/// Kinds: ([^.]*)\.", CLI)[1].replace("///", "").split(",")]
 
-EXAMPLES = {"bool": ("true", "true"), "Vec<String>": ("[a, b]", "a,b"), "String": ("a", "a"), "Option<String>": ("a", "a")}
+EXAMPLES = {
+    "bool": ("true", "true"),
+    "Vec<String>": ("[a, b]", "a,b"),
+    "String": ("a", "a"),
+    "Option<String>": ("a", "a"),
+}
 """A value and what the program is to be told, by a flag's type in src/cli.rs."""
 
 SPECIAL = {
@@ -46,7 +52,7 @@ CHOICES = {
 }
 
 
-def example(flag) -> tuple[str, str]:
+def example(flag: Flag) -> tuple[str, str]:
     """A value for a flag, and what the program is to be told."""
     if flag.type in CHOICES:
         return CHOICES[flag.type], CHOICES[flag.type]
@@ -54,7 +60,7 @@ def example(flag) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("flag", [each for each in flags() if each.variable not in ITS_OWN], ids=lambda each: each.key)
-def test_each_flag_is_a_value(flag) -> None:
+def test_each_flag_is_a_value(flag: Flag) -> None:
     value, told = example(flag)
     below = f"{flag.key}: {value}"
     values = QUEUE + (below if flag.key == "on" else f"settings:\n  {below}")
@@ -98,11 +104,17 @@ def test_the_schema_has_the_programs_kinds() -> None:
         HELM4.template("--set", f"on.{kind}=report", values=QUEUE)
 
 
+@pytest.mark.parametrize("flag", [each for each in flags() if each.type in CHOICES], ids=lambda each: each.key)
+def test_the_schema_has_the_programs_choices(flag: Flag) -> None:
+    variants = re.search(rf"pub enum {flag.type} {{(.*?)\n}}", CLI, re.DOTALL)[1]
+    choices = [variant.lower() for variant in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
+    assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == [*choices, None]
+
+
 def test_the_defaults_that_are_told_are_the_programs() -> None:
-    documented = {
-        key: default
-        for default, key in re.findall(r"# @default -- (.*)\n(?:  #.*\n)*  (\S+): null", (CHART / "values.yaml").read_text())
-    }
+    values = (CHART / "values.yaml").read_text()
+    found = re.findall(r"# @default -- (.*)\n(?:  #.*\n)*  (\S+): null", values)
+    documented = {key: default for default, key in found}
     for flag in flags():
         if flag.key in documented:
             words = flag.default.split(",") if flag.default else []

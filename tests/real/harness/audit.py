@@ -15,6 +15,7 @@ class Request:
     """One request of the service that the API server answered."""
 
     at: str
+    user: str
     verb: str
     resource: str
     """With its subresource: pods/eviction."""
@@ -84,6 +85,7 @@ def _request(line: dict[str, Any]) -> Request:
     options = line.get("requestObject") or {}
     return Request(
         at=line["stageTimestamp"],
+        user=line["user"]["username"],
         verb=line["verb"],
         resource=resource or line["requestURI"],
         namespace=subject.get("namespace", ""),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +46,12 @@ class ControlPlane:
     """The service's, as its user would write it."""
     audit_log: Path
     processes: list[Process]
+    another_api_server: Callable[[str], Kube]
+    """Starts one more on the same state, with a flag of its own, and gives an administrator's client of it."""
+
+    def kubeconfig_of(self, user: str, kube: Kube, token: str) -> Path:
+        """Somebody's kubeconfig, for one of the API servers."""
+        return _write_kubeconfig(self.kubeconfig.parent / f"{user}.kubeconfig", user, kube.url, kube.authority, token)
 
     def stop(self) -> None:
         """Ends its processes, the last started first."""
@@ -91,7 +98,9 @@ class _Starting:
         roles.grant(kube, SERVICE)
         eventually("the controllers work", lambda: _controllers_work(controllers, kube), within=60)
         kubectl = Kubectl(self.kubectl, admin, self.folder)
-        return ControlPlane(kube, kubectl, self._kubeconfig(SERVICE), self.audit_log, self.processes)
+        return ControlPlane(
+            kube, kubectl, self._kubeconfig(SERVICE), self.audit_log, self.processes, self._another_api_server
+        )
 
     def _url(self) -> str:
         return f"https://127.0.0.1:{self.port}"
@@ -109,7 +118,14 @@ class _Starting:
             "--unsafe-no-fsync",
         )
 
-    def _api_server(self) -> Process:
+    def _another_api_server(self, flag: str) -> Kube:
+        port = free_port()
+        process = self._api_server(port, flag)
+        kube = Kube(f"https://127.0.0.1:{port}", self.certificates.authority, self.tokens[ADMIN])
+        eventually("another API server is ready", lambda: _ready(process, kube), within=60)
+        return kube
+
+    def _api_server(self, port: int | None = None, *more: str) -> Process:
         tokens = self.folder / "tokens.csv"
         tokens.write_text(
             f"{self.tokens[ADMIN]},{ADMIN},{ADMIN},system:masters\n{self.tokens[SERVICE]},{SERVICE},{SERVICE}\n"
@@ -121,7 +137,7 @@ class _Starting:
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",
-            f"--secure-port={self.port}",
+            f"--secure-port={port or self.port}",
             f"--tls-cert-file={files.server}",
             f"--tls-private-key-file={files.server_key}",
             f"--service-account-key-file={files.service_accounts_key}",
@@ -133,6 +149,7 @@ class _Starting:
             "--authorization-mode=Node,RBAC",
             f"--audit-policy-file={CONFIG / 'audit-policy.yaml'}",
             f"--audit-log-path={self.audit_log}",
+            *more,
         )
 
     def _controller_manager(self, kubeconfig: Path) -> Process:
@@ -169,17 +186,20 @@ class _Starting:
 
     def _kubeconfig(self, user: str) -> Path:
         file = self.folder / f"{user}.kubeconfig"
-        cluster = {"server": self._url(), "certificate-authority": str(self.certificates.authority)}
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "real", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": self.tokens[user]}}],
-            "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
-            "current-context": "real",
-        }
-        file.write_text(json.dumps(config))
-        return file
+        return _write_kubeconfig(file, user, self._url(), self.certificates.authority, self.tokens[user])
+
+
+def _write_kubeconfig(file: Path, user: str, url: str, authority: Path, token: str) -> Path:
+    config = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "real", "cluster": {"server": url, "certificate-authority": str(authority)}}],
+        "users": [{"name": user, "user": {"token": token}}],
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+        "current-context": "real",
+    }
+    file.write_text(json.dumps(config))
+    return file
 
 
 def _ready(api_server: Process, kube: Kube) -> bool:

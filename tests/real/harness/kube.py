@@ -21,8 +21,8 @@ class Kube:
     """A client with one user's token."""
 
     def __init__(self, url: str, authority: Path, token: str) -> None:
-        self._url = url
-        self._authority = authority
+        self.url = url
+        self.authority = authority
         self._token = token
         self._session = requests.Session()
         self._session.trust_env = False  # neither a proxy nor a bundle of certificates comes between
@@ -31,7 +31,7 @@ class Kube:
 
     def another(self) -> Kube:
         """A client for another thread."""
-        return Kube(self._url, self._authority, self._token)
+        return Kube(self.url, self.authority, self._token)
 
     def get(self, path: str) -> Object:
         """One object."""
@@ -39,7 +39,7 @@ class Kube:
 
     def find(self, path: str) -> Object | None:
         """One object, or None where there is none."""
-        response = self._session.get(self._url + path, timeout=_TIMEOUT)
+        response = self._session.get(self.url + path, timeout=_TIMEOUT)
         return None if response.status_code == 404 else _checked(response)
 
     def items(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
@@ -70,7 +70,7 @@ class Kube:
 
     def replace(self, path: str, body: Object) -> bool:
         """Writes an object back as a whole; says whether nobody else had written it since it was read."""
-        response = self._session.put(self._url + path, json=body, timeout=_TIMEOUT)
+        response = self._session.put(self.url + path, json=body, timeout=_TIMEOUT)
         if response.status_code == 409:
             return False
         _checked(response)
@@ -78,24 +78,24 @@ class Kube:
 
     def delete(self, path: str) -> None:
         """Deletes an object; one that is gone already is fine."""
-        response = self._session.delete(self._url + path, timeout=_TIMEOUT)
+        response = self._session.delete(self.url + path, timeout=_TIMEOUT)
         if response.status_code != 404:
             _checked(response)
 
     def remove(self, path: str) -> None:
         """Takes a pod out of the API at once, as only its kubelet should; one that is gone already is fine."""
-        response = self._session.delete(self._url + path, json={"gracePeriodSeconds": 0}, timeout=_TIMEOUT)
+        response = self._session.delete(self.url + path, json={"gracePeriodSeconds": 0}, timeout=_TIMEOUT)
         if response.status_code != 404:
             _checked(response)
 
     def text(self, path: str) -> str:
         """An answer that is not JSON."""
-        response = self._session.get(self._url + path, timeout=_TIMEOUT)
+        response = self._session.get(self.url + path, timeout=_TIMEOUT)
         assert response.ok, f"{path}: {response.status_code} {response.text}"
         return response.text
 
     def _call(self, method: str, path: str, **request: Any) -> Object:
-        return _checked(self._session.request(method, self._url + path, timeout=_TIMEOUT, **request))
+        return _checked(self._session.request(method, self.url + path, timeout=_TIMEOUT, **request))
 
 
 def _checked(response: requests.Response) -> Object:

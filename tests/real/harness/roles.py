@@ -1,29 +1,30 @@
-"""What the service may do in the cluster: as little as it needs, so that a call beyond that fails a test."""
+"""What the service may do in the cluster: what the chart gives it, so that a call beyond that fails a test."""
 
 from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
 
 from .kube import Kube, Object
 
 _API = "/apis/rbac.authorization.k8s.io/v1"
 
-RULES = [
-    # Which Node an instance is, and whether a launched one is Ready; cordons, taints, labels and annotations.
-    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch", "patch"]},
-    # The condition EbbtideDraining.
-    {"apiGroups": [""], "resources": ["nodes/status"], "verbs": ["patch"]},
-    # What is on a node, and when it is gone; what no budget lets go is deleted before a hard deadline.
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch", "delete"]},
-    {"apiGroups": [""], "resources": ["pods/eviction"], "verbs": ["create"]},
-    # The names of the budgets that block.
-    {"apiGroups": ["policy"], "resources": ["poddisruptionbudgets"], "verbs": ["get", "list"]},
-    # Who blocks a drain; at its end the Node's Event is updated.
-    {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
-]
+_CHART = Path(__file__).parents[2] / "deploy" / "snapshots" / "defaults.yaml"
+"""What the chart makes; tests/deploy/run holds that it is what helm makes of it now."""
+
+
+def rules() -> list[Object]:
+    """The rules of the chart's ClusterRole; its templates/rbac.yaml says what each is for."""
+    objects = yaml.safe_load_all(_CHART.read_text())
+    (role,) = (each for each in objects if each and each["kind"] == "ClusterRole")
+    found: list[Object] = role["rules"]
+    return found
 
 
 def grant(kube: Kube, user: str) -> None:
     """Gives a user these rights in the whole cluster."""
-    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": RULES})
+    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": rules()})
     binding: Object = {
         "metadata": {"name": user},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},

@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import requests
@@ -40,7 +40,9 @@ class Service:
         kubeconfig: Path,
         folder: Path,
         flags: Sequence[str],
+        variables: Mapping[str, str] | None = None,
     ) -> None:
+        """`variables` are those of an installation: they name the queue, too, and the flag does not."""
         self.name = name
         address = f"127.0.0.1:{free_port()}"
         self._url = f"http://{address}"
@@ -55,8 +57,10 @@ class Service:
             "KUBECONFIG": str(kubeconfig),
             "RUST_BACKTRACE": "1",
             **CREDENTIALS,
+            **(variables or {}),
         }
-        command = [str(binary), "run", "--queue-url", queue_url, "--admin-address", address, *flags]
+        queue = [] if variables else ["--queue-url", queue_url]
+        command = [str(binary), "run", *queue, "--admin-address", address, *flags]
         self.process = Process(f"ebbtide {name}", command, folder / f"{name}.log", environment)
 
     def wait_ready(self) -> None:

@@ -12,8 +12,9 @@ from . import manifests
 from .audit import Audit
 from .aws import Aws, Backlog
 from .control_plane import ControlPlane
+from .helm import Release
 from .hooks import LAUNCHING, TERMINATING, Action
-from .kube import NAMESPACES, NODES, Object
+from .kube import NAMESPACES, NODES, Kube, Object
 from .messages import Event
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
 from .service import Service
@@ -48,7 +49,7 @@ class World:
         self.queue = aws.queue(name)
         self.nodes: list[Node] = []
         self.services: list[Service] = []
-        self._binary = binary
+        self.binary = binary
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
         account = f"{NAMESPACES}/{name}/serviceaccounts/default"
@@ -68,10 +69,22 @@ class World:
 
     def service(self, *flags: str) -> Service:
         """Starts the service on this world's queue and waits until it is ready."""
+        return self._service(self.control_plane.kubeconfig, flags, None)
+
+    def installed_service(self, release: Release, kube: Kube | None = None) -> Service:
+        """Starts the service as a pod of a release would be: its arguments, variables and token."""
+        kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
+        return self._service(kubeconfig, release.arguments(), release.variables())
+
+    @property
+    def queue_url(self) -> str:
+        """The queue's URL, by way of the recorder."""
+        return f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
+
+    def _service(self, kubeconfig: Path, flags: Sequence[str], variables: dict[str, str] | None) -> Service:
         name = f"ebbtide-{len(self.services) + 1}"
-        queue_url = f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
-        kubeconfig = self.control_plane.kubeconfig
-        service = Service(name, self._binary, queue_url, self.recorder.url, kubeconfig, self.folder, flags)
+        endpoint = self.recorder.url
+        service = Service(name, self.binary, self.queue_url, endpoint, kubeconfig, self.folder, flags, variables)
         self.services.append(service)
         service.wait_ready()
         return service

@@ -120,9 +120,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* Whether Events and the Node's condition are written: a dry run writes none. */}}
+{{/* Whether Events and the Node's condition are written: a dry run writes none. Without drains they end what an earlier one told of. */}}
 {{- define "ebbtide.tells" -}}
-{{- if and (ne "none" (default "blocked" .Values.settings.events)) (not .Values.settings.dryRun) (include "ebbtide.drained" . | trim) }}yes{{ end }}
+{{- if and (ne "none" (default "blocked" .Values.settings.events)) (not .Values.settings.dryRun) }}yes{{ end }}
 {{- end }}
 
 {{/* The tolerations: the user's, and those of our own NoExecute taints, for so long as our pods may need on their own node. */}}

@@ -1,0 +1,161 @@
+"""helm, as an administrator runs it: a release of the chart, and what a pod of it would be started with."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from .control_plane import ControlPlane
+from .kube import NAMESPACES, Object
+from .wait import eventually
+
+_ROOT = Path(__file__).parents[3]
+_CHART = _ROOT / "deploy" / "helm" / "ebbtide"
+_TOOL = _ROOT / "tests" / "deploy" / "tool"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_TIMEOUT = 120.0
+
+Right = tuple[str, str, str]
+"""Where (a namespace, or everywhere), a verb, a resource."""
+
+
+@functools.cache
+def _tool(*arguments: str) -> str:
+    """Where a tool of tests/deploy is; built if need be, which takes minutes."""
+    return subprocess.run([str(_TOOL), *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+def know_monitors(control_plane: ControlPlane) -> None:
+    """Lets the API server know the Prometheus Operator's objects, as where it is installed."""
+    crds = Path(_tool("--source", "prometheus-operator")) / "example" / "prometheus-operator-crd"
+    for plural in ("podmonitors", "prometheusrules", "servicemonitors"):
+        if control_plane.kube.find(f"{_CRDS}/{plural}.monitoring.coreos.com"):
+            continue
+        body = yaml.safe_load((crds / f"monitoring.coreos.com_{plural}.yaml").read_text())
+        control_plane.kube.create(_CRDS, body)
+        path = f"/apis/monitoring.coreos.com/v1/{plural}"
+        eventually(f"{plural} are served", lambda path=path: control_plane.kube.find(path))
+
+
+class Release:
+    """An installed release, in a namespace of its own."""
+
+    def __init__(self, helm: str, name: str, control_plane: ControlPlane, folder: Path) -> None:
+        self.name = name
+        self.namespace = name
+        self._control_plane = control_plane
+        self._kube = control_plane.kube
+        self._folder = folder
+        self._program = _tool(helm)
+        self.notes = ""
+        """What helm says after it has installed."""
+
+    def install(self, values: Object) -> None:
+        """helm install."""
+        file = self._folder / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        # Nothing that does not keep to Pod Security's strictest rules comes in.
+        strict = {"pod-security.kubernetes.io/enforce": "restricted"}
+        self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
+        self.notes = self._helm("install", self.name, str(_CHART), "--values", str(file))
+
+    def uninstall(self) -> None:
+        """helm uninstall; the namespace goes, too."""
+        try:
+            self._helm("uninstall", self.name)
+        finally:
+            self._kube.delete(f"{NAMESPACES}/{self.namespace}")
+
+    def deployment(self) -> Object:
+        """The Deployment, as the API server has it."""
+        return self._kube.get(f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.full_name}")
+
+    def pods(self) -> list[Object]:
+        """Its pods."""
+        return self._kube.items(f"/api/v1/namespaces/{self.namespace}/pods")
+
+    @property
+    def user(self) -> str:
+        """Who its pods are to the API server."""
+        return f"system:serviceaccount:{self.namespace}:{self._account}"
+
+    def token(self) -> str:
+        """A token of its ServiceAccount, as a pod gets one."""
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self._account}/token"
+        token: str = self._kube.create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
+        return token
+
+    def arguments(self) -> list[str]:
+        """The flags that the container gets."""
+        first, *flags = self._container["args"]
+        assert first == "run", self._container["args"]
+        return flags
+
+    def variables(self) -> dict[str, str]:
+        """The variables that the first pod's container gets."""
+        pod = self.pods()[0]
+        return {each["name"]: _value(each, pod) for each in self._container["env"]}
+
+    def rights(self) -> set[Right]:
+        """Every single right that the API server holds for it."""
+        mine = f"app.kubernetes.io/instance={self.name}"
+        roles = [*self._kube.items(f"{_RBAC}/clusterroles", mine), *self._kube.items(f"{_RBAC}/roles", mine)]
+        return {
+            (role["metadata"].get("namespace", ""), verb, resource)
+            for role in roles
+            for rule in role["rules"]
+            for verb in rule["verbs"]
+            for resource in rule["resources"]
+        }
+
+    @property
+    def full_name(self) -> str:
+        """What its objects are called."""
+        return self.name if "ebbtide" in self.name else f"{self.name}-ebbtide"
+
+    @property
+    def _account(self) -> str:
+        account: str = self.deployment()["spec"]["template"]["spec"]["serviceAccountName"]
+        return account
+
+    @property
+    def _container(self) -> Object:
+        container: Object = self.deployment()["spec"]["template"]["spec"]["containers"][0]
+        return container
+
+    def _helm(self, *arguments: str) -> str:
+        environment = {"HOME": str(self._folder), "KUBECONFIG": str(self._control_plane.kubectl.kubeconfig)}
+        command = [self._program, *arguments, "--namespace", self.namespace]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_TIMEOUT, check=False)
+        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
+        return done.stdout
+
+
+@contextmanager
+def installed(helm: str, name: str, control_plane: ControlPlane, folder: Path, values: Object) -> Iterator[Release]:
+    """A release, for as long as a test needs it."""
+    know_monitors(control_plane)
+    release = Release(helm, name, control_plane, folder)
+    release.install(values)
+    try:
+        yield release
+    finally:
+        release.uninstall()
+
+
+def _value(variable: Object, pod: Object) -> str:
+    """A variable's value, which may be something of the pod."""
+    if "value" in variable:
+        value: str = variable["value"]
+        return value
+    field = variable["valueFrom"]["fieldRef"]["fieldPath"].split(".")
+    found = pod
+    for part in field:
+        found = found[part]
+    return str(found)

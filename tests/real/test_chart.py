@@ -1,0 +1,201 @@
+"""The chart on a real API server: helm installs it; the service runs with the rights that it gives, and needs them."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from harness import messages
+from harness.audit import Request
+from harness.aws import REGION
+from harness.helm import Release, Right, installed
+from harness.kube import NODES, Object
+from harness.wait import eventually
+from harness.world import Node, World, drained
+
+LEFT = 16
+"""Seconds to the instance's end when the warning comes."""
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+
+
+@contextmanager
+def release(world: World, helm: str, values: Object) -> Iterator[Release]:
+    """The chart, installed with what this control plane needs; its pods run on a node of their own."""
+    home = world.node()
+    common: Object = {
+        "queueUrl": world.queue_url,
+        "aws": {"region": REGION},
+        "nodeSelector": {"kubernetes.io/hostname": home.name},
+    }
+    name = f"{world.name}-release"[:50]
+    with installed(helm, name, world.control_plane, world.folder, {**common, **values}) as made:
+        eventually("both replicas run on the one node there is", lambda: run_there(made, home))
+        assert f"exec deployment/{made.full_name} -- /ebbtide doctor" in made.notes, made.notes
+        try:
+            yield made
+        finally:
+            # Before its rights are taken away: then it would be refused.
+            for service in world.services:
+                service.kill()
+
+
+def run_there(made: Release, home: Node) -> bool:
+    """Whether both pods run on a node."""
+    pods = [(pod["spec"].get("nodeName"), pod["status"]["phase"]) for pod in made.pods()]
+    assert pods == [(home.name, "Running")] * 2, f"{pods}; {made.deployment().get('status')}"
+    return True
+
+
+def asked(world: World, made: Release) -> list[Request]:
+    """What the release's ServiceAccount asked of the API server."""
+    return [request for request in world.audit.requests() if request.user == made.user]
+
+
+def used(world: World, made: Release) -> set[Right]:
+    """The rights that it made use of, wherever they are given."""
+    everywhere = {(verb, resource) for where, verb, resource in made.rights() if not where}
+    return {
+        ("" if (each.verb, each.resource) in everywhere else each.namespace, each.verb, each.resource)
+        for each in asked(world, made)
+        if each.status != 403
+    }
+
+
+def blocked_node(world: World, app: str) -> Node:
+    """A node with a pod that its budget never lets go."""
+    node = world.node()
+    world.run(app, on=node, stops_after=1, grace=4)
+    world.close_budget(app)
+    return node
+
+
+def leak_a_lease(world: World) -> None:
+    """A node's Lease that was left over: nobody owns it, there is no such node, and it is old."""
+    old = (datetime.now(UTC) - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
+    spec = {"holderIdentity": f"{world.name}-gone", "leaseDurationSeconds": 40, "renewTime": old}
+    world.kube.create(LEASES, {"metadata": {"name": f"{world.name}-gone"}, "spec": spec})
+
+
+def test_everything_on_is_allowed_and_needed(world: World) -> None:
+    settings = {
+        "atDeadline": "delete",
+        "events": "all",
+        "taint": ["going=true:NoSchedule"],
+        "excludeFromLoadBalancers": True,
+        "outOfServiceTaint": True,
+        "collectLeases": True,
+        "log": "info,ebbtide=debug",
+    }
+    watched = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
+    others = {"dashboard": {"enabled": True}, "networkPolicy": {"enabled": True}}
+    on = {"asg-launch": "ready", "rebalance": "drain"}
+    leak_a_lease(world)
+    with release(world, "helm4", {"settings": settings, "on": on, **watched, **others}) as made:
+        service = world.installed_service(made)
+
+        # A budget holds a pod until it must be deleted; Events and a condition tell of it.
+        node = blocked_node(world, "db")
+        world.run("web", on=node, stops_after=1)
+        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
+        eventually("the node is drained", lambda: drained(world, node), within=LEFT + 10)
+        eventually("the message is deleted", world.acknowledged)
+
+        # A Node that goes while it is drained is asked for.
+        going = blocked_node(world, "cache")
+        world.send(messages.spot_warning(going.instance))
+        eventually("an eviction was refused", lambda: world.audit.refused(world.name)[pod_of(world, "cache")])
+        world.kube.delete(f"{NODES}/{going.name}")
+        eventually("the message is deleted", world.acknowledged)
+        eventually("nothing is left going on", service.at_rest)
+
+        # An API server that does not stream lists is asked for one.
+        world.installed_service(made, world.control_plane.another_api_server("--feature-gates=WatchList=false"))
+
+        given = made.rights() - coming(world, made)
+        eventually("every right was used", lambda: all_used(given, used(world, made)), within=60)
+        check_none_forbidden(world, made)
+
+
+def pod_of(world: World, app: str) -> str:
+    """The name of an app's one pod."""
+    (pod,) = world.pods_of(app)
+    name: str = pod["metadata"]["name"]
+    return name
+
+
+def all_used(rights: set[Right], used: set[Right]) -> bool:
+    """Whether each was."""
+    assert not rights - used, f"given and never used: {sorted(rights - used)}"
+    return True
+
+
+def check_none_forbidden(world: World, made: Release) -> None:
+    """What the service was refused, and whether it asked for anything at all."""
+    requests = asked(world, made)
+    assert requests, "the service asked for nothing"
+    assert not [each for each in requests if each.status == 403]
+
+
+def coming(world: World, made: Release) -> set[Right]:
+    """The rights of a feature that the program does not have yet."""
+    known = subprocess.run([world.binary, "run", "--help"], capture_output=True, text=True, check=True).stdout
+    return set() if "--collect-leases" in known else {right for right in made.rights() if right[2] == "leases"}
+
+
+@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
+    watched = {"serviceMonitor": {"enabled": True}}
+    with release(world, helm, {"settings": {"atDeadline": "leave", "events": "none"}, **watched}) as made:
+        pods = {("", "list", "pods"), ("", "watch", "pods"), ("", "create", "pods/eviction")}
+        nodes = {("", verb, "nodes") for verb in ("get", "list", "watch", "patch")}
+        assert made.rights() == pods | nodes
+        service = world.installed_service(made)
+        node = blocked_node(world, "db")
+        world.run("web", on=node, stops_after=1)
+        # So late that the deadline finds a pod which may not be deleted.
+        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
+
+        eventually("the message is deleted", world.acknowledged, within=LEFT + 20)
+        eventually("nothing is left going on", service.at_rest)
+        assert drained(world, node, stay=["db"])
+        assert not world.audit.deletions(world.name)
+        check_none_forbidden(world, made)
+
+
+def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
+    with release(world, "helm4", {"settings": {"dryRun": True}}) as made:
+        service = world.installed_service(made)
+        node = blocked_node(world, "db")
+        world.run("web", on=node, stops_after=1)
+        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
+
+        eventually("the message is deleted", world.acknowledged, within=LEFT + 20)
+        eventually("nothing is left going on", service.at_rest)
+        assert sorted(world.apps(node)) == ["db", "web"]
+        changes = [each for each in asked(world, made) if each.verb in ("create", "patch", "delete")]
+        assert {each.resource for each in changes} == {"nodes", "pods/eviction"}
+        assert all(each.dry_run for each in changes), changes
+        check_none_forbidden(world, made)
+
+
+def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
+    on = {kind: "cordon" for kind in ("asg-terminate", "spot", "state-change", "scheduled-change")}
+    with release(
+        world, "helm4", {"on": {**on, "capacity-reservation": "report"}, "settings": {"events": "none"}}
+    ) as made:
+        assert {resource for _, _, resource in made.rights()} == {"nodes"}
+        service = world.installed_service(made)
+        node = world.node()
+        world.run("web", on=node)
+        world.send(messages.spot_warning(node.instance))
+
+        eventually("the message is deleted", world.acknowledged)
+        eventually("the node is cordoned", lambda: world.cordoned_with_notice(node))
+        eventually("nothing is left going on", service.at_rest)
+        assert world.apps(node) == ["web"]
+        check_none_forbidden(world, made)
