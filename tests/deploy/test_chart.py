@@ -263,7 +263,7 @@ def test_score(case: Path) -> None:
         "--exit-one-on-warning",
         *ignored,
         "-",
-        given=snapshot(case).read_text(),
+        given=HELM4.template(values=case.read_text()),
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
+import yaml
 
 from harness import messages
 from harness.audit import Request
@@ -19,6 +22,9 @@ from harness.world import Node, World, drained
 
 LEFT = 16
 """Seconds to the instance's end when the warning comes."""
+
+SNAPSHOTS = Path(__file__).parents[1] / "deploy" / "snapshots"
+"""What tests/deploy/run holds to be made of its values."""
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
@@ -119,6 +125,24 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
         given = made.rights() - coming(world, made)
         eventually("every right was used", lambda: all_used(given, used(world, made)), within=60)
         check_none_forbidden(world, made)
+
+
+def test_the_program_takes_every_value(tmp_path: Path) -> None:
+    """It gets as far as looking for its cluster: its settings are right."""
+    objects = yaml.safe_load_all((SNAPSHOTS / "everything.yaml").read_text())
+    (deployment,) = (each for each in objects if each and each["kind"] == "Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    variables = {each["name"]: each.get("value", "of-the-pod") for each in container["env"]}
+    done = subprocess.run(
+        [os.environ["EBBTIDE_BIN"], *container["args"]],
+        env={"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none"), **variables},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1, f"{done.returncode} {done.stderr}"
+    assert done.stderr.startswith("ebbtide: no way to the API server:"), done.stderr
 
 
 def pod_of(world: World, app: str) -> str:
