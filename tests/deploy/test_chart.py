@@ -105,6 +105,7 @@ WITHOUT_EFFECT = {
     ("image", "tag"): "a digest is given",
     ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
     ("rbac", "create"): "switches off; see test_rbac_is_the_users",
+    ("rbac", "doctor"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
     ("serviceMonitor", "enabled"): "excludes the PodMonitor; cordon-only.yaml has it",
@@ -333,6 +334,7 @@ NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "pa
 DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
 DELETES: Rules = {("", "delete", "pods", "")}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
+DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
 LEASES: Rules = {
     *(("kube-node-lease", verb, "leases", "") for verb in ("get", "list", "delete")),
     ("ebbtide", "create", "leases", ""),
@@ -368,7 +370,8 @@ def on(**actions: str) -> str:
     ],
 )
 def test_rights_are_those_that_the_settings_need(values: str, expected: Rules) -> None:
-    assert rights(HELM4.objects(values=QUEUE + values)) == expected
+    assert rights(HELM4.objects(values=QUEUE + values)) == expected | DOCTOR
+    assert rights(HELM4.objects("--set", "rbac.doctor=false", values=QUEUE + values)) == expected
 
 
 def test_roles_are_the_service_accounts() -> None:

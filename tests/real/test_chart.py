@@ -166,15 +166,22 @@ def check_none_forbidden(world: World, made: Release) -> None:
 
 
 def coming(world: World, made: Release) -> set[Right]:
-    """The rights of a feature that the program does not have yet."""
-    known = subprocess.run([world.binary, "run", "--help"], capture_output=True, text=True, check=True).stdout
-    return set() if "--collect-leases" in known else {right for right in made.rights() if right[2] == "leases"}
+    """The rights of features that the program does not have yet."""
+
+    def known(*arguments: str) -> str:
+        return subprocess.run([world.binary, *arguments], capture_output=True, text=True, check=True).stdout
+
+    resources = set() if "--collect-leases" in known("run", "--help") else {"leases"}
+    if " doctor " not in known("--help"):
+        resources.add("poddisruptionbudgets")
+    return {right for right in made.rights() if right[2] in resources}
 
 
 @pytest.mark.parametrize("helm", ["helm3", "helm4"])
 def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
-    with release(world, helm, {"settings": {"atDeadline": "leave", "events": "none"}, **watched}) as made:
+    leave = {"atDeadline": "leave", "events": "none"}
+    with release(world, helm, {"settings": leave, "rbac": {"doctor": False}, **watched}) as made:
         pods = {("", "list", "pods"), ("", "watch", "pods"), ("", "create", "pods/eviction")}
         nodes = {("", verb, "nodes") for verb in ("get", "list", "watch", "patch")}
         assert made.rights() == pods | nodes
@@ -209,9 +216,8 @@ def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
 
 def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
     on = {kind: "cordon" for kind in ("asg-terminate", "spot", "state-change", "scheduled-change")}
-    with release(
-        world, "helm4", {"on": {**on, "capacity-reservation": "report"}, "settings": {"events": "none"}}
-    ) as made:
+    values = {"on": {**on, "capacity-reservation": "report"}, "settings": {"events": "none"}, "rbac": {"doctor": False}}
+    with release(world, "helm4", values) as made:
         assert {resource for _, _, resource in made.rights()} == {"nodes"}
         service = world.installed_service(made)
         node = world.node()
