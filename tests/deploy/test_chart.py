@@ -335,8 +335,8 @@ DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "crea
 DELETES: Rules = {("", "delete", "pods", "")}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
-LEASES: Rules = {
-    *(("kube-node-lease", verb, "leases", "") for verb in ("get", "list", "delete")),
+NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
+TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
     *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
 }
@@ -358,7 +358,8 @@ def on(**actions: str) -> str:
         ("settings: {events: none}", NODES | DRAINS | DELETES),
         ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS),
-        ("settings: {collectLeases: true}", NODES | DRAINS | DELETES | TELLS | LEASES),
+        ("settings: {collectLeases: true}", NODES | DRAINS | DELETES | TELLS | NODE_LEASES | TURNS),
+        ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | DELETES | TELLS),
         (on(), NODES | DRAINS | TELLS),
         (on() + "settings: {events: none}", NODES | DRAINS),

@@ -119,6 +119,9 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
         eventually("the message is deleted", world.acknowledged)
         eventually("nothing is left going on", service.at_rest)
 
+        # At its end it hands over what only one replica does.
+        service.terminate()
+
         # An API server that does not stream lists is asked for one.
         world.installed_service(made, world.control_plane.another_api_server("--feature-gates=WatchList=false"))
 

@@ -8,26 +8,41 @@ import yaml
 
 from .kube import Kube, Object
 
+NODE_LEASES = "kube-node-lease"
+"""The namespace of the kubelets' Leases."""
+
 _API = "/apis/rbac.authorization.k8s.io/v1"
 
-_CHART = Path(__file__).parents[2] / "deploy" / "snapshots" / "defaults.yaml"
-"""What the chart makes; tests/deploy/run holds that it is what helm makes of it now."""
-
-
-def rules() -> list[Object]:
-    """The rules of the chart's ClusterRole; its templates/rbac.yaml says what each is for."""
-    objects = yaml.safe_load_all(_CHART.read_text())
-    (role,) = (each for each in objects if each and each["kind"] == "ClusterRole")
-    found: list[Object] = role["rules"]
-    return found
+_SNAPSHOTS = Path(__file__).parents[2] / "deploy" / "snapshots"
+"""What the chart makes of some values; tests/deploy/run holds that it is what helm makes of it now."""
 
 
 def grant(kube: Kube, user: str) -> None:
-    """Gives a user these rights in the whole cluster."""
-    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": rules()})
-    binding: Object = {
-        "metadata": {"name": user},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user},
+    """Gives a user in the whole cluster what the chart gives by default."""
+    (role,) = _roles("defaults", "ClusterRole")
+    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": role["rules"]})
+    kube.create(f"{_API}/clusterrolebindings", _binding(user, user, "ClusterRole"))
+
+
+def grant_collector(kube: Kube, user: str, namespace: str) -> None:
+    """Gives a user what --collect-leases needs beside that, with its pods in this namespace."""
+    for role in _roles("everything", "Role"):
+        where = NODE_LEASES if role["metadata"]["namespace"] == NODE_LEASES else namespace
+        name = f"{user}-{namespace}"
+        kube.create(f"{_API}/namespaces/{where}/roles", {"metadata": {"name": name}, "rules": role["rules"]})
+        kube.create(f"{_API}/namespaces/{where}/rolebindings", _binding(name, user, "Role"))
+
+
+def _roles(snapshot: str, kind: str) -> list[Object]:
+    """The chart's roles; its templates/rbac.yaml says what each rule is for."""
+    objects = yaml.safe_load_all((_SNAPSHOTS / f"{snapshot}.yaml").read_text())
+    return [each for each in objects if each and each["kind"] == kind]
+
+
+def _binding(name: str, user: str, kind: str) -> Object:
+    """Binds a role of this name to a user."""
+    return {
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
     }
-    kube.create(f"{_API}/clusterrolebindings", binding)
