@@ -180,7 +180,7 @@ def coming(world: World, made: Release) -> set[Right]:
     return {right for right in made.rights() if right[2] in resources}
 
 
-@pytest.mark.parametrize("helm", ["helm3", "helm4"])
+@pytest.mark.parametrize("helm", [pytest.param("helm3", marks=pytest.mark.slow), "helm4"])
 def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
     leave = {"atDeadline": "leave", "events": "none"}
