@@ -1,0 +1,191 @@
+"""Our CloudFormation templates as CloudFormation would make them: with parameters put in, conditions decided, lists expanded.
+
+Only what the templates use is known; anything else is an error rather than a guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "aws"
+STACK = FOLDER / "cloudformation.yaml"
+HOOKS = FOLDER / "hooks.yaml"
+
+Value = Any
+
+_NOTHING = object()
+"""What AWS::NoValue becomes, until it is left out."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads the short forms of functions as their long ones."""
+
+
+def _short(loader: _Loader, suffix: str, node: yaml.Node) -> Value:
+    if isinstance(node, yaml.ScalarNode):
+        argument: Value = loader.construct_scalar(node)
+        if suffix == "GetAtt":
+            argument = argument.split(".", 1)
+    elif isinstance(node, yaml.SequenceNode):
+        argument = loader.construct_sequence(node, deep=True)
+    else:
+        argument = loader.construct_mapping(node, deep=True)
+    return {suffix if suffix in ("Ref", "Condition") else f"Fn::{suffix}": argument}
+
+
+_Loader.add_multi_constructor("!", _short)
+
+
+class Refused(Exception):
+    """What CloudFormation would say of the parameters."""
+
+
+@dataclass
+class Stack:
+    """A template with its parameters. References to resources are answered by `ref` and `attribute`."""
+
+    path: Path
+    given: dict[str, str]
+    pseudo: dict[str, str]
+    ref: Callable[[str], str] = lambda name: f"<{name}>"
+    attribute: Callable[[str, str], str] = lambda name, attribute: f"<{name}.{attribute}>"
+    template: dict[str, Value] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.template = yaml.load(self.path.read_text(), _Loader)  # noqa: S506 # a safe loader, with constructors
+        unknown = set(self.given) - set(self.template["Parameters"])
+        if unknown:
+            raise Refused(f"no such parameters: {unknown}")
+        for name, parameter in self.template["Parameters"].items():
+            self._check(name, parameter)
+        for rule in self.template.get("Rules", {}).values():
+            if "RuleCondition" not in rule or self._decide(rule["RuleCondition"]):
+                for assertion in rule["Assertions"]:
+                    if not self._decide(assertion["Assert"]):
+                        raise Refused(assertion["AssertDescription"])
+
+    def resources(self, kind: str | None = None) -> dict[str, dict[str, Value]]:
+        """The properties of each resource that is made, by its logical name; of one type, if one is named."""
+        made = {}
+        for name, resource in self._expanded(self.template["Resources"]).items():
+            wanted = kind is None or resource["Type"] == kind
+            if wanted and ("Condition" not in resource or self.holds(resource["Condition"])):
+                made[name] = self.resolve(resource["Properties"])
+        return made
+
+    def outputs(self) -> dict[str, str]:
+        """The values of the outputs."""
+        outputs = self.template.get("Outputs", {}).items()
+        kept = (item for item in outputs if "Condition" not in item[1] or self.holds(item[1]["Condition"]))
+        return {name: self.resolve(output["Value"]) for name, output in kept}
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition of the template is met."""
+        return self._decide(self.template["Conditions"][condition])
+
+    def resolve(self, value: Value) -> Value:
+        """A value without functions."""
+        match value:
+            case {"Ref": "AWS::NoValue"}:
+                return _NOTHING
+            case {"Ref": name}:
+                return self._ref(name)
+            case {"Fn::GetAtt": [name, attribute]}:
+                return self.attribute(name, attribute)
+            case {"Fn::If": [condition, yes, no]}:
+                return self.resolve(yes if self.holds(condition) else no)
+            case {"Fn::Sub": [text, names]}:
+                return self._substitute(text, {name: self.resolve(inner) for name, inner in names.items()})
+            case {"Fn::Sub": text}:
+                return self._substitute(text, {})
+            case {"Fn::Split": [separator, text]}:
+                return self.resolve(text).split(separator)
+            case {"Fn::Select": [place, values]}:
+                return self.resolve(values)[int(place)]
+            case dict():
+                unknown = [key for key in value if str(key).startswith("Fn::")]
+                if unknown:
+                    raise NotImplementedError(str(unknown))
+                resolved = {key: self.resolve(inner) for key, inner in value.items()}
+                return {key: inner for key, inner in resolved.items() if inner is not _NOTHING}
+            case list():
+                return [inner for inner in map(self.resolve, value) if inner is not _NOTHING]
+        return value
+
+    def _check(self, name: str, parameter: dict[str, Value]) -> None:
+        text = str(self.given.get(name, parameter.get("Default")))
+        problem = parameter.get("ConstraintDescription", "is not allowed")
+        if text not in [str(allowed) for allowed in parameter.get("AllowedValues", [text])]:
+            raise Refused(f"{name}: {text} {problem}")
+        if not re.search(parameter.get("AllowedPattern", ""), text):
+            raise Refused(f"{name}: {text} {problem}")
+        if parameter["Type"] == "Number":
+            if not int(parameter["MinValue"]) <= int(text) <= int(parameter["MaxValue"]):
+                raise Refused(f"{name}: {text} {problem}")
+
+    def _decide(self, condition: Value) -> bool:
+        match condition:
+            case {"Condition": name}:
+                return self.holds(name)
+            case {"Fn::Equals": [one, other]}:
+                return bool(self.resolve(one) == self.resolve(other))
+            case {"Fn::Not": [inner]}:
+                return not self._decide(inner)
+            case {"Fn::And": inner}:
+                return all(map(self._decide, inner))
+            case {"Fn::Or": inner}:
+                return any(map(self._decide, inner))
+        raise NotImplementedError(str(condition))
+
+    def _ref(self, name: str) -> Value:
+        if name in self.template["Parameters"]:
+            parameter = self.template["Parameters"][name]
+            value = self.given.get(name, parameter.get("Default"))
+            match parameter["Type"]:
+                case "CommaDelimitedList":
+                    return str(value).split(",")
+                case "Number":
+                    return int(value)
+            return str(value)
+        if name in self.pseudo:
+            return self.pseudo[name]
+        return self.ref(name)
+
+    def _substitute(self, text: str, names: dict[str, str]) -> str:
+        def value(found: re.Match[str]) -> str:
+            name = found[1]
+            if name in names:
+                return names[name]
+            return str(self.attribute(*name.split(".", 1)) if "." in name else self._ref(name))
+
+        return re.sub(r"\$\{([^}!]+)\}", value, text)
+
+    def _expanded(self, resources: dict[str, Value]) -> dict[str, Value]:
+        """Fn::ForEach, as the transform AWS::LanguageExtensions does it."""
+        expanded = {}
+        for name, resource in resources.items():
+            if not name.startswith("Fn::ForEach::"):
+                expanded[name] = resource
+                continue
+            variable, values, template = resource
+            for value in self.resolve(values):
+                expanded |= _put(template, variable, value)
+        return expanded
+
+
+def _put(template: Value, variable: str, value: str) -> Value:
+    """A loop's variable put in: `&{…}` is its letters and digits."""
+    if isinstance(template, dict):
+        return {_put(key, variable, value): _put(inner, variable, value) for key, inner in template.items()}
+    if isinstance(template, list):
+        return [_put(inner, variable, value) for inner in template]
+    if isinstance(template, str):
+        plain = template.replace(f"&{{{variable}}}", re.sub(r"[^A-Za-z0-9]", "", value))
+        return plain.replace(f"${{{variable}}}", value)
+    return template
