@@ -5,6 +5,7 @@ Only what the templates use is known; anything else is an error rather than a gu
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -189,3 +190,40 @@ def _put(template: Value, variable: str, value: str) -> Value:
         plain = template.replace(f"&{{{variable}}}", re.sub(r"[^A-Za-z0-9]", "", value))
         return plain.replace(f"${{{variable}}}", value)
     return template
+
+
+def of_stack(name: str, parameters: dict[str, str], region: str, account: str) -> Stack:
+    """The template of the queue, the rules and the role, with names and ARNs as AWS gives them."""
+    pseudo = {
+        "AWS::StackName": name,
+        "AWS::Partition": "aws",
+        "AWS::Region": region,
+        "AWS::AccountId": account,
+    }
+    raw = Stack(STACK, parameters, pseudo)
+    names = {
+        "Queue": ("sqs", name),
+        "DeadLetterQueue": ("sqs", f"{name}-dead-letters"),
+        "Key": ("kms", "key/made"),
+        **{rule: ("events", f"rule/{made['Name']}") for rule, made in raw.resources("AWS::Events::Rule").items()},
+    }
+
+    def attribute(resource: str, what: str) -> str:
+        if resource not in names or what != "Arn":
+            return f"arn:aws:iam::{account}:role/{resource}"
+        service, path = names[resource]
+        return f"arn:aws:{service}:{region}:{account}:{path}"
+
+    return Stack(STACK, parameters, pseudo, lambda resource: names.get(resource, ("", resource))[1], attribute)
+
+
+def document(text: str | dict[str, Value]) -> dict[str, Value]:
+    """A policy, which a template may have as text."""
+    return json.loads(text) if isinstance(text, str) else text
+
+
+def allowed(policy: str | dict[str, Value]) -> set[str]:
+    """The actions that a policy allows."""
+    statements = [each for each in document(policy)["Statement"] if each["Effect"] == "Allow"]
+    actions = (each["Action"] for each in statements)
+    return {action for each in actions for action in ([each] if isinstance(each, str) else each)}

@@ -6,10 +6,12 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import boto3
+import cfn_template
 import requests
 
 from .hooks import Hook
@@ -18,6 +20,7 @@ from .wait import eventually
 
 REGION = "eu-west-1"
 ZONE = "eu-west-1a"
+ACCOUNT = "123456789012"
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 MANAGED_TAG = "aws-node-termination-handler/managed"
 
@@ -53,6 +56,9 @@ class Aws:
         self._sqs = self._client("sqs")
         self._ec2 = self._client("ec2")
         self._groups = self._client("autoscaling")
+        self._events = self._client("events")
+        self._stacks = self._client("cloudformation")
+        self._roles = self._client("iam")
         self._groups.create_launch_configuration(
             LaunchConfigurationName="nodes", ImageId=_IMAGE, InstanceType="t3.small"
         )
@@ -108,13 +114,7 @@ class Aws:
 
     def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str) -> Hook:
         """Makes a group with a hook."""
-        self._groups.create_auto_scaling_group(
-            AutoScalingGroupName=group,
-            LaunchConfigurationName="nodes",
-            AvailabilityZones=[ZONE],
-            MinSize=0,
-            MaxSize=0,
-        )
+        self._group(group)
         self._groups.put_lifecycle_hook(
             AutoScalingGroupName=group,
             LifecycleHookName=name,
@@ -122,6 +122,96 @@ class Aws:
             HeartbeatTimeout=heartbeat_timeout,
         )
         return Hook(group, name, heartbeat_timeout, transition)
+
+    def put(self, event: dict[str, Any]) -> None:
+        """Puts an event on the bus, as AWS's services do; its id, and its account, are the bus's own."""
+        entry = {
+            "Source": event["source"],
+            "DetailType": event["detail-type"],
+            "Detail": json.dumps(event["detail"]),
+            "Time": datetime.fromisoformat(event["time"]),
+            "Resources": [event["resources"]] if isinstance(event["resources"], str) else event["resources"],
+        }
+        answer = self._events.put_events(Entries=[entry])
+        assert not answer["FailedEntryCount"], answer
+
+    def receive(self, queue: str) -> list[dict[str, Any]]:
+        """Takes what a queue holds off it."""
+        received = []
+        while messages := self._sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+            received += [json.loads(message["Body"]) for message in messages]
+        return received
+
+    def attributes(self, queue: str) -> dict[str, str]:
+        """Everything that SQS says of a queue."""
+        attributes: dict[str, str] = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        return attributes
+
+    def apply(self, name: str, parameters: dict[str, str]) -> dict[str, str]:
+        """Makes the stack of deploy/aws/cloudformation.yaml; returns its outputs, with URLs at moto.
+
+        moto's CloudFormation knows neither queue policies nor EKS: these policies are set as the template has them.
+        """
+        given = [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()]
+        self._stacks.create_stack(
+            StackName=name,
+            TemplateBody=cfn_template.STACK.read_text(),
+            Parameters=given,
+            Capabilities=["CAPABILITY_IAM"],
+        )
+        (stack,) = self._stacks.describe_stacks(StackName=name)["Stacks"]
+        assert stack["StackStatus"] == "CREATE_COMPLETE", stack
+        outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
+        for key in ("QueueUrl", "DeadLetterQueueUrl"):
+            outputs[key] = f"http://{self.address[0]}:{self.address[1]}/{outputs[key].split('/', 3)[3]}"
+        template = cfn_template.of_stack(name, parameters, REGION, ACCOUNT)
+        for policy in template.resources("AWS::SQS::QueuePolicy").values():
+            for queue in policy["Queues"]:
+                attributes = {"Policy": json.dumps(policy["PolicyDocument"])}
+                self._sqs.set_queue_attributes(QueueUrl=self._sqs.get_queue_url(QueueName=queue)["QueueUrl"], Attributes=attributes)
+        return outputs
+
+    def remove(self, stack: str) -> None:
+        """Deletes a stack."""
+        self._stacks.delete_stack(StackName=stack)
+
+    def queues(self) -> list[str]:
+        """The names of all queues."""
+        return [url.rsplit("/", 1)[1] for url in self._sqs.list_queues().get("QueueUrls", [])]
+
+    def rules(self) -> list[str]:
+        """The names of all rules on the bus."""
+        return [rule["Name"] for rule in self._events.list_rules()["Rules"]]
+
+    def may(self, role_arn: str) -> set[str]:
+        """The actions that a role's policies allow."""
+        role = role_arn.rsplit("/", 1)[1]
+        names = self._roles.list_role_policies(RoleName=role)["PolicyNames"]
+        documents = [self._roles.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"] for name in names]
+        return {action for document in documents for action in cfn_template.allowed(document)}
+
+    def hooks(self, parameters: dict[str, str]) -> None:
+        """Makes groups with the hooks of deploy/aws/hooks.yaml, one by one: moto has neither the transform nor the type."""
+        template = cfn_template.Stack(cfn_template.HOOKS, parameters, {})
+        for group in parameters["Groups"].split(","):
+            self._group(group)
+        for properties in template.resources().values():
+            self._groups.put_lifecycle_hook(**properties)
+
+    def hook_of(self, group: str, transition: str) -> Hook:
+        """A group's hook, as Auto Scaling describes it."""
+        hooks = self._groups.describe_lifecycle_hooks(AutoScalingGroupName=group)["LifecycleHooks"]
+        (hook,) = (hook for hook in hooks if hook["LifecycleTransition"] == transition)
+        return Hook(group, hook["LifecycleHookName"], hook["HeartbeatTimeout"], transition)
+
+    def _group(self, group: str) -> None:
+        self._groups.create_auto_scaling_group(
+            AutoScalingGroupName=group,
+            LaunchConfigurationName="nodes",
+            AvailabilityZones=[ZONE],
+            MinSize=0,
+            MaxSize=0,
+        )
 
     def _answers(self) -> bool:
         self.process.must_run()

@@ -9,12 +9,10 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-from .aws import REGION
+from .aws import ACCOUNT, REGION
 from .hooks import Action
 
 Event = dict[str, Any]
-
-ACCOUNT = "123456789012"
 
 
 def _event(

@@ -1,0 +1,201 @@
+data "aws_caller_identity" "this" {}
+data "aws_partition" "this" {}
+data "aws_region" "this" {}
+
+locals {
+  partition = data.aws_partition.this.partition
+  region    = data.aws_region.this.region
+  account   = data.aws_caller_identity.this.account_id
+
+  makes_role = var.identity != "existing-role"
+  role       = local.makes_role ? aws_iam_role.this[0].name : var.role_name
+
+  uses_key = var.encryption != "sqs"
+  key      = var.encryption == "new-key" ? aws_kms_key.this[0].arn : local.uses_key ? var.kms_key_arn : null
+
+  # The patterns are those of docs/events.md.
+  rules = { for kind, rule in {
+    "asg-terminate" = {
+      wanted      = var.asg_terminate
+      description = "Terminating instances of Auto Scaling groups"
+      pattern = {
+        source      = ["aws.autoscaling"]
+        detail-type = ["EC2 Instance-terminate Lifecycle Action"]
+      }
+    }
+    "asg-launch" = {
+      wanted      = var.asg_launch
+      description = "Launching instances of Auto Scaling groups"
+      pattern = {
+        source      = ["aws.autoscaling"]
+        detail-type = ["EC2 Instance-launch Lifecycle Action"]
+      }
+    }
+    "spot" = {
+      wanted      = var.spot
+      description = "Spot interruption warnings"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Spot Instance Interruption Warning"]
+      }
+    }
+    "rebalance" = {
+      wanted      = var.rebalance
+      description = "Rebalance recommendations"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Instance Rebalance Recommendation"]
+      }
+    }
+    "state-change" = {
+      wanted      = var.state_change
+      description = "Instances that stop or terminate"
+      pattern = {
+        source      = ["aws.ec2"]
+        detail-type = ["EC2 Instance State-change Notification"]
+        detail      = { state = ["stopping", "stopped", "shutting-down", "terminated"] }
+      }
+    }
+    "scheduled-change" = {
+      wanted      = var.scheduled_change
+      description = "Scheduled changes of EC2 instances"
+      pattern = {
+        source      = ["aws.health"]
+        detail-type = ["AWS Health Event"]
+        detail      = { service = ["EC2"], eventTypeCategory = ["scheduledChange"] }
+      }
+    }
+    "capacity-reservation" = {
+      wanted      = var.capacity_reservation
+      description = "Interruptions of instances in capacity reservations"
+      pattern = {
+        source = ["aws.ec2"]
+        # AWS's pages give it both names.
+        detail-type = [
+          "EC2 Capacity Reservation Instance Interruption Warning",
+          "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+        ]
+      }
+    }
+  } : kind => rule if rule.wanted }
+}
+
+# The queue.
+
+resource "aws_sqs_queue" "this" {
+  name                      = var.name
+  message_retention_seconds = var.message_retention_seconds
+  # Of no effect for Ebbtide, whose receives say both; for whoever looks at the queue by hand.
+  visibility_timeout_seconds = 30
+  receive_wait_time_seconds  = 20
+  sqs_managed_sse_enabled    = local.uses_key ? null : true
+  kms_master_key_id          = local.key
+  redrive_policy = jsonencode({
+    deadLetterTargetArn = aws_sqs_queue.dead_letters.arn
+    maxReceiveCount     = var.max_receive_count
+  })
+  tags = var.tags
+}
+
+resource "aws_sqs_queue" "dead_letters" {
+  name = "${var.name}-dead-letters"
+  # The most that SQS allows: a dead letter's age counts from when it was first sent.
+  message_retention_seconds = 1209600
+  sqs_managed_sse_enabled   = local.uses_key ? null : true
+  kms_master_key_id         = local.key
+  tags                      = var.tags
+}
+
+resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
+  queue_url = aws_sqs_queue.dead_letters.url
+  redrive_allow_policy = jsonencode({
+    redrivePermission = "byQueue"
+    sourceQueueArns   = [aws_sqs_queue.this.arn]
+  })
+}
+
+# The second queue's for what EventBridge could not deliver; SQS needs no permission for what was received too often.
+resource "aws_sqs_queue_policy" "this" {
+  for_each = {
+    queue        = aws_sqs_queue.this
+    dead_letters = aws_sqs_queue.dead_letters
+  }
+
+  queue_url = each.value.url
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "EventBridge"
+        Effect    = "Allow"
+        Principal = { Service = "events.amazonaws.com" }
+        Action    = "sqs:SendMessage"
+        Resource  = each.value.arn
+        Condition = { ArnEquals = { "aws:SourceArn" = [for rule in aws_cloudwatch_event_rule.this : rule.arn] } }
+      },
+      {
+        Sid       = "OnlyWithTls"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "sqs:*"
+        Resource  = each.value.arn
+        Condition = { Bool = { "aws:SecureTransport" = "false" } }
+      },
+    ]
+  })
+}
+
+resource "aws_kms_key" "this" {
+  count = var.encryption == "new-key" ? 1 : 0
+
+  description         = "Encrypts the queues of ${var.name}"
+  enable_key_rotation = true
+  # Messages that are left can't be read without it.
+  deletion_window_in_days = 30
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      # Without it only this policy could give rights, and nobody could change it any more.
+      {
+        Sid       = "Account"
+        Effect    = "Allow"
+        Principal = { AWS = "arn:${local.partition}:iam::${local.account}:root" }
+        Action    = "kms:*"
+        Resource  = "*"
+      },
+      # No condition: AWS documents none for a queue's key. Which rules may send, the queue's policy says.
+      {
+        Sid       = "EventBridge"
+        Effect    = "Allow"
+        Principal = { Service = "events.amazonaws.com" }
+        Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
+        Resource  = "*"
+      },
+    ]
+  })
+  tags = var.tags
+}
+
+# The rules. No retry policy: EventBridge's own, 24 hours, does no harm, since Ebbtide knows a notice that comes too late.
+# What can't be delivered goes to the dead-letter queue, with the reason.
+
+resource "aws_cloudwatch_event_rule" "this" {
+  for_each = local.rules
+
+  name          = "${var.name}-${each.key}"
+  description   = each.value.description
+  event_pattern = jsonencode(each.value.pattern)
+  tags          = var.tags
+}
+
+resource "aws_cloudwatch_event_target" "this" {
+  for_each = local.rules
+
+  rule      = aws_cloudwatch_event_rule.this[each.key].name
+  target_id = "queue"
+  arn       = aws_sqs_queue.this.arn
+
+  dead_letter_config {
+    arn = aws_sqs_queue.dead_letters.arn
+  }
+}

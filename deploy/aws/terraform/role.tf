@@ -1,0 +1,138 @@
+# The role, and what it may do: one policy for each part that can be left out.
+
+locals {
+  issuer = var.oidc_provider_arn == "" ? "" : split(":oidc-provider/", var.oidc_provider_arn)[1]
+
+  trust = {
+    irsa = {
+      Sid       = "Irsa"
+      Effect    = "Allow"
+      Principal = { Federated = var.oidc_provider_arn }
+      Action    = ["sts:AssumeRoleWithWebIdentity"]
+      Condition = { StringEquals = {
+        "${local.issuer}:aud" = var.oidc_audience
+        "${local.issuer}:sub" = "system:serviceaccount:${var.namespace}:${var.service_account}"
+      } }
+    }
+    pod-identity = {
+      Sid       = "PodIdentity"
+      Effect    = "Allow"
+      Principal = { Service = "pods.eks.amazonaws.com" }
+      Action    = ["sts:AssumeRole", "sts:TagSession"]
+      # Tags that Pod Identity gives to each session.
+      Condition = { StringEquals = {
+        "aws:RequestTag/kubernetes-namespace"       = var.namespace
+        "aws:RequestTag/kubernetes-service-account" = var.service_account
+      } }
+    }
+  }
+
+  tag_key = coalesce(
+    var.lifecycle_tag_key,
+    var.cluster_name == "" ? "aws-node-termination-handler/managed" : "kubernetes.io/cluster/${var.cluster_name}",
+  )
+
+  service_statements = [
+    {
+      Sid      = "Messages"
+      Effect   = "Allow"
+      Action   = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"]
+      Resource = aws_sqs_queue.this.arn
+    },
+    # Neither can be restricted to a resource.
+    {
+      Sid      = "Look"
+      Effect   = "Allow"
+      Action   = ["autoscaling:DescribeLifecycleHooks", "ec2:DescribeInstances"]
+      Resource = "*"
+    },
+  ]
+
+  lifecycle_statements = [{
+    Sid       = "LifecycleActions"
+    Effect    = "Allow"
+    Action    = ["autoscaling:CompleteLifecycleAction", "autoscaling:RecordLifecycleActionHeartbeat"]
+    Resource  = "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"
+    Condition = { StringLike = { "aws:ResourceTag/${local.tag_key}" = var.lifecycle_tag_value } }
+  }]
+
+  key_statements = [{
+    Sid      = "Key"
+    Effect   = "Allow"
+    Action   = "kms:Decrypt"
+    Resource = local.key
+  }]
+
+  doctor_statements = [
+    {
+      Sid      = "DoctorQueues"
+      Effect   = "Allow"
+      Action   = "sqs:GetQueueAttributes"
+      Resource = [aws_sqs_queue.this.arn, aws_sqs_queue.dead_letters.arn]
+    },
+    {
+      Sid      = "DoctorRules"
+      Effect   = "Allow"
+      Action   = "events:DescribeRule"
+      Resource = "arn:${local.partition}:events:${local.region}:${local.account}:rule/*"
+    },
+    # None of them can be restricted to a resource.
+    {
+      Sid    = "DoctorLook"
+      Effect = "Allow"
+      Action = [
+        "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:DescribeLifecycleHooks",
+        "events:ListRuleNamesByTarget",
+      ]
+      Resource = "*"
+    },
+  ]
+}
+
+resource "aws_iam_role" "this" {
+  count = local.makes_role ? 1 : 0
+
+  name_prefix        = "${substr(var.name, 0, 37)}-"
+  description        = "What Ebbtide may do, with the queue ${var.name}"
+  assume_role_policy = jsonencode({ Version = "2012-10-17", Statement = [local.trust[var.identity]] })
+  tags               = var.tags
+}
+
+resource "aws_eks_pod_identity_association" "this" {
+  count = var.identity == "pod-identity" && var.cluster_name != "" ? 1 : 0
+
+  cluster_name    = var.cluster_name
+  namespace       = var.namespace
+  service_account = var.service_account
+  role_arn        = aws_iam_role.this[0].arn
+  tags            = var.tags
+}
+
+resource "aws_iam_role_policy" "service" {
+  name   = "${var.name}-service"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.service_statements })
+}
+
+resource "aws_iam_role_policy" "lifecycle" {
+  name   = "${var.name}-lifecycle"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.lifecycle_statements })
+}
+
+resource "aws_iam_role_policy" "key" {
+  count = local.uses_key ? 1 : 0
+
+  name   = "${var.name}-key"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.key_statements })
+}
+
+resource "aws_iam_role_policy" "doctor" {
+  count = var.doctor_permissions ? 1 : 0
+
+  name   = "${var.name}-doctor"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.doctor_statements })
+}

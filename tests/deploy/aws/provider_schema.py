@@ -1,0 +1,116 @@
+"""The schema of a few of the AWS provider's resources, for `provider/`: read out of the bindings that cdktf generated from it.
+
+python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI; its code is parsed and never run.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+import zipfile
+from typing import Any
+
+RESOURCES = [
+    "autoscaling_lifecycle_hook",
+    "cloudwatch_event_rule",
+    "cloudwatch_event_target",
+    "eks_pod_identity_association",
+    "iam_role",
+    "iam_role_policy",
+    "kms_key",
+    "sqs_queue",
+    "sqs_queue_policy",
+    "sqs_queue_redrive_allow_policy",
+]
+DATA_SOURCES = ["caller_identity", "partition", "region"]
+
+META = {"connection", "count", "depends_on", "for_each", "lifecycle", "provider", "provisioners"}
+"""What every resource takes, and is no part of a schema."""
+
+CHOSEN_IF_NOT_GIVEN = {"id", "name", "region", "tags_all"}
+"""Optional attributes that the provider fills in. The bindings don't tell these from other optional ones."""
+
+TYPES = {"builtins.str": "string", "jsii.Number": "number", "builtins.bool": "bool"}
+
+Json = dict[str, Any]
+
+
+class Module:
+    """One resource's module."""
+
+    def __init__(self, text: str) -> None:
+        self.classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+
+    def resource(self, data: bool) -> Json:
+        """The schema of the resource: what its constructor takes, and what it gives."""
+        first = next(iter(self.classes))
+        schema = self.block(first)
+        for attribute in schema["Attributes"].values():
+            # What a data source is not asked for, it answers.
+            attribute["Computed"] |= data and attribute["Optional"]
+        for node in self.classes[first].body:
+            if isinstance(node, ast.FunctionDef) and _is_property(node) and node.returns is not None:
+                kind = TYPES.get(ast.unparse(node.returns))
+                if kind and node.name not in schema["Attributes"] and not _is_binding(node.name):
+                    schema["Attributes"][node.name] = _attribute(kind, computed=True)
+        return schema
+
+    def block(self, name: str) -> Json:
+        """The schema of what a class's constructor takes."""
+        attributes, blocks = {}, {}
+        (init,) = (
+            node for node in self.classes[name].body if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        )
+        for argument, default in zip(init.args.kwonlyargs, init.args.kw_defaults, strict=True):
+            if argument.arg in META:
+                continue
+            assert argument.annotation is not None
+            annotation = ast.unparse(argument.annotation)
+            nested = next((inner for inner in self.classes if f"'{inner}'" in annotation), None)
+            if nested:
+                blocks[argument.arg] = {"Most": 0 if "Sequence" in annotation else 1, "Block": self.block(nested)}
+                continue
+            optional = default is not None
+            filled = optional and argument.arg in CHOSEN_IF_NOT_GIVEN
+            attributes[argument.arg] = _attribute(_kind(annotation), not optional, optional, filled)
+        return {"Attributes": attributes, "Blocks": blocks}
+
+
+def _attribute(kind: Any, required: bool = False, optional: bool = False, computed: bool = False) -> Json:
+    return {"Type": kind, "Required": required, "Optional": optional, "Computed": computed}
+
+
+def _kind(annotation: str) -> Any:
+    inner = next(kind for name, kind in TYPES.items() if name in annotation.rsplit("Mapping[builtins.str, ", 1)[-1])
+    if "typing.Mapping[" in annotation:
+        return ["map", inner]
+    if "typing.Sequence[" in annotation:
+        return ["list", inner]
+    return inner
+
+
+def _is_property(node: ast.FunctionDef) -> bool:
+    return any(ast.unparse(decorator) == "builtins.property" for decorator in node.decorator_list)
+
+
+def _is_binding(name: str) -> bool:
+    return name.endswith("_input") or name.startswith("_")
+
+
+def main() -> None:
+    """Prints the schemas."""
+    with zipfile.ZipFile(sys.argv[1]) as wheel:
+
+        def schema(module: str, data: bool) -> Json:
+            return Module(wheel.read(f"cdktf_cdktf_provider_aws/{module}/__init__.py").decode()).resource(data)
+
+        schemas = {
+            "Resources": {f"aws_{name}": schema(name, False) for name in RESOURCES},
+            "DataSources": {f"aws_{name}": schema(f"data_aws_{name}", True) for name in DATA_SOURCES},
+        }
+    print(json.dumps(schemas, indent=1))
+
+
+if __name__ == "__main__":
+    main()
