@@ -31,6 +31,22 @@ META = {"connection", "count", "depends_on", "for_each", "lifecycle", "provider"
 CHOSEN_IF_NOT_GIVEN = {"id", "name", "region", "tags_all"}
 """Optional attributes that the provider fills in. The bindings don't tell these from other optional ones."""
 
+ACCOUNT, REGION = "123456789012", "eu-west-1"
+
+GIVEN = {
+    "aws_caller_identity": {"account_id": ACCOUNT},
+    "aws_partition": {"partition": "aws"},
+    "aws_region": {"region": REGION},
+    "aws_cloudwatch_event_rule": {"arn": f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{{name}}"},
+    "aws_iam_role": {"arn": f"arn:aws:iam::{ACCOUNT}:role/{{name}}", "name": "{name}"},
+    "aws_kms_key": {"arn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"},
+    "aws_sqs_queue": {
+        "arn": f"arn:aws:sqs:{REGION}:{ACCOUNT}:{{name}}",
+        "url": f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT}/{{name}}",
+    },
+}
+"""What AWS gives a resource of a name."""
+
 TYPES = {"builtins.str": "string", "jsii.Number": "number", "builtins.bool": "bool"}
 
 Json = dict[str, Any]
@@ -109,6 +125,10 @@ def main() -> None:
             "Resources": {f"aws_{name}": schema(name, False) for name in RESOURCES},
             "DataSources": {f"aws_{name}": schema(f"data_aws_{name}", True) for name in DATA_SOURCES},
         }
+    every = schemas["Resources"] | schemas["DataSources"]
+    for name, values in GIVEN.items():
+        for attribute, value in values.items():
+            every[name]["Attributes"][attribute]["Value"] = value
     print(json.dumps(schemas, indent=1))
 
 

@@ -1,6 +1,6 @@
-// A provider that knows the schema of the AWS provider's resources, and does nothing: enough for `tofu validate`, and for
-// `tofu test` with mocks. The AWS provider itself can't be built from Go modules. The schema is made by provider_schema.py,
-// and read from the file beside the program.
+// A provider that knows the schema of the AWS provider's resources, and plans what it is told: enough for `tofu validate` and
+// `tofu plan`, without AWS. The AWS provider itself can't be had as a Go module. The schema is made by provider_schema.py, and
+// read from the file beside the program.
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
 	"github.com/hashicorp/terraform-plugin-go/tfprotov6/tf6server"
@@ -20,6 +21,8 @@ type attribute struct {
 	Required bool
 	Optional bool
 	Computed bool
+	// What AWS would give, if it is not given; {name} is the resource's name.
+	Value string
 }
 
 type block struct {
@@ -70,7 +73,7 @@ func all(blocks map[string]block) (map[string]*tfprotov6.Schema, error) {
 	return made, nil
 }
 
-// What is not implemented is not called by validation, nor by mocks.
+// What is not implemented is not called by validation, nor by the plan of something new.
 type server struct {
 	tfprotov6.ProviderServer
 	schemas schemas
@@ -102,6 +105,57 @@ func (s *server) ValidateResourceConfig(context.Context, *tfprotov6.ValidateReso
 
 func (s *server) ValidateDataResourceConfig(context.Context, *tfprotov6.ValidateDataResourceConfigRequest) (*tfprotov6.ValidateDataResourceConfigResponse, error) {
 	return &tfprotov6.ValidateDataResourceConfigResponse{}, nil
+}
+
+func (s *server) ConfigureProvider(context.Context, *tfprotov6.ConfigureProviderRequest) (*tfprotov6.ConfigureProviderResponse, error) {
+	return &tfprotov6.ConfigureProviderResponse{}, nil
+}
+
+func (s *server) PlanResourceChange(_ context.Context, request *tfprotov6.PlanResourceChangeRequest) (*tfprotov6.PlanResourceChangeResponse, error) {
+	planned, err := filled(s.schemas.Resources[request.TypeName], request.ProposedNewState)
+	if err != nil {
+		return nil, err
+	}
+	return &tfprotov6.PlanResourceChangeResponse{PlannedState: planned}, nil
+}
+
+func (s *server) ReadDataSource(_ context.Context, request *tfprotov6.ReadDataSourceRequest) (*tfprotov6.ReadDataSourceResponse, error) {
+	state, err := filled(s.schemas.DataSources[request.TypeName], request.Config)
+	if err != nil {
+		return nil, err
+	}
+	return &tfprotov6.ReadDataSourceResponse{State: state}, nil
+}
+
+// filled is a configuration with the values that AWS would give, which are made from its name.
+func filled(b block, config *tfprotov6.DynamicValue) (*tfprotov6.DynamicValue, error) {
+	schema, err := b.schema()
+	if err != nil {
+		return nil, err
+	}
+	value, err := config.Unmarshal(schema.ValueType())
+	if err != nil {
+		return nil, err
+	}
+	attributes := map[string]tftypes.Value{}
+	if err := value.As(&attributes); err != nil {
+		return nil, err
+	}
+	name := "made"
+	for _, key := range []string{"name_prefix", "name"} {
+		if given, ok := attributes[key]; ok && given.IsKnown() && !given.IsNull() {
+			if err := given.As(&name); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for key, a := range b.Attributes {
+		if a.Value != "" && attributes[key].IsNull() {
+			attributes[key] = tftypes.NewValue(tftypes.String, strings.ReplaceAll(a.Value, "{name}", name))
+		}
+	}
+	state, err := tfprotov6.NewDynamicValue(schema.ValueType(), tftypes.NewValue(schema.ValueType(), attributes))
+	return &state, err
 }
 
 func (s *server) StopProvider(context.Context, *tfprotov6.StopProviderRequest) (*tfprotov6.StopProviderResponse, error) {
