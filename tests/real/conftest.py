@@ -11,6 +11,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
 
+import cfn_template
 import pytest
 
 from harness import control_plane, report
@@ -67,8 +68,10 @@ def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: Cont
     made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home)
     yield made
     forbidden = made.audit.forbidden()
+    unpermitted = cfn_template.not_permitted({call.action for call in made.recorder.calls()})
     made.close()
     assert not forbidden, "the service has no right to: " + "; ".join(map(str, forbidden))
+    assert not unpermitted, f"the policy of deploy/aws does not permit {unpermitted}"
 
 
 @pytest.hookimpl(wrapper=True)

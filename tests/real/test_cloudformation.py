@@ -19,7 +19,15 @@ EVENTS = Path(__file__).parents[1] / "fixtures" / "events"
 
 EVERY_KIND = {
     kind: "true"
-    for kind in ("AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation")
+    for kind in (
+        "AsgTerminate",
+        "AsgLaunch",
+        "Spot",
+        "Rebalance",
+        "StateChange",
+        "ScheduledChange",
+        "CapacityReservation",
+    )
 }
 
 BROUGHT = {

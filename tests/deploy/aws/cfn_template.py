@@ -1,4 +1,4 @@
-"""Our CloudFormation templates as CloudFormation would make them: with parameters put in, conditions decided, lists expanded.
+"""Our CloudFormation templates as CloudFormation would make them: parameters put in, conditions decided, lists expanded.
 
 Only what the templates use is known; anything else is an error rather than a guess.
 """
@@ -17,6 +17,12 @@ import yaml
 FOLDER = Path(__file__).resolve().parents[3] / "deploy" / "aws"
 STACK = FOLDER / "cloudformation.yaml"
 HOOKS = FOLDER / "hooks.yaml"
+
+NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}
+"""Calls that everybody may make."""
+
+NOT_THE_SERVICE = {"sqs:SendMessage"}
+"""Calls made with the rights of whoever runs `ebbtide send`."""
 
 Value = Any
 
@@ -59,7 +65,7 @@ class Stack:
     template: dict[str, Value] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.template = yaml.load(self.path.read_text(), _Loader)  # noqa: S506 # a safe loader, with constructors
+        self.template = yaml.load(self.path.read_text(), _Loader)  # a safe loader, with constructors
         unknown = set(self.given) - set(self.template["Parameters"])
         if unknown:
             raise Refused(f"no such parameters: {unknown}")
@@ -126,9 +132,8 @@ class Stack:
             raise Refused(f"{name}: {text} {problem}")
         if not re.search(parameter.get("AllowedPattern", ""), text):
             raise Refused(f"{name}: {text} {problem}")
-        if parameter["Type"] == "Number":
-            if not int(parameter["MinValue"]) <= int(text) <= int(parameter["MaxValue"]):
-                raise Refused(f"{name}: {text} {problem}")
+        if parameter["Type"] == "Number" and not parameter["MinValue"] <= int(text) <= parameter["MaxValue"]:
+            raise Refused(f"{name}: {text} {problem}")
 
     def _decide(self, condition: Value) -> bool:
         match condition:
@@ -227,3 +232,16 @@ def allowed(policy: str | dict[str, Value]) -> set[str]:
     statements = [each for each in document(policy)["Statement"] if each["Effect"] == "Allow"]
     actions = (each["Action"] for each in statements)
     return {action for each in actions for action in ([each] if isinstance(each, str) else each)}
+
+
+def service_policies(made: Stack) -> dict[str, dict[str, Value]]:
+    """The policies of the service's role."""
+    policies = made.resources("AWS::IAM::Policy").items()
+    return {name: document(policy["PolicyDocument"]) for name, policy in policies if "Notification" not in name}
+
+
+def not_permitted(calls: set[str]) -> set[str]:
+    """Those of the calls, by their names without their services, that the role may not make."""
+    policies = service_policies(of_stack("any", {}, "eu-west-1", "123456789012")).values()
+    may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | {action for policy in policies for action in allowed(policy)}
+    return {call for call in calls if call.removesuffix("Batch") not in {action.partition(":")[2] for action in may}}

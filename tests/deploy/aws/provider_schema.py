@@ -1,6 +1,6 @@
-"""The schema of a few of the AWS provider's resources, for `provider/`: read out of the bindings that cdktf generated from it.
+"""The schema of a few of the AWS provider's resources, for `provider/`: read out of the bindings that cdktf made from it.
 
-python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI; its code is parsed and never run.
+python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI; its code is parsed, never run.
 """
 
 from __future__ import annotations

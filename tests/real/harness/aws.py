@@ -144,7 +144,9 @@ class Aws:
 
     def attributes(self, queue: str) -> dict[str, str]:
         """Everything that SQS says of a queue."""
-        attributes: dict[str, str] = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        attributes: dict[str, str] = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])[
+            "Attributes"
+        ]
         return attributes
 
     def apply(self, name: str, parameters: dict[str, str]) -> dict[str, str]:
@@ -168,7 +170,9 @@ class Aws:
         for policy in template.resources("AWS::SQS::QueuePolicy").values():
             for queue in policy["Queues"]:
                 attributes = {"Policy": json.dumps(policy["PolicyDocument"])}
-                self._sqs.set_queue_attributes(QueueUrl=self._sqs.get_queue_url(QueueName=queue)["QueueUrl"], Attributes=attributes)
+                self._sqs.set_queue_attributes(
+                    QueueUrl=self._sqs.get_queue_url(QueueName=queue)["QueueUrl"], Attributes=attributes
+                )
         return outputs
 
     def remove(self, stack: str) -> None:
@@ -191,7 +195,7 @@ class Aws:
         return {action for document in documents for action in cfn_template.allowed(document)}
 
     def hooks(self, parameters: dict[str, str]) -> None:
-        """Makes groups with the hooks of deploy/aws/hooks.yaml, one by one: moto has neither the transform nor the type."""
+        """Makes groups with the hooks of deploy/aws/hooks.yaml, one by one: moto lacks the type."""
         template = cfn_template.Stack(cfn_template.HOOKS, parameters, {})
         for group in parameters["Groups"].split(","):
             self._group(group)

@@ -1,0 +1,241 @@
+"""What the templates make: the rules of docs/events.md, a policy for exactly the calls in the code."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import cfn_template
+from cfn_template import (
+    FOLDER,
+    HOOKS,
+    NO_PERMISSION_NEEDED,
+    NOT_THE_SERVICE,
+    Refused,
+    Stack,
+    allowed,
+    document,
+    of_stack,
+)
+from cfn_template import service_policies as policies
+
+ROOT = FOLDER.parents[1]
+ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide-blue"
+
+KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
+EVERY_KIND = dict.fromkeys(KINDS, "true")
+EVERYTHING = EVERY_KIND | {"Encryption": "new-key", "NotificationRole": "true", "ClusterName": "blue"}
+
+CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|events|sts|iam|kms)",\s*"([A-Z]\w+)"')
+"""How the code names a call to AWS; `gate::aws` takes no other form."""
+
+
+def stack(**parameters: str) -> Stack:
+    return of_stack(NAME, parameters, REGION, ACCOUNT)
+
+
+def calls(*parts: str) -> set[str]:
+    """The calls in the code, by the actions that permit them."""
+    sources = [path for part in parts for path in (ROOT / "src").glob(part)]
+    found = {
+        f"{service}:{name.removesuffix('Batch')}"
+        for path in sources
+        for service, name in CALL.findall(path.read_text())
+    }
+    return found - NO_PERMISSION_NEEDED - NOT_THE_SERVICE
+
+
+def test_every_call_is_permitted_and_nothing_else_is() -> None:
+    made = policies(stack())
+    service = allowed(made["ServicePolicy"]) | allowed(made["LifecyclePolicy"])
+    doctor = allowed(made["DoctorPolicy"])
+    of_doctor = calls("doctor.rs", "doctor/**/*.rs")
+    everything = calls("**/*.rs")
+    assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "the code is read"
+    assert everything <= service | doctor, "a call without a permission: add it to both templates and to README.md"
+    assert service <= everything, "a permission without a call"
+    # Before there is a doctor its permissions can't be compared.
+    assert not of_doctor or doctor <= of_doctor, "a permission of the doctor's without a call of it"
+
+
+def test_a_key_of_ones_own_needs_decrypt_and_no_more() -> None:
+    assert "KeyPolicy" not in policies(stack())
+    made = policies(stack(Encryption="new-key"))["KeyPolicy"]
+    assert allowed(made) == {"kms:Decrypt"}
+    assert made["Statement"][0]["Resource"] == f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"
+
+
+def test_without_the_doctor_its_permissions_are_left_out() -> None:
+    assert set(policies(stack())) - set(policies(stack(DoctorPermissions="false"))) == {"DoctorPolicy"}
+
+
+def test_the_service_can_t_send_and_only_describing_is_unrestricted() -> None:
+    for name, policy in policies(stack(**EVERYTHING)).items():
+        for statement in policy["Statement"]:
+            actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
+            assert not [action for action in actions if "*" in action or "Send" in action], name
+            if statement["Resource"] == "*":
+                assert all(re.search(":(Describe|List)", action) for action in actions), (name, actions)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "key", "value"),
+    [
+        ({}, "aws-node-termination-handler/managed", "*"),
+        ({"ClusterName": "blue"}, "kubernetes.io/cluster/blue", "*"),
+        ({"ClusterName": "blue", "LifecycleTagKey": "team", "LifecycleTagValue": "sea"}, "team", "sea"),
+    ],
+)
+def test_lifecycle_calls_are_for_groups_with_the_tag(parameters: dict[str, str], key: str, value: str) -> None:
+    (statement,) = policies(stack(**parameters))["LifecyclePolicy"]["Statement"]
+    assert statement["Condition"] == {"StringLike": {f"aws:ResourceTag/{key}": value}}
+    assert statement["Resource"].startswith(f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:")
+
+
+def test_the_rules_are_those_of_the_documentation() -> None:
+    page = (ROOT / "docs" / "events.md").read_text().split("## EventBridge rules")[1].split("\n## ")[0]
+    documented = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
+    rules = stack(**EVERY_KIND).resources("AWS::Events::Rule")
+    assert [rule["EventPattern"] for rule in rules.values()] == documented
+    assert list(rules) == [f"{kind}Rule" for kind in KINDS]
+
+
+@pytest.mark.parametrize("off", [None, *KINDS])
+def test_the_queues_take_events_of_exactly_the_rules_there_are(off: str | None) -> None:
+    made = stack(**EVERY_KIND) if off is None else stack(**(EVERY_KIND | {off: "false"}))
+    rules = made.resources("AWS::Events::Rule")
+    assert f"{off}Rule" not in rules
+    arns = [f"arn:aws:events:{REGION}:{ACCOUNT}:rule/{rule['Name']}" for rule in rules.values()]
+    queues = {name: f"arn:aws:sqs:{REGION}:{ACCOUNT}:{name}" for name in (NAME, f"{NAME}-dead-letters")}
+    assert [policy["Queues"] for policy in made.resources("AWS::SQS::QueuePolicy").values()] == [
+        [name] for name in queues
+    ]
+    for policy in made.resources("AWS::SQS::QueuePolicy").values():
+        (queue,) = policy["Queues"]
+        allow, deny = policy["PolicyDocument"]["Statement"]
+        assert allow["Principal"] == {"Service": "events.amazonaws.com"}
+        assert allow["Condition"] == {"ArnEquals": {"aws:SourceArn": arns}}
+        assert (deny["Effect"], deny["Action"], deny["Principal"]) == ("Deny", "sqs:*", "*")
+        assert deny["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
+        assert allow["Resource"] == deny["Resource"] == queues[queue]
+    for rule in rules.values():
+        (target,) = rule["Targets"]
+        assert target["Arn"] == queues[NAME]
+        assert target["DeadLetterConfig"] == {"Arn": queues[f"{NAME}-dead-letters"]}
+
+
+def test_a_message_outlasts_the_longest_hook_and_a_dead_letter_the_message() -> None:
+    longest = Stack(cfn_template.STACK, {}, {}).template["Parameters"]["MessageRetentionSeconds"]
+    assert longest["MinValue"] >= 48 * 3600
+    queues = stack().resources("AWS::SQS::Queue")
+    assert queues["DeadLetterQueue"]["MessageRetentionPeriod"] >= longest["MaxValue"]
+    assert queues["Queue"]["RedrivePolicy"]["maxReceiveCount"] == 10
+    allow = queues["DeadLetterQueue"]["RedriveAllowPolicy"]
+    assert allow == {"redrivePermission": "byQueue", "sourceQueueArns": [f"arn:aws:sqs:{REGION}:{ACCOUNT}:{NAME}"]}
+
+
+@pytest.mark.parametrize(
+    ("encryption", "key"),
+    [
+        ({"Encryption": "sqs"}, None),
+        ({"Encryption": "new-key"}, f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"),
+        (
+            {"Encryption": "existing-key", "KmsKeyArn": f"arn:aws:kms:{REGION}:{ACCOUNT}:key/mine"},
+            f"arn:aws:kms:{REGION}:{ACCOUNT}:key/mine",
+        ),
+    ],
+)
+def test_both_queues_are_encrypted(encryption: dict[str, str], key: str | None) -> None:
+    for queue in stack(**encryption).resources("AWS::SQS::Queue").values():
+        assert queue.get("KmsMasterKeyId") == key
+        assert queue.get("SqsManagedSseEnabled", False) is (key is None)
+
+
+def test_a_made_key_lets_eventbridge_in() -> None:
+    (key,) = stack(Encryption="new-key").resources("AWS::KMS::Key").values()
+    assert key["EnableKeyRotation"] is True
+    (statement,) = (each for each in key["KeyPolicy"]["Statement"] if each["Sid"] == "EventBridge")
+    assert statement["Principal"] == {"Service": "events.amazonaws.com"}
+    assert statement["Action"] == ["kms:Decrypt", "kms:GenerateDataKey"]
+
+
+def test_irsa_trusts_one_service_account_of_the_issuer() -> None:
+    issuer = "oidc.eks.eu-west-1.amazonaws.com/id/0123"
+    provider = f"arn:aws:iam::{ACCOUNT}:oidc-provider/{issuer}"
+    made = stack(Identity="irsa", OidcProviderArn=provider, Namespace="tide", ServiceAccount="ebb", ClusterName="blue")
+    (statement,) = document(made.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"])["Statement"]
+    assert statement["Principal"] == {"Federated": provider}
+    assert statement["Action"] == "sts:AssumeRoleWithWebIdentity"
+    expected = {f"{issuer}:aud": "sts.amazonaws.com", f"{issuer}:sub": "system:serviceaccount:tide:ebb"}
+    assert statement["Condition"] == {"StringEquals": expected}
+    assert not made.resources("AWS::EKS::PodIdentityAssociation")
+
+
+def test_pod_identity_trusts_one_service_account_and_binds_it_where_the_cluster_is_known() -> None:
+    made = stack(ClusterName="blue", Namespace="tide", ServiceAccount="ebb")
+    (statement,) = made.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Principal"] == {"Service": "pods.eks.amazonaws.com"}
+    assert statement["Action"] == ["sts:AssumeRole", "sts:TagSession"]
+    tags = {"aws:RequestTag/kubernetes-namespace": "tide", "aws:RequestTag/kubernetes-service-account": "ebb"}
+    assert statement["Condition"] == {"StringEquals": tags}
+    (association,) = made.resources("AWS::EKS::PodIdentityAssociation").values()
+    assert (association["ClusterName"], association["Namespace"], association["ServiceAccount"]) == (
+        "blue",
+        "tide",
+        "ebb",
+    )
+    assert not stack().resources("AWS::EKS::PodIdentityAssociation")
+
+
+def test_a_role_that_is_there_gets_the_policies() -> None:
+    made = stack(Identity="existing-role", RoleName="nodes")
+    assert "Role" not in made.resources("AWS::IAM::Role")
+    assert all(policy["Roles"] == ["nodes"] for policy in made.resources("AWS::IAM::Policy").values())
+    assert "RoleArn" not in made.outputs()
+
+
+def test_every_partition_has_its_own_arns() -> None:
+    pseudo = {
+        "AWS::StackName": NAME,
+        "AWS::Partition": "aws-cn",
+        "AWS::Region": "cn-north-1",
+        "AWS::AccountId": ACCOUNT,
+    }
+    made = Stack(cfn_template.STACK, EVERYTHING, pseudo)
+    assert "arn:aws:" not in json.dumps(made.resources())
+    assert "arn:aws-cn:iam:" in json.dumps(made.resources())
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"Identity": "irsa"}, "needs OidcProviderArn"),
+        ({"Identity": "existing-role"}, "needs RoleName"),
+        ({"Identity": "irsa", "OidcProviderArn": "oidc.eks/id/1"}, "must be the ARN of an IAM OIDC provider"),
+        ({"Encryption": "existing-key"}, "needs KmsKeyArn"),
+        ({"Encryption": "existing-key", "KmsKeyArn": "alias/mine"}, "must be the ARN of a KMS key"),
+        ({"MessageRetentionSeconds": "300"}, "MessageRetentionSeconds"),
+        ({"LifecycleTagKey": '"}'}, "must be a tag's key"),
+        ({"LifecycleTagValue": '"'}, "must be a tag's value"),
+        (dict.fromkeys(KINDS, "false"), "At least one kind"),
+    ],
+)
+def test_bad_parameters_are_refused_with_a_sentence(parameters: dict[str, str], sentence: str) -> None:
+    with pytest.raises(Refused, match=re.escape(sentence)):
+        stack(**parameters)
+
+
+def test_hooks_are_made_for_each_group() -> None:
+    made = Stack(HOOKS, {"Groups": "blue-a,blue-b", "LaunchHooks": "true"}, {}).resources()
+    hooks = [(hook["AutoScalingGroupName"], hook["LifecycleHookName"], hook["DefaultResult"]) for hook in made.values()]
+    assert hooks == [
+        ("blue-a", "ebbtide", "CONTINUE"),
+        ("blue-a", "ebbtide-launch", "ABANDON"),
+        ("blue-b", "ebbtide", "CONTINUE"),
+        ("blue-b", "ebbtide-launch", "ABANDON"),
+    ]
+    assert not [hook for hook in made.values() if "RoleARN" in hook or "NotificationTargetARN" in hook]
+    with pytest.raises(Refused, match="needs NotificationRoleArn"):
+        Stack(HOOKS, {"QueueArn": "arn:aws:sqs:eu-west-1:123456789012:ebbtide"}, {})

@@ -1,0 +1,310 @@
+"""The Terraform module makes what the templates make: planned by OpenTofu with the AWS provider's schema."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cfn_template import FOLDER, HOOKS, STACK, Stack, document, of_stack
+
+TOFU = os.environ["EBBTIDE_TOFU"]
+ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide"
+PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/0123"
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/mine"
+
+OF_HOOKS = {
+    "Groups": "hook_groups",
+    "HookName": "hook_name",
+    "HeartbeatTimeoutSeconds": "hook_heartbeat_timeout_seconds",
+    "DefaultResult": "hook_default_result",
+    "LaunchHooks": "hook_launch",
+}
+"""Parameters of hooks.yaml, and their variables. Its two ARNs are known to the module."""
+
+ONLY_TERRAFORM = {"name", "tags", "hook_direct"}
+"""CloudFormation names and tags by stack."""
+
+KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
+
+Json = dict[str, Any]
+
+
+class Module:
+    """A copy of the module that can be planned."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run("init", "-backend=false", "-input=false")
+
+    def run(self, *arguments: str, fails: bool = False) -> str:
+        """Runs OpenTofu in the module; returns what it prints."""
+        ended = subprocess.run([TOFU, *arguments], cwd=self.folder, capture_output=True, text=True, check=False)
+        assert bool(ended.returncode) == fails, ended.stdout + ended.stderr
+        return ended.stdout + (ended.stderr if fails else "")
+
+    def plan(self, variables: Json) -> Json:
+        """What would be made."""
+        self.run("plan", "-input=false", "-out=made", *_arguments(variables))
+        planned: Json = json.loads(self.run("show", "-json", "made"))["planned_values"]
+        return planned
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
+    """The module, copied, since planning writes into its folder."""
+    folder = tmp_path_factory.mktemp("terraform") / "module"
+    shutil.copytree(FOLDER / "terraform", folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
+    return Module(folder)
+
+
+def _arguments(variables: Json) -> list[str]:
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in variables.items()}
+    return [f"-var={key}={value}" for key, value in values.items()]
+
+
+def variable(parameter: str) -> str:
+    """A parameter's name as a variable."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", parameter).lower()
+
+
+def switch(value: str) -> str | bool:
+    """A parameter's value as a variable's."""
+    return {"true": True, "false": False}.get(value, value)
+
+
+def test_the_module_is_valid(module: Module) -> None:
+    assert json.loads(module.run("validate", "-json"))["valid"]
+
+
+def test_an_attribute_that_the_provider_does_not_know_is_found(module: Module) -> None:
+    wrong = module.folder / "wrong.tf"
+    wrong.write_text('resource "aws_sqs_queue" "wrong" {\n  visibility_timeout = 30\n}\n')
+    try:
+        assert "visibility_timeout" in module.run("validate", "-no-color", fails=True)
+    finally:
+        wrong.unlink()
+
+
+def test_both_have_the_same_parameters_defaults_and_outputs(module: Module) -> None:
+    declared = dict(re.findall(r'^variable "(\w+)" \{(.*?)^\}', _text("variables.tf"), re.DOTALL | re.MULTILINE))
+    stack, hooks = (Stack(path, {}, {}).template for path in (STACK, HOOKS))
+    expected = {variable(name): parameter for name, parameter in stack["Parameters"].items()}
+    expected |= {OF_HOOKS[name]: hooks["Parameters"][name] for name in OF_HOOKS}
+    assert set(declared) == set(expected) | ONLY_TERRAFORM
+    for name, parameter in expected.items():
+        (default,) = re.findall(r"^  default += (.*)$", declared[name], re.MULTILINE)
+        if name != "hook_groups":  # a template can't be checked without a group
+            assert json.loads(default) == switch(parameter["Default"]), name
+    outputs = re.findall(r'^output "(\w+)"', _text("outputs.tf"), re.MULTILINE)
+    assert set(outputs) == {variable(name) for name in stack["Outputs"]}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"ClusterName": "blue", "Namespace": "tide", "ServiceAccount": "ebb"},
+        {"Identity": "irsa", "OidcProviderArn": PROVIDER, "OidcAudience": "amazonaws.com"},
+        {"Identity": "existing-role", "RoleName": "nodes", "DoctorPermissions": "false"},
+        {"Encryption": "new-key", "NotificationRole": "true"},
+        {"Encryption": "existing-key", "KmsKeyArn": KEY, "MaxReceiveCount": "20"},
+        {"LifecycleTagKey": "team", "LifecycleTagValue": "sea", "MessageRetentionSeconds": "172800"},
+        dict.fromkeys(KINDS, "true"),
+        *[dict.fromkeys(KINDS, "true") | {kind: "false"} for kind in KINDS],
+    ],
+    ids=lambda parameters: " ".join(f"{key}={value[:12]}" for key, value in parameters.items())[:60],
+)
+def test_both_make_the_same(module: Module, parameters: dict[str, str]) -> None:
+    planned = module.plan({variable(key): switch(value) for key, value in parameters.items()})
+    stack = of_stack(NAME, parameters, REGION, ACCOUNT)
+    assert of_plan(planned) == of_template(stack)
+    outputs = {name for name, output in planned["outputs"].items() if output.get("value") is not None}
+    assert outputs == {variable(name) for name in stack.outputs()}
+
+
+def test_both_make_the_same_hooks(module: Module) -> None:
+    variables = {"hook_groups": ["a", "b"], "hook_launch": True, "hook_heartbeat_timeout_seconds": 60}
+    planned = module.plan(variables | {"notification_role": True, "hook_direct": True})
+    queue = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{NAME}"
+    hooks = [each["values"] for each in _resources(planned, "aws_autoscaling_lifecycle_hook")]
+    (role,) = {hook["role_arn"] for hook in hooks}
+    given = {"Groups": "a,b", "LaunchHooks": "true", "HeartbeatTimeoutSeconds": "60"}
+    template = Stack(HOOKS, given | {"QueueArn": queue, "NotificationRoleArn": role}, {})
+    names = {
+        "AutoScalingGroupName": "autoscaling_group_name",
+        "LifecycleHookName": "name",
+        "LifecycleTransition": "lifecycle_transition",
+        "HeartbeatTimeout": "heartbeat_timeout",
+        "DefaultResult": "default_result",
+        "NotificationTargetARN": "notification_target_arn",
+        "RoleARN": "role_arn",
+    }
+    expected = [{names[key]: value for key, value in hook.items()} for hook in template.resources().values()]
+    assert sorted(_kept(hook, names.values()) for hook in hooks) == sorted(
+        _kept(hook, names.values()) for hook in expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"name": "a b"}, "name may have letters"),
+        ({"identity": "irsa"}, "identity irsa needs oidc_provider_arn"),
+        ({"identity": "existing-role"}, "identity existing-role needs role_name"),
+        ({"encryption": "existing-key"}, "encryption existing-key needs kms_key_arn"),
+        ({"kms_key_arn": "alias/mine"}, "must be the ARN of a KMS key"),
+        ({"message_retention_seconds": 300}, "between 172800"),
+        ({"hook_direct": True}, "hook_direct needs notification_role"),
+        ({"hook_heartbeat_timeout_seconds": 10}, "between 30 and 7200"),
+        ({variable(kind): False for kind in KINDS}, "At least one kind of event"),
+    ],
+)
+def test_bad_variables_are_refused_with_a_sentence(module: Module, variables: Json, sentence: str) -> None:
+    printed = module.run("plan", "-input=false", "-no-color", *_arguments(variables), fails=True)
+    assert sentence in " ".join(printed.split())
+
+
+def test_the_readme_lists_every_parameter_and_variable() -> None:
+    page, own = (FOLDER / "README.md").read_text(), _text("README.md")
+    for path in (STACK, HOOKS):
+        for name in Stack(path, {}, {}).template["Parameters"]:
+            assert f"`{name}`" in page, name
+    for name in re.findall(r'^(?:variable|output) "(\w+)"', _text("variables.tf") + _text("outputs.tf"), re.MULTILINE):
+        assert f"`{name}`" in own, name
+
+
+def test_the_examples_of_the_readme_are_planned(module: Module) -> None:
+    examples = re.findall(r"```hcl\n(.*?)```", _text("README.md"), re.DOTALL)
+    assert examples
+    folder = module.folder.parent / "examples"
+    folder.mkdir()
+    for number, example in enumerate(examples):
+        home = folder / str(number)
+        home.mkdir()
+        # In a user's own configuration the cluster is a resource; here only its name and its provider's ARN count.
+        known = example.replace("module.eks.oidc_provider_arn", json.dumps(PROVIDER))
+        source = re.sub(r'source += "[^"]+"', f'source = "{module.folder}"', known)
+        (home / "main.tf").write_text(source)
+        Module(home).plan({})
+
+
+# What is compared: the same shape from both.
+
+
+def of_template(stack: Stack) -> Json:
+    """What the stack makes."""
+    queues = stack.resources("AWS::SQS::Queue").values()
+    return {
+        "queues": {
+            queue["QueueName"]: {
+                "retention": queue["MessageRetentionPeriod"],
+                "visibility": queue.get("VisibilityTimeout"),
+                "wait": queue.get("ReceiveMessageWaitTimeSeconds"),
+                "sse": queue.get("SqsManagedSseEnabled"),
+                "key": queue.get("KmsMasterKeyId"),
+                "redrive": queue.get("RedrivePolicy"),
+            }
+            for queue in queues
+        },
+        "redrive allowed": [queue["RedriveAllowPolicy"] for queue in queues if "RedriveAllowPolicy" in queue],
+        "queue policies": {
+            policy["Queues"][0]: _sorted(policy["PolicyDocument"])
+            for policy in stack.resources("AWS::SQS::QueuePolicy").values()
+        },
+        "rules": {
+            rule["Name"]: (rule["Description"], rule["EventPattern"])
+            for rule in stack.resources("AWS::Events::Rule").values()
+        },
+        "targets": {
+            rule["Name"]: (target["Id"], target["Arn"], target["DeadLetterConfig"]["Arn"])
+            for rule in stack.resources("AWS::Events::Rule").values()
+            for target in rule["Targets"]
+        },
+        "key": [_sorted(key["KeyPolicy"]) for key in stack.resources("AWS::KMS::Key").values()],
+        "trust": {
+            role["Description"]: _sorted(document(role["AssumeRolePolicyDocument"]))
+            for role in stack.resources("AWS::IAM::Role").values()
+        },
+        "policies": {
+            policy["PolicyName"]: _sorted(document(policy["PolicyDocument"]))
+            for policy in stack.resources("AWS::IAM::Policy").values()
+        },
+        "associations": [
+            (each["ClusterName"], each["Namespace"], each["ServiceAccount"])
+            for each in stack.resources("AWS::EKS::PodIdentityAssociation").values()
+        ],
+    }
+
+
+def of_plan(planned: Json) -> Json:
+    """What the module makes."""
+
+    def values(kind: str) -> list[Json]:
+        return [resource["values"] for resource in _resources(planned, kind)]
+
+    return {
+        "queues": {
+            queue["name"]: {
+                "retention": queue["message_retention_seconds"],
+                "visibility": queue["visibility_timeout_seconds"],
+                "wait": queue["receive_wait_time_seconds"],
+                "sse": queue["sqs_managed_sse_enabled"],
+                "key": queue["kms_master_key_id"],
+                "redrive": json.loads(queue["redrive_policy"] or "null"),
+            }
+            for queue in values("aws_sqs_queue")
+        },
+        "redrive allowed": [
+            json.loads(each["redrive_allow_policy"]) for each in values("aws_sqs_queue_redrive_allow_policy")
+        ],
+        "queue policies": {
+            each["queue_url"].rsplit("/", 1)[1]: _sorted(json.loads(each["policy"]))
+            for each in values("aws_sqs_queue_policy")
+        },
+        "rules": {
+            rule["name"]: (rule["description"], json.loads(rule["event_pattern"]))
+            for rule in values("aws_cloudwatch_event_rule")
+        },
+        "targets": {
+            target["rule"]: (target["target_id"], target["arn"], target["dead_letter_config"][0]["arn"])
+            for target in values("aws_cloudwatch_event_target")
+        },
+        "key": [_sorted(json.loads(key["policy"])) for key in values("aws_kms_key")],
+        "trust": {
+            role["description"]: _sorted(json.loads(role["assume_role_policy"])) for role in values("aws_iam_role")
+        },
+        "policies": {policy["name"]: _sorted(json.loads(policy["policy"])) for policy in values("aws_iam_role_policy")},
+        "associations": [
+            (each["cluster_name"], each["namespace"], each["service_account"])
+            for each in values("aws_eks_pod_identity_association")
+        ],
+    }
+
+
+def _resources(planned: Json, kind: str) -> list[Json]:
+    return [each for each in planned["root_module"]["resources"] if each["type"] == kind]
+
+
+def _sorted(value: Any) -> Any:
+    """A policy in which no list's order counts, and one thing is a list of one."""
+    if isinstance(value, dict):
+        return {key: _sorted(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        inner = sorted((_sorted(each) for each in value), key=lambda each: json.dumps(each, sort_keys=True))
+        return inner[0] if len(inner) == 1 else inner
+    return value
+
+
+def _kept(hook: Json, names: Any) -> str:
+    return json.dumps({key: hook[key] for key in names}, sort_keys=True)
+
+
+def _text(name: str) -> str:
+    return (FOLDER / "terraform" / name).read_text()
