@@ -1,4 +1,4 @@
-"""Our CloudFormation templates as CloudFormation would make them: parameters put in, conditions decided, lists expanded.
+"""Our CloudFormation templates as CloudFormation makes them: parameters put in, conditions decided, lists expanded.
 
 Only what the templates use is known; anything else is an error rather than a guess.
 """

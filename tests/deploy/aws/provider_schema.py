@@ -1,4 +1,4 @@
-"""The schema of a few of the AWS provider's resources, for `provider/`: read out of the bindings that cdktf made from it.
+"""The schema of a few of the AWS provider's resources, for `provider/`: read out of cdktf's bindings to it.
 
 python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI; its code is parsed, never run.
 """
