@@ -3,6 +3,15 @@ output "queue_url" {
   value       = aws_sqs_queue.this.url
 }
 
+output "helm_arguments" {
+  description = "What helm install of the chart wants to know of this module"
+  value = join(" ", concat(
+    ["--namespace ${var.namespace} --set queueUrl=${aws_sqs_queue.this.url} --set aws.region=${local.region}"],
+    ["--set serviceAccount.name=${var.service_account}"],
+    var.identity == "irsa" ? ["--set 'serviceAccount.annotations.eks\\.amazonaws\\.com/role-arn=${aws_iam_role.this[0].arn}'"] : [],
+  ))
+}
+
 output "queue_arn" {
   description = "The queue, for hooks that send to it by themselves"
   value       = aws_sqs_queue.this.arn

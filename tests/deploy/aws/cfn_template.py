@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,12 +80,16 @@ class Stack:
 
     def resources(self, kind: str | None = None) -> dict[str, dict[str, Value]]:
         """The properties of each resource that is made, by its logical name; of one type, if one is named."""
-        made = {}
-        for name, resource in self._expanded(self.template["Resources"]).items():
-            wanted = kind is None or resource["Type"] == kind
-            if wanted and ("Condition" not in resource or self.holds(resource["Condition"])):
-                made[name] = self.resolve(resource["Properties"])
-        return made
+        return {name: made["Properties"] for name, made in self._made().items() if kind in (None, made["Type"])}
+
+    def rendered(self) -> dict[str, Value]:
+        """The template without functions, conditions and policies as text: whatever checks it sees all of it."""
+        resources = self._made()
+        for resource in resources.values():
+            for key in ("PolicyDocument", "AssumeRolePolicyDocument"):
+                if key in resource["Properties"]:
+                    resource["Properties"][key] = document(resource["Properties"][key])
+        return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
 
     def outputs(self) -> dict[str, str]:
         """The values of the outputs."""
@@ -124,6 +129,14 @@ class Stack:
             case list():
                 return [inner for inner in map(self.resolve, value) if inner is not _NOTHING]
         return value
+
+    def _made(self) -> dict[str, dict[str, Value]]:
+        made = {}
+        for name, resource in self._expanded(self.template["Resources"]).items():
+            if "Condition" not in resource or self.holds(resource["Condition"]):
+                others = {key: value for key, value in resource.items() if key != "Condition"}
+                made[name] = others | {"Properties": self.resolve(resource["Properties"])}
+        return made
 
     def _check(self, name: str, parameter: dict[str, Value]) -> None:
         text = str(self.given.get(name, parameter.get("Default")))
@@ -245,3 +258,12 @@ def not_permitted(calls: set[str]) -> set[str]:
     policies = service_policies(of_stack("any", {}, "eu-west-1", "123456789012")).values()
     may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | {action for policy in policies for action in allowed(policy)}
     return {call for call in calls if call.removesuffix("Batch") not in {action.partition(":")[2] for action in may}}
+
+
+if __name__ == "__main__":
+    # Prints the stack's template, rendered with parameters: NAME=VALUE…
+    print(
+        json.dumps(
+            of_stack("any", dict(each.split("=", 1) for each in sys.argv[1:]), "eu-west-1", "123456789012").rendered()
+        )
+    )

@@ -127,6 +127,10 @@ def test_both_make_the_same(module: Module, parameters: dict[str, str]) -> None:
     assert of_plan(planned) == of_template(stack)
     outputs = {name for name, output in planned["outputs"].items() if output.get("value") is not None}
     assert outputs == {variable(name) for name in stack.outputs()}
+    helm = stack.outputs()["HelmArguments"].replace(
+        f"queueUrl={NAME}", f"queueUrl={planned['outputs']['queue_url']['value']}"
+    )
+    assert planned["outputs"]["helm_arguments"]["value"] == helm.replace("role/Role", f"role/{NAME}-")
 
 
 def test_both_make_the_same_hooks(module: Module) -> None:
