@@ -32,6 +32,11 @@ variable "cluster_name" {
   description = "The EKS cluster. With pod-identity the role is bound to its service account; and lifecycle_tag_key is derived from it"
   type        = string
   default     = ""
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9_.-]*$", var.cluster_name))
+    error_message = "cluster_name must be a cluster's name."
+  }
 }
 
 variable "oidc_provider_arn" {
@@ -40,7 +45,7 @@ variable "oidc_provider_arn" {
   default     = ""
 
   validation {
-    condition     = can(regex("^$|^arn:[a-z-]+:iam::[0-9]{12}:oidc-provider/.+$", var.oidc_provider_arn))
+    condition     = can(regex("^$|^arn:[a-z-]+:iam::[0-9]{12}:oidc-provider/[A-Za-z0-9_./:-]+$", var.oidc_provider_arn))
     error_message = "oidc_provider_arn must be the ARN of an IAM OIDC provider, arn:aws:iam::ACCOUNT:oidc-provider/ISSUER."
   }
 
@@ -54,6 +59,11 @@ variable "oidc_audience" {
   description = "For irsa: the audience of the pods' tokens. EKS uses sts.amazonaws.com, kOps amazonaws.com"
   type        = string
   default     = "sts.amazonaws.com"
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9_./:-]+$", var.oidc_audience))
+    error_message = "oidc_audience must be an audience, such as sts.amazonaws.com."
+  }
 }
 
 variable "role_name" {
@@ -71,12 +81,22 @@ variable "namespace" {
   description = "The namespace that Ebbtide runs in"
   type        = string
   default     = "ebbtide"
+
+  validation {
+    condition     = can(regex("^[a-z0-9-]{1,63}$", var.namespace))
+    error_message = "namespace must be the name of a Kubernetes namespace."
+  }
 }
 
 variable "service_account" {
   description = "The name of its service account"
   type        = string
   default     = "ebbtide"
+
+  validation {
+    condition     = can(regex("^[a-z0-9.-]{1,253}$", var.service_account))
+    error_message = "service_account must be the name of a Kubernetes service account."
+  }
 }
 
 variable "doctor_permissions" {
