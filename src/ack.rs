@@ -176,6 +176,10 @@ impl Deliverer {
             self.tell_joined(&notice, message);
             return Place::Ended(outcome);
         }
+        if notice.is_test() {
+            let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
+            self.facts.emit(&Fact::TestNotice { about: About { kind, instance, node: None, message } });
+        }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
             || Shared::new(VISIBILITY),

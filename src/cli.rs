@@ -1,5 +1,8 @@
 //! The command line: flags in groups, each with its environment variable. What they mean is checked in `settings`.
 
+pub mod explain;
+pub mod send;
+
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
@@ -29,7 +32,7 @@ impl Cli {
             let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
             if empty { arg.env(Resettable::Reset) } else { arg }
         };
-        let command = Self::command().mut_subcommand("run", |run| run.mut_args(filled));
+        let command = Self::command().mut_subcommands(|command| command.mut_args(filled));
         Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
     }
 }
@@ -43,6 +46,18 @@ pub enum Command {
                             Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off, 4 after a bug."
     )]
     Run(Run),
+    /// Tell what would be done about a message, and change nothing
+    #[command(
+        after_help = "Takes the flags and the environment variables of the service whose decisions are explained; only reads.\n\
+                            Exit codes: 0 when it is explained, also where nothing would be done; 1 when the cluster can't be read, 2 for wrong flags or a message that can't be read."
+    )]
+    Explain(Box<explain::Explain>),
+    /// Put a test message on the queue, for a Node that allows it
+    #[command(
+        after_help = "The message is one as AWS would send it, and is handled as one: the Node is cordoned and drained. Uses the caller's credentials.\n\
+                            Exit codes: 0 when it was sent, 1 when it was not, 2 for wrong flags."
+    )]
+    Send(send::Send),
 }
 
 /// The flags of `ebbtide run`.

@@ -55,13 +55,19 @@ pub enum ConnectError {
 /// # Errors
 /// When the environment does not say where AWS or the API server are.
 pub async fn clients(clock: Clock) -> Result<Clients, ConnectError> {
+    let clients = clients_without_region(clock).await?;
+    if clients.sqs.config().region().is_none() { Err(ConnectError::NoRegion) } else { Ok(clients) }
+}
+
+/// The same for those who need no answer from AWS: without a region every call to it fails, and says so.
+///
+/// # Errors
+/// When the environment does not say where the API server is.
+pub async fn clients_without_region(clock: Clock) -> Result<Clients, ConnectError> {
     let http = aws_smithy_http_client::Builder::new()
         .tls_provider(tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc))
         .build_https();
     let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http).time_source(clock).load().await;
-    if config.region().is_none() {
-        return Err(ConnectError::NoRegion);
-    }
     let (kube, watches) = kube_clients().await?;
     Ok(aws_clients(&config, kube, watches))
 }

@@ -7,6 +7,7 @@ mod deadline;
 mod evict;
 mod gone;
 mod leaving;
+mod outlook;
 mod own;
 mod report;
 mod select;
@@ -14,8 +15,9 @@ mod tier;
 
 pub use deadline::{AtDeadline, Deadline, Grace, Plan};
 pub use gone::{Gone, Missed};
+pub use outlook::{Outlook, outlook};
 pub use report::{How, Outcome, Progress, Report, Standing};
-pub use select::{Choice, Leaver, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, select};
+pub use select::{Choice, Leaver, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, pods_of, select};
 
 use crate::clock::Clock;
 use crate::fact::{Fact, Facts};
@@ -23,7 +25,7 @@ use crate::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL
 use crate::node::{Index, Marker, Node, NodeApi};
 use crate::watch as versions;
 use evict::Evictions;
-use kube::api::{ListParams, ObjectList, VersionMatch};
+use kube::api::{ObjectList, VersionMatch};
 use kube::{Api, Client};
 use leaving::Leaving;
 use own::Own;
@@ -258,8 +260,7 @@ impl Drainer {
         age: &Age,
         by: Instant,
     ) -> Result<ObjectList<TrimmedPod>, KubeError> {
-        let mut of_node = ListParams::default().fields(&format!("spec.nodeName={}", node.name));
-        of_node.label_selector.clone_from(&self.pod_selector);
+let of_node = pods_of(&node.name, self.pod_selector.as_deref());
         let params = match (age, &known) {
             (Age::Now, _) => of_node,
             (Age::Seen(version), _) | (Age::Cached, Some(version)) => {

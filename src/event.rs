@@ -6,6 +6,7 @@ mod autoscaling;
 mod ec2;
 mod envelope;
 mod health;
+pub mod made;
 mod wire;
 
 #[cfg(test)]

@@ -91,6 +91,8 @@ pub enum Fact<'a> {
     MessageLeft { message: &'a str, category: &'static str, error: &'a dyn fmt::Display },
     /// A notice is acted on. `until` is its deadline in time left.
     NoticeBegun { about: About<'a>, action: &'static str, until: Option<Duration>, hard: bool },
+    /// A notice of a message that was made to test.
+    TestNotice { about: About<'a> },
     /// A second copy of a notice joined the first.
     NoticeJoined { about: About<'a> },
     /// A notice ended, so.

@@ -8,6 +8,8 @@
 //! `pre_drain` starts the heartbeat, [`Draining`] owns it, and the only ways out consume it and wait for its end. Dropped by a panic or
 //! a cancelled future, it takes its heartbeat with it. So a heartbeat can't outlive its interruption.
 
+mod decide;
+mod group;
 mod heartbeat;
 mod hook;
 mod join;
@@ -18,14 +20,16 @@ mod slot;
 mod terminate;
 mod work;
 
+pub use decide::{is_late, out_of_service_mark, runs_no_more};
+pub use group::{GroupHook, hook_of_instance};
 pub use hook::{Completion, Hooks};
 pub use join::Deadlines;
-pub use plan::{Action, Actions, Heartbeats, HookTimes, OnFailed, PerKind, Policy};
+pub use plan::{Action, Actions, Heartbeats, HookTimes, OnFailed, PerKind, Policy, due_beat};
 pub use slot::{Seat, Slots};
 pub use work::{Interrupter, Shared};
 
 use crate::drain;
-use crate::event::{Detail, Hook, Notice, WarmPool};
+use crate::event::{Hook, Notice};
 use crate::fact::{About, Fact};
 use crate::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
 use crate::node::Node;
@@ -240,22 +244,8 @@ impl Draining {
 
     /// What the hook is completed with; `None` leaves it to its own timeout.
     fn completion(&self, outcome: Outcome) -> Option<Completion> {
-        let policy = &self.case.interrupter.policy;
-        let chosen = match (outcome, &self.case.notice.detail) {
-            // Its owner takes care of it now.
-            (Outcome::Excluded, _) => OnFailed::Leave,
-            (Outcome::Uncordoned, _) if self.case.excluded_node().is_some() => OnFailed::Leave,
-            // An instance that goes to a warm pool need not become a Node.
-            (Outcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
-            (Outcome::NotReady, _) => policy.on_failed_launch,
-            (failed, _) if failed.failed() => policy.on_failed_drain,
-            _ => OnFailed::Continue,
-        };
-        match chosen {
-            OnFailed::Continue => Some(Completion::Continue),
-            OnFailed::Abandon => Some(Completion::Abandon),
-            OnFailed::Leave => None,
-        }
+        let excluded = self.case.excluded_node().is_some();
+        self.case.interrupter.policy.completion(outcome, &self.case.notice.detail, excluded)
     }
 
     /// Waits after a drain for as long as the policy wants, within the deadline; the heartbeat goes on.

@@ -21,6 +21,11 @@ pub mod cli;
 pub mod service;
 pub mod settings;
 
+// Asking what would be done, and trying it.
+pub mod explain;
+pub mod send;
+pub mod trial;
+
 // A message's journey.
 pub mod queue;
 

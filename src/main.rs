@@ -1,13 +1,15 @@
 //! Parse, build, run, exit code; nothing else.
 
-use ebbtide::cli::{Cli, Command, LogFormat};
+use ebbtide::cli::{self, Cli, Command, LogFormat};
 use ebbtide::clock::Clock;
 use ebbtide::fact::log::Log;
 use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
-use ebbtide::{connect, signals};
+use ebbtide::trial::Answer;
+use ebbtide::{connect, explain, send, signals};
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -21,7 +23,26 @@ use tracing_subscriber::util::SubscriberInitExt;
 const LINES: usize = 16_384;
 
 fn main() -> ExitCode {
-    let Command::Run(flags) = Cli::read().command;
+    match Cli::read().command {
+        Command::Run(flags) => serve(flags),
+        Command::Explain(flags) => answer(explain::explain(*flags)),
+        Command::Send(flags) => answer(send::send(flags)),
+    }
+}
+
+/// A command that ends with an answer.
+fn answer(work: impl Future<Output = Answer>) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return refuse(1, &format!("the system gives no threads: {error}")),
+    };
+    let Answer { said, problems, code } = runtime.block_on(work);
+    // Whoever does not want to read it all is free to stop.
+    let _ = std::io::stdout().write_all(said.as_bytes());
+    refuse(code, &problems)
+}
+
+fn serve(flags: cli::Run) -> ExitCode {
     let filter = match flags.log.parse::<Targets>() {
         Ok(filter) => quiet(filter, &flags.log),
         Err(error) => {

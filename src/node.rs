@@ -19,7 +19,7 @@ mod undo;
 pub use index::Index;
 pub use marker::{Marked, Marker};
 pub use owner::{Asked, Fate, ManagedTag, Owner};
-pub use trimmed::{Node, NodeApi, node_api};
+pub use trimmed::{Node, NodeApi, TrimmedNode, node_api};
 pub use undo::Undo;
 
 use crate::event::{Detail, Notice};

@@ -5,9 +5,11 @@
 
 mod lease;
 mod poll;
+mod send;
 
 pub use lease::{Lease, LeaseEnd, VISIBILITY};
 pub use poll::Poller;
+pub use send::send;
 
 use crate::batch::{Batcher, Unanswered};
 use crate::clock::Clock;

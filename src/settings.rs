@@ -80,8 +80,23 @@ impl Settings {
     /// Every problem found.
     pub fn from_flags(mut flags: Run) -> Result<Self, Invalid> {
         let mut problems = Problems::default();
+        let queue_url = problems.queue_url(flags.queue_url.take());
+        Self::checked(flags, queue_url, problems)
+    }
+
+    /// The same for those who read no queue: none need be named.
+    ///
+    /// # Errors
+    /// As [`Settings::from_flags`].
+    pub fn without_queue(mut flags: Run) -> Result<Self, Invalid> {
+        let mut problems = Problems::default();
+        let named = flags.queue_url.take().filter(|url| !url.is_empty());
+        let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
+        Self::checked(flags, queue_url, problems)
+    }
+
+    fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, Invalid> {
         forget_empty(&mut flags);
-        let queue_url = problems.queue_url(flags.queue_url);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
@@ -164,6 +179,16 @@ impl Settings {
     }
 }
 
+/// Checks a queue's URL by itself.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn queue_url(url: Option<String>) -> Result<String, Invalid> {
+    let mut problems = Problems::default();
+    let url = problems.queue_url(url);
+    if problems.0.is_empty() { Ok(url) } else { Err(Invalid(problems.0)) }
+}
+
 /// An empty environment variable says as much as none: charts set them so.
 fn forget_empty(flags: &mut Run) {
     let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
@@ -223,7 +248,7 @@ mod tests {
             all.extend(["--queue-url", "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"]);
         }
         all.extend(flags);
-        let cli::Command::Run(run) = cli::Cli::try_parse_from(all).unwrap().command;
+        let cli::Command::Run(run) = cli::Cli::try_parse_from(all).unwrap().command else { panic!("it is run") };
         Settings::from_flags(run)
     }
 

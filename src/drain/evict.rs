@@ -328,7 +328,7 @@ impl Evictions<'_> {
     }
 
     pub(super) fn grace(&self, leaver: &Leaver) -> Grace {
-        Grace { wanted: self.drainer.pod_grace, own: leaver.grace }
+        leaver.grace_with(self.drainer.pod_grace)
     }
 
     fn api(&self, pod: &Pod) -> Api<TrimmedPod> {

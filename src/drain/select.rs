@@ -1,17 +1,19 @@
 //! Which pods of a node go. Pure; as `kubectl drain` selects with its usual switches (`--ignore-daemonsets`,
 //! `--delete-emptydir-data`, `--force`).
 
+use super::deadline::Grace;
 use crate::fact::OnPod;
 use crate::object::Trimmed;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::ApiResource;
+use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
 use serde::Deserialize;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The annotation of a static pod's mirror: the kubelet runs the pod whatever the API says.
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -33,6 +35,14 @@ pub type TrimmedPod = Trimmed<Spec, Status>;
 #[must_use]
 pub fn pod_api(client: Client) -> Api<TrimmedPod> {
     Api::all_with(client, &pod_resource())
+}
+
+/// Asks for the pods of a node that `selector` chooses: all, without one.
+#[must_use]
+pub fn pods_of(node: &str, selector: Option<&str>) -> ListParams {
+    let mut of_node = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    of_node.label_selector = selector.map(str::to_owned);
+    of_node
 }
 
 /// What kube needs to know about pods.
@@ -109,6 +119,16 @@ pub enum Tier {
 impl Tier {
     /// Every tier, in order.
     pub const ALL: [Self; 3] = [Self::Ordinary, Self::Critical, Self::Daemon];
+
+    /// A fixed word for it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ordinary => "ordinary",
+            Self::Critical => "critical",
+            Self::Daemon => "daemon",
+        }
+    }
 }
 
 /// A pod that goes.
@@ -124,6 +144,14 @@ pub struct Leaver {
     pub peace: Option<&'static str>,
     /// When its end is due, where it is on its way.
     pub ends: Option<Timestamp>,
+}
+
+impl Leaver {
+    /// How long its end takes, where every pod is given `wanted` if that is something.
+    #[must_use]
+    pub const fn grace_with(&self, wanted: Option<Duration>) -> Grace {
+        Grace { wanted, own: self.grace }
+    }
 }
 
 /// Why a pod stays.

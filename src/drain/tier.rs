@@ -45,13 +45,11 @@ impl Turns {
         let mut tiers = self.tiers.subscribe();
         loop {
             let counts = *tiers.borrow_and_update();
-            let (before, rest) = counts.split_at(tier as usize);
-            if before.iter().all(|count| count.left == 0) {
+            if counts[..tier as usize].iter().all(|count| count.left == 0) {
                 return;
             }
-            let ranks = |counts: &[Count]| u32::try_from(counts.iter().filter(|count| count.any).count()).unwrap_or(0);
             let until = plan.borrow_and_update().first().max(least);
-            let begins = tier_begins(self.begun, until, ranks(before), ranks(before) + ranks(rest));
+            let begins = begins_by(tier, counts.map(|count| count.any), self.begun, until);
             tokio::select! {
                 biased;
                 () = sleep_until(begins) => return,
@@ -60,6 +58,12 @@ impl Turns {
             }
         }
     }
+}
+
+/// When a tier's turn is at the latest, where those of which `any` says so have pods.
+pub(super) fn begins_by(tier: Tier, any: [bool; Tier::ALL.len()], begun: Instant, until: Instant) -> Instant {
+    let ranks = |any: &[bool]| u32::try_from(any.iter().filter(|any| **any).count()).unwrap_or(0);
+    tier_begins(begun, until, ranks(&any[..tier as usize]), ranks(&any))
 }
 
 #[cfg(test)]

@@ -95,6 +95,7 @@ fn note_notice(fact: &Fact<'_>) {
             let left = until.map(Short).map(tracing::field::display);
             about!(info, about, action, left, hard, "notice accepted");
         }
+        Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
         Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
         Fact::NoticeEnded { about, outcome, took } => {
             let took = Short(*took);

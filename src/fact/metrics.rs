@@ -392,6 +392,7 @@ impl All {
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
             | Fact::DryRun { .. }
+            | Fact::TestNotice { .. }
             | Fact::ShutdownEnded { .. } => {}
         }
     }

@@ -4,7 +4,7 @@
 //! [`Heartbeat::stop`] and aborted by its drop.
 
 use super::hook::{Answer, Hooks};
-use super::plan::{Heartbeats, HookTimes, next_beat};
+use super::plan::{Heartbeats, HookTimes, due_beat};
 use crate::event::Hook;
 use crate::fact::{About, Fact, Facts};
 use crate::gate::{Backoff, Category};
@@ -80,10 +80,7 @@ impl Beating {
         let last = self.hooks.last_beat(&self.hook).unwrap_or(self.begun);
         let mut expires = last.max(self.begun) + self.times.heartbeat;
         let dead_at = self.begun + self.times.life();
-        while let Some(due) = next_beat(self.heartbeats, expires, self.times, self.finish) {
-            if due >= dead_at {
-                return;
-            }
+        while let Some(due) = due_beat(self.heartbeats, self.begun, expires, self.times, self.finish) {
             // Where the completion is expected before it, the beat is for one that is late.
             let floor = if due >= self.finish { self.finish } else { Instant::now() };
             sleep_until(earlier(due).max(floor)).await;

@@ -18,9 +18,7 @@ impl Draining {
         let at_most = self.deadline.at.saturating_duration_since(Instant::now());
         self.case.tell(&Fact::LaunchAwaited { about: self.case.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
-            let has = |key: &String| node.is_some_and(|node| node.taints.iter().any(|taint| taint.key == *key));
-            node.filter(|node| node.is_excluded() || (node.ready && !interrupter.policy.startup_taints.iter().any(has)))
-                .map(Arc::clone)
+            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(node)).map(Arc::clone)
         };
         let over = self.heartbeat.as_ref().map(Heartbeat::over).unwrap_or_default();
         let found = tokio::select! {

@@ -1,5 +1,6 @@
 //! An instance that is gone: its Node's taint lets its pods be moved.
 
+use super::decide::out_of_service_mark;
 use super::{Case, Interrupter};
 use crate::fact::Fact;
 use crate::gate::Backoff;
@@ -21,9 +22,7 @@ impl Interrupter {
 
     async fn taint_once_gone(&self, case: &Case) {
         let Case { notice, message, .. } = case;
-        let mark = Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
-            .back(case.comes_back())
-            .out_of_service();
+        let mark = out_of_service_mark(notice, message);
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
         self.index.live().await;
         loop {

@@ -251,7 +251,7 @@ fn of_hook(at: Instant, drain_timeout: Option<Duration>, times: HookTimes, heart
 /// `finish` is the latest moment at which the completion is expected. A beat goes out at half-time where the completion may
 /// fall too late for the expiry, else at the last good moment, which is reached only when the completion is late after all.
 #[must_use]
-pub fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, finish: Instant) -> Option<Instant> {
+fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, finish: Instant) -> Option<Instant> {
     let last = |before: Duration| expires.checked_sub(before).unwrap_or(expires);
     match heartbeats {
         Heartbeats::Off => None,
@@ -260,6 +260,18 @@ pub fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, fin
         Heartbeats::Auto if finish > last(times.margin()) => Some(last(times.heartbeat / 2)),
         Heartbeats::Auto => Some(last(times.margin())),
     }
+}
+
+/// The same for an action that began at `begun`; `None`, too, when no beat keeps it alive any longer.
+#[must_use]
+pub fn due_beat(
+    heartbeats: Heartbeats,
+    begun: Instant,
+    expires: Instant,
+    times: HookTimes,
+    finish: Instant,
+) -> Option<Instant> {
+    next_beat(heartbeats, expires, times, finish).filter(|due| *due < begun + times.life())
 }
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
+use super::decide::is_late;
 use super::join::{DrainSeat, Joined};
 use super::plan::Action;
 use super::{Case, Draining, Interrupter, Outcome};
 use crate::drain::{self, Deadline};
-use crate::event::{Detail, Hook, InstanceAction, InstanceState, WarmPool};
 use crate::fact::Fact;
 use crate::gate::{Backoff, LAST_CALL};
-use crate::node::mark::{Back, Mark};
 use crate::node::{Marked, Node};
 use crate::task::Died;
 use std::sync::Arc;
@@ -19,12 +18,6 @@ const REPLACED: usize = 5;
 
 /// So long after its Node was found gone, the instance's next one is waited for.
 const SUCCESSOR: Duration = Duration::from_secs(2);
-
-/// A notice is late only when its deadline has passed for so long: clocks differ, and nodes flap.
-const LATE: Duration = Duration::from_mins(1);
-
-/// What a state change leaves of the instance's time; EC2 tells no deadline.
-const GOING_DOWN: Duration = Duration::from_mins(2);
 
 /// What became of the work on one Node.
 enum Worked {
@@ -64,7 +57,7 @@ impl Draining {
             self.case.tell_forgone(node);
             return Worked::Ended(Outcome::Excluded);
         }
-        if self.is_late(node) {
+        if is_late(&self.case.notice, node, self.deadline, &self.case.interrupter.clock) {
             return Worked::Ended(Outcome::Stale);
         }
         // One that has passed leaves a moment, for a drain that runs already, too.
@@ -87,17 +80,6 @@ impl Draining {
         self.drain(node, deadline).await
     }
 
-    /// Whether the instance has come back already from what the notice announced.
-    fn is_late(&self, node: &Node) -> bool {
-        let Case { interrupter, notice, .. } = &self.case;
-        let goes_at = match notice.detail {
-            Detail::StateChange { .. } => Some(interrupter.clock.notice_instant(notice.at) + GOING_DOWN),
-            _ => self.deadline.goes,
-        };
-        let passed = goes_at.is_some_and(|at| Instant::now() > at + LATE);
-        passed && node.ready && node.ready_since > Some(notice.at)
-    }
-
     /// The instance's Node; where it has none, waits for it, as long as that is worth it.
     async fn find(&self) -> Option<Arc<Node>> {
         let Case { interrupter, notice, .. } = &self.case;
@@ -110,12 +92,7 @@ impl Draining {
             return Some(node);
         }
         let now = Instant::now();
-        let give_up = match notice.detail {
-            // What is terminated in the pool itself is no Node, and is about to become none.
-            Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => return None,
-            Detail::AsgTerminate(_) => self.deadline.at.min(now + interrupter.policy.registration_grace),
-            _ => self.deadline.at,
-        };
+        let give_up = interrupter.policy.awaits_node_until(&notice.detail, self.deadline.at, now)?;
         let at_most = give_up.saturating_duration_since(now);
         self.case.tell(&Fact::NodeAwaited { about: self.case.about(), at_most });
         timeout_at(give_up, interrupter.index.until(&notice.instance, |node| node.map(Arc::clone))).await.ok()
@@ -126,13 +103,7 @@ impl Draining {
         let Case { interrupter, notice, message, .. } = &self.case;
         let about = self.case.about();
         let give_up = self.deadline.at.max(Instant::now() + LAST_CALL);
-        let deadline = (action == Action::Drain).then_some(self.deadline.at);
-        let stands = interrupter.policy.stands(notice.kind());
-        let over = stands.map(|stands| deadline.unwrap_or_else(Instant::now) + stands);
-        let mark = Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
-            .with_deadline(deadline.map(|at| interrupter.clock.timestamp_of(at)))
-            .until(over.map(|at| interrupter.clock.timestamp_of(at)))
-            .back(self.case.comes_back());
+        let mark = interrupter.policy.mark(notice, message, self.deadline.at, &interrupter.clock);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let error = match Box::pin(interrupter.marker.cordon(node, &mark, give_up)).await {
@@ -225,20 +196,6 @@ impl Case {
     pub(super) fn tell_forgone(&self, node: &Node) {
         if node.draining {
             self.tell(&Fact::DrainForgone { on: node.named() });
-        }
-    }
-
-    /// How it shows that the instance has come back from what the notice announces, if it can.
-    pub(super) fn comes_back(&self) -> Option<Back> {
-        match &self.notice.detail {
-            Detail::Spot { action: InstanceAction::Stop }
-            | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
-            | Detail::Rebalance
-            | Detail::ScheduledChange(_) => Some(Back::Boot),
-            Detail::Spot { action: InstanceAction::Hibernate }
-            | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
-            // Its instance is terminated. Should it be restarted before that, it goes all the same.
-            _ => None,
         }
     }
 }

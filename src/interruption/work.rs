@@ -1,11 +1,12 @@
 //! What is done for one notice, from the question whose instance it is to its outcome.
 
+use super::decide::runs_no_more;
 use super::join::DrainSeat;
-use super::plan::{self, Action, HookTimes, Policy};
+use super::plan::{Action, HookTimes, Policy};
 use super::{Armed, Case, Deadlines, Done, Hooks, Outcome, Slots};
 use crate::clock::Clock;
 use crate::drain::{Deadline, Drainer, Report};
-use crate::event::{Detail, InstanceState, Notice};
+use crate::event::{Detail, Notice};
 use crate::fact::{Fact, Facts};
 use crate::gate::Backoff;
 use crate::node::{Fate, Index, Marker, Node, Owner, Ownership, owned_by_fate, owned_without_asking};
@@ -77,11 +78,8 @@ impl Interrupter {
 
     async fn outcome(&self, case: Case, shared: &Shared, stop: &CancellationToken) -> Outcome {
         let action = self.policy.actions.of(case.notice.kind());
-        if action == Action::Ignore {
-            return Outcome::Ignored;
-        }
-        if self.is_others(&case.notice) {
-            return Outcome::NotOurs;
+        if let Some(settled) = self.policy.settled(&case.notice) {
+            return settled;
         }
         let owned = tokio::select! {
             biased;
@@ -101,7 +99,7 @@ impl Interrupter {
             case.tell_forgone(&node);
             return Outcome::Excluded;
         }
-        if nothing_left(&case) {
+        if runs_no_more(&case.notice.detail) {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Outcome::HandedOver,
@@ -111,7 +109,7 @@ impl Interrupter {
         let times = tokio::select! {
             biased;
             () = stop.cancelled() => return Outcome::HandedOver,
-            times = Box::pin(self.hook_times(&case, action)) => times,
+            times = Box::pin(self.hook_times(&case)) => times,
         };
         if let Some(times) = times {
             shared.pace.send_replace(times.visibility());
@@ -133,11 +131,6 @@ impl Interrupter {
             Some(outcome) => Done(outcome),
         };
         done.0
-    }
-
-    /// Whether the hook is one that others complete.
-    fn is_others(&self, notice: &Notice) -> bool {
-        notice.hook().is_some_and(|hook| self.policy.ignored_hooks.contains(&hook.name))
     }
 
     /// Whose the instance is; `None` when that could not be found out in time.
@@ -182,8 +175,8 @@ impl Interrupter {
         timeout_at(give_up, ask).await.ok()
     }
 
-    async fn hook_times(&self, case: &Case, action: Action) -> Option<HookTimes> {
-        let hook = case.notice.hook().filter(|_| matches!(action, Action::Drain | Action::Ready))?;
+    async fn hook_times(&self, case: &Case) -> Option<HookTimes> {
+        let hook = self.policy.touched_hook(&case.notice)?;
         Some(self.hooks.times(hook).await.unwrap_or_else(|error| {
             self.facts.emit(&Fact::HookUnknown { about: case.about(), error: &*error });
             HookTimes::UNKNOWN
@@ -200,11 +193,7 @@ impl Interrupter {
     }
 
     pub(super) fn deadline(&self, notice: &Notice, times: Option<HookTimes>) -> Deadline {
-        let at = self.clock.notice_instant(notice.at);
-        let hook = times.map(|times| (times, self.policy.heartbeats));
-        let instant = |time| self.clock.instant_of(time);
-        let timeout = self.policy.drain_timeout.of(notice.kind());
-        plan::deadline(&notice.detail, at, Instant::now(), timeout, hook, instant)
+        self.policy.deadline(notice, times, &self.clock)
     }
 
     /// Joins the node's drain, or starts it.
@@ -227,8 +216,3 @@ const VISIBLE_AFTER: Duration = Duration::from_mins(1);
 
 /// A question to EC2 is asked for at least so long, even when the notice's own time is up.
 const OWNER_PATIENCE: Duration = Duration::from_secs(30);
-
-/// Whether the instance runs no more, so that there is nothing to evict.
-fn nothing_left(case: &Case) -> bool {
-    matches!(case.notice.detail, Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated })
-}

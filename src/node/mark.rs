@@ -133,7 +133,8 @@ impl Mark {
     }
 
     /// The patch that leaves the mark; `None` where all of it is there already.
-    pub(super) fn patch(&self, node: &Node, extras: &Extras) -> Option<Value> {
+    #[must_use]
+    pub fn patch(&self, node: &Node, extras: &Extras) -> Option<Value> {
         let missing = self.missing_taints(node, extras);
         let unlabelled = extras.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE);
         // One that was left before a restart of the node is about to be taken back: it must be written anew.
@@ -185,7 +186,9 @@ fn add(list: &mut Vec<String>, entry: String) {
     }
 }
 
-pub(super) fn written(Taint { key, value, effect, .. }: &Taint) -> String {
+/// A taint as `kubectl` writes it.
+#[must_use]
+pub fn written(Taint { key, value, effect, .. }: &Taint) -> String {
     match value.as_deref() {
         None | Some("") => format!("{key}:{effect}"),
         Some(value) => format!("{key}={value}:{effect}"),

@@ -86,7 +86,9 @@ impl Stage {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
         all.extend(flags);
-        let Command::Run(run) = Cli::try_parse_from(all).expect("a test's flags must be flags").command;
+        let Command::Run(run) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
+            panic!("it must be run")
+        };
         let settings = Settings::from_flags(run).expect("a test's settings must be valid");
         let clock = Clock::showing(self.world.clock.now());
         let metrics = Arc::new(Metrics::new());

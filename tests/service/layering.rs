@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 19] = [
+const ALLOWED: [(&str, &[&str]); 22] = [
     ("clock", &[]),
     ("fact", &["clock", "gate", "task"]),
     ("task", &["fact"]),
@@ -22,6 +22,26 @@ const ALLOWED: [(&str, &[&str]); 19] = [
     ("admin", &["fact", "task"]),
     ("cli", &[]),
     ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
+    ("trial", &["connect", "event", "fact", "gate", "interruption", "node"]),
+    (
+        "explain",
+        &[
+            "cli",
+            "clock",
+            "connect",
+            "drain",
+            "event",
+            "fact",
+            "gate",
+            "interruption",
+            "node",
+            "queue",
+            "settings",
+            "task",
+            "trial",
+        ],
+    ),
+    ("send", &["cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
     ("signals", &["service"]),
     ("connect", &["clock"]),
     (
@@ -48,7 +68,7 @@ const CRATES: [(&str, &[&str]); 6] = [
     ("aws_sdk_sqs", &["queue", "gate", "service", "connect"]),
     ("aws_sdk_autoscaling", &["interruption", "service", "connect"]),
     ("aws_sdk_ec2", &["node", "service", "connect"]),
-    ("kube", &["object", "watch", "node", "drain", "fact", "gate", "service", "connect"]),
+    ("kube", &["object", "watch", "node", "drain", "fact", "gate", "service", "connect", "explain"]),
     (
         "tokio",
         &[
@@ -66,6 +86,8 @@ const CRATES: [(&str, &[&str]); 6] = [
             "admin",
             "signals",
             "service",
+            "explain",
+            "trial",
         ],
     ),
     ("tracing", &["fact"]),

@@ -13,6 +13,7 @@
 mod choice;
 mod deadline;
 mod docs;
+mod explain;
 mod flows;
 mod harness;
 mod hooks;
@@ -30,6 +31,7 @@ mod pressure;
 mod properties;
 mod regressions;
 mod returns;
+mod send;
 mod storm;
 mod telling;
 mod trouble;

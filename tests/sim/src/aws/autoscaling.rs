@@ -130,6 +130,11 @@ impl AutoScaling {
         self.state().add_hook(group, hook, spec);
     }
 
+    /// Puts an instance into a group.
+    pub fn join(&self, group: &str, instance: &str) {
+        self.state().members.insert(instance.to_owned(), group.to_owned());
+    }
+
     /// Starts an action, as when AWS terminates or launches an instance. Its time begins now. Answers its token.
     ///
     /// # Panics

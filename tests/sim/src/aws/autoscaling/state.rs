@@ -17,6 +17,8 @@ pub(super) struct State {
     pub now: Duration,
     rng: fastrand::Rng,
     groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
+    /// By instance, the group it is in.
+    pub members: BTreeMap<String, String>,
     /// In the order in which they began.
     actions: Vec<Action>,
     by_token: BTreeMap<String, usize>,
@@ -45,6 +47,7 @@ impl State {
             now: Duration::ZERO,
             rng: fastrand::Rng::with_seed(seed),
             groups: BTreeMap::new(),
+            members: BTreeMap::new(),
             actions: Vec::new(),
             by_token: BTreeMap::new(),
             by_instance: BTreeMap::new(),

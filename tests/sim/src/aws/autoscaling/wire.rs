@@ -18,6 +18,7 @@ pub(super) fn subject(form: &Form) -> &str {
 pub(super) fn perform(state: &mut State, operation: &str, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
     match operation {
         "DescribeLifecycleHooks" => describe(state, form),
+        "DescribeAutoScalingInstances" => Ok(members(state, form)),
         "RecordLifecycleActionHeartbeat" => {
             state.beat(&which(form)?)?;
             Ok(answer_wrapped(operation, |_| {}))
@@ -53,6 +54,25 @@ fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal
             }
         });
     }))
+}
+
+/// Of the instances in a request those that are in a group.
+fn members(state: &State, form: &Form) -> http::Response<Bytes> {
+    let asked = form.list("InstanceIds.member");
+    answer_wrapped("DescribeAutoScalingInstances", |xml| {
+        xml.nest("AutoScalingInstances", |xml| {
+            for (instance, group) in state.members.iter().filter(|(instance, _)| asked.contains(&instance.as_str())) {
+                xml.nest("member", |xml| {
+                    xml.text("InstanceId", instance);
+                    xml.text("AutoScalingGroupName", group);
+                    xml.text("AvailabilityZone", &format!("{REGION}a"));
+                    xml.text("LifecycleState", "InService");
+                    xml.text("HealthStatus", "HEALTHY");
+                    xml.text("ProtectedFromScaleIn", "false");
+                });
+            }
+        });
+    })
 }
 
 fn write_hook(xml: &mut Xml, group: &str, name: &str, spec: &HookSpec) {

@@ -1,0 +1,46 @@
+//! The flags of `ebbtide explain`: a message, and those of `ebbtide run`.
+
+use super::Run;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// The flags of `ebbtide explain`.
+#[derive(Args, Debug)]
+pub struct Explain {
+    /// A file that holds a message's body; - or nothing for standard input
+    #[arg(value_name = "FILE", help_heading = "Message")]
+    pub file: Option<PathBuf>,
+
+    /// Make a message of this kind for --node, instead of reading one
+    #[arg(long, value_name = "KIND", requires = "node", conflicts_with = "file", help_heading = "Message")]
+    pub kind: Option<String>,
+
+    /// The Node that the made message is about
+    #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
+    pub node: Option<String>,
+
+    /// For a made lifecycle action: the Auto Scaling group [default: the instance's]
+    #[arg(long, value_name = "NAME", requires = "kind", requires = "hook", help_heading = "Message")]
+    pub group: Option<String>,
+
+    /// For a made lifecycle action: the group's lifecycle hook [default: the group's first]
+    #[arg(long, value_name = "NAME", requires = "kind", requires = "group", help_heading = "Message")]
+    pub hook: Option<String>,
+
+    /// How to answer: for people, or as JSON
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", help_heading = "Message")]
+    pub output: Output,
+
+    /// The flags of the service whose decisions are explained.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// How to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    Text,
+    /// One JSON object.
+    Json,
+}

@@ -1,0 +1,27 @@
+//! The flags of `ebbtide send`.
+
+use clap::Args;
+
+/// The flags of `ebbtide send`.
+#[derive(Args, Debug)]
+pub struct Send {
+    /// The kind of notice
+    #[arg(long, value_name = "KIND")]
+    pub kind: String,
+
+    /// The Node to send it for, which must carry the annotation ebbtide/allow-test: "true"
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+
+    /// The SQS queue that the service reads; must be given
+    #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL")]
+    pub queue_url: Option<String>,
+
+    /// For a lifecycle action: the Auto Scaling group [default: the instance's]
+    #[arg(long, value_name = "NAME", requires = "hook")]
+    pub group: Option<String>,
+
+    /// For a lifecycle action: the group's lifecycle hook [default: the group's first]
+    #[arg(long, value_name = "NAME", requires = "group")]
+    pub hook: Option<String>,
+}

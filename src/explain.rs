@@ -1,0 +1,175 @@
+//! `ebbtide explain`: what would be done about a message, and why. Nothing is changed: the cluster and AWS are only read.
+//!
+//! What is told is decided by the functions that the service itself decides by, in the order in which it asks them; only the words are
+//! made here.
+//!
+//! ```text
+//! input   the message            told    the shape of the answer
+//! look    what is read           why     reasons, in words
+//! notice  one notice's story     calls   what would be called, how often
+//! pods    pods and budgets       budget  which of them block
+//! text    the answer for people
+//! ```
+
+mod budget;
+mod calls;
+mod input;
+mod look;
+mod notice;
+mod pods;
+mod text;
+mod told;
+mod why;
+
+pub use told::Told;
+
+use crate::cli::explain::{Explain, Output};
+use crate::clock::Clock;
+use crate::connect::{Clients, clients_without_region};
+use crate::event::{self, Kind, Notice, Parsed};
+use crate::gate::KubeError;
+use crate::interruption::GroupHook;
+use crate::settings::Settings;
+use crate::trial::{self, Answer, Unmade, Wanted};
+use look::Look;
+use notice::Story;
+use told::MessageTold;
+
+/// The group and the hook of a made lifecycle action whose own are not known.
+const MADE_UP: (&str, &str) = ("ebbtide-test-group", "ebbtide-test-hook");
+
+/// What is asked, checked.
+struct Question {
+    asked: Asked,
+    settings: Settings,
+    output: Output,
+}
+
+/// Which message is asked about.
+enum Asked {
+    /// One that is there.
+    Body(String),
+    /// One that is to be made for a Node, of this group and hook where they are given.
+    Made { kind: Kind, node: String, hook: Option<(String, String)> },
+}
+
+/// Explains what the command line asks.
+pub async fn explain(flags: Explain) -> Answer {
+    let question = match Question::of(flags) {
+        Ok(question) => question,
+        Err(problems) => return Answer::wrong(&problems),
+    };
+    let clock = Clock::system();
+    // What asks nothing of us needs no cluster.
+    if let Some(answer) = question.without_notices(clock) {
+        return answer;
+    }
+    match clients_without_region(clock).await {
+        Ok(clients) => question.answer(&clients, clock).await,
+        Err(error) => Answer::failed(&error),
+    }
+}
+
+/// The same by way of `clients`, at the time that `clock` shows.
+pub async fn explain_with(clients: &Clients, clock: Clock, flags: Explain) -> Answer {
+    match Question::of(flags) {
+        Ok(question) => match question.without_notices(clock) {
+            Some(answer) => answer,
+            None => question.answer(clients, clock).await,
+        },
+        Err(problems) => Answer::wrong(&problems),
+    }
+}
+
+impl Question {
+    fn of(flags: Explain) -> Result<Self, String> {
+        let Explain { file, kind, node, group, hook, output, run } = flags;
+        let settings = Settings::without_queue(run).map_err(|problems| problems.to_string())?;
+        let asked = match (kind, node) {
+            (Some(kind), Some(node)) => Asked::Made { kind: trial::kind(&kind)?, node, hook: group.zip(hook) },
+            _ => Asked::Body(input::read(file.as_deref())?),
+        };
+        Ok(Self { asked, settings, output })
+    }
+
+    /// The answer about a message in which there is no notice.
+    fn without_notices(&self, clock: Clock) -> Option<Answer> {
+        let Asked::Body(body) = &self.asked else { return None };
+        let (message, problem) = match event::parse(body) {
+            Parsed::Notices(_) => return None,
+            Parsed::Ignored(why) => {
+                let what = Some(why::ignored(why).to_owned());
+                (MessageTold { is: "ignored", reason: Some(why.as_str()), what, ..MessageTold::default() }, None)
+            }
+            Parsed::Malformed(error) => {
+                let problem = format!("the message can't be read: {error}; the service would count it and delete it");
+                let (at, what) = (Some(error.at), Some(error.what));
+                let reason = Some(error.reason.as_str());
+                (MessageTold { is: "malformed", reason, at, what, made: None }, Some(problem))
+            }
+        };
+        let told = Told { now: clock.now(), message, dry_run: self.settings.policy.dry_run, notices: Vec::new() };
+        Some(match (problem, self.output) {
+            (Some(problem), Output::Text) => Answer::wrong(&problem),
+            (Some(problem), Output::Json) => Answer { said: self.written(&told), ..Answer::wrong(&problem) },
+            (None, _) => Answer::well(self.written(&told)),
+        })
+    }
+
+    async fn answer(&self, clients: &Clients, clock: Clock) -> Answer {
+        let mut look = Look::new(clients, clock, &self.settings);
+        let told = match &self.asked {
+            Asked::Body(body) => self.of_body(&mut look, body).await.map_err(Unmade::Unread),
+            Asked::Made { kind, node, hook } => {
+                let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
+                let wanted = Wanted { kind: *kind, node, hook, queue_url: &self.settings.queue_url };
+                self.of_made(&mut look, wanted).await
+            }
+        };
+        match told {
+            Ok(told) => Answer::well(self.written(&told)),
+            Err(error) => Answer::failed(&error),
+        }
+    }
+
+    async fn of_made(&self, look: &mut Look<'_>, wanted: Wanted<'_>) -> Result<Told, Unmade> {
+        let mut made_up = None;
+        let named = |why| {
+            made_up = Some(why);
+            Ok(GroupHook { group: MADE_UP.0.to_owned(), hook: MADE_UP.1.to_owned() })
+        };
+        let trial = trial::make(look.clients, look.calls(), wanted, (look.clock.now(), named)).await?;
+        look.know(trial.node);
+        let mut told = self.of_body(look, &trial.body).await?;
+        told.message.made = serde_json::from_str(&trial.body).ok();
+        if let (Some(why), Some(notice)) = (made_up, told.notices.first_mut()) {
+            notice.notes.push(format!("{why}: the group and the hook are made up; --group and --hook name others"));
+        }
+        Ok(told)
+    }
+
+    async fn of_body(&self, look: &mut Look<'_>, body: &str) -> Result<Told, KubeError> {
+        let mut notices = Vec::new();
+        if let Parsed::Notices(found) = event::parse(body) {
+            for notice in found {
+                notices.push(self.story(look, &notice).await?);
+            }
+        }
+        let message = MessageTold { is: "notices", ..MessageTold::default() };
+        Ok(Told { now: look.clock.now(), message, dry_run: self.settings.policy.dry_run, notices })
+    }
+
+    async fn story(&self, look: &mut Look<'_>, notice: &Notice) -> Result<told::NoticeTold, KubeError> {
+        let node = look.node_of(&notice.instance).await?;
+        let mut story = Story::new(notice, node, &self.settings, look.clock);
+        story.tell(look).await?;
+        Ok(story.told())
+    }
+
+    fn written(&self, told: &Told) -> String {
+        match self.output {
+            Output::Text => text::of(told),
+            Output::Json => serde_json::to_string_pretty(told).map(|json| json + "\n").unwrap_or_default(),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The answer for people: aligned, within a hundred columns.
+
+use super::told::{CallTold, HookTold, MarksTold, Moment, NodeTold, NoticeTold, PodTold, Told};
+use super::why::span;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// What a terminal shows without wrapping.
+const WIDTH: usize = 100;
+
+/// What a line's beginning says takes so much.
+const LABEL: usize = 10;
+
+/// The answer.
+pub(super) fn of(told: &Told) -> String {
+    let mut text = Text(String::new());
+    let message = &told.message;
+    if message.is == "ignored" {
+        let (what, reason) = (message.what.as_deref().unwrap_or_default(), message.reason.unwrap_or_default());
+        text.line("Message", &format!("ignored ({reason}): {what}"));
+        text.line("Then", "it is counted and deleted");
+        return text.0;
+    }
+    if message.made.is_some() {
+        text.line("Message", "made for this, as AWS would send it now; ebbtide send puts one on the queue");
+    }
+    if told.dry_run {
+        text.line("Dry run", "the API server only checks patches and evictions; hooks are not touched");
+    }
+    for (n, notice) in told.notices.iter().enumerate() {
+        if told.notices.len() > 1 {
+            let _ = writeln!(text.0, "{}Notice {} of {}", if n > 0 { "\n" } else { "" }, n + 1, told.notices.len());
+        }
+        text.notice(notice);
+    }
+    text.0
+}
+
+struct Text(String);
+
+impl Text {
+    /// A line that begins with what it is about, and goes on under itself.
+    fn line(&mut self, label: &str, said: &str) {
+        let mut left = LABEL;
+        let _ = write!(self.0, "{label:<LABEL$}");
+        let mut first = true;
+        for word in said.split(' ') {
+            let long = word.chars().count();
+            if !first && left + 1 + long > WIDTH {
+                let _ = write!(self.0, "\n{:LABEL$}", "");
+                left = LABEL;
+                first = true;
+            }
+            if !first {
+                self.0.push(' ');
+                left += 1;
+            }
+            self.0.push_str(word);
+            left += long;
+            first = false;
+        }
+        self.0.push('\n');
+    }
+
+    /// A table: all columns but the last are as wide as what is in them.
+    fn table(&mut self, title: &str, rows: &[Vec<String>]) {
+        let _ = writeln!(self.0, "\n{title}");
+        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        };
+        let widths: Vec<_> = (0..columns).map(width).collect();
+        for row in rows {
+            let mut line = " ".to_owned();
+            for (cell, width) in row.iter().zip(&widths) {
+                let _ = write!(line, " {cell:<width$} ");
+            }
+            let _ = writeln!(self.0, "{}", line.trim_end());
+        }
+    }
+
+    fn notice(&mut self, notice: &NoticeTold) {
+        let test = if notice.test { " (a test)" } else { "" };
+        self.line("Notice", &format!("{} about {}{test}: {}", notice.kind, notice.instance, notice.says));
+        if let Some(time) = notice.time {
+            self.line("Time", &format!("{}, by AWS's clock", when(time)));
+        }
+        let node = notice.node.as_ref().map_or_else(|| "none in this cluster has this instance".to_owned(), node);
+        self.line("Node", &node);
+        if let Some(owner) = &notice.owner {
+            let whose = match owner.ours {
+                Some(true) => "ours",
+                Some(false) => "another's",
+                None => "not known",
+            };
+            self.line("Whose", &format!("{whose}: {}", owner.why));
+        }
+        self.line("Action", &format!("{} (--on {}={})", notice.action, notice.kind, notice.action));
+        if let Some(deadline) = &notice.deadline {
+            let hard = if deadline.hard { "hard, the capacity goes then" } else { "soft, our patience ends then" };
+            self.line("Deadline", &format!("{}, {hard}: {}", when(deadline.moment), deadline.why));
+        }
+        if let Some(waits) = &notice.waits {
+            let until = when(waits.until);
+            self.line("Waits", &format!("until {}, {until} at the latest; else {}", waits.what, waits.then));
+        }
+        if let Some(end) = &notice.ends {
+            self.line("Ends", &format!("{}: {}", end.outcome, end.why));
+        }
+        if let Some(hook) = &notice.hook {
+            self.hook(hook);
+        }
+        if let Some(begin) = notice.evictions_begin {
+            self.line("Delay", &format!("evictions begin {} (--delay)", when(begin)));
+        }
+        for note in &notice.notes {
+            self.line("Note", note);
+        }
+        if let Some(marks) = &notice.marks {
+            self.marks(marks);
+        }
+        self.pods(notice);
+        self.calls(&notice.calls);
+    }
+
+    fn hook(&mut self, hook: &HookTold) {
+        let timeout = span(Duration::from_secs(hook.heartbeat_timeout_seconds));
+        match &hook.assumed_because {
+            None => {
+                self.line("Hook", &format!("{} of group {} waits {timeout} for a heartbeat", hook.name, hook.group))
+            }
+            Some(why) => {
+                let said = format!(
+                    "{} of group {}; a heartbeat timeout of {timeout} is assumed: {why}",
+                    hook.name, hook.group
+                );
+                self.line("Hook", &said);
+            }
+        }
+        let beats = match (hook.heartbeats, hook.first_heartbeats.as_slice()) {
+            (0, _) => "none before the deadline".to_owned(),
+            (all, first) => {
+                let named: Vec<_> = first.iter().map(|moment| when(*moment)).collect();
+                let more = if all > first.len() { ", …" } else { "" };
+                format!("at most {all}, if the work takes so long: {}{more}", named.join(", "))
+            }
+        };
+        self.line("Beats", &beats);
+        let held = match hook.held_back_seconds {
+            0 => String::new(),
+            seconds => format!(", {} after the drain (--complete-after)", span(Duration::from_secs(seconds))),
+        };
+        let well = hook.after_success.unwrap_or("nothing");
+        let badly = hook.after_failure.map_or("left to its own timeout".to_owned(), |result| format!("with {result}"));
+        self.line(
+            "Complete",
+            &format!("with {well} when the work is done{held}; {badly} if it is not by the deadline"),
+        );
+    }
+
+    fn marks(&mut self, marks: &MarksTold) {
+        let mut rows = Vec::new();
+        let mut row = |what: &str, name: String| rows.push(vec![what.to_owned(), name]);
+        if marks.cordon {
+            row("cordon", "spec.unschedulable".to_owned());
+        }
+        for key in marks.annotations.keys() {
+            row("annotation", key.clone());
+        }
+        for (key, value) in &marks.labels {
+            row("label", format!("{key}={value}"));
+        }
+        for taint in &marks.taints {
+            row("taint", taint.clone());
+        }
+        let back =
+            marks.taken_back.map(|at| format!("; taken back {} if nothing follows", when(at))).unwrap_or_default();
+        if rows.is_empty() {
+            self.line("Marks", "all are on the Node already");
+        } else {
+            self.table(&format!("Marks on the Node, in one patch{back}"), &rows);
+        }
+    }
+
+    fn pods(&mut self, notice: &NoticeTold) {
+        if !notice.pods.is_empty() {
+            let head = ["tier", "evicted by", "grace", "or deleted", "pod"].map(str::to_owned).to_vec();
+            let rows: Vec<_> = std::iter::once(head).chain(notice.pods.iter().map(pod)).collect();
+            self.table(&format!("Pods that go ({}), in this order", notice.pods.len()), &rows);
+            for pod in notice.pods.iter().filter(|pod| !pod.held_back_by.is_empty()) {
+                let by = pod.held_back_by.join(", ");
+                let _ = writeln!(self.0, "  ! {}/{} is held back now: {by}", pod.namespace, pod.name);
+            }
+        } else if notice.node.is_some() && notice.ends.is_none() && notice.action == "drain" {
+            self.line("Pods", "none has to go");
+        }
+        if !notice.stay.is_empty() {
+            let rows: Vec<_> = notice
+                .stay
+                .iter()
+                .map(|pod| vec![format!("{}/{}", pod.namespace, pod.name), pod.why.to_owned()])
+                .collect();
+            self.table(&format!("Pods that stay ({})", rows.len()), &rows);
+        }
+        if !notice.budgets.is_empty() {
+            let said = |allows: i32, pods: usize| format!("allows {allows} now, {pods} to go");
+            let rows = notice.budgets.iter().map(|budget| {
+                let blocks = if budget.blocks { "blocks" } else { "" };
+                vec![
+                    blocks.to_owned(),
+                    said(budget.allows, budget.pods),
+                    format!("{}/{}", budget.namespace, budget.name),
+                ]
+            });
+            self.table("Budgets", &rows.collect::<Vec<_>>());
+        }
+    }
+
+    fn calls(&mut self, calls: &[CallTold]) {
+        let rows = calls.iter().map(|call| {
+            let count = match (call.least, call.most) {
+                (least, Some(most)) if least == most => least.to_string(),
+                (0, Some(most)) => format!("≤ {most}"),
+                (least, Some(most)) => format!("{least}–{most}"),
+                (least, None) => format!("≥ {least}"),
+            };
+            vec![count, call.call.clone(), call.when.clone()]
+        });
+        self.table("Calls", &rows.collect::<Vec<_>>());
+    }
+}
+
+fn node(node: &NodeTold) -> String {
+    let ready = if node.ready { "Ready" } else { "not Ready" };
+    let cordoned = if node.cordoned { ", cordoned already" } else { "" };
+    format!("{}, {ready}{cordoned}", node.name)
+}
+
+fn pod(pod: &PodTold) -> Vec<String> {
+    let none = || "–".to_owned();
+    let evicted = match (pod.tier, pod.evicted_by) {
+        ("going", _) => "is going".to_owned(),
+        (_, None) => "never".to_owned(),
+        (_, Some(moment)) if moment.in_seconds <= 0 => "at once".to_owned(),
+        (_, Some(moment)) => when(moment),
+    };
+    vec![
+        pod.tier.to_owned(),
+        evicted,
+        span(Duration::from_secs(pod.grace_seconds)),
+        pod.deleted_at.map_or_else(none, when),
+        format!("{}/{}", pod.namespace, pod.name),
+    ]
+}
+
+/// A moment: `in 1m 52s (21:04:10Z)`, with its date where that is not near.
+fn when(moment: Moment) -> String {
+    let away = Duration::from_secs(moment.in_seconds.unsigned_abs());
+    let form = if away < Duration::from_hours(12) { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };
+    let at = moment.at.strftime(form);
+    match moment.in_seconds {
+        0 => format!("now ({at})"),
+        ahead if ahead > 0 => format!("in {} ({at})", span(away)),
+        _ => format!("{} ago ({at})", span(away)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moment(at: &str, in_seconds: i64) -> Moment {
+        Moment { at: at.parse().unwrap(), in_seconds }
+    }
+
+    #[test]
+    fn moments_are_told_by_both_clocks() {
+        assert_eq!(when(moment("2026-11-21T21:04:10Z", 112)), "in 1m 52s (21:04:10Z)");
+        assert_eq!(when(moment("2026-11-21T21:04:10Z", -8)), "8s ago (21:04:10Z)");
+        assert_eq!(when(moment("2026-11-21T21:04:10Z", 0)), "now (21:04:10Z)");
+        assert_eq!(when(moment("2026-12-05T18:30:00Z", 1_209_600)), "in 14d (2026-12-05 18:30:00Z)");
+    }
+
+    #[test]
+    fn a_long_line_goes_on_under_itself() {
+        let mut text = Text(String::new());
+        text.line("Note", &["word"; 30].join(" "));
+        let lines: Vec<_> = text.0.lines().collect();
+        assert_eq!(lines.len(), 2);
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{lines:?}");
+        assert!(lines[1].starts_with("          word"), "{lines:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! Messages made for a Node, which `explain` looks through and `send` sends; and what such commands answer.
+
+use crate::connect::Clients;
+use crate::event::made::{self, Subject};
+use crate::event::{InstanceId, Kind};
+use crate::fact::Facts;
+use crate::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
+use crate::interruption::{GroupHook, hook_of_instance};
+use crate::node::label::Selector;
+use crate::node::{Node, TrimmedNode, node_api};
+use jiff::Timestamp;
+use std::fmt;
+use tokio::time::Instant;
+
+/// The account of a message whose queue is not known. Nothing reads it.
+const NO_ACCOUNT: &str = "000000000000";
+
+/// What a command has to say, and how it ends.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// For standard output.
+    pub said: String,
+    /// For standard error, one sentence a line.
+    pub problems: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Answer {
+    /// It went well.
+    #[must_use]
+    pub fn well(said: String) -> Self {
+        Self { said, ..Self::default() }
+    }
+
+    /// It could not be done: the cluster or AWS is in the way.
+    #[must_use]
+    pub fn failed(problem: &impl fmt::Display) -> Self {
+        Self { problems: problem.to_string(), code: 1, ..Self::default() }
+    }
+
+    /// It was asked for wrongly.
+    #[must_use]
+    pub fn wrong(problem: &impl fmt::Display) -> Self {
+        Self { problems: problem.to_string(), code: 2, ..Self::default() }
+    }
+}
+
+/// Why there is no message for a Node.
+#[derive(Debug, thiserror::Error)]
+pub enum Unmade {
+    /// The API server did not say what the Node is.
+    #[error(transparent)]
+    Unread(#[from] KubeError),
+    /// There is no such Node.
+    #[error("there is no Node \"{0}\"; kubectl get nodes lists those there are")]
+    NoNode(String),
+    /// The Node is no EC2 instance.
+    #[error("Node \"{0}\" is no EC2 instance: its spec.providerID must be aws:///ZONE/INSTANCE-ID")]
+    NoInstance(String),
+    /// There is no group and no hook to name.
+    #[error("{0}; give --group NAME and --hook NAME")]
+    NoHook(String),
+}
+
+/// The kind of this name.
+///
+/// # Errors
+/// That there is none, and which there are.
+pub fn kind(name: &str) -> Result<Kind, String> {
+    Kind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| {
+        let kinds = Kind::ALL.map(Kind::as_str).join(", ");
+        format!("--kind: there is no kind \"{name}\"; the kinds are {kinds}")
+    })
+}
+
+/// What a message is wanted for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// The kind.
+    pub kind: Kind,
+    /// The Node's name.
+    pub node: &'a str,
+    /// The group and the hook, where they are given.
+    pub hook: Option<(&'a str, &'a str)>,
+    /// The queue that it is for, where that is known.
+    pub queue_url: &'a str,
+}
+
+/// A message made for a Node.
+#[derive(Debug)]
+pub struct Trial {
+    /// The message's body.
+    pub body: String,
+    /// What it is known by.
+    pub identity: String,
+    /// The Node, as `selector` sees it.
+    pub node: Node,
+}
+
+/// Makes a message for a Node. Only reads. What is in the way of a group's and a hook's name is left to `named`, which may make some up.
+///
+/// # Errors
+/// Why there is none.
+pub async fn make(
+    clients: &Clients,
+    (facts, gate, selector): (&Facts, &Gate, &Selector),
+    wanted: Wanted<'_>,
+    (now, named): (Timestamp, impl FnOnce(String) -> Result<GroupHook, Unmade>),
+) -> Result<Trial, Unmade> {
+    let object = read_node(clients, gate, wanted.node).await?;
+    let region = region(&object, clients);
+    let node = Node::from_wire(object, selector).ok_or_else(|| Unmade::NoInstance(wanted.node.to_owned()))?;
+    let hook = match (wanted.kind, wanted.hook) {
+        (Kind::AsgTerminate | Kind::AsgLaunch, None) => {
+            let found = find_hook(clients, facts, &node.instance, wanted.kind).await;
+            found.or_else(named)?
+        }
+        (_, Some((group, hook))) => GroupHook { group: group.to_owned(), hook: hook.to_owned() },
+        _ => GroupHook { group: String::new(), hook: String::new() },
+    };
+    let identity = made::identity(fastrand::u128(..));
+    let about = Subject {
+        instance: &node.instance,
+        region: &region,
+        account: account(wanted.queue_url).unwrap_or(NO_ACCOUNT),
+        hook: (&hook.group, &hook.hook),
+    };
+    let body = made::message(wanted.kind, &about, &identity, now);
+    Ok(Trial { body, identity, node })
+}
+
+async fn read_node(clients: &Clients, gate: &Gate, name: &str) -> Result<TrimmedNode, Unmade> {
+    let api = node_api(clients.kube.clone());
+    let call = Call { verb: "get", resource: "nodes", subject: name };
+    let found = gate.kube(call, Class::List, Instant::now() + CALL_TIMEOUT, || api.get_opt(name)).await?;
+    found.ok_or_else(|| Unmade::NoNode(name.to_owned()))
+}
+
+/// The hook that would hold the instance; else why it is not known.
+async fn find_hook(clients: &Clients, facts: &Facts, instance: &InstanceId, kind: Kind) -> Result<GroupHook, String> {
+    let terminating = kind == Kind::AsgTerminate;
+    match hook_of_instance(&clients.autoscaling, facts, instance.as_str(), terminating).await {
+        Ok(Some(found)) => Ok(found),
+        Ok(None) => Err(format!("{instance} is in no Auto Scaling group that has a hook for {kind}")),
+        Err(error) => Err(format!("the instance's Auto Scaling group can't be found: {}", brief(&error))),
+    }
+}
+
+/// An error of AWS's without the advice for the service's own role, which is not who asks here.
+#[must_use]
+pub fn brief(error: &AwsError) -> String {
+    let AwsError { service, operation, message, .. } = error;
+    let code = error.code.as_ref().map(|code| format!("{code}: ")).unwrap_or_default();
+    format!("{service}:{operation}: {code}{message}")
+}
+
+/// The region that the Node says it is in, else the one that AWS is asked in.
+fn region(node: &TrimmedNode, clients: &Clients) -> String {
+    let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("topology.kubernetes.io/region"));
+    let configured = || clients.sqs.config().region().map(ToString::to_string);
+    label.cloned().or_else(configured).unwrap_or_default()
+}
+
+/// The account in a queue's URL: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.
+fn account(queue_url: &str) -> Option<&str> {
+    let account = queue_url.rsplit('/').nth(1)?;
+    (account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())).then_some(account)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_account_is_in_the_queues_url() {
+        assert_eq!(account("https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"), Some("123456789012"));
+        assert_eq!(account("http://127.0.0.1:5000/queue/ebbtide"), None);
+        assert_eq!(account(""), None);
+    }
+
+    #[test]
+    fn a_kind_that_is_none_names_those_there_are() {
+        assert_eq!(kind("spot"), Ok(Kind::Spot));
+        assert!(kind("weather").unwrap_err().contains("asg-terminate, asg-launch, spot"));
+    }
+}
