@@ -39,6 +39,7 @@ impl Cli {
 
 /// What to do.
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
 pub enum Command {
     /// Read the queue and drain nodes, until told to end
     #[command(
@@ -48,7 +49,7 @@ pub enum Command {
     Run(Run),
     /// Tell what would be done about a message, and change nothing
     #[command(
-        after_help = "Takes the flags and the environment variables of the service whose decisions are explained; only reads.\n\
+        after_help = "Takes the flags and the environment variables of the service whose decisions are explained, but no queue need be named; only reads.\n\
                             Exit codes: 0 when it is explained, also where nothing would be done; 1 when the cluster can't be read, 2 for wrong flags or a message that can't be read."
     )]
     Explain(Box<explain::Explain>),

@@ -122,7 +122,7 @@ impl Question {
             Asked::Body(body) => self.of_body(&mut look, body).await.map_err(Unmade::Unread),
             Asked::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
-                let wanted = Wanted { kind: *kind, node, hook, queue_url: &self.settings.queue_url };
+                let wanted = Wanted { kind: *kind, node, hook, queue_url: &self.settings.queue_url, sent: false };
                 self.of_made(&mut look, wanted).await
             }
         };

@@ -20,7 +20,7 @@ mod slot;
 mod terminate;
 mod work;
 
-pub use decide::{is_late, out_of_service_mark, runs_no_more};
+pub use decide::{is_late, left_for_pool, out_of_service_mark, runs_no_more};
 pub use group::{GroupHook, hook_of_instance};
 pub use hook::{Completion, Hooks};
 pub use join::Deadlines;

@@ -9,14 +9,10 @@ use crate::connect::{Clients, clients};
 use crate::event::Kind;
 use crate::fact::Facts;
 use crate::gate::{AwsError, Category, Gate};
-use crate::node::Node;
 use crate::node::label::Selector;
 use crate::queue;
 use crate::settings;
 use crate::trial::{self, Answer, Trial, Unmade, Wanted, brief};
-
-/// The annotation by which a Node allows test messages.
-const ALLOW: &str = "ebbtide/allow-test";
 
 /// Sends what the command line asks for.
 pub async fn send(flags: Send) -> Answer {
@@ -58,7 +54,7 @@ impl Checked {
         let facts = Facts::to(Vec::new());
         let gate = Gate::new(facts.clone());
         let hook = self.hook.as_ref().map(|(group, hook)| (&**group, &**hook));
-        let wanted = Wanted { kind: self.kind, node: &self.node, hook, queue_url: &self.queue_url };
+        let wanted = Wanted { kind: self.kind, node: &self.node, hook, queue_url: &self.queue_url, sent: true };
         let reading = (&facts, &gate, &Selector::default());
         // A group that does not exist would make the service fail, and say nothing of what is to be tried.
         let named = |why| Err(Unmade::NoHook(why));
@@ -66,9 +62,6 @@ impl Checked {
             Ok(trial) => trial,
             Err(error) => return Answer::failed(&error),
         };
-        if !allows(&trial.node) {
-            return Answer::failed(&refusal(&trial.node.name));
-        }
         match queue::send(&clients.sqs, &facts, &self.queue_url, &trial.body).await {
             Ok(message) => Answer::well(self.sent(&trial, &message)),
             Err(error) => Answer::failed(&self.unsent(&error)),
@@ -106,14 +99,4 @@ impl Checked {
             _ => format!("{said}; nothing was sent that is known of, try again"),
         }
     }
-}
-
-fn allows(node: &Node) -> bool {
-    node.annotations.get(ALLOW).is_some_and(|value| value == "true")
-}
-
-fn refusal(node: &str) -> String {
-    format!(
-        "Node {node} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {node} {ALLOW}=true"
-    )
 }

@@ -15,6 +15,9 @@ use tokio::time::Instant;
 /// The account of a message whose queue is not known. Nothing reads it.
 const NO_ACCOUNT: &str = "000000000000";
 
+/// The annotation by which a Node allows messages that are made to test.
+const ALLOW: &str = "ebbtide/allow-test";
+
 /// What a command has to say, and how it ends.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
@@ -58,6 +61,11 @@ pub enum Unmade {
     /// The Node is no EC2 instance.
     #[error("Node \"{0}\" is no EC2 instance: its spec.providerID must be aws:///ZONE/INSTANCE-ID")]
     NoInstance(String),
+    /// The Node does not allow tests.
+    #[error(
+        "Node {0} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {0} {ALLOW}=true"
+    )]
+    NotAllowed(String),
     /// There is no group and no hook to name.
     #[error("{0}; give --group NAME and --hook NAME")]
     NoHook(String),
@@ -85,6 +93,8 @@ pub struct Wanted<'a> {
     pub hook: Option<(&'a str, &'a str)>,
     /// The queue that it is for, where that is known.
     pub queue_url: &'a str,
+    /// Whether it is to be sent, which the Node must allow.
+    pub sent: bool,
 }
 
 /// A message made for a Node.
@@ -111,6 +121,9 @@ pub async fn make(
     let object = read_node(clients, gate, wanted.node).await?;
     let region = region(&object, clients);
     let node = Node::from_wire(object, selector).ok_or_else(|| Unmade::NoInstance(wanted.node.to_owned()))?;
+    if wanted.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
+        return Err(Unmade::NotAllowed(node.name.to_string()));
+    }
     let hook = match (wanted.kind, wanted.hook) {
         (Kind::AsgTerminate | Kind::AsgLaunch, None) => {
             let found = find_hook(clients, facts, &node.instance, wanted.kind).await;
@@ -162,7 +175,7 @@ fn region(node: &TrimmedNode, clients: &Clients) -> String {
     label.cloned().or_else(configured).unwrap_or_default()
 }
 
-/// The account in a queue's URL: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME.
+/// The account in a queue's URL, whose path is `/ACCOUNT/NAME`.
 fn account(queue_url: &str) -> Option<&str> {
     let account = queue_url.rsplit('/').nth(1)?;
     (account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())).then_some(account)

@@ -19,7 +19,7 @@ pub fn settings(queue_url: &str, admin: SocketAddr, flags: &[&str]) -> Settings 
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
     let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command else {
-        panic!("it must be run")
+        unreachable!("the first word is run")
     };
     Settings::from_flags(run).expect("the flags must be valid")
 }

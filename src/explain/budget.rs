@@ -110,7 +110,7 @@ mod tests {
         let all = json!({ "selector": {} });
         let expression =
             json!({ "selector": { "matchExpressions": [{ "key": "tier", "operator": "NotIn", "values": ["back"] }] } });
-        for (spec, allowed, healthy, pod, holds, why) in [
+        for (spec, allowed, healthy, pod, holds, why) in vec![
             (by_app("web"), 0, 2, pod(true, "Running"), true, "exhausted"),
             (by_app("web"), 1, 3, pod(true, "Running"), false, "it allows one"),
             (by_app("db"), 0, 2, pod(true, "Running"), false, "another's"),

@@ -15,6 +15,8 @@ pub(super) struct Asked {
     pub owner: bool,
     /// The hook's times.
     pub hook: bool,
+    /// Whether marks of its way into the warm pool are taken back.
+    pub welcomed: bool,
     /// For how long the message is made invisible at a time, where not as always.
     pub visibility: Option<Duration>,
 }
@@ -22,7 +24,7 @@ pub(super) struct Asked {
 /// The calls that would be made about a notice.
 pub(super) fn of(told: &NoticeTold, asked: Asked, settings: &Settings) -> Vec<CallTold> {
     let mut calls = Calls(Vec::new());
-    calls.kubernetes(told, settings);
+    calls.kubernetes(told, asked, settings);
     calls.aws(told, asked, settings);
     calls.0
 }
@@ -34,7 +36,7 @@ impl Calls {
         self.0.push(CallTold { to, call: call.to_owned(), least, most, when: when.into() });
     }
 
-    fn kubernetes(&mut self, told: &NoticeTold, settings: &Settings) {
+    fn kubernetes(&mut self, told: &NoticeTold, asked: Asked, settings: &Settings) {
         let to = "kubernetes";
         if let Some(marks) = &told.marks {
             let needed = usize::from(!marks.annotations.is_empty());
@@ -42,7 +44,16 @@ impl Calls {
                 0 => "the Node carries the marks already",
                 _ => "cordon and all marks in one; again if somebody else writes the Node meanwhile",
             };
-            self.add(to, "patch nodes", (needed, Some(needed)), when);
+            let most = needed + usize::from(marks.taken_back.is_some());
+            self.add(to, "patch nodes", (needed, Some(most)), when);
+        }
+        if asked.welcomed {
+            self.add(
+                to,
+                "patch nodes",
+                (0, Some(1)),
+                "takes back what was left when the instance went to the warm pool",
+            );
         }
         let drains = told.action == Action::Drain.as_str() && told.ends.is_none() && told.node.is_some();
         if !drains {
@@ -91,7 +102,8 @@ impl Calls {
             self.add(to, "autoscaling:DescribeLifecycleHooks", (0, Some(1)), "the answer is kept for 10 minutes");
         }
         if let Some(hook) = told.hook.as_ref().filter(|_| !settings.policy.dry_run) {
-            let beats = (0, Some(hook.heartbeats));
+            // Each comes up to a tenth earlier, so that there is room for more; and one may go out as the work ends.
+            let beats = (0, Some(hook.heartbeats + hook.heartbeats / 9 + 1));
             self.add(to, "autoscaling:RecordLifecycleActionHeartbeat", beats, "while the work is going on");
             let least = usize::from(hook.after_failure.is_some());
             self.add(to, "autoscaling:CompleteLifecycleAction", (least, Some(1)), "when the work has ended");

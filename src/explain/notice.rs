@@ -12,12 +12,12 @@ use crate::drain::Deadline;
 use crate::event::{Detail, Hook, Notice};
 use crate::gate::{KubeError, LAST_CALL};
 use crate::interruption::{
-    Action, Completion, HookTimes, Outcome, Policy, due_beat, is_late, out_of_service_mark, runs_no_more,
+    Action, Completion, HookTimes, Outcome, Policy, due_beat, is_late, left_for_pool, out_of_service_mark, runs_no_more,
 };
 use crate::node::mark::{Mark, written};
 use crate::node::{Node, Ownership, owned_by_fate, owned_without_asking};
 use crate::settings::Settings;
-use jiff::SignedDuration;
+use jiff::Unit;
 use std::collections::BTreeMap;
 use tokio::time::Instant;
 
@@ -116,7 +116,7 @@ impl<'a> Story<'a> {
             asked.visibility = Some(times.visibility());
         }
         if self.action == Action::Ready {
-            self.launched(deadline);
+            asked.welcomed = self.launched(deadline);
             return Ok(asked);
         }
         let Some(node) = self.node.clone() else {
@@ -203,42 +203,38 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// A launched instance: its Node is waited for.
-    fn launched(&mut self, deadline: Deadline) {
-        match self.node.as_ref().filter(|node| self.policy().in_service(node)) {
-            Some(_) => {
-                self.told.ends =
-                    Some(EndTold { outcome: Outcome::Ready.as_str(), why: "the Node is Ready already".to_owned() });
-            }
-            None => {
-                let tainted = !self.policy().startup_taints.is_empty();
-                let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
-                let then = match self.policy().completion(Outcome::NotReady, &self.notice.detail, false) {
-                    Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
-                    None => "not-ready: the hook is left to its own timeout".to_owned(),
-                };
-                self.told.waits = Some(WaitTold { what: what.to_owned(), until: self.moment(deadline.at), then });
-            }
+    /// A launched instance: its Node is waited for. Tells whether marks would be taken back from it.
+    fn launched(&mut self, deadline: Deadline) -> bool {
+        if self.node.as_ref().is_some_and(|node| self.policy().in_service(node)) {
+            let why = "the Node is Ready already".to_owned();
+            self.told.ends = Some(EndTold { outcome: Outcome::Ready.as_str(), why });
+        } else {
+            let tainted = !self.policy().startup_taints.is_empty();
+            let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
+            let then = match self.policy().completion(Outcome::NotReady, &self.notice.detail, false) {
+                Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
+                None => "not-ready: the hook is left to its own timeout".to_owned(),
+            };
+            self.told.waits = Some(WaitTold { what: what.to_owned(), until: self.moment(deadline.at), then });
         }
+        self.node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some())
     }
 
     /// An instance that has no Node yet, or none any more.
     fn without_node(&mut self, deadline: Deadline) {
         let nothing = Outcome::NothingToDrain;
-        match self.policy().awaits_node_until(&self.notice.detail, deadline.at, Instant::now()) {
-            Some(until) => {
-                let completed = self.told.hook.as_ref().and_then(|hook| hook.after_success);
-                let then = match completed {
-                    Some(result) => format!("{}: the hook is completed with {result}", nothing.as_str()),
-                    None => nothing.as_str().to_owned(),
-                };
-                let what = "the instance registers as a Node".to_owned();
-                self.told.waits = Some(WaitTold { what, until: self.moment(until), then });
-            }
-            None => {
-                let why = "the instance is terminated in its warm pool, where it is no Node".to_owned();
-                self.told.ends = Some(EndTold { outcome: nothing.as_str(), why });
-            }
+        let until = self.policy().awaits_node_until(&self.notice.detail, deadline.at, Instant::now());
+        if let Some(until) = until {
+            let completed = self.told.hook.as_ref().and_then(|hook| hook.after_success);
+            let then = match completed {
+                Some(result) => format!("{}: the hook is completed with {result}", nothing.as_str()),
+                None => nothing.as_str().to_owned(),
+            };
+            let what = "the instance registers as a Node".to_owned();
+            self.told.waits = Some(WaitTold { what, until: self.moment(until), then });
+        } else {
+            let why = "the instance is terminated in its warm pool, where it is no Node".to_owned();
+            self.told.ends = Some(EndTold { outcome: nothing.as_str(), why });
         }
     }
 
@@ -301,12 +297,9 @@ fn node_told(node: &Node) -> NodeTold {
 }
 
 fn moment(clock: &Clock, at: Instant) -> Moment {
-    let (at, now) = (clock.timestamp_of(at), clock.now());
-    let away = at.duration_since(now).round(jiff::Unit::Second).unwrap_or(SignedDuration::ZERO);
-    Moment {
-        at: now.checked_add(away).and_then(|at| at.round(jiff::Unit::Second)).unwrap_or(at),
-        in_seconds: away.as_secs(),
-    }
+    let at = clock.timestamp_of(at);
+    let away = at.duration_since(clock.now()).round(Unit::Second).unwrap_or_default();
+    Moment { at: at.round(Unit::Second).unwrap_or(at), in_seconds: away.as_secs() }
 }
 
 /// The heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.

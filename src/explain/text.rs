@@ -41,23 +41,24 @@ struct Text(String);
 impl Text {
     /// A line that begins with what it is about, and goes on under itself.
     fn line(&mut self, label: &str, said: &str) {
-        let mut left = LABEL;
         let _ = write!(self.0, "{label:<LABEL$}");
-        let mut first = true;
-        for word in said.split(' ') {
+        self.hang(LABEL, said);
+    }
+
+    /// The rest of a line, from this column on; what is too long for it goes on below, in the same column.
+    fn hang(&mut self, column: usize, said: &str) {
+        let mut left = column;
+        for (n, word) in said.split(' ').enumerate() {
             let long = word.chars().count();
-            if !first && left + 1 + long > WIDTH {
-                let _ = write!(self.0, "\n{:LABEL$}", "");
-                left = LABEL;
-                first = true;
-            }
-            if !first {
+            if n > 0 && left + 1 + long > WIDTH {
+                let _ = write!(self.0, "\n{:column$}", "");
+                left = column;
+            } else if n > 0 {
                 self.0.push(' ');
                 left += 1;
             }
             self.0.push_str(word);
             left += long;
-            first = false;
         }
         self.0.push('\n');
     }
@@ -71,11 +72,14 @@ impl Text {
         };
         let widths: Vec<_> = (0..columns).map(width).collect();
         for row in rows {
-            let mut line = " ".to_owned();
-            for (cell, width) in row.iter().zip(&widths) {
-                let _ = write!(line, " {cell:<width$} ");
+            let Some((last, before)) = row.split_last() else { continue };
+            let mut column = 2;
+            self.0.push_str("  ");
+            for (cell, width) in before.iter().zip(&widths) {
+                let _ = write!(self.0, "{cell:<width$}  ");
+                column += width + 2;
             }
-            let _ = writeln!(self.0, "{}", line.trim_end());
+            self.hang(column, last);
         }
     }
 
@@ -125,24 +129,17 @@ impl Text {
 
     fn hook(&mut self, hook: &HookTold) {
         let timeout = span(Duration::from_secs(hook.heartbeat_timeout_seconds));
-        match &hook.assumed_because {
-            None => {
-                self.line("Hook", &format!("{} of group {} waits {timeout} for a heartbeat", hook.name, hook.group))
-            }
-            Some(why) => {
-                let said = format!(
-                    "{} of group {}; a heartbeat timeout of {timeout} is assumed: {why}",
-                    hook.name, hook.group
-                );
-                self.line("Hook", &said);
-            }
-        }
+        let waits = match &hook.assumed_because {
+            None => format!(" waits {timeout} for a heartbeat"),
+            Some(why) => format!("; a heartbeat timeout of {timeout} is assumed: {why}"),
+        };
+        self.line("Hook", &format!("{} of group {}{waits}", hook.name, hook.group));
         let beats = match (hook.heartbeats, hook.first_heartbeats.as_slice()) {
             (0, _) => "none before the deadline".to_owned(),
             (all, first) => {
                 let named: Vec<_> = first.iter().map(|moment| when(*moment)).collect();
                 let more = if all > first.len() { ", …" } else { "" };
-                format!("at most {all}, if the work takes so long: {}{more}", named.join(", "))
+                format!("{all}, if the work takes so long, each up to a tenth earlier: {}{more}", named.join(", "))
             }
         };
         self.line("Beats", &beats);
@@ -151,11 +148,18 @@ impl Text {
             seconds => format!(", {} after the drain (--complete-after)", span(Duration::from_secs(seconds))),
         };
         let well = hook.after_success.unwrap_or("nothing");
-        let badly = hook.after_failure.map_or("left to its own timeout".to_owned(), |result| format!("with {result}"));
-        self.line(
-            "Complete",
-            &format!("with {well} when the work is done{held}; {badly} if it is not by the deadline"),
-        );
+        let said = match hook.after_failure {
+            Some(badly) if badly == well => {
+                format!("with {well}{held}, whether or not the work is done by the deadline")
+            }
+            Some(badly) => {
+                format!("with {well} when the work is done{held}; with {badly} if it is not by the deadline")
+            }
+            None => {
+                format!("with {well} when the work is done{held}; left to its own timeout if it is not by the deadline")
+            }
+        };
+        self.line("Complete", &said);
     }
 
     fn marks(&mut self, marks: &MarksTold) {
@@ -222,6 +226,7 @@ impl Text {
                 (least, Some(most)) if least == most => least.to_string(),
                 (0, Some(most)) => format!("≤ {most}"),
                 (least, Some(most)) => format!("{least}–{most}"),
+                (0, None) => "any".to_owned(),
                 (least, None) => format!("≥ {least}"),
             };
             vec![count, call.call.clone(), call.when.clone()]

@@ -152,7 +152,7 @@ pub struct HookTold {
     pub heartbeat_timeout_seconds: u64,
     /// Why that is only assumed.
     pub assumed_because: Option<String>,
-    /// How many heartbeats go out if the work takes all of its time.
+    /// How many heartbeats go out if the work takes all of its time, each when it is due at the latest.
     pub heartbeats: usize,
     /// The first of them; each may go out up to a tenth of the time to it earlier.
     pub first_heartbeats: Vec<Moment>,

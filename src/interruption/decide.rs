@@ -5,9 +5,10 @@ use super::plan::{self, Action, HookTimes, OnFailed, Policy};
 use super::{Completion, Outcome};
 use crate::clock::Clock;
 use crate::drain::Deadline;
-use crate::event::{Detail, Hook, InstanceAction, InstanceState, Notice, WarmPool};
+use crate::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
 use crate::node::Node;
 use crate::node::mark::{Back, Mark};
+use crate::node::over::{Over, Why};
 use crate::task::Ending;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -122,6 +123,17 @@ fn comes_back(detail: &Detail) -> Option<Back> {
         Detail::Spot { action: InstanceAction::Hibernate }
         | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
         // Its instance is terminated. Should it be restarted before that, it goes all the same.
+        _ => None,
+    }
+}
+
+/// What was left on the Node of an instance that comes out of its group's warm pool, when it went there.
+#[must_use]
+pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
+    match notice.detail {
+        Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
+            Over::of_kind(node, Kind::AsgTerminate.as_str(), Why::FromWarmPool)
+        }
         _ => None,
     }
 }

@@ -1,12 +1,13 @@
 //! A launched instance: its hook is completed as soon as its Node is Ready.
 
+use super::decide::left_for_pool;
 use super::heartbeat::Heartbeat;
 use super::{Case, Draining, Outcome};
-use crate::event::{Detail, Hook, Kind, WarmPool};
+use crate::event::{Detail, Hook, WarmPool};
 use crate::fact::Fact;
 use crate::gate::{Backoff, CALL_TIMEOUT};
 use crate::node::Node;
-use crate::node::over::{Over, Why};
+use crate::node::over::Over;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -43,7 +44,7 @@ impl Draining {
     /// ID now, and are released by that; those that went on running have not.
     async fn welcome_back(&self, node: &Node) {
         let interrupter = &self.case.interrupter;
-        let over = |current: &Node| Over::of_kind(current, Kind::AsgTerminate.as_str(), Why::FromWarmPool);
+        let over = |current: &Node| left_for_pool(&self.case.notice, current);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let error = match interrupter.marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {

@@ -36,6 +36,30 @@ fn every_flag_is_described() {
 }
 
 #[test]
+fn every_flag_of_explain_and_of_send_is_described() {
+    let page = include_str!("../../docs/explain.md");
+    let (explain, rest) = page.split_once("### As JSON").expect("the page must tell of JSON");
+    let (_, send) = rest.split_once("## Send").expect("the page must tell of send");
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("there must be a run");
+    for (name, section) in [("explain", explain), ("send", send)] {
+        let command = cli.find_subcommand(name).expect("there must be such a command");
+        // The flags of the service have a page of their own.
+        let shared = |id: &clap::Id| name == "explain" && run.get_arguments().any(|flag| flag.get_id() == id);
+        let own = command.get_arguments().filter(|flag| flag.get_id() != "help" && !shared(flag.get_id()));
+        let flags: BTreeSet<String> = own
+            .map(|flag| {
+                flag.get_long().map_or_else(|| flag.get_id().as_str().to_uppercase(), |long| format!("--{long}"))
+            })
+            .collect();
+        assert_eq!(first_column(section), flags, "{name}");
+        let takes_all =
+            run.get_arguments().all(|flag| command.get_arguments().any(|own| own.get_id() == flag.get_id()));
+        assert_eq!(takes_all, name == "explain", "explain takes the flags of the service");
+    }
+}
+
+#[test]
 fn every_metric_is_described() {
     let metrics = Metrics::new();
     let names: BTreeSet<String> = metrics.names().into_iter().filter(|name| name.starts_with("ebbtide_")).collect();

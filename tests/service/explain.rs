@@ -10,6 +10,7 @@ use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
+use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -26,13 +27,18 @@ const READS: [&str; 7] = [
 ];
 
 impl Stage {
-    /// What `ebbtide explain` answers to these flags now. Whatever they are, it only reads.
+    /// What `ebbtide explain` answers to these flags now.
     async fn explain(&self, flags: &[&str]) -> Answer {
+        self.explain_at(self.world.clock.now(), flags).await
+    }
+
+    /// What it answers at this time. Whatever the flags are, it only reads.
+    async fn explain_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
         let all = ["ebbtide", "explain"].iter().chain(flags);
         let Command::Explain(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
             panic!("it must be explain")
         };
-        let clock = Clock::showing(self.world.clock.now());
+        let clock = Clock::showing(now);
         let before = (self.world.kube.nodes(), self.world.kube.pods(), self.world.calls.tally());
         let answer = explain_with(&self.clients(clock), clock, *flags).await;
         let mut tally = self.world.calls.tally();
@@ -201,7 +207,7 @@ async fn what_is_foretold_of_a_hook_comes_true() {
     let notice = stage.explained_body(&body, &flags).await;
     assert_eq!(notice["hook"]["heartbeat_timeout_seconds"], 60);
     assert_eq!(notice["hook"]["first_heartbeats"][0]["in_seconds"], 30);
-    assert_eq!(notice["hook"]["heartbeats"], 9, "one each half-time until 294 s");
+    assert_eq!(notice["hook"]["heartbeats"], 8, "one each half-time, the last of which lasts until 300 s");
     let before = stage.world.calls.tally();
     let replica = stage.start(&flags).await;
     stage.world.aws.sqs.send(body);
@@ -372,9 +378,10 @@ async fn what_can_t_be_read_is_said_and_the_rest_is_told() {
 #[tokio::test(start_paused = true)]
 async fn the_page_shows_what_is_answered() {
     let stage = all_sorts();
-    let body = messages::spot("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36", &instance(0), stage.world.clock.now() - s(8));
+    let at: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a test's time must be one");
+    let body = messages::spot("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36", &instance(0), at);
     let file = Body::holding(body.as_bytes());
-    let answer = stage.explain(&[&file.0]).await;
+    let answer = stage.explain_at(at + s(8), &[&file.0]).await;
     assert!(
         include_str!("../../docs/explain.md").contains(&answer.said),
         "docs/explain.md should show:\n{}",

@@ -28,6 +28,22 @@ _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<va
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
+def environment(endpoint: str, kubeconfig: Path, folder: Path) -> dict[str, str]:
+    """What the program finds around it: the parts, and nothing of its user's."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),  # the user's own AWS and Kubernetes configuration stays out of it
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "KUBECONFIG": str(kubeconfig),
+        "RUST_BACKTRACE": "1",
+        **CREDENTIALS,
+    }
+
+
 class Service:
     """One running process of the service."""
 
@@ -46,22 +62,11 @@ class Service:
         self.name = name
         address = f"127.0.0.1:{free_port()}"
         self._url = f"http://{address}"
-        home = folder / "home"
-        home.mkdir(exist_ok=True)
-        environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),  # the user's own AWS and Kubernetes configuration stays out of it
-            "AWS_REGION": REGION,
-            "AWS_ENDPOINT_URL": endpoint,
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "KUBECONFIG": str(kubeconfig),
-            "RUST_BACKTRACE": "1",
-            **CREDENTIALS,
-            **(variables or {}),
-        }
         queue = [] if variables else ["--queue-url", queue_url]
         command = [str(binary), "run", *queue, "--admin-address", address, *flags]
-        self.process = Process(f"ebbtide {name}", command, folder / f"{name}.log", environment)
+        log = folder / f"{name}.log"
+        given = environment(endpoint, kubeconfig, folder) | (variables or {})
+        self.process = Process(f"ebbtide {name}", command, log, given)
 
     def wait_ready(self) -> None:
         """Waits until it says that it is ready."""

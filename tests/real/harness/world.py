@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from .hooks import LAUNCHING, TERMINATING, Action
 from .kube import NAMESPACES, NODES, Kube, Object
 from .messages import Event
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
-from .service import Service
+from .service import Service, environment
 from .wait import eventually
 
 MARK = "ebbtide/"
@@ -89,6 +90,18 @@ class World:
         service.wait_ready()
         return service
 
+    def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs another of the program's commands, with the service's rights in the cluster, to its end."""
+        return subprocess.run(
+            [str(self.binary), *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=environment(self.recorder.url, self.control_plane.kubeconfig, self.folder),
+            timeout=60,
+            check=False,
+        )
+
     def node(self) -> Node:
         """Adds a node of ours, Ready."""
         return self.join(self.aws.instance())
@@ -120,6 +133,10 @@ class World:
     def say_ready(self, node: Node, ready: bool) -> None:
         """Says of a node without a kubelet whether it is Ready."""
         self.kube.patch(f"{NODES}/{node.name}/status", manifests.node_status(ready))
+
+    def annotate(self, node: Node, annotation: str, value: str) -> None:
+        """Annotates a Node."""
+        self.kube.patch(f"{NODES}/{node.name}", {"metadata": {"annotations": {annotation: value}}})
 
     def untaint(self, node: Node) -> None:
         """Takes all taints off a Node."""

@@ -1,0 +1,117 @@
+"""What `ebbtide explain` foretells is what the service does about a message that `ebbtide send` sends."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from harness.hooks import TERMINATING
+from harness.recorder import COMPLETE, HEARTBEAT
+from harness.wait import eventually
+from harness.world import Node, World, cordoned, marks
+
+HEARTBEAT_TIMEOUT = 30
+"""The shortest that Auto Scaling allows: the deadline is 27 s after the message."""
+
+SHORT_GRACE = 4
+"""A grace period that fits into it."""
+
+ALLOW = "ebbtide/allow-test"
+
+FLAGS = ("--evict-daemonsets", "--events", "none")
+
+
+def explained(world: World, *flags: str) -> dict[str, Any]:
+    """What is told of the one notice in a message."""
+    done = world.ask("explain", "--output", "json", *flags)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    (notice,) = json.loads(done.stdout)["notices"]
+    assert isinstance(notice, dict)
+    return notice
+
+
+def full_node(world: World) -> Node:
+    """A node with pods of two tiers, one of them held by a budget."""
+    node = world.node()
+    world.run("web", 2, on=node, stops_after=1)
+    world.run("db", on=node, stops_after=1, grace=SHORT_GRACE)
+    world.close_budget("db")
+    world.run_daemons("agent", 1)
+    return node
+
+
+def app(pod: dict[str, Any]) -> str:
+    """The app that a pod's name begins with."""
+    name: str = pod["name"]
+    return name.split("-")[0]
+
+
+def test_what_is_explained_is_what_is_done(world: World) -> None:
+    node = full_node(world)
+    group = f"{world.name}-group"
+    world.aws.hook(group, "drain", HEARTBEAT_TIMEOUT, TERMINATING)
+    wanted = ("--kind", "asg-terminate", "--node", node.name, "--group", group, "--hook", "drain")
+
+    notice = explained(world, *wanted, *FLAGS)
+    asked = {request.verb for request in world.audit.requests()}
+    assert asked <= {"get", "list"}, f"explaining does more than read: {asked}"
+    assert not cordoned(world.see(node))
+    assert not marks(world.see(node)), "explaining leaves marks"
+    assert world.acknowledged(), "nothing is sent"
+    assert [app(pod) for pod in notice["pods"]] == ["db", "web", "web", "agent"]
+    (held,) = (pod for pod in notice["pods"] if pod["held_back_by"])
+    assert app(held) == "db", held
+    assert notice["hook"]["heartbeat_timeout_seconds"] == HEARTBEAT_TIMEOUT
+    foretold = {call["call"]: call for call in notice["calls"]}
+
+    service = world.service(*FLAGS)
+    first = len(world.audit.requests())
+    world.annotate(node, ALLOW, "true")
+    sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
+    assert sent.returncode == 0, sent.stderr
+    eventually("the message is deleted", world.acknowledged, within=HEARTBEAT_TIMEOUT + 15)
+    eventually("nothing is left going on", service.at_rest)
+
+    evicted, deletions = world.audit.evicted(world.name), world.audit.deletions(world.name)
+    going = {pod["name"] for pod in notice["pods"]}
+    assert set(evicted) | {each.name for each in deletions} == going, f"{evicted} {deletions}"
+    assert [each.name for each in deletions] == [held["name"]]
+    tried = {app({"name": each.name}): each.time for each in reversed(world.audit.evictions(world.name))}
+    half = notice["deadline"]["in_seconds"] / 2
+    assert tried["agent"] - tried["web"] > half - 3, f"the second tier came with the first: {tried}"
+
+    # A patch that meets another writer is made again; that is nobody's to foretell.
+    asked_for = [each for each in world.audit.requests()[first:] if each.status != 409]
+    made = Counter(f"{each.verb} {each.resource}" for each in asked_for)
+    made["autoscaling:CompleteLifecycleAction"] = len(world.recorder.calls(COMPLETE))
+    made["autoscaling:RecordLifecycleActionHeartbeat"] = len(world.recorder.calls(HEARTBEAT))
+    for call in ("patch nodes", "create pods/eviction", "delete pods", *(each for each in made if ":" in each)):
+        most = foretold[call]["most"]
+        assert foretold[call]["least"] <= made[call] <= most, f"{call}: {made[call]}, foretold {foretold[call]}"
+    (completion,) = world.recorder.calls(COMPLETE)
+    assert completion.error == "ValidationError", f"the token is made up: {completion}"
+
+    log = service.process.tail(1000)
+    assert "a test: this notice was made by ebbtide send" in log
+    (line,) = (line for line in sent.stdout.splitlines() if "message ID" in line)
+    assert line.split()[-1] in log, "the message that was sent is found in the log"
+
+
+def test_a_node_that_does_not_allow_tests_is_left_alone(world: World) -> None:
+    node = world.node()
+    world.run("web", on=node)
+    wanted = ("--kind", "spot", "--node", node.name)
+
+    assert [app(pod) for pod in explained(world, *wanted)["pods"]] == ["web"]
+    refused = world.ask("send", *wanted, "--queue-url", world.queue_url)
+
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.endswith(f"kubectl annotate node {node.name} {ALLOW}=true\n"), refused.stderr
+    assert not [call for call in world.recorder.calls("SendMessage")]
+    assert world.acknowledged()
+    # The sentence is a command that can be run as it is.
+    world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")
+    sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
+    assert sent.returncode == 0, sent.stderr
+    assert world.backlog().visible == 1
