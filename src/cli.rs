@@ -1,5 +1,6 @@
 //! The command line: flags in groups, each with its environment variable. What they mean is checked in `settings`.
 
+pub mod doctor;
 pub mod explain;
 pub mod send;
 
@@ -59,6 +60,10 @@ pub enum Command {
                             Exit codes: 0 when it was sent, 1 when it was not, 2 for wrong flags."
     )]
     Send(send::Send),
+
+    /// Check that all is there that run needs, and say what to do where it is not; changes nothing
+    #[command(after_help = "Exit codes: 0 when nothing failed, 1 when something did, 2 for wrong settings.")]
+    Doctor(doctor::Doctor),
 }
 
 /// The flags of `ebbtide run`.
@@ -290,6 +295,18 @@ pub struct Run {
         help_heading = "Process"
     )]
     pub log_format: LogFormat,
+
+    /// Whether the checks of ebbtide doctor are made once at the start, and what they find is logged
+    #[arg(
+        long,
+        env = "EBBTIDE_CHECK_AT_START",
+        value_parser = BoolishValueParser::new(),
+        action = clap::ArgAction::Set,
+        value_name = "true|false",
+        default_value = "true",
+        help_heading = "Process"
+    )]
+    pub check_at_start: bool,
 
     /// What is logged: a level, or levels by module, such as info,ebbtide=debug
     #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info", help_heading = "Process")]

@@ -30,6 +30,10 @@ pub struct Clients {
     pub autoscaling: aws_sdk_autoscaling::Client,
     /// EC2.
     pub ec2: aws_sdk_ec2::Client,
+    /// EventBridge, for the doctor.
+    pub eventbridge: aws_sdk_eventbridge::Client,
+    /// STS, for the doctor.
+    pub sts: aws_sdk_sts::Client,
     /// The API server, for calls.
     pub kube: kube::Client,
     /// The API server, for watches: connections of their own, which calls don't wait for.
@@ -56,7 +60,9 @@ pub enum ConnectError {
 /// When the environment does not say where AWS or the API server are.
 pub async fn clients(clock: Clock) -> Result<Clients, ConnectError> {
     let clients = clients_without_region(clock).await?;
-    if clients.sqs.config().region().is_none() { Err(ConnectError::NoRegion) } else { Ok(clients) }
+    // Charts set what they have no value for to nothing.
+    let known = clients.sqs.config().region().is_some_and(|region| !region.as_ref().is_empty());
+    if known { Ok(clients) } else { Err(ConnectError::NoRegion) }
 }
 
 /// The same for those who need no answer from AWS: without a region every call to it fails, and says so.
@@ -86,6 +92,8 @@ pub fn aws_clients(config: &SdkConfig, kube: kube::Client, watches: kube::Client
         sqs: aws_sdk_sqs::Client::new(&config),
         autoscaling: aws_sdk_autoscaling::Client::new(&config),
         ec2: aws_sdk_ec2::Client::new(&config),
+        eventbridge: aws_sdk_eventbridge::Client::new(&config),
+        sts: aws_sdk_sts::Client::new(&config),
         kube,
         watches,
     }

@@ -260,7 +260,7 @@ impl Drainer {
         age: &Age,
         by: Instant,
     ) -> Result<ObjectList<TrimmedPod>, KubeError> {
-let of_node = pods_of(&node.name, self.pod_selector.as_deref());
+        let of_node = pods_of(&node.name, self.pod_selector.as_deref());
         let params = match (age, &known) {
             (Age::Now, _) => of_node,
             (Age::Seen(version), _) | (Age::Cached, Some(version)) => {

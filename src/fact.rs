@@ -175,6 +175,10 @@ pub enum Fact<'a> {
     TellingFailed { category: &'static str, error: &'a dyn fmt::Display },
     /// An Event was written.
     EventWritten { reason: &'static str },
+    /// A check of the set-up ended so; `found` and `remedy` are sentences.
+    Checked { area: &'static str, check: &'static str, status: &'static str, found: &'a str, remedy: Option<&'a str> },
+    /// The set-up was checked: how many checks ended how.
+    ChecksEnded { counts: [(&'static str, usize); 4] },
     /// A task panicked: a bug.
     TaskPanicked { task: &'static str },
     /// Shutdown began.

@@ -18,6 +18,7 @@
 
 // The way in.
 pub mod cli;
+pub mod doctor;
 pub mod service;
 pub mod settings;
 

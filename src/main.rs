@@ -1,6 +1,7 @@
 //! Parse, build, run, exit code; nothing else.
 
-use ebbtide::cli::{self, Cli, Command, LogFormat};
+use ebbtide::cli::doctor::{Doctor, Output};
+use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::clock::Clock;
 use ebbtide::fact::log::Log;
 use ebbtide::fact::metrics::Metrics;
@@ -8,7 +9,7 @@ use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
 use ebbtide::trial::Answer;
-use ebbtide::{connect, explain, send, signals};
+use ebbtide::{connect, doctor, explain, send, signals};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -24,7 +25,8 @@ const LINES: usize = 16_384;
 
 fn main() -> ExitCode {
     match Cli::read().command {
-        Command::Run(flags) => serve(flags),
+        Command::Run(flags) => start(flags),
+        Command::Doctor(flags) => examine(flags),
         Command::Explain(flags) => answer(explain::explain(*flags)),
         Command::Send(flags) => answer(send::send(flags)),
     }
@@ -32,17 +34,15 @@ fn main() -> ExitCode {
 
 /// A command that ends with an answer.
 fn answer(work: impl Future<Output = Answer>) -> ExitCode {
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return refuse(1, &format!("the system gives no threads: {error}")),
-    };
-    let Answer { said, problems, code } = runtime.block_on(work);
-    // Whoever does not want to read it all is free to stop.
-    let _ = std::io::stdout().write_all(said.as_bytes());
-    refuse(code, &problems)
+    block_on(async {
+        let Answer { said, problems, code } = work.await;
+        // Whoever does not want to read it all is free to stop.
+        let _ = std::io::stdout().write_all(said.as_bytes());
+        refuse(code, &problems)
+    })
 }
 
-fn serve(flags: cli::Run) -> ExitCode {
+fn start(flags: Run) -> ExitCode {
     let filter = match flags.log.parse::<Targets>() {
         Ok(filter) => quiet(filter, &flags.log),
         Err(error) => {
@@ -58,11 +58,35 @@ fn serve(flags: cli::Run) -> ExitCode {
         Err(problems) => return refuse(2, &problems.to_string()),
     };
     let _log = start_log(format, filter);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
-        Ok(runtime) => runtime,
-        Err(error) => return refuse(1, &format!("the system gives no threads: {error}")),
+    block_on(run(settings))
+}
+
+fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
+    match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(work),
+        Err(error) => refuse(1, &format!("the system gives no threads: {error}")),
+    }
+}
+
+fn examine(Doctor { run, output }: Doctor) -> ExitCode {
+    let settings = match Settings::from_flags(run) {
+        Ok(settings) => settings,
+        Err(problems) => return refuse(2, &problems.to_string()),
     };
-    runtime.block_on(run(settings))
+    block_on(async {
+        let clock = Clock::system();
+        let report = match connect::clients(clock).await {
+            Ok(clients) => doctor::consult(&settings, clients, clock).await,
+            Err(error) => doctor::Report::unconnected(&error),
+        };
+        let shown = match output {
+            Output::Text => report.text(),
+            Output::Json => report.json(),
+        };
+        // Whoever closes the pipe has seen enough.
+        let _ = std::io::stdout().write_all(shown.as_bytes());
+        ExitCode::from(u8::from(report.failed()))
+    })
 }
 
 /// kube's client logs each failed call once more, and the whole of an answer that it can't read, with all that is in it.

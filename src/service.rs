@@ -4,6 +4,7 @@ use crate::ack::{Deliverer, Ended};
 use crate::admin::{Admin, ListenError, Readiness};
 use crate::clock::Clock;
 use crate::connect::Clients;
+use crate::doctor;
 use crate::drain::{Drainer, Gone, pod_api};
 use crate::fact::events::{Noted, Scope, Teller, events};
 use crate::fact::metrics::Metrics;
@@ -67,6 +68,8 @@ pub struct Service {
     /// Writes Events, where they are wanted, until it is told to end. Not one of the fixed: were it to panic, which is told, drains
     /// would go on untold.
     teller: Option<(Handle<()>, CancellationToken)>,
+    /// Looks at the set-up, once it is ready. Nobody waits for it.
+    checks: Option<Handle<()>>,
     admin: SocketAddr,
 }
 
@@ -104,6 +107,17 @@ impl Service {
         let fixed: FuturesUnordered<_> =
             [tasks.spawn(Kind::Admin, admin.serve()), tasks.spawn(Kind::NodeWatch, watch)].into_iter().collect();
 
+        let (ready, begins) = oneshot::channel();
+        let checks = settings.check_at_start.then(|| {
+            let (settings, facts) = (settings.clone(), facts.clone());
+            let checks = doctor::check_at_start(settings, clients.clone(), gate.clone(), clock, facts);
+            // Before it is ready there is trouble that is told already, and nothing may delay it.
+            tasks.spawn(Kind::Checks, async move {
+                if begins.await.is_ok() {
+                    checks.await;
+                }
+            })
+        });
         let queue = Queue::new(clients.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
         let interrupter = interrupter(&settings, &clients, clock, (&facts, &tasks), (index.clone(), gate), &shutdown);
         if !settings.policy.dry_run {
@@ -122,7 +136,7 @@ impl Service {
         let (answered, queue_answered) = oneshot::channel();
         let poller = Poller { queue, messages: sender, answered, stop: shutdown.ordered.clone() };
         let stop = shutdown.ordered.clone();
-        let ready = (readiness.clone(), facts.clone());
+        let told = (readiness.clone(), facts.clone());
         let poller = tasks.spawn(Kind::Poller, async move {
             // Without the Nodes every instance would look like another cluster's.
             tokio::select! {
@@ -130,13 +144,15 @@ impl Service {
                 () = stop.cancelled() => return,
                 _ = nodes_synced => {}
             }
-            let ready = async {
+            let answers = async {
                 if queue_answered.await.is_ok() {
-                    ready.0.set(true);
-                    ready.1.emit(&Fact::Ready);
+                    told.0.set(true);
+                    told.1.emit(&Fact::Ready);
+                    // Where nothing is checked nobody listens.
+                    let _ = ready.send(());
                 }
             };
-            tokio::join!(poller.run(), ready);
+            tokio::join!(poller.run(), answers);
         });
         let deliveries = tasks.group(Kind::Message);
         Ok(Self {
@@ -150,6 +166,7 @@ impl Service {
             poller,
             fixed,
             teller,
+            checks,
             admin: address,
         })
     }
@@ -211,6 +228,8 @@ impl Service {
 
     /// The ordered end. Tells whether everything ended by itself.
     async fn end(mut self, mut polling: bool, by: Instant) -> bool {
+        // What nobody waits for.
+        self.checks = None;
         // Not ready any more: a rollout sees it, and nobody counts on us.
         self.readiness.set(false);
         // The poller has seen the same token: no receive begins, one in flight is given 2 s. Every delivery has seen it, too:

@@ -38,6 +38,8 @@ pub struct Settings {
     pub at_deadline: AtDeadline,
     /// Which drains Events tell of, if any.
     pub events: Option<Scope>,
+    /// Whether the set-up is checked at the start.
+    pub check_at_start: bool,
 }
 
 /// Everything that is wrong with the settings, each with what to do.
@@ -175,6 +177,7 @@ impl Settings {
             pod_selector,
             at_deadline,
             events,
+            check_at_start: flags.check_at_start,
         })
     }
 }
@@ -275,7 +278,7 @@ mod tests {
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
         assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
-        assert_eq!(settings.events, Some(Scope::Blocked));
+        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
     }
 
     #[test]
@@ -315,6 +318,8 @@ mod tests {
             "ebbtide-1",
             "--events",
             "all",
+            "--check-at-start",
+            "false",
         ])
         .unwrap();
         assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
@@ -330,7 +335,7 @@ mod tests {
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
-        assert_eq!(settings.events, Some(Scope::All));
+        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::All), false));
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
         assert_eq!(settings.choice.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
     }

@@ -39,13 +39,15 @@ pub enum Kind {
     Drain,
     /// Watches pods while drains run.
     PodWatch,
+    /// Checks the set-up, once, some seconds after the start.
+    Checks,
     /// Answers one connection of the admin server. Whoever reads the gauges has one open.
     AdminConnection,
 }
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Poller,
         Self::NodeWatch,
         Self::Undo,
@@ -58,6 +60,7 @@ impl Kind {
         Self::Heartbeat,
         Self::Drain,
         Self::PodWatch,
+        Self::Checks,
         Self::AdminConnection,
     ];
 
@@ -77,6 +80,7 @@ impl Kind {
             Self::Heartbeat => "heartbeat",
             Self::Drain => "drain",
             Self::PodWatch => "pod-watch",
+            Self::Checks => "checks",
             Self::AdminConnection => "admin-connection",
         }
     }

@@ -73,6 +73,14 @@ fn note_service(fact: &Fact<'_>) {
         Fact::ReleaseFailed { on, error, .. } => {
             on!(warn, on, error = %error, "marks can't be taken back from the node; retried");
         }
+        Fact::Checked { area, check, status: status @ ("warning" | "failure"), found, remedy } => {
+            warn!(area, check, status, found, remedy, "the set-up has a fault");
+        }
+        Fact::Checked { area, check, status, found, .. } => debug!(area, check, status, found, "set-up checked"),
+        Fact::ChecksEnded { counts } => {
+            let [(_, ok), (_, warnings), (_, failures), (_, skipped)] = counts;
+            info!(ok, warnings, failures, skipped, "set-up checked; ebbtide doctor shows all of it");
+        }
         Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
         Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),

@@ -70,6 +70,7 @@ struct All {
     kube_calls: IntCounterVec,
     kube_call_duration: HistogramVec,
     watch_failures: IntCounterVec,
+    checks: IntGaugeVec,
     panics: IntCounter,
     nodes: IntGauge,
     ready: IntGauge,
@@ -159,6 +160,7 @@ impl Metrics {
                 &["verb", "resource"],
             ),
             watch_failures: counters("watch_failures_total", "Watches that broke.", &["resource"]),
+            checks: gauges("checks", "Checks of the set-up at the start, by how they ended.", &["status"]),
             panics: counter("panics_total", "Tasks that panicked: bugs."),
             nodes: gauge("nodes", "Nodes in the index."),
             ready: gauge("ready", "1 while the service does its work."),
@@ -290,6 +292,7 @@ impl All {
             kube_calls,
             kube_call_duration,
             watch_failures,
+            checks,
             panics,
             nodes,
             ready,
@@ -369,6 +372,11 @@ impl All {
                 self.kube_call_duration.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
             }
             Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource]).inc(),
+            Fact::ChecksEnded { counts } => {
+                for (status, number) in counts {
+                    self.checks.with_label_values(&[status]).set(i64::try_from(*number).unwrap_or(i64::MAX));
+                }
+            }
             Fact::TaskPanicked { .. } => self.panics.inc(),
             Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
                 self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
@@ -376,6 +384,7 @@ impl All {
             Fact::Ready => self.ready.set(1),
             Fact::ShutdownBegun { .. } => self.ready.set(0),
             Fact::Started { .. }
+            | Fact::Checked { .. }
             | Fact::ListsNotStreamed { .. }
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }

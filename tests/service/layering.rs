@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 22] = [
+const ALLOWED: [(&str, &[&str]); 23] = [
     ("clock", &[]),
     ("fact", &["clock", "gate", "task"]),
     ("task", &["fact"]),
@@ -42,6 +42,7 @@ const ALLOWED: [(&str, &[&str]); 22] = [
         ],
     ),
     ("send", &["cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
+    ("doctor", &["clock", "connect", "drain", "event", "fact", "gate", "interruption", "node", "object", "settings"]),
     ("signals", &["service"]),
     ("connect", &["clock"]),
     (
@@ -51,6 +52,7 @@ const ALLOWED: [(&str, &[&str]); 22] = [
             "admin",
             "clock",
             "connect",
+            "doctor",
             "drain",
             "fact",
             "gate",
@@ -64,11 +66,13 @@ const ALLOWED: [(&str, &[&str]); 22] = [
 ];
 
 /// Crates that may be named only in some modules.
-const CRATES: [(&str, &[&str]); 6] = [
-    ("aws_sdk_sqs", &["queue", "gate", "service", "connect"]),
-    ("aws_sdk_autoscaling", &["interruption", "service", "connect"]),
-    ("aws_sdk_ec2", &["node", "service", "connect"]),
-    ("kube", &["object", "watch", "node", "drain", "fact", "gate", "service", "connect", "explain"]),
+const CRATES: [(&str, &[&str]); 8] = [
+    ("aws_sdk_sqs", &["queue", "gate", "service", "connect", "doctor"]),
+    ("aws_sdk_autoscaling", &["interruption", "service", "connect", "doctor"]),
+    ("aws_sdk_ec2", &["node", "service", "connect", "doctor"]),
+    ("aws_sdk_eventbridge", &["connect", "doctor"]),
+    ("aws_sdk_sts", &["connect", "doctor"]),
+    ("kube", &["object", "watch", "node", "drain", "fact", "gate", "service", "connect", "explain", "doctor"]),
     (
         "tokio",
         &[
@@ -88,6 +92,7 @@ const CRATES: [(&str, &[&str]); 6] = [
             "service",
             "explain",
             "trial",
+            "doctor",
         ],
     ),
     ("tracing", &["fact"]),

@@ -13,6 +13,7 @@
 mod choice;
 mod deadline;
 mod docs;
+mod doctor;
 mod explain;
 mod flows;
 mod harness;

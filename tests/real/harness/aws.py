@@ -14,7 +14,7 @@ import boto3
 import cfn_template
 import requests
 
-from .hooks import Hook
+from .hooks import TERMINATING, Hook
 from .process import Process, free_port
 from .wait import eventually
 
@@ -75,10 +75,34 @@ class Aws:
     def dead_letters(self, queue: str, name: str, max_receives: int) -> str:
         """Makes a queue for what another received so often in vain; returns its URL."""
         url = self.queue(name)
-        arn = self._sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        policy = {"deadLetterTargetArn": arn, "maxReceiveCount": max_receives}
-        self._sqs.set_queue_attributes(QueueUrl=queue, Attributes={"RedrivePolicy": json.dumps(policy)})
+        policy = {"deadLetterTargetArn": self.queue_arn(url), "maxReceiveCount": max_receives}
+        self.set_attribute(queue, "RedrivePolicy", json.dumps(policy))
         return url
+
+    def queue_arn(self, queue: str) -> str:
+        """A queue's ARN."""
+        answer = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
+        arn: str = answer["Attributes"]["QueueArn"]
+        return arn
+
+    def set_attribute(self, queue: str, name: str, value: str) -> None:
+        """Sets one of a queue's attributes."""
+        self._sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: value})
+
+    def rule(self, name: str, pattern: dict[str, Any], target: str) -> None:
+        """Makes a rule that sends to a target."""
+        self._events.put_rule(Name=name, EventPattern=json.dumps(pattern))
+        self._events.put_targets(Rule=name, Targets=[{"Id": "queue", "Arn": target}])
+
+    def remove_rule(self, name: str) -> None:
+        """Takes a rule away."""
+        self._events.remove_targets(Rule=name, Ids=["queue"])
+        self._events.delete_rule(Name=name)
+
+    def group_of(self, group: str, instance: str, hook: str, heartbeat_timeout: int) -> None:
+        """Makes a group that has this instance, with a terminating hook."""
+        self.hook(group, hook, heartbeat_timeout, TERMINATING, most=1)
+        self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=[instance])
 
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
         """Sends a message: an event, or a body as it is."""
@@ -112,14 +136,15 @@ class Aws:
         instance: str = answer["Instances"][0]["InstanceId"]
         return instance
 
-    def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str) -> Hook:
+    def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str, most: int = 0) -> Hook:
         """Makes a group with a hook."""
-        self._group(group)
+        self._group(group, most)
         self._groups.put_lifecycle_hook(
             AutoScalingGroupName=group,
             LifecycleHookName=name,
             LifecycleTransition=transition,
             HeartbeatTimeout=heartbeat_timeout,
+            DefaultResult="CONTINUE",
         )
         return Hook(group, name, heartbeat_timeout, transition)
 
@@ -208,13 +233,13 @@ class Aws:
         (hook,) = (hook for hook in hooks if hook["LifecycleTransition"] == transition)
         return Hook(group, hook["LifecycleHookName"], hook["HeartbeatTimeout"], transition)
 
-    def _group(self, group: str) -> None:
+    def _group(self, group: str, most: int = 0) -> None:
         self._groups.create_auto_scaling_group(
             AutoScalingGroupName=group,
             LaunchConfigurationName="nodes",
             AvailabilityZones=[ZONE],
             MinSize=0,
-            MaxSize=0,
+            MaxSize=most,
         )
 
     def _answers(self) -> bool:

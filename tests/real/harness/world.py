@@ -66,6 +66,11 @@ class World:
             for service in self.services:
                 stack.callback(service.kill)  # how it ends politely is a test of its own
 
+    @property
+    def queue_url(self) -> str:
+        """The queue's URL as the service is given it: at the recorder."""
+        return f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
+
     # What a test makes.
 
     def service(self, *flags: str) -> Service:

@@ -1,9 +1,10 @@
-//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2.
+//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and as much of EventBridge and STS
+//! as a doctor asks for.
 //!
 //! ```text
 //!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, told by X-Amz-Target
-//!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ autoscaling  query, told by its Version
-//!  loopback server ─────────┘                        └─▶ ec2          query, told by its Version
+//!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ events       JSON 1.1, told by X-Amz-Target
+//!  loopback server ─────────┘                        └─▶ autoscaling, ec2, sts   query, told by its Version
 //! ```
 //!
 //! Each service keeps its state behind one lock, which is never held across an await and survives a planned panic.
@@ -17,15 +18,18 @@ use bytes::Bytes;
 mod autoscaling;
 mod connector;
 mod ec2;
+mod events;
 mod md5;
 mod query;
 mod refusal;
 mod sqs;
+mod sts;
 #[cfg(test)]
 mod tests;
 
-pub use autoscaling::{Action, ActionState, AutoScaling, HookResult, HookSpec};
+pub use autoscaling::{Action, ActionState, AutoScaling, GroupSpec, HookResult, HookSpec};
 pub use ec2::Ec2;
+pub use events::Events;
 pub use sqs::{Received, Sqs};
 
 /// The simulated account.
@@ -35,6 +39,7 @@ pub const REGION: &str = "eu-west-1";
 
 const AUTO_SCALING_VERSION: &str = "2011-01-01";
 const EC2_VERSION: &str = "2016-11-15";
+const STS_VERSION: &str = "2011-06-15";
 
 /// The simulated account's services. Copies share one state.
 #[derive(Clone, Debug)]
@@ -45,6 +50,9 @@ pub struct Aws {
     pub autoscaling: AutoScaling,
     /// Instances.
     pub ec2: Ec2,
+    /// EventBridge's rules.
+    pub events: Events,
+    sts: sts::Sts,
 }
 
 impl Aws {
@@ -53,7 +61,9 @@ impl Aws {
             sqs: Sqs::new(clock, edge.clone(), seed),
             // Another seed, or the first token would look like the first message id.
             autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
-            ec2: Ec2::new(edge),
+            ec2: Ec2::new(edge.clone()),
+            events: Events::new(edge.clone()),
+            sts: sts::Sts::new(edge),
         }
     }
 
@@ -74,10 +84,14 @@ impl Aws {
         if let Some(operation) = header("x-amz-target").and_then(|target| target.strip_prefix("AmazonSQS.")) {
             return self.sqs.serve(operation, header("host"), &body).await;
         }
+        if let Some(operation) = header("x-amz-target").and_then(|target| target.strip_prefix("AWSEvents.")) {
+            return self.events.serve(operation, &body).await;
+        }
         let form = query::Form::parse(&body);
         match form.get("Version") {
             Some(AUTO_SCALING_VERSION) => self.autoscaling.serve(&form).await,
             Some(EC2_VERSION) => self.ec2.serve(&form).await,
+            Some(STS_VERSION) => self.sts.serve(&form).await,
             _ => {
                 let unknown = refusal::Refusal::new("InvalidAction", "No simulated service takes this request.");
                 Ok(query::refuse_wrapped(&unknown))

@@ -40,6 +40,7 @@ use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
+use jiff::SignedDuration;
 use k8s_openapi::api::core::v1;
 use kube::client::ClientBuilder;
 use node::Rival;
@@ -103,7 +104,11 @@ impl Kube {
         let refuse = |fault| server::refuse(&call, fault);
         let answer = || server::answer(&self.shared, &call);
         // A watch would never give its worker back.
-        let serve = async { if call.verb == Verb::Watch { answer() } else { self.workers.work(answer).await } };
+        let serve = async {
+            let mut answer = if call.verb == Verb::Watch { answer() } else { self.workers.work(answer).await };
+            answer.headers_mut().insert(http::header::DATE, self.date());
+            answer
+        };
         self.edge.pass("kube", &call.operation, &call.subject, refuse, serve).await
     }
 
@@ -111,6 +116,23 @@ impl Kube {
     /// count, and faults that refuse a call or break it off take no worker's time.
     pub fn busy(&self, workers: usize, takes: Duration) {
         self.workers.set(workers, takes);
+    }
+
+    /// From now on the client may not do this: `list pods`, `create pods/eviction`. A review says so, and the call is refused.
+    pub fn deny(&self, operation: &str) {
+        self.state().denied.insert(operation.to_owned());
+    }
+
+    /// From now on the server's clock shows so much more than the world's.
+    pub fn set_clock_ahead(&self, by: SignedDuration) {
+        self.state().ahead = by;
+    }
+
+    fn date(&self) -> http::HeaderValue {
+        let state = self.state();
+        let now = state.clock.now() + state.ahead;
+        let date = now.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string();
+        date.parse().expect("a date must be a valid header")
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

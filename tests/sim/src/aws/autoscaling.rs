@@ -53,6 +53,19 @@ impl HookSpec {
     }
 }
 
+/// A group's settings, as far as they are told.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupSpec {
+    /// The ids of its instances.
+    pub instances: Vec<String>,
+    /// Whether it replaces spot instances that are at risk.
+    pub capacity_rebalance: bool,
+    /// Whether an instance whose terminating hook is abandoned is kept.
+    pub retains: bool,
+    /// Its tags.
+    pub tags: Vec<(String, String)>,
+}
+
 /// How an action ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookResult {
@@ -133,6 +146,26 @@ impl AutoScaling {
     /// Puts an instance into a group.
     pub fn join(&self, group: &str, instance: &str) {
         self.state().members.insert(instance.to_owned(), group.to_owned());
+    }
+
+    /// Adds a group, or changes it; its hooks stay.
+    pub fn put_group(&self, group: &str, spec: GroupSpec) {
+        self.state().put_group(group, spec);
+    }
+
+    /// Takes a hook away.
+    pub fn remove_hook(&self, group: &str, hook: &str) {
+        self.state().remove_hook(group, hook);
+    }
+
+    /// Whom all hooks notify: the queue at first, nobody for `None`.
+    pub fn notify(&self, target: Option<&str>) {
+        self.state().target = target.map(str::to_owned);
+    }
+
+    /// At most so many groups in an answer from now on.
+    pub fn set_page_size(&self, groups: usize) {
+        self.state().page = groups;
     }
 
     /// Starts an action, as when AWS terminates or launches an instance. Its time begins now. Answers its token.

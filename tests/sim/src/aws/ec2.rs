@@ -121,6 +121,10 @@ impl Ec2 {
 
 impl State {
     fn describe(&self, form: &Form, ids: &[&str], filters: &[Filter<'_>]) -> Result<http::Response<Bytes>, Refusal> {
+        if form.get("DryRun") == Some("true") {
+            let message = "Request would have succeeded, but DryRun flag is set.";
+            return Err(Refusal { status: 412, ..Refusal::new("DryRunOperation", message) });
+        }
         self.check_ids(ids)?;
         check_filters(filters)?;
         let asked = match form.get("MaxResults").map(str::parse) {

@@ -130,6 +130,17 @@ impl Sqs {
         self.queue().failing_entries = times;
     }
 
+    /// Sets what the service never asks for by name: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
+    pub fn set_attribute(&self, name: &str, value: &str) {
+        self.queue().attributes.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// The queue's ARN.
+    #[must_use]
+    pub fn queue_arn(&self) -> String {
+        arn(NAME)
+    }
+
     /// How long a receive that doesn't say hides a message; 30 s at first.
     pub fn set_visibility_timeout(&self, timeout: Duration) {
         self.queue().visibility_timeout = timeout;

@@ -162,8 +162,8 @@ impl Call {
                 format!("{} {}/{sub}", self.verb.name(), resource.plural())
             }
             Target::Resource { resource, .. } => format!("{} {}", self.verb.name(), resource.plural()),
-            Target::Path if self.path.ends_with("/selfsubjectaccessreviews") => {
-                format!("{} selfsubjectaccessreviews", self.verb.name())
+            Target::Path if self.path.starts_with("/apis/auth") => {
+                format!("{} {}", self.verb.name(), self.path.rsplit('/').next().unwrap_or_default())
             }
             Target::Path => format!("{} {}", self.method.as_str().to_lowercase(), self.path),
         }

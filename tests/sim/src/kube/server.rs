@@ -38,7 +38,7 @@ pub(super) fn refuse(call: &Call, fault: Fault) -> Option<Response<Body>> {
 pub(super) fn answer(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     shared.tick();
     let Target::Resource { resource, namespace, name, sub } = &call.target else {
-        return plain(call);
+        return plain(shared, call);
     };
     if call.verb == Verb::Watch {
         return watch::start(shared, call);
@@ -46,6 +46,9 @@ pub(super) fn answer(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     let at = At { resource: *resource, key: Key::new(namespace, name.as_deref().unwrap_or_default()) };
     let mut state = shared.lock();
     let answer = match (call.verb, sub.as_deref()) {
+        _ if state.denied.contains(&call.operation) => {
+            Err(Refusal::new(403, format!("not allowed to {}", call.operation)))
+        }
         (Verb::Get, None | Some("status")) => get(&state, call, &at),
         (Verb::List, None) => list(&mut state, call),
         (Verb::Create, Some("eviction")) if at.resource == Resource::Pods => evict(&mut state, call, &at),
@@ -90,7 +93,7 @@ impl At {
 }
 
 /// The paths beside the resources.
-fn plain(call: &Call) -> Response<Body> {
+fn plain(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     match call.path.as_str() {
         "/healthz" | "/livez" | "/readyz" => respond(200, "ok"),
         "/version" => respond(
@@ -104,7 +107,18 @@ fn plain(call: &Call) -> Response<Body> {
         ),
         "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews" if call.verb == Verb::Create => {
             let mut review: Value = serde_json::from_slice(&call.body).unwrap_or_default();
-            review["status"] = json!({ "allowed": true });
+            let asked = &review["spec"]["resourceAttributes"];
+            let text = |key: &str| asked[key].as_str().unwrap_or_default();
+            let sub = text("subresource");
+            let resource =
+                if sub.is_empty() { text("resource").to_owned() } else { format!("{}/{sub}", text("resource")) };
+            let denied = shared.lock().denied.contains(&format!("{} {resource}", text("verb")));
+            review["status"] = json!({ "allowed": !denied });
+            respond(201, review.to_string())
+        }
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews" if call.verb == Verb::Create => {
+            let mut review: Value = serde_json::from_slice(&call.body).unwrap_or_default();
+            review["status"] = json!({ "userInfo": { "username": "system:serviceaccount:ebbtide:ebbtide" } });
             respond(201, review.to_string())
         }
         _ => Refusal::no_such_path().response(),

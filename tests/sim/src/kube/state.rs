@@ -11,6 +11,7 @@ use super::pod::{Owner, Pod};
 use super::route::Resource;
 use super::store::{Key, Store};
 use crate::clock::Clock;
+use jiff::SignedDuration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,6 +52,10 @@ pub(super) struct State {
     pub waiting: BTreeSet<Key>,
     /// Namespaces that are being terminated.
     pub terminating: BTreeSet<String>,
+    /// What the client may not do: `list pods`, `create pods/eviction`.
+    pub denied: BTreeSet<String>,
+    /// How much the server's clock is ahead of the world's.
+    pub ahead: SignedDuration,
     /// Whether a cordon is followed by a taint.
     pub taint_cordoned: bool,
     /// Another writer of nodes.
@@ -76,6 +81,8 @@ impl Shared {
             last_placed: String::new(),
             waiting: BTreeSet::new(),
             terminating: BTreeSet::new(),
+            denied: BTreeSet::new(),
+            ahead: SignedDuration::ZERO,
             taint_cordoned: false,
             rival: Rival::default(),
             alarm: Arc::clone(&alarm),

@@ -1,8 +1,9 @@
 //! Groups, hooks and actions: the state and its rules, without wire.
 
-use super::{Action, ActionState, HookSpec};
+use super::{Action, ActionState, GroupSpec, HookSpec};
 use crate::aws::refusal::Refusal;
 use crate::aws::sqs::uuid;
+use crate::aws::{ACCOUNT, REGION};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -19,6 +20,12 @@ pub(super) struct State {
     groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
     /// By instance, the group it is in.
     pub members: BTreeMap<String, String>,
+    /// What is told of groups beside their hooks.
+    pub specs: BTreeMap<String, GroupSpec>,
+    /// Whom hooks notify.
+    pub target: Option<String>,
+    /// Groups in an answer.
+    pub page: usize,
     /// In the order in which they began.
     actions: Vec<Action>,
     by_token: BTreeMap<String, usize>,
@@ -48,6 +55,9 @@ impl State {
             rng: fastrand::Rng::with_seed(seed),
             groups: BTreeMap::new(),
             members: BTreeMap::new(),
+            specs: BTreeMap::new(),
+            target: Some(format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide")),
+            page: 100,
             actions: Vec::new(),
             by_token: BTreeMap::new(),
             by_instance: BTreeMap::new(),
@@ -56,6 +66,24 @@ impl State {
 
     pub fn add_hook(&mut self, group: &str, hook: &str, spec: HookSpec) {
         self.groups.entry(group.to_owned()).or_default().insert(hook.to_owned(), spec);
+    }
+
+    pub fn remove_hook(&mut self, group: &str, hook: &str) {
+        if let Some(hooks) = self.groups.get_mut(group) {
+            hooks.remove(hook);
+        }
+    }
+
+    pub fn put_group(&mut self, group: &str, spec: GroupSpec) {
+        self.groups.entry(group.to_owned()).or_default();
+        self.specs.insert(group.to_owned(), spec);
+    }
+
+    /// The names of groups after this one, at most a page of them, and whether there are more.
+    pub fn names_after(&self, last: &str) -> (Vec<&str>, bool) {
+        let mut names = self.groups.keys().map(String::as_str).filter(|name| *name > last);
+        let page: Vec<_> = names.by_ref().take(self.page).collect();
+        (page, names.next().is_some())
     }
 
     pub fn begin(&mut self, group: &str, hook: &str, instance: &str) -> String {

@@ -1,10 +1,10 @@
 //! Auto Scaling on the wire: forms in, wrapped XML out.
 
-use super::HookSpec;
 use super::state::{State, Which};
+use super::{GroupSpec, HookSpec};
+use crate::aws::REGION;
 use crate::aws::query::{Form, Xml, answer_wrapped};
 use crate::aws::refusal::Refusal;
-use crate::aws::{ACCOUNT, REGION};
 use bytes::Bytes;
 
 /// What a call is about: a token or an instance where it names one, else the group.
@@ -19,6 +19,7 @@ pub(super) fn perform(state: &mut State, operation: &str, form: &Form) -> Result
     match operation {
         "DescribeLifecycleHooks" => describe(state, form),
         "DescribeAutoScalingInstances" => Ok(members(state, form)),
+        "DescribeAutoScalingGroups" => Ok(describe_groups(state, form)),
         "RecordLifecycleActionHeartbeat" => {
             state.beat(&which(form)?)?;
             Ok(answer_wrapped(operation, |_| {}))
@@ -49,7 +50,7 @@ fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal
         xml.nest("LifecycleHooks", |xml| {
             for (name, spec) in hooks {
                 if names.is_empty() || names.contains(&name.as_str()) {
-                    xml.nest("member", |xml| write_hook(xml, group, name, spec));
+                    xml.nest("member", |xml| write_hook(xml, group, name, spec, state.target.as_deref()));
                 }
             }
         });
@@ -75,13 +76,57 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     })
 }
 
-fn write_hook(xml: &mut Xml, group: &str, name: &str, spec: &HookSpec) {
+/// A page's token is the last name before it.
+fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
+    let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
+    answer_wrapped("DescribeAutoScalingGroups", |xml| {
+        xml.nest("AutoScalingGroups", |xml| {
+            for name in &names {
+                xml.nest("member", |xml| write_group(xml, name, state.specs.get(*name)));
+            }
+        });
+        if let Some(last) = names.last().filter(|_| more) {
+            xml.text("NextToken", last);
+        }
+    })
+}
+
+fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>) {
+    xml.text("AutoScalingGroupName", name);
+    let Some(spec) = spec else { return };
+    xml.text("CapacityRebalance", if spec.capacity_rebalance { "true" } else { "false" });
+    xml.nest("Instances", |xml| {
+        for id in &spec.instances {
+            xml.nest("member", |xml| {
+                xml.text("InstanceId", id);
+                xml.text("LifecycleState", "InService");
+            });
+        }
+    });
+    xml.nest("Tags", |xml| {
+        for (key, value) in &spec.tags {
+            xml.nest("member", |xml| {
+                xml.text("Key", key);
+                xml.text("Value", value);
+            });
+        }
+    });
+    if spec.retains {
+        xml.nest("InstanceLifecyclePolicy", |xml| {
+            xml.nest("RetentionTriggers", |xml| xml.text("TerminateHookAbandon", "retain"));
+        });
+    }
+}
+
+fn write_hook(xml: &mut Xml, group: &str, name: &str, spec: &HookSpec, target: Option<&str>) {
     let transition =
         if spec.terminating { "autoscaling:EC2_INSTANCE_TERMINATING" } else { "autoscaling:EC2_INSTANCE_LAUNCHING" };
     xml.text("LifecycleHookName", name);
     xml.text("AutoScalingGroupName", group);
     xml.text("LifecycleTransition", transition);
-    xml.text("NotificationTargetARN", &format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide"));
+    if let Some(target) = target {
+        xml.text("NotificationTargetARN", target);
+    }
     xml.text("HeartbeatTimeout", &spec.heartbeat_timeout.as_secs().to_string());
     xml.text("GlobalTimeout", &spec.global_timeout().as_secs().to_string());
     xml.text("DefaultResult", spec.default_result.as_str());

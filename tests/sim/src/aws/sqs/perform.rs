@@ -136,6 +136,9 @@ impl Attributes {
         add("VisibilityTimeout", queue.visibility_timeout.as_secs().to_string());
         add("MessageRetentionPeriod", queue.retention.as_secs().to_string());
         add("DelaySeconds", "0".to_owned());
+        for (name, value) in &queue.attributes {
+            add(name, value.clone());
+        }
         add("ReceiveMessageWaitTimeSeconds", "0".to_owned());
         add("ApproximateNumberOfMessages", counts.visible.to_string());
         add("ApproximateNumberOfMessagesNotVisible", counts.in_flight.to_string());
@@ -144,12 +147,12 @@ impl Attributes {
             let target = super::arn(&format!("{}-dead-letters", super::NAME));
             json!({ "deadLetterTargetArn": target, "maxReceiveCount": max }).to_string()
         });
-        if let Some(redrive) = &redrive {
-            add("RedrivePolicy", redrive.clone());
+        if let Some(redrive) = redrive {
+            add("RedrivePolicy", redrive);
         }
 
         let all = self.attribute_names.iter().any(|name| name == "All");
-        let unset = |name: &str| name == "RedrivePolicy" && redrive.is_none();
+        let unset = |name: &str| matches!(name, "RedrivePolicy" | "Policy" | "KmsMasterKeyId" | "SqsManagedSseEnabled");
         if let Some(unknown) =
             self.attribute_names.iter().find(|name| *name != "All" && !known.contains_key(*name) && !unset(name))
         {

@@ -38,6 +38,8 @@ pub(super) struct Queue {
     pub duplicate_chance: f64,
     pub failing_entries: u32,
     pub silent_late_changes: bool,
+    /// What the queue's owner has set: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
+    pub attributes: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
@@ -99,6 +101,7 @@ impl Queue {
             duplicate_chance: 0.0,
             failing_entries: 0,
             silent_late_changes: false,
+            attributes: BTreeMap::new(),
         }
     }
 

@@ -1,0 +1,46 @@
+//! Patterns with `*` and `?`, as IAM and EventBridge know them.
+
+/// Whether `pattern` covers all of `text`.
+#[must_use]
+pub fn covers(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut at, mut seen) = (0, 0);
+    // The last star, and up to where of the text it reaches.
+    let mut star = None;
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                star = Some((at, seen));
+                at += 1;
+            }
+            Some(letter) if *letter == '?' || *letter == text[seen] => {
+                at += 1;
+                seen += 1;
+            }
+            _ => {
+                let Some((place, reach)) = star else { return false };
+                star = Some((place, reach + 1));
+                at = place + 1;
+                seen = reach + 1;
+            }
+        }
+    }
+    pattern[at..].iter().all(|letter| *letter == '*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::covers;
+
+    #[test]
+    fn stars_and_question_marks() {
+        for (pattern, text) in
+            [("*", ""), ("a*c", "abc"), ("a*c", "ac"), ("*a*b*", "xaybz"), ("a?c", "abc"), ("", ""), ("a**", "a")]
+        {
+            assert!(covers(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [("", "a"), ("a*c", "abd"), ("?", ""), ("a", "ab"), ("*a", "ab"), ("a*b*c", "acb")] {
+            assert!(!covers(pattern, text), "{pattern} {text}");
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A queue's policy: whether a service may send to it, and for whom. Pure.
+
+use super::glob::covers;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+/// What lets a service in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Admission {
+    /// A statement asks for nothing more: whoever gets the service to send may.
+    pub open: bool,
+    /// The accounts that may have it sent, whatever sends.
+    pub accounts: Vec<String>,
+    /// The ARNs of what may have it sent; may hold stars.
+    pub sources: Vec<String>,
+    /// What would have to be known to say whether a statement applies.
+    pub unclear: Vec<String>,
+}
+
+impl Admission {
+    /// Whether a source with this ARN, in this account, is let in.
+    #[must_use]
+    pub fn admits(&self, arn: &str, account: &str) -> bool {
+        self.open
+            || self.accounts.iter().any(|known| known == account)
+            || self.sources.iter().any(|known| covers(known, arn))
+    }
+}
+
+/// Why a service may not send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shut {
+    /// The policy can't be read.
+    Unreadable,
+    /// No statement names the service.
+    Principal,
+    /// One does, but does not allow `sqs:SendMessage`.
+    Action,
+    /// One allows it for another queue.
+    Resource,
+    /// A statement denies it.
+    Denied(String),
+    /// One allows it under conditions that are not judged.
+    Unclear(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Policy {
+    #[serde(default)]
+    statement: Statements,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Statements {
+    Many(Vec<Statement>),
+    One(Box<Statement>),
+}
+
+impl Default for Statements {
+    fn default() -> Self {
+        Self::Many(Vec::new())
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Statement {
+    #[serde(default)]
+    sid: String,
+    effect: String,
+    #[serde(default)]
+    principal: Value,
+    #[serde(default)]
+    action: Value,
+    #[serde(default)]
+    resource: Value,
+    #[serde(default)]
+    condition: Map<String, Value>,
+}
+
+/// Who may have `service` send to the queue `arn`, as its policy says.
+///
+/// # Errors
+/// Why it may not.
+pub fn admission(policy: &str, service: &str, arn: &str) -> Result<Admission, Shut> {
+    let Ok(Policy { statement }) = serde_json::from_str(policy) else { return Err(Shut::Unreadable) };
+    let statements = match statement {
+        Statements::Many(many) => many,
+        Statements::One(one) => vec![*one],
+    };
+    let mut admission = Admission::default();
+    let mut nearest = Shut::Principal;
+    for statement in &statements {
+        let fits = statement.fits(service, arn);
+        if statement.effect == "Deny" {
+            if fits.is_ok() {
+                statement.denies(&mut admission)?;
+            }
+            continue;
+        }
+        match fits {
+            Ok(()) => statement.allows(&mut admission),
+            Err(near) if rank(&near) > rank(&nearest) => nearest = near,
+            Err(_) => {}
+        }
+    }
+    let found = admission.open || !admission.accounts.is_empty() || !admission.sources.is_empty();
+    match admission.unclear.first() {
+        _ if found => Ok(admission),
+        Some(unclear) => Err(Shut::Unclear(unclear.clone())),
+        None => Err(nearest),
+    }
+}
+
+/// How near a statement comes.
+const fn rank(shut: &Shut) -> u8 {
+    match shut {
+        Shut::Action => 1,
+        Shut::Resource => 2,
+        _ => 0,
+    }
+}
+
+impl Statement {
+    fn fits(&self, service: &str, arn: &str) -> Result<(), Shut> {
+        if !principal(&self.principal, service) {
+            return Err(Shut::Principal);
+        }
+        let sends = |action: &str| covers(&action.to_ascii_lowercase(), "sqs:sendmessage");
+        if !texts(&self.action).any(sends) {
+            return Err(Shut::Action);
+        }
+        if !texts(&self.resource).any(|resource| covers(resource, arn)) {
+            return Err(Shut::Resource);
+        }
+        Ok(())
+    }
+
+    fn allows(&self, admission: &mut Admission) {
+        let (mut sources, mut accounts, mut other) = (None, None, None);
+        for (operator, key, value) in self.conditions() {
+            let values = || Some(texts(value).map(str::to_owned).collect::<Vec<_>>());
+            let equal = ["arnequals", "arnlike", "stringequals", "stringlike"].contains(&operator.as_str());
+            match key.as_str() {
+                "aws:sourcearn" if equal => sources = values(),
+                "aws:sourceaccount" if equal => accounts = values(),
+                // EventBridge speaks TLS.
+                "aws:securetransport" if operator == "bool" && texts(value).all(|text| text == "true") => {}
+                _ => other = Some(format!("{operator} {key}")),
+            }
+        }
+        match (other, sources, accounts) {
+            (Some(other), ..) => admission.unclear.push(other),
+            (None, Some(sources), _) => admission.sources.extend(sources),
+            (None, None, Some(accounts)) => admission.accounts.extend(accounts),
+            (None, None, None) => admission.open = true,
+        }
+    }
+
+    fn denies(&self, admission: &mut Admission) -> Result<(), Shut> {
+        let mut conditions = self.conditions().peekable();
+        if conditions.peek().is_none() {
+            return Err(Shut::Denied(self.sid.clone()));
+        }
+        let plain = |(operator, key, value): (String, String, &Value)| {
+            operator == "bool" && key == "aws:securetransport" && texts(value).all(|text| text == "false")
+        };
+        if !conditions.any(plain) {
+            let named = if self.sid.is_empty() { String::new() } else { format!(" \"{}\"", self.sid) };
+            admission.unclear.push(format!("the Deny statement{named}"));
+        }
+        Ok(())
+    }
+
+    /// Operator, key and value of each condition, the first two in lower case and without `IfExists`.
+    fn conditions(&self) -> impl Iterator<Item = (String, String, &Value)> {
+        self.condition.iter().flat_map(|(operator, keys)| {
+            let operator = operator.to_ascii_lowercase().trim_end_matches("ifexists").to_owned();
+            let keys = keys.as_object().into_iter().flatten();
+            keys.map(move |(key, value)| (operator.clone(), key.to_ascii_lowercase(), value))
+        })
+    }
+}
+
+fn principal(principal: &Value, service: &str) -> bool {
+    match principal {
+        Value::String(all) => all == "*",
+        Value::Object(kinds) => kinds.iter().any(|(kind, names)| match kind.as_str() {
+            "Service" => texts(names).any(|name| name == service || name == "*"),
+            "AWS" => texts(names).any(|name| name == "*"),
+            _ => false,
+        }),
+        _ => false,
+    }
+}
+
+/// One text, or a list of them; a bool counts as its word.
+fn texts(value: &Value) -> impl Iterator<Item = &str> {
+    let list = match value {
+        Value::Array(list) => list.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    list.iter().filter_map(|value| match value {
+        Value::String(text) => Some(text.as_str()),
+        Value::Bool(true) => Some("true"),
+        Value::Bool(false) => Some("false"),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const QUEUE: &str = "arn:aws:sqs:eu-west-1:123456789012:ebbtide";
+    const RULE: &str = "arn:aws:events:eu-west-1:123456789012:rule/spot";
+    const EVENTS: &str = "events.amazonaws.com";
+
+    fn read(statements: &Value) -> Result<Admission, Shut> {
+        admission(&json!({ "Version": "2012-10-17", "Statement": statements }).to_string(), EVENTS, QUEUE)
+    }
+
+    fn allow() -> Value {
+        json!({ "Effect": "Allow", "Principal": { "Service": EVENTS }, "Action": "sqs:SendMessage", "Resource": QUEUE })
+    }
+
+    fn with(changes: &Value) -> Value {
+        let mut statement = allow();
+        for (key, value) in changes.as_object().unwrap() {
+            statement[key] = value.clone();
+        }
+        statement
+    }
+
+    #[test]
+    fn a_statement_lets_in_whom_it_names() {
+        let open = Admission { open: true, ..Admission::default() };
+        for statement in [
+            json!(allow()),
+            json!([allow()]),
+            with(&json!({ "Principal": { "Service": ["sqs.amazonaws.com", EVENTS] } })),
+            with(&json!({ "Principal": "*", "Action": ["sqs:GetQueueUrl", "SQS:Send*"], "Resource": "*" })),
+            with(&json!({ "Principal": { "AWS": "*" }, "Resource": ["arn:aws:sqs:*:*:ebb*"] })),
+            with(&json!({ "Condition": { "Bool": { "aws:SecureTransport": true } } })),
+        ] {
+            assert_eq!(read(&statement), Ok(open.clone()), "{statement}");
+        }
+        let narrow =
+            with(&json!({ "Condition": { "ArnLike": { "AWS:SourceArn": [RULE, "arn:aws:events:*:rule/b-*"] } } }));
+        let admitted = read(&narrow).unwrap();
+        assert_eq!((admitted.open, admitted.sources.len()), (false, 2));
+        assert!(admitted.admits(RULE, "1") && !admitted.admits("arn:aws:events:eu-west-1:123456789012:rule/x", "1"));
+        let account = read(&with(&json!({ "Condition": { "StringEquals": { "aws:SourceAccount": "1" } } }))).unwrap();
+        assert!(account.admits(RULE, "1") && !account.admits(RULE, "2"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let elsewhere = with(&json!({ "Resource": "arn:aws:sqs:eu-west-1:123456789012:other" }));
+        for (statements, shut) in [
+            (json!([]), Shut::Principal),
+            (json!([with(&json!({ "Principal": { "Service": "sns.amazonaws.com" } }))]), Shut::Principal),
+            (json!([with(&json!({ "Principal": { "AWS": "arn:aws:iam::1:root" } }))]), Shut::Principal),
+            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" }))]), Shut::Action),
+            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" })), elsewhere.clone()]), Shut::Resource),
+            (json!([elsewhere, with(&json!({ "Principal": {} }))]), Shut::Resource),
+            (json!([allow(), with(&json!({ "Effect": "Deny", "Sid": "No" }))]), Shut::Denied("No".to_owned())),
+            (
+                json!([with(
+                    &json!({ "Condition": { "DateLessThan": { "aws:CurrentTime": "2020-01-01T00:00:00Z" } } })
+                )]),
+                Shut::Unclear("datelessthan aws:currenttime".to_owned()),
+            ),
+        ] {
+            assert_eq!(read(&statements), Err(shut), "{statements}");
+        }
+        for text in ["", "no", "7", "{\"Statement\": 7}"] {
+            assert_eq!(admission(text, EVENTS, QUEUE), Err(Shut::Unreadable), "{text}");
+        }
+    }
+
+    #[test]
+    fn tls_only_denies_nobody_who_speaks_tls() {
+        let tls = with(&json!({ "Effect": "Deny", "Principal": "*", "Action": "sqs:*",
+            "Condition": { "Bool": { "aws:SecureTransport": "false" } } }));
+        assert!(read(&json!([tls, allow()])).unwrap().unclear.is_empty());
+        let other = with(&json!({ "Effect": "Deny", "Sid": "Org", "Principal": "*",
+            "Condition": { "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } } }));
+        assert_eq!(read(&json!([other, allow()])).unwrap().unclear, ["the Deny statement \"Org\""]);
+    }
+}

@@ -1,0 +1,151 @@
+use super::*;
+use crate::doctor::tests::{QUEUE, URL, one, policy, rule};
+use crate::doctor::{Read, Status};
+use serde_json::json;
+
+fn set(name: &str, value: &str) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| {
+        seen.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned());
+    }
+}
+
+fn without(name: &str) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| drop(seen.queue.as_mut().unwrap().remove(name))
+}
+
+#[test]
+fn a_url_says_where_a_queue_is() {
+    let place = |url| Place::of(url).map(|place| (place.region, place.account, place.name));
+    let aws = |region: &str| Some((Some(region.to_owned()), Some("123456789012".to_owned()), "ebbtide".to_owned()));
+    for (url, region) in [
+        (URL, "eu-west-1"),
+        ("https://vpce-1-2.sqs.us-east-1.vpce.amazonaws.com/123456789012/ebbtide", "us-east-1"),
+        ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/ebbtide", "cn-north-1"),
+        ("https://us-east-2.queue.amazonaws.com/123456789012/ebbtide", "us-east-2"),
+        ("https://sqs.us-west-2.api.aws/123456789012/ebbtide", "us-west-2"),
+        ("https://sqs-fips.us-gov-west-1.amazonaws.com/123456789012/ebbtide", "us-gov-west-1"),
+    ] {
+        assert_eq!(place(url), aws(region), "{url}");
+    }
+    let local = (None, Some("000000000000".to_owned()), "q".to_owned());
+    assert_eq!(place("http://127.0.0.1:5000/000000000000/q"), Some(local));
+    assert_eq!(place("https://sqs.example.com/q").unwrap().0, None);
+    assert_eq!(arn(None, URL).as_deref(), Some(QUEUE));
+    assert_eq!(arn(None, "https://sqs.cn-north-1.amazonaws.com.cn/1/q"), None, "its account is none");
+    let china = arn(None, "https://sqs.cn-north-1.amazonaws.com.cn/123456789012/q");
+    assert_eq!(china.as_deref(), Some("arn:aws-cn:sqs:cn-north-1:123456789012:q"));
+}
+
+#[test]
+fn another_region_is_said_once() {
+    let (name, status, text) = one(&[], |seen| {
+        seen.region = Some("us-east-1".to_owned());
+        seen.queue = Err(Failed { category: Category::NotFound, what: "no".to_owned() });
+        seen.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()];
+    });
+    assert_eq!((name, status), ("region", Status::Failure));
+    assert!(text.contains("Set AWS_REGION=eu-west-1"), "{text}");
+}
+
+#[test]
+fn a_queue_that_is_not_there_says_how_to_find_it() {
+    let lost = |category| -> Read<Attributes> { Err(Failed { category, what: "QueueDoesNotExist".to_owned() }) };
+    let (name, status, text) = one(&[], |seen| seen.queue = lost(Category::NotFound));
+    assert_eq!((name, status), ("exists", Status::Failure));
+    assert!(text.contains("aws sqs list-queues"), "{text}");
+    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Denied)).1, Status::Skipped);
+    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Unreachable)).1, Status::Failure);
+}
+
+#[test]
+fn what_keeps_eventbridge_out_is_named() {
+    let statement = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
+        change(&mut policy["Statement"][0]);
+        policy.to_string()
+    };
+    for (policy, said) in [
+        (String::new(), "The queue has no policy"),
+        (
+            statement(&|s| s["Principal"] = json!({ "Service": "s3.amazonaws.com" })),
+            "No statement names events.amazonaws.com",
+        ),
+        (statement(&|s| s["Action"] = json!("sqs:GetQueueUrl")), "sqs:SendMessage is not allowed"),
+        (
+            statement(&|s| s["Resource"] = json!("arn:aws:sqs:eu-west-1:123456789012:other")),
+            "Resource is not arn:aws:sqs",
+        ),
+        (
+            statement(&|s| s["Condition"]["ArnLike"]["aws:SourceArn"] = json!("arn:aws:events:*:*:rule/other")),
+            "not for rule all-ec2",
+        ),
+    ] {
+        let (name, status, text) = one(&[], set("Policy", &policy));
+        assert_eq!((name, status), ("policy", Status::Failure), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert!(text.contains("arn:aws:events:eu-west-1:123456789012:rule/*"), "{text}");
+    }
+    let open = statement(&|s| drop(s.as_object_mut().unwrap().remove("Condition")));
+    let (name, status, text) = one(&[], set("Policy", &open));
+    assert_eq!((name, status), ("policy", Status::Warning));
+    assert!(text.contains("aws:SourceArn is missing"), "{text}");
+    // Where only hooks are acted on, which may notify the queue by a role, the policy is not needed.
+    let only_hooks = ["spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"]
+        .map(|kind| format!("--on={kind}=ignore"));
+    let flags: Vec<&str> = only_hooks.iter().map(String::as_str).collect();
+    assert_eq!(one(&flags, without("Policy")).1, Status::Warning);
+}
+
+#[test]
+fn keys_that_eventbridge_can_not_use() {
+    for key in ["alias/aws/sqs", "arn:aws:kms:eu-west-1:123456789012:alias/aws/sqs"] {
+        let (name, status, text) = one(&[], set("KmsMasterKeyId", key));
+        assert_eq!((name, status), ("encryption", Status::Failure));
+        assert!(text.contains("SqsManagedSseEnabled"), "{text}");
+    }
+    let (name, status, text) = one(&[], set("KmsMasterKeyId", "alias/mine"));
+    assert_eq!((name, status), ("encryption", Status::Warning));
+    assert!(text.contains("kms:GenerateDataKey"), "{text}");
+}
+
+#[test]
+fn messages_outlive_drains_and_outages() {
+    for (kept, said) in [("300", "a drain may take 5m:"), ("3600", "an outage"), ("86399", "an outage")] {
+        let (name, status, text) = one(&["--on", "scheduled-change=cordon"], set("MessageRetentionPeriod", kept));
+        assert_eq!((name, status), ("retention", Status::Warning), "{kept}");
+        assert!(text.contains(said) || kept == "300", "{text}");
+    }
+    let (_, _, text) = one(&[], set("MessageRetentionPeriod", "300"));
+    assert!(text.contains("a drain may take 1h"), "{text}");
+    let (_, _, text) = one(&["--drain-timeout", "asg-terminate=5h"], set("MessageRetentionPeriod", "7200"));
+    assert!(text.contains("a drain may take 5h"), "{text}");
+    assert!(text.contains("MessageRetentionPeriod=345600"), "{text}");
+}
+
+#[test]
+fn delays_dead_letters_and_what_waits() {
+    let (name, _, text) = one(&[], set("DelaySeconds", "60"));
+    assert_eq!(name, "visibility");
+    assert!(text.contains("delayed by 60 s"), "{text}");
+    let (name, status, text) = one(&[], without("RedrivePolicy"));
+    assert_eq!((name, status), ("dead-letters", Status::Warning));
+    assert!(text.contains("maxReceiveCount\\\":10"), "{text}");
+    for few in [json!(3), json!("9")] {
+        let redrive = json!({ "deadLetterTargetArn": "arn:dead", "maxReceiveCount": few }).to_string();
+        let (name, _, text) = one(&[], set("RedrivePolicy", &redrive));
+        assert_eq!(name, "dead-letters");
+        assert!(text.contains("arn:dead"), "{text}");
+    }
+    assert_eq!(one(&[], set("ApproximateNumberOfMessages", "1001")).0, "waiting");
+}
+
+#[test]
+fn rules_that_are_let_in_by_account_or_through_sns() {
+    let by_account = policy().replace("ArnLike", "StringEquals").replace("aws:SourceArn", "aws:SourceAccount");
+    let by_account = by_account.replace("arn:aws:events:eu-west-1:123456789012:rule/*", "123456789012");
+    let none = crate::doctor::tests::found(&[], |seen| {
+        seen.rules.as_mut().unwrap().rules.push(rule("other", "{}"));
+        set("Policy", &by_account)(seen);
+    });
+    assert_eq!(none, Vec::new());
+}

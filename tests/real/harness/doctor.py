@@ -1,0 +1,107 @@
+"""A set-up as docs would have it, at moto, and `ebbtide doctor` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .aws import CREDENTIALS, REGION
+
+if TYPE_CHECKING:
+    from .world import Node, World
+
+PATTERNS: dict[str, dict[str, Any]] = {
+    "asg": {"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"]},
+    "spot": {"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]},
+    "rebalance": {"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]},
+    "state-change": {"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]},
+    "reservation": {
+        "source": ["aws.ec2"],
+        "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning"],
+    },
+    "health": {
+        "source": ["aws.health"],
+        "detail-type": ["AWS Health Event"],
+        "detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange"]},
+    },
+}
+
+NOT_TOLD = {("queue", "region"), ("queue", "oldest"), ("calls", "receive")}
+"""What is skipped on these parts whatever the set-up: moto's URL names no region."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What the doctor said."""
+
+    code: int
+    checks: list[dict[str, Any]]
+
+    @property
+    def faults(self) -> list[str]:
+        """What is not ok, but for what never is: area, check and status."""
+        return [
+            f"{check['area']} {check['check']} {check['status']}"
+            for check in self.checks
+            if check["status"] not in ("ok", "skipped" if (check["area"], check["check"]) in NOT_TOLD else "ok")
+        ]
+
+    def said(self, area: str, check: str) -> str:
+        """What was found and what to do, of a check's first finding that is not ok."""
+        found = next(one for one in self.checks if (one["area"], one["check"]) == (area, check) and one["remedy"])
+        return f"{found['found']}\n{found['remedy']}"
+
+
+class SetUp:
+    """The queue's policy and dead letters, the rules, and one group with a hook."""
+
+    def __init__(self, world: World, node: Node, heartbeat_timeout: int = 300) -> None:
+        self.world = world
+        aws, url = world.aws, world.queue
+        self.arn = aws.queue_arn(url)
+        world.dead_letters(10)
+        account = self.arn.split(":")[4]
+        statement = {
+            "Effect": "Allow",
+            "Principal": {"Service": "events.amazonaws.com"},
+            "Action": "sqs:SendMessage",
+            "Resource": self.arn,
+            "Condition": {"ArnLike": {"aws:SourceArn": f"arn:aws:events:{REGION}:{account}:rule/*"}},
+        }
+        aws.set_attribute(url, "Policy", json.dumps({"Version": "2012-10-17", "Statement": [statement]}))
+        for name, pattern in PATTERNS.items():
+            aws.rule(self.rule(name), pattern, self.arn)
+        self.group = f"{world.name}-workers"
+        aws.group_of(self.group, node.instance, "drain", heartbeat_timeout)
+
+    def rule(self, name: str) -> str:
+        """The name of this set-up's rule for something."""
+        return f"{self.world.name}-{name}"
+
+
+def examine(world: World, *flags: str, queue_url: str | None = None) -> Report:
+    """Runs the doctor on a world."""
+    done = run(world, "--output", "json", *flags, queue_url=queue_url)
+    return Report(done.returncode, json.loads(done.stdout)["checks"])
+
+
+def run(
+    world: World, *flags: str, queue_url: str | None = None, kubeconfig: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs the doctor with flags of its own."""
+    url = queue_url or world.queue_url
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(world.folder),
+        "AWS_REGION": REGION,
+        "AWS_ENDPOINT_URL": world.recorder.url,
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "KUBECONFIG": str(kubeconfig or world.control_plane.kubeconfig),
+        **CREDENTIALS,
+    }
+    command = [str(world.binary), "doctor", "--queue-url", url, *flags]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

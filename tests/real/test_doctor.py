@@ -1,0 +1,161 @@
+"""ebbtide doctor on real parts: a good set-up is all ok, and each fault has its own sentence and exit code 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import roles
+from harness.control_plane import SERVICE
+from harness.doctor import Report, SetUp, examine, run
+from harness.recorder import COMPLETE, RECEIVE
+from harness.wait import eventually
+from harness.world import World
+
+ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
+
+CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
+"""Verbs that change something."""
+
+REVIEWS = {"selfsubjectaccessreviews", "selfsubjectreviews"}
+"""What is created without being kept."""
+
+
+@pytest.fixture
+def good(world: World) -> SetUp:
+    """A world with a node, two pods, and all that the service needs."""
+    node = world.node()
+    world.run("web", replicas=2)
+    return SetUp(world, node)
+
+
+def faults(world: World, *expected: str, queue_url: str | None = None) -> Report:
+    """The report, once it has these faults and no other: what earlier tests made may still be going."""
+
+    def as_expected() -> Report:
+        report = examine(world, queue_url=queue_url)
+        assert report.faults == list(expected), [check for check in report.checks if check["status"] != "ok"]
+        return report
+
+    return eventually(f"the doctor finds {expected or 'nothing'}", as_expected, within=60)
+
+
+def test_all_is_well(world: World, good: SetUp) -> None:
+    world.send("left alone")
+
+    report = faults(world)
+
+    assert report.code == 0
+    assert {check["area"] for check in report.checks} == {
+        *("credentials", "queue", "rules", "groups", "calls", "permissions", "cluster", "clock")
+    }
+    changes = [one for one in world.audit.requests() if one.verb in CHANGING and one.resource not in REVIEWS]
+    assert not changes, changes
+    assert world.recorder.calls(COMPLETE), "completing was tried"
+    assert not world.recorder.calls(RECEIVE)
+    assert world.backlog().visible == 1
+    text = run(world)
+    assert text.returncode == 0
+    assert text.stdout.splitlines()[-1].endswith("0 warning, 0 failure, 3 skipped")
+    assert all(len(line) <= 100 for line in text.stdout.splitlines()), text.stdout
+
+
+def test_a_permission_is_missing_in_the_cluster(world: World, good: SetUp) -> None:
+    rules = [rule for rule in roles.RULES if rule["resources"] != ["pods/eviction"]]
+    world.kube.patch(ROLE, {"rules": rules})
+    try:
+        report = faults(world, "permissions pods/eviction failure")
+    finally:
+        world.kube.patch(ROLE, {"rules": roles.RULES})
+    assert report.code == 1
+    said = report.said("permissions", "pods/eviction")
+    assert "Not allowed to create pods/eviction: no pod is evicted." in said
+    assert 'resources: ["pods/eviction"]\n    verbs: ["create"]' in said
+    faults(world)
+
+
+def test_a_permission_is_missing_at_aws(world: World, good: SetUp) -> None:
+    denied = "User: testing is not authorized to perform: autoscaling:CompleteLifecycleAction"
+    world.recorder.refuse(COMPLETE, 100, "AccessDenied", denied)
+
+    report = faults(world, "calls complete failure")
+
+    assert report.code == 1
+    assert f"autoscaling:CompleteLifecycleAction is not allowed on {good.group}" in report.said("calls", "complete")
+
+
+def test_another_queue(world: World, good: SetUp) -> None:
+    report = examine(world, queue_url=f"{world.queue_url}-of-another")
+
+    assert report.code == 1
+    said = report.said("queue", "exists")
+    assert "There is no such queue in eu-west-1" in said
+    assert "aws sqs list-queues" in said
+
+
+def test_a_queue_in_another_region(world: World, good: SetUp) -> None:
+    name = world.queue.rpartition("/")[2]
+
+    report = faults(world, "queue region failure", queue_url=f"https://sqs.us-east-1.amazonaws.com/123456789012/{name}")
+
+    assert report.code == 1
+    said = report.said("queue", "region")
+    assert "The queue is in us-east-1, and AWS_REGION is eu-west-1" in said
+    assert "Set AWS_REGION=us-east-1" in said
+
+
+def test_a_rule_is_missing(world: World, good: SetUp) -> None:
+    world.aws.remove_rule(good.rule("spot"))
+
+    report = faults(world, "rules spot failure")
+
+    assert report.code == 1
+    said = report.said("rules", "spot")
+    assert "No rule sends these events to the queue." in said
+    assert "aws events put-rule --name ebbtide-spot" in said
+    assert good.arn in said
+
+
+def test_a_short_hook(world: World) -> None:
+    set_up = SetUp(world, world.node(), heartbeat_timeout=30)
+
+    report = faults(world, "groups hook failure")
+
+    assert report.code == 1
+    said = report.said("groups", "hook")
+    assert f"Hook drain of group {set_up.group} leaves a drain 27s" in said
+    assert f"put-lifecycle-hook --auto-scaling-group-name {set_up.group}" in said
+
+
+def test_an_api_server_that_is_not_there(world: World, good: SetUp) -> None:
+    kubeconfig = world.control_plane.kubeconfig.read_text()
+    nowhere = world.folder / "nowhere.kubeconfig"
+    nowhere.write_text(kubeconfig.replace("https://127.0.0.1:", "https://127.0.0.2:"))
+
+    done = run(world, kubeconfig=nowhere)
+
+    assert done.returncode == 1
+    assert "failure   permissions api-server" in done.stdout
+    assert "ok        queue policy" in done.stdout
+
+
+def test_wrong_flags(world: World) -> None:
+    done = run(world, "--on", "spot=explode")
+
+    assert done.returncode == 2
+    assert "--on" in done.stderr
+
+
+def test_the_service_checks_at_its_start(world: World, good: SetUp) -> None:
+    world.aws.remove_rule(good.rule("spot"))
+
+    service = world.service("--check-at-start", "true")
+
+    def counted() -> bool:
+        counts = {labels["status"]: value for name, labels, value in service.metrics() if name == "ebbtide_checks"}
+        assert counts.get("failure") == 1, counts
+        return True
+
+    eventually("the checks are counted", counted)
+    eventually("nothing is left going on", service.at_rest)
+    warnings = [line for line in service.process.log.read_text().splitlines() if "the set-up has a fault" in line]
+    assert any("WARN" in line and 'check="spot"' in line and "put-rule" in line for line in warnings), warnings
