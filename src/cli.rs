@@ -275,6 +275,12 @@ pub struct Run {
     )]
     pub events: Events,
 
+    /// Delete Leases in kube-node-lease whose Nodes are gone, and which nothing else collects
+    ///
+    /// One replica at a time does it, so --pod-namespace and --pod-name must be given.
+    #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Housekeeping")]
+    pub collect_leases: bool,
+
     /// Where to serve /metrics, /readyz and /healthz
     #[arg(
         long,

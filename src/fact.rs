@@ -179,6 +179,12 @@ pub enum Fact<'a> {
     Checked { area: &'static str, check: &'static str, status: &'static str, found: &'a str, remedy: Option<&'a str> },
     /// The set-up was checked: how many checks ended how.
     ChecksEnded { counts: [(&'static str, usize); 4] },
+    /// It is this replica's turn to collect leaked Leases, or no longer.
+    CollectorTurn { ours: bool },
+    /// A Lease whose Node is gone was deleted; in a dry run it would have been. `idle`: since it was renewed.
+    LeaseCollected { lease: &'a str, idle: Duration, dry_run: bool },
+    /// Collecting leaked Leases failed; retried.
+    CollectFailed { category: &'static str, error: &'a dyn fmt::Display },
     /// A task panicked: a bug.
     TaskPanicked { task: &'static str },
     /// Shutdown began.

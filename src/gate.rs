@@ -38,7 +38,7 @@ pub enum Class {
     List,
     /// Evictions, by deadline.
     Evict,
-    /// Events and conditions: they tell people, and nothing waits for them.
+    /// Events and conditions, which tell people, and Leases to be collected: nothing waits for them.
     Tell,
 }
 

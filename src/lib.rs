@@ -40,6 +40,9 @@ pub mod drain;
 
 pub mod ack;
 
+// Beside the journey.
+pub mod collect;
+
 // What all of it stands on.
 pub mod admin;
 pub mod batch;

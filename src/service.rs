@@ -3,6 +3,7 @@
 use crate::ack::{Deliverer, Ended};
 use crate::admin::{Admin, ListenError, Readiness};
 use crate::clock::Clock;
+use crate::collect::{Collector, Turn};
 use crate::connect::Clients;
 use crate::doctor;
 use crate::drain::{Drainer, Gone, pod_api};
@@ -70,6 +71,8 @@ pub struct Service {
     teller: Option<(Handle<()>, CancellationToken)>,
     /// Looks at the set-up, once it is ready. Nobody waits for it.
     checks: Option<Handle<()>>,
+    /// Collects leaked Leases, where that is wanted; it hears of the ordered end by itself. Not one of the fixed either.
+    collector: Option<Handle<()>>,
     admin: SocketAddr,
 }
 
@@ -118,6 +121,9 @@ impl Service {
                 }
             })
         });
+        let collector = collector(&settings, &clients, clock, &facts, &gate);
+        let collector = collector.map(|it| tasks.spawn(Kind::Collector, it.run(shutdown.ordered.clone())));
+
         let queue = Queue::new(clients.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
         let interrupter = interrupter(&settings, &clients, clock, (&facts, &tasks), (index.clone(), gate), &shutdown);
         if !settings.policy.dry_run {
@@ -167,6 +173,7 @@ impl Service {
             fixed,
             teller,
             checks,
+            collector,
             admin: address,
         })
     }
@@ -250,10 +257,19 @@ impl Service {
         };
         let clean = timeout_at(by - LAST_STEPS, all).await.is_ok();
         // No drain runs any more. What was told of those that ended is written; a server that does not answer is not waited for.
-        if let Some((teller, stop)) = self.teller.take() {
-            stop.cancel();
-            let _ = timeout(LAST_WORDS, teller).await;
-        }
+        let last_words = async {
+            if let Some((teller, stop)) = self.teller.take() {
+                stop.cancel();
+                let _ = teller.await;
+            }
+        };
+        // It stopped when shutdown began, and gives its turn back meanwhile.
+        let turn_back = async {
+            if let Some(collector) = self.collector.take() {
+                let _ = collector.await;
+            }
+        };
+        let _ = tokio::join!(timeout(LAST_WORDS, last_words), timeout(LAST_WORDS, turn_back));
         // Nobody needs the rest any more: watches, batches and the admin server are aborted with their handles.
         self.fixed.clear();
         clean
@@ -269,6 +285,14 @@ fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Noted)
         }
         _ => (facts, None),
     }
+}
+
+/// Where it is wanted, what collects leaked Leases: by turns with other replicas. A dry run writes nothing, its turn neither.
+fn collector(settings: &Settings, clients: &Clients, clock: Clock, facts: &Facts, gate: &Gate) -> Option<Collector> {
+    let (namespace, name) = settings.choice.own_pod.as_ref().filter(|_| settings.collect_leases)?;
+    let turn = Turn::new(clients.kube.clone(), (namespace, name), gate.clone(), clock);
+    let turn = (!settings.policy.dry_run).then_some(turn);
+    Some(Collector::new(&clients.kube, gate.clone(), clock, facts.clone(), turn))
 }
 
 fn interrupter(

@@ -40,6 +40,8 @@ pub struct Settings {
     pub events: Option<Scope>,
     /// Whether the set-up is checked at the start.
     pub check_at_start: bool,
+    /// Whether leaked Leases are collected; then it is known which pod this is.
+    pub collect_leases: bool,
 }
 
 /// Everything that is wrong with the settings, each with what to do.
@@ -115,6 +117,7 @@ impl Settings {
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
+        problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         let ready = actions.of(Kind::AsgLaunch) == Action::Ready;
         problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == cli::OnFailedLaunch::Abandon;
@@ -178,6 +181,7 @@ impl Settings {
             at_deadline,
             events,
             check_at_start: flags.check_at_start,
+            collect_leases: flags.collect_leases,
         })
     }
 }
@@ -279,6 +283,7 @@ mod tests {
         assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
+        assert!(!settings.collect_leases);
     }
 
     #[test]
@@ -320,6 +325,7 @@ mod tests {
             "all",
             "--check-at-start",
             "false",
+            "--collect-leases",
         ])
         .unwrap();
         assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
@@ -336,6 +342,7 @@ mod tests {
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::All), false));
+        assert!(settings.collect_leases);
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
         assert_eq!(settings.choice.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
     }
@@ -417,6 +424,8 @@ mod tests {
         ] {
             assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
         }
+        assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
+        assert_eq!(problems(&["--collect-leases", "--pod-namespace", "kube-system"]), ["--pod-name"]);
         assert_eq!(problems(&["--on", "asg-terminate=cordon", "--complete-after", "1m"]), ["--complete-after"]);
         assert_eq!(problems(&["--on", "state-change=report", "--out-of-service-taint"]), ["--out-of-service-taint"]);
     }

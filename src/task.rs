@@ -25,6 +25,8 @@ pub enum Kind {
     Admin,
     /// Writes Events and conditions. Fixed.
     Teller,
+    /// Collects leaked Leases, where that is wanted. Fixed.
+    Collector,
     /// Collects calls into a batch (deletions, extensions, questions to EC2). Fixed.
     Batcher,
     /// Makes one batched call.
@@ -53,6 +55,7 @@ impl Kind {
         Self::Undo,
         Self::Admin,
         Self::Teller,
+        Self::Collector,
         Self::Batcher,
         Self::Batch,
         Self::Message,
@@ -73,6 +76,7 @@ impl Kind {
             Self::Undo => "undo",
             Self::Admin => "admin",
             Self::Teller => "teller",
+            Self::Collector => "collector",
             Self::Batcher => "batcher",
             Self::Batch => "batch",
             Self::Message => "message",
@@ -95,6 +99,7 @@ impl Kind {
                 | Self::Undo
                 | Self::Admin
                 | Self::Teller
+                | Self::Collector
                 | Self::AdminConnection
                 | Self::Batcher
         )

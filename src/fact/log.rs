@@ -81,6 +81,15 @@ fn note_service(fact: &Fact<'_>) {
             let [(_, ok), (_, warnings), (_, failures), (_, skipped)] = counts;
             info!(ok, warnings, failures, skipped, "set-up checked; ebbtide doctor shows all of it");
         }
+        Fact::CollectorTurn { ours: true } => info!("this replica collects leaked Leases now"),
+        Fact::CollectorTurn { ours: false } => info!("another replica collects leaked Leases now"),
+        Fact::LeaseCollected { lease, idle, dry_run: false } => {
+            info!(lease, idle = %Short(*idle), "a Lease without a Node deleted from kube-node-lease");
+        }
+        Fact::LeaseCollected { lease, idle, dry_run: true } => {
+            info!(lease, idle = %Short(*idle), would = "delete the Lease, which has no Node", "dry run");
+        }
+        Fact::CollectFailed { error, .. } => warn!(error = %error, "collecting leaked Leases failed; retried"),
         Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
         Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),

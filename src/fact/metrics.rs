@@ -61,6 +61,7 @@ struct All {
     pods_blocked: IntGauge,
     pods_blocked_longest: IntGauge,
     releases: IntCounterVec,
+    leases_collected: IntCounter,
     events: IntCounterVec,
     retries: IntCounterVec,
     heartbeats: IntCounterVec,
@@ -141,6 +142,7 @@ impl Metrics {
                 "How long the pod that is held back longest has been held back.",
             ),
             releases: counters("releases_total", "Nodes whose marks were taken back.", &["why"]),
+            leases_collected: counter("leases_collected_total", "Leases without a Node that were deleted."),
             events: counters("events_total", "Kubernetes Events by what became of them.", &["result"]),
             retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),
             heartbeats: counters("heartbeats_total", "Lifecycle heartbeats by answer.", &["result"]),
@@ -166,7 +168,7 @@ impl Metrics {
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",
-                "Tasks that live now. At rest all but poller, node-watch, undo, admin, teller, admin-connection and batcher are 0.",
+                "Tasks that live now. At rest all but poller, node-watch, undo, admin, teller, collector, admin-connection and batcher are 0.",
                 &["kind"],
             ),
             tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
@@ -283,6 +285,7 @@ impl All {
             pods_blocked,
             pods_blocked_longest,
             releases,
+            leases_collected,
             events,
             retries,
             heartbeats,
@@ -343,6 +346,8 @@ impl All {
             Fact::Deletion { result, .. } => self.deletions.with_label_values(&[result]).inc(),
             Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
+            Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
+            Fact::CollectFailed { category, .. } => retried("collect", category),
             Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
             Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
@@ -402,6 +407,8 @@ impl All {
             | Fact::HookUnknown { .. }
             | Fact::DryRun { .. }
             | Fact::TestNotice { .. }
+            | Fact::CollectorTurn { .. }
+            | Fact::LeaseCollected { dry_run: true, .. }
             | Fact::ShutdownEnded { .. } => {}
         }
     }

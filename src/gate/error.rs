@@ -282,7 +282,7 @@ impl KubeError {
     fn advice(&self) -> String {
         match self.category {
             Category::Denied => format!(
-                " (check that the service account's ClusterRole allows \"{}\" on \"{}\", and that no admission policy forbids it)",
+                " (check that a role of the service account allows \"{}\" on \"{}\", and that no admission policy forbids it)",
                 self.verb, self.resource
             ),
             Category::Unreachable => " (check KUBECONFIG or the pod's service account, and the network)".to_owned(),

@@ -151,6 +151,17 @@ impl Problems {
         }
     }
 
+    /// A setting for which replicas must know each other.
+    pub(super) fn without_own_pod(&mut self, flag: &'static str, missing: bool) {
+        // One of the two alone was told already.
+        if missing && self.0.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
+            self.add(
+                flag,
+                "needs --pod-namespace and --pod-name, by which replicas take turns; set both by the downward API",
+            );
+        }
+    }
+
     pub(super) fn keys(&mut self, flag: &'static str, flags: &[String]) -> Vec<String> {
         let mut keys = Vec::new();
         for text in flags {

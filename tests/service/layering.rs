@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 23] = [
+const ALLOWED: [(&str, &[&str]); 24] = [
     ("clock", &[]),
     ("fact", &["clock", "gate", "task"]),
     ("task", &["fact"]),
@@ -20,6 +20,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
     ("interruption", &["clock", "drain", "event", "fact", "gate", "node", "task"]),
     ("ack", &["event", "fact", "interruption", "queue", "task"]),
     ("admin", &["fact", "task"]),
+    ("collect", &["clock", "fact", "gate", "object"]),
     ("cli", &[]),
     ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
     ("trial", &["connect", "event", "fact", "gate", "interruption", "node"]),
@@ -51,6 +52,7 @@ const ALLOWED: [(&str, &[&str]); 23] = [
             "ack",
             "admin",
             "clock",
+            "collect",
             "connect",
             "doctor",
             "drain",
@@ -72,7 +74,10 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("aws_sdk_ec2", &["node", "service", "connect", "doctor"]),
     ("aws_sdk_eventbridge", &["connect", "doctor"]),
     ("aws_sdk_sts", &["connect", "doctor"]),
-    ("kube", &["object", "watch", "node", "drain", "fact", "gate", "service", "connect", "explain", "doctor"]),
+    (
+        "kube",
+        &["object", "watch", "collect", "node", "drain", "fact", "gate", "service", "connect", "explain", "doctor"],
+    ),
     (
         "tokio",
         &[
@@ -87,6 +92,7 @@ const CRATES: [(&str, &[&str]); 8] = [
             "drain",
             "interruption",
             "ack",
+            "collect",
             "admin",
             "signals",
             "service",

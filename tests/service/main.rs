@@ -11,6 +11,7 @@
 )]
 
 mod choice;
+mod collect;
 mod deadline;
 mod docs;
 mod doctor;

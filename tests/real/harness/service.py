@@ -15,7 +15,7 @@ from .aws import CREDENTIALS, REGION
 from .process import Process, free_port
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "undo", "teller", "admin", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "teller", "collector", "admin", "batcher"})
 """Tasks that live as long as the service."""
 
 OURS = "admin-connection"

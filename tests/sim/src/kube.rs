@@ -41,7 +41,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use jiff::SignedDuration;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::client::ClientBuilder;
 use node::Rival;
 use object::Object;
@@ -307,6 +309,37 @@ impl Kube {
     #[must_use]
     pub fn disruptions_allowed(&self, namespace: &str, name: &str) -> Option<i32> {
         self.state().disruptions_allowed(&Key::new(namespace, name))
+    }
+}
+
+/// Leases.
+impl Kube {
+    /// Changes a Lease as another writer would, at any resourceVersion; makes it, where it is not there.
+    pub fn put_lease(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Lease)) {
+        let mut state = self.state();
+        let old = state.store.get(Resource::Leases, &Key::new(namespace, name)).cloned();
+        let mut lease = old.map(|old| old.typed(Resource::Leases)).unwrap_or_else(|| {
+            let (name, namespace, uid) = (Some(name.to_owned()), Some(namespace.to_owned()), Some(state.uuid()));
+            let metadata = ObjectMeta { name, namespace, uid, ..ObjectMeta::default() };
+            Lease { metadata, spec: None }
+        });
+        change(&mut lease);
+        state.put(Resource::Leases, Object::of(Resource::Leases, &lease));
+    }
+
+    /// Takes a Lease away; does nothing if there is no such Lease.
+    pub fn remove_lease(&self, namespace: &str, name: &str) {
+        self.state().remove(Resource::Leases, &Key::new(namespace, name));
+    }
+
+    /// A namespace's Leases, by name.
+    #[must_use]
+    pub fn leases(&self, namespace: &str) -> Vec<Lease> {
+        self.state()
+            .store
+            .in_namespace(Resource::Leases, namespace)
+            .map(|lease| lease.typed(Resource::Leases))
+            .collect()
     }
 }
 
