@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod explain;
+pub mod migrate;
 pub mod send;
 
 use clap::builder::{BoolishValueParser, Resettable};
@@ -64,6 +65,13 @@ pub enum Command {
     /// Check that all is there that run needs, and say what to do where it is not; changes nothing
     #[command(after_help = "Exit codes: 0 when nothing failed, 1 when something did, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
+    /// Turn the values of aws-node-termination-handler's chart into those of Ebbtide's
+    ///
+    /// Ours go to standard output; what could not be carried over, and why, to standard error.
+    #[command(
+        after_help = "Exit codes: 0 when all was carried over, 2 when the file is of no use, 3 when something was not carried over, or not as it was."
+    )]
+    Migrate(migrate::Migrate),
 }
 
 /// The flags of `ebbtide run`.

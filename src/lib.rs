@@ -42,6 +42,7 @@ pub mod ack;
 
 // Beside the journey.
 pub mod collect;
+pub mod migrate;
 
 // What all of it stands on.
 pub mod admin;

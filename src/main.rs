@@ -9,7 +9,7 @@ use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
 use ebbtide::trial::Answer;
-use ebbtide::{connect, doctor, explain, send, signals};
+use ebbtide::{connect, doctor, explain, migrate, send, signals};
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,6 +29,7 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => examine(flags),
         Command::Explain(flags) => answer(explain::explain(*flags)),
         Command::Send(flags) => answer(send::send(flags)),
+        Command::Migrate(arguments) => ExitCode::from(migrate::run(&arguments.values)),
     }
 }
 

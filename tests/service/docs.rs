@@ -4,6 +4,7 @@ use clap::CommandFactory;
 use ebbtide::cli::Cli;
 use ebbtide::fact::Facts;
 use ebbtide::fact::metrics::Metrics;
+use ebbtide::migrate::{Row, Section, rows};
 use ebbtide::task::Tasks;
 use std::collections::BTreeSet;
 
@@ -119,6 +120,65 @@ fn last_literal(source: &str) -> String {
         }
     }
     literal
+}
+
+/// The part of a document below a heading, up to the next one.
+fn below<'a>(document: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = document.split_once(&format!("\n{heading}\n")).expect("the heading must be there");
+    rest.split("\n#").next().unwrap_or_default()
+}
+
+const MIGRATING: &str = include_str!("../../docs/migrating.md");
+
+/// What `ebbtide migrate` does with each value is what the document says of it, word for word.
+#[test]
+fn every_value_of_nth_is_mapped() {
+    for (section, heading) in Section::ALL.into_iter().zip(["both modes", "queue mode", "IMDS mode", "tests of NTH"]) {
+        let rows = section.rows().iter().map(|Row { key, to, why, .. }| {
+            let ours: Vec<String> = to.iter().map(|name| format!("`{name}`")).collect();
+            let ours = if ours.is_empty() { "none".to_owned() } else { ours.join(", ") };
+            format!("| `{key}` | {ours} | {why} |").replace("|  |", "| |")
+        });
+        let found = below(MIGRATING, &format!("### For {heading}")).lines().filter(|line| line.starts_with("| `"));
+        assert_eq!(found.collect::<Vec<_>>(), rows.collect::<Vec<_>>(), "{heading}");
+    }
+}
+
+#[test]
+fn every_flag_and_metric_of_nth_is_mapped() {
+    let names = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let flags = first_column(below(MIGRATING, "## Flags"));
+    assert_eq!(flags, names(include_str!("../fixtures/nth/flags.txt")));
+    assert_eq!(flags.len(), 57);
+    let metrics = below(MIGRATING, "## Metrics");
+    assert_eq!(first_column(metrics), names(include_str!("../fixtures/nth/metrics.txt")));
+    let ours: BTreeSet<&str> = metrics.split('`').filter(|word| word.starts_with("ebbtide_")).collect();
+    let known = Metrics::new().names();
+    let unknown: Vec<_> = ours.iter().filter(|name| !known.iter().any(|known| known == *name)).collect();
+    assert!(ours.len() > 5 && unknown.is_empty(), "{unknown:?}");
+}
+
+/// The flags and values of ours that the document names are there.
+#[test]
+fn the_way_from_nth_leads_somewhere() {
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("there must be a run");
+    let flags: BTreeSet<String> =
+        run.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect();
+    let table = below(MIGRATING, "## Flags");
+    let words = table.split('`').filter(|word| word.starts_with("--") && !word.contains("---"));
+    let named: BTreeSet<String> = words.filter_map(|word| word.split(' ').next()).map(str::to_owned).collect();
+    assert!(named.len() > 15 && named.is_subset(&flags), "{:?}", named.difference(&flags));
+    let settings = rows().flat_map(|row| row.to).filter_map(|name| name.strip_prefix("settings."));
+    for setting in settings {
+        let name = setting.split('.').next().unwrap_or_default();
+        let kebab = name.chars().flat_map(|c| {
+            let dash = c.is_ascii_uppercase().then_some('-');
+            dash.into_iter().chain([c.to_ascii_lowercase()])
+        });
+        let flag: String = "--".chars().chain(kebab).collect();
+        assert!(flags.contains(&flag), "settings.{setting} is {flag}");
+    }
 }
 
 #[tokio::test]

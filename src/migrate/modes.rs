@@ -1,0 +1,82 @@
+//! What becomes of a value that depends on others: on the mode, on its neighbours, on what a variable is called.
+
+use super::how::{Asked, Became, if_on, lost, switch, text, texts, wrong};
+use serde_json::json;
+
+/// The monitor of the mode that NTH is in; of the other mode there is none.
+pub fn pod_monitor(asked: &Asked<'_>) -> Became {
+    if asked.queue { other_mode(asked) } else { monitor(asked) }
+}
+
+/// As [`pod_monitor`].
+pub fn service_monitor(asked: &Asked<'_>) -> Became {
+    if asked.queue { monitor(asked) } else { other_mode(asked) }
+}
+
+fn other_mode(asked: &Asked<'_>) -> Became {
+    if asked.row.key.ends_with(".create") { Became::Needless } else { Became::Nothing }
+}
+
+fn monitor(asked: &Asked<'_>) -> Became {
+    let group = asked.row.key.split('.').next().unwrap_or_default();
+    let wanted = switch(&asked.nth[group]["create"]) == Some(true);
+    match asked.row.key.rsplit('.').next() {
+        Some("create") => if_on(asked),
+        _ if !wanted => Became::Nothing,
+        Some("labels") => texts(asked),
+        Some("interval") => text(asked),
+        _ => lost(asked),
+    }
+}
+
+/// What NTH's IMDS mode does at a kind of notice; its queue mode does not ask.
+pub fn imds_kind(asked: &Asked<'_>) -> Became {
+    if asked.queue {
+        return Became::Needless;
+    }
+    switch(asked.value).map_or_else(|| wrong("true or false"), |on| asked.set(if on { "drain" } else { "ignore" }))
+}
+
+/// A rebalance recommendation in IMDS mode is ignored, cordoned or drained.
+pub fn imds_rebalance(asked: &Asked<'_>) -> Became {
+    if asked.queue {
+        return Became::Needless;
+    }
+    let on = |key: &str| asked.other(key).and_then(switch).unwrap_or_default();
+    let (monitored, drained) = (on("enableRebalanceMonitoring"), on("enableRebalanceDraining"));
+    asked.set(if drained {
+        "drain"
+    } else if monitored {
+        "cordon"
+    } else {
+        "ignore"
+    })
+}
+
+/// Variables of NTH's own that are more than a second spelling of a value.
+const NEEDLESS_ENV: [&str; 4] = ["KUBE_API_QPS", "KUBE_API_BURST", "USE_APISERVER_CACHE", "TAINT_EFFECT"];
+
+/// Variables of other programs and libraries that mean the same here.
+const OTHERS_ENV: [&str; 6] = ["AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT", "TZ"];
+
+/// More environment variables: NTH's own mean nothing here.
+pub fn extra_env(asked: &Asked<'_>) -> Became {
+    let Some(list) = asked.value.as_array() else { return wrong("a list of maps") };
+    let (mut kept, mut left) = (Vec::new(), Vec::new());
+    for env in list {
+        let name = env["name"].as_str().unwrap_or_default();
+        let ours =
+            OTHERS_ENV.iter().any(|begin| name.starts_with(begin)) && !["AWS_REGION", "AWS_ENDPOINT"].contains(&name);
+        let plain = env["value"].is_string() || env["valueFrom"].is_object();
+        if ours && plain {
+            kept.push(env.clone());
+        } else if !NEEDLESS_ENV.contains(&name) {
+            left.push(if name.is_empty() { "one without a name" } else { name });
+        }
+    }
+    let set = if kept.is_empty() { Vec::new() } else { vec![(asked.row.to[0].to_owned(), json!(kept))] };
+    if left.is_empty() {
+        return Became::Set(set);
+    }
+    Became::Differs(set, format!("{} left out: {}", left.join(", "), asked.row.why))
+}

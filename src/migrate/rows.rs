@@ -1,0 +1,378 @@
+//! The table: what becomes of each value of NTH's chart, as of its version 0.27.6.
+
+use super::how::{self, How};
+use super::{daemonset, modes};
+
+/// One value of NTH's chart.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name, with dots.
+    pub key: &'static str,
+    /// What NTH's chart says by itself, as JSON.
+    pub default: &'static str,
+    /// Ours that it leads to; none where there is none.
+    pub to: &'static [&'static str],
+    /// What differs, or why there is none.
+    pub why: &'static str,
+    pub(super) how: How,
+}
+
+/// A part of NTH's chart, as its own README has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Section {
+    /// For both modes.
+    Common,
+    /// For queue mode.
+    Queue,
+    /// For IMDS mode.
+    Imds,
+    /// For tests of NTH.
+    Testing,
+}
+
+impl Section {
+    /// Every section, in order.
+    pub const ALL: [Self; 4] = [Self::Common, Self::Queue, Self::Imds, Self::Testing];
+
+    /// Its rows.
+    #[must_use]
+    pub const fn rows(self) -> &'static [Row] {
+        match self {
+            Self::Common => COMMON,
+            Self::Queue => QUEUE,
+            Self::Imds => daemonset::IMDS,
+            Self::Testing => TESTING,
+        }
+    }
+}
+
+/// Every row.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    Section::ALL.into_iter().flat_map(Section::rows)
+}
+
+pub(super) const fn row(
+    key: &'static str,
+    default: &'static str,
+    to: &'static [&'static str],
+    how: How,
+    why: &'static str,
+) -> Row {
+    Row { key, default, to, why, how }
+}
+
+/// Values for both modes.
+const COMMON: &[Row] = &[
+    row(
+        "image.repository",
+        r#""public.ecr.aws/aws-ec2/aws-node-termination-handler""#,
+        &[],
+        how::image,
+        "is NTH's image; where you mirror images, mirror Ebbtide's, too, and set `image.repository`",
+    ),
+    row(
+        "image.tag",
+        r#""""#,
+        &[],
+        how::image,
+        "is a version of NTH; the chart knows which version of Ebbtide it is for",
+    ),
+    row("image.pullPolicy", r#""IfNotPresent""#, &["image.pullPolicy"], how::text, ""),
+    row("image.pullSecrets", "[]", &["imagePullSecrets"], how::maps, ""),
+    row("nameOverride", r#""""#, &["nameOverride"], how::text, ""),
+    row("fullnameOverride", r#""""#, &["fullnameOverride"], how::text, ""),
+    row("serviceAccount.create", "true", &["serviceAccount.create"], how::same_switch, ""),
+    row("serviceAccount.name", "null", &["serviceAccount.name"], how::text, ""),
+    row(
+        "serviceAccount.annotations",
+        "{}",
+        &["serviceAccount.annotations"],
+        how::account_annotations,
+        "the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide",
+    ),
+    row("rbac.create", "true", &["rbac.create"], how::same_switch, ""),
+    row("rbac.pspEnabled", "true", &[], how::needless, "Kubernetes 1.25 took PodSecurityPolicies away"),
+    row("customLabels", "{}", &["commonLabels"], how::texts, ""),
+    row("podLabels", "{}", &["podLabels"], how::texts, ""),
+    row("podAnnotations", "{}", &["podAnnotations"], how::texts, ""),
+    row(
+        "podSecurityContext",
+        r#"{"fsGroup":1000}"#,
+        &[],
+        how::lost,
+        "the chart's own is stricter; set `podSecurityContext` if you need another",
+    ),
+    row(
+        "securityContext",
+        r#"{"readOnlyRootFilesystem":true,"runAsNonRoot":true,"allowPrivilegeEscalation":false,"runAsUser":1000,"runAsGroup":1000}"#,
+        &[],
+        how::lost,
+        "the chart's own is stricter; set `securityContext` if you need another",
+    ),
+    row(
+        "terminationGracePeriodSeconds",
+        "null",
+        &["terminationGracePeriodSeconds"],
+        how::own_grace,
+        "an ordered shutdown takes up to 10 s, so the chart wants 15 or more",
+    ),
+    row("resources", "{}", &["resources"], how::map, ""),
+    row("nodeSelector", "{}", &["nodeSelector"], how::texts, ""),
+    row("affinity", "{}", &["affinity"], how::map, ""),
+    row(
+        "tolerations",
+        "[]",
+        &["tolerations"],
+        how::tolerations,
+        "what tolerates a cordon was left out: a pod of ours could come back to the node that it drains",
+    ),
+    row("topologySpreadConstraints", "[]", &["topologySpreadConstraints"], how::maps, ""),
+    row(
+        "extraEnv",
+        "[]",
+        &["extraEnv"],
+        modes::extra_env,
+        "a variable of NTH's means nothing to Ebbtide; use its value here, if it has one",
+    ),
+    row(
+        "probes",
+        r#"{"httpGet":{"path":"/healthz","port":8080},"initialDelaySeconds":5,"periodSeconds":5}"#,
+        &[],
+        how::lost,
+        "the chart has probes of its own, for liveness and readiness",
+    ),
+    row("logLevel", r#""info""#, &["settings.log"], how::log_level, ""),
+    row("logFormatVersion", "1", &[], how::needless, "each of Ebbtide's formats, text and JSON, has one version"),
+    row("jsonLogging", "false", &["settings.logFormat"], how::json_logs, ""),
+    row("enablePrometheusServer", "false", &[], how::needless, "`/metrics` is always served"),
+    row("prometheusServerPort", "9092", &["admin.port"], how::same_number, "probes and metrics share this port"),
+    row("dryRun", "false", &["settings.dryRun"], how::if_on, ""),
+    row(
+        "cordonOnly",
+        "false",
+        &[
+            "on.asg-terminate",
+            "on.spot",
+            "on.rebalance",
+            "on.state-change",
+            "on.scheduled-change",
+            "on.capacity-reservation",
+        ],
+        how::cordon_only,
+        "NTH completes a lifecycle hook after the cordon; Ebbtide then leaves it to its own timeout",
+    ),
+    row(
+        "taintNode",
+        "false",
+        &["settings.taint"],
+        how::taint,
+        "NTH has a taint for each kind of event, Ebbtide one for all; change what tolerates or looks for `aws-node-termination-handler/…`",
+    ),
+    row(
+        "enableOutOfServiceTaint",
+        "false",
+        &["settings.outOfServiceTaint"],
+        how::out_of_service,
+        "NTH taints after the drain; Ebbtide once EC2 says that the instance is gone, for which the queue must get state changes",
+    ),
+    row("excludeFromLoadBalancers", "false", &["settings.excludeFromLoadBalancers"], how::if_on, ""),
+    row(
+        "deleteLocalData",
+        "true",
+        &["settings.keepEmptyDir"],
+        how::turned,
+        "the opposite: `false` is `keepEmptyDir: true`",
+    ),
+    row(
+        "ignoreDaemonSets",
+        "true",
+        &[],
+        how::lost,
+        "`false` makes NTH refuse to drain a node with DaemonSet pods; Ebbtide leaves them, or evicts them last with `settings.evictDaemonsets`",
+    ),
+    row(
+        "podTerminationGracePeriod",
+        "-1",
+        &["settings.podGrace"],
+        how::pod_grace,
+        "0 is not possible: it would let two pods of a StatefulSet run at once",
+    ),
+    row(
+        "nodeTerminationGracePeriod",
+        "120",
+        &["settings.drainTimeout.all"],
+        how::seconds,
+        "without it a drain takes what its notice allows, and not 120 s",
+    ),
+    row(
+        "emitKubernetesEvents",
+        "false",
+        &["settings.events"],
+        how::events,
+        "`all` or `none`; without it Events tell of blocked drains",
+    ),
+    row("completeLifecycleActionDelaySeconds", "-1", &["settings.completeAfter"], how::complete_after, ""),
+    row("kubernetesEventsExtraAnnotations", r#""""#, &[], how::lost, "Events carry no annotations of yours"),
+    row(
+        "webhookURL",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookURLSecretName",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookHeaders",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookProxy",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookTemplate",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookTemplateConfigMapName",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row(
+        "webhookTemplateConfigMapKey",
+        r#""""#,
+        &[],
+        how::lost,
+        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+    ),
+    row("enableSqsTerminationDraining", "false", &[], how::queue_mode, "Ebbtide knows no other mode"),
+];
+
+/// Values for queue mode.
+const QUEUE: &[Row] = &[
+    row("replicas", "1", &["replicaCount"], how::same_number, "2 by default"),
+    row("strategy", "{}", &[], how::lost, "the chart's own strategy starts a new pod before an old one ends"),
+    row(
+        "podDisruptionBudget",
+        "{}",
+        &["podDisruptionBudget.maxUnavailable"],
+        how::budget,
+        "the chart's own takes `maxUnavailable` alone; by default it is 1",
+    ),
+    row(
+        "serviceMonitor.create",
+        "false",
+        &["serviceMonitor.enabled"],
+        modes::service_monitor,
+        "in IMDS mode NTH makes none",
+    ),
+    row(
+        "serviceMonitor.namespace",
+        "null",
+        &[],
+        modes::service_monitor,
+        "the ServiceMonitor is in the release's namespace; let your Prometheus select it there",
+    ),
+    row("serviceMonitor.labels", "{}", &["serviceMonitor.labels"], modes::service_monitor, ""),
+    row("serviceMonitor.interval", r#""30s""#, &["serviceMonitor.interval"], modes::service_monitor, ""),
+    row("serviceMonitor.sampleLimit", "5000", &[], modes::service_monitor, "the metrics have no label without bounds"),
+    row("priorityClassName", r#""system-cluster-critical""#, &["priorityClassName"], how::text, ""),
+    row("awsRegion", r#""""#, &["aws.region"], how::text, ""),
+    row("queueURL", r#""""#, &["queueUrl"], how::text, ""),
+    row(
+        "workers",
+        "10",
+        &[],
+        how::needless,
+        "there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears",
+    ),
+    row(
+        "checkASGTagBeforeDraining",
+        "true",
+        &[],
+        how::needless,
+        "NTH itself does not heed it: its chart always sets the newer value, too",
+    ),
+    row(
+        "checkTagBeforeDraining",
+        "true",
+        &["settings.requireTag"],
+        how::same_switch,
+        "carried over even if unset; with `false` an instance is also ours if it has a Node here",
+    ),
+    row(
+        "managedAsgTag",
+        r#""aws-node-termination-handler/managed""#,
+        &[],
+        how::needless,
+        "NTH itself does not heed it: its chart always sets the newer value, too",
+    ),
+    row("managedTag", r#""aws-node-termination-handler/managed""#, &["settings.managedTag"], how::managed_tag, ""),
+    row("useProviderId", "false", &[], how::needless, "a Node is always found by its provider ID"),
+    row(
+        "deleteSqsMsgIfNodeNotFound",
+        "false",
+        &[],
+        how::needless,
+        "a message of another cluster's instance is always deleted; one of ours is held while its Node may still come",
+    ),
+    row(
+        "heartbeatInterval",
+        "-1",
+        &["settings.heartbeat"],
+        how::heartbeat,
+        "without it heartbeats go out where a drain may outlast its hook",
+    ),
+    row(
+        "heartbeatUntil",
+        "-1",
+        &["settings.drainTimeout.asg-terminate"],
+        how::heartbeat_until,
+        "heartbeats go on for as long as the drain may take; `nodeTerminationGracePeriod` ends it sooner",
+    ),
+    row(
+        "sqsMsgVisibilityTimeoutSec",
+        "20",
+        &[],
+        how::needless,
+        "a message stays invisible for as long as it is worked on",
+    ),
+];
+
+/// Values for tests of NTH.
+const TESTING: &[Row] = &[
+    row("awsEndpoint", r#""""#, &[], how::lost, "for tests, set `AWS_ENDPOINT_URL` in `extraEnv`"),
+    row("awsAccessKeyID", "null", &[], how::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
+    row("awsSecretAccessKey", "null", &[], how::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
+    row(
+        "instanceMetadataURL",
+        r#""""#,
+        &[],
+        how::needless,
+        "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none",
+    ),
+    row(
+        "procUptimeFile",
+        r#""/proc/uptime""#,
+        &[],
+        how::needless,
+        "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none",
+    ),
+];

@@ -1,0 +1,372 @@
+//! Values files, and what becomes of them, literally.
+
+use super::*;
+use std::fmt::Write;
+
+fn migrated(text: &str) -> (String, String, bool) {
+    let migration = convert(text).unwrap();
+    let values = migration.values.strip_prefix(HEAD).expect("it must begin so").to_owned();
+    (values, migration.to_string(), migration.is_whole())
+}
+
+#[track_caller]
+fn becomes(given: &str, values: &str, remarks: &str) {
+    let (found, told, whole) = migrated(given);
+    assert_eq!(found, values);
+    assert_eq!(told, remarks);
+    let expected = remarks.lines().filter(|line| !line.starts_with(' ')).all(|title| title == "Not needed:");
+    assert_eq!(whole, expected);
+}
+
+/// What queue mode leads to by itself.
+const QUEUE: &str = "\
+queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
+\"on\":
+  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
+settings:
+  requireTag: true  # NTH's default; false is Ebbtide's, and spares calls to EC2
+";
+
+const GIVEN: &str =
+    "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n";
+
+/// What a value leads to beside what queue mode does: the lines that are new, and the remarks.
+fn one(more: &str) -> (String, String) {
+    let (values, remarks, _) = migrated(&format!("{GIVEN}{more}\n"));
+    let new: Vec<&str> = values.lines().filter(|line| !QUEUE.contains(&format!("{line}\n"))).collect();
+    (new.join("\n"), remarks)
+}
+
+#[test]
+fn the_shortest_file_that_works() {
+    becomes(GIVEN, QUEUE, "");
+}
+
+#[test]
+fn what_nth_does_anyway_was_not_asked_for() {
+    let fixture = include_str!("../../tests/fixtures/nth/values.tsv");
+    let mut file = GIVEN.to_owned();
+    let mut group = "";
+    for (key, default) in fixture.lines().map(|line| line.split_once('\t').unwrap()) {
+        let (above, name) = key.split_once('.').unwrap_or(("", key));
+        if above != group && !above.is_empty() {
+            writeln!(file, "{above}:").unwrap();
+        }
+        group = above;
+        if !["enableSqsTerminationDraining", "queueURL"].contains(&key) {
+            writeln!(file, "{}{name}: {default}", if above.is_empty() { "" } else { "  " }).unwrap();
+        }
+    }
+    assert_eq!(file.lines().count(), 108 + 5);
+    becomes(&file, QUEUE, "");
+}
+
+#[test]
+fn a_typical_file() {
+    let given = "
+enableSqsTerminationDraining: true
+queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth
+awsRegion: eu-west-1
+replicas: 3
+serviceAccount:
+  name: nth
+  annotations:
+    eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/nth
+nodeSelector:
+  karpenter.sh/nodepool: system
+tolerations:
+  - operator: Exists
+  - {key: CriticalAddonsOnly, operator: Exists}
+resources: {requests: {cpu: 50m, memory: 128Mi}}
+serviceMonitor: {create: true, labels: {release: kps}, namespace: monitoring}
+webhookURL: https://hooks.example/a-secret
+checkTagBeforeDraining: false
+podTerminationGracePeriod: 60
+heartbeatInterval: 60
+heartbeatUntil: 7200
+jsonLogging: true
+workers: 50
+";
+    let values = "\
+queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
+aws:
+  region: eu-west-1  # awsRegion
+\"on\":
+  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
+settings:
+  logFormat: json  # jsonLogging
+  podGrace: 60s  # podTerminationGracePeriod
+  requireTag: false  # checkTagBeforeDraining
+  heartbeat: 60s  # heartbeatInterval
+  drainTimeout:
+    asg-terminate: 7200s  # heartbeatUntil
+replicaCount: 3  # replicas
+serviceAccount:
+  name: nth  # serviceAccount.name
+  annotations:  # serviceAccount.annotations
+    eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/nth
+resources:  # resources
+  requests:
+    cpu: \"50m\"
+    memory: \"128Mi\"
+nodeSelector:  # nodeSelector
+  karpenter.sh/nodepool: system
+tolerations:  # tolerations
+  - key: CriticalAddonsOnly
+    operator: Exists
+serviceMonitor:
+  enabled: true  # serviceMonitor.create
+  labels:  # serviceMonitor.labels
+    release: kps
+";
+    let remarks = "\
+Not carried over:
+  webhookURL: Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics
+  serviceMonitor.namespace: the ServiceMonitor is in the release's namespace; let your Prometheus select it there
+Carried over, but not the same:
+  serviceAccount.annotations: the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide
+  tolerations: what tolerates a cordon was left out: a pod of ours could come back to the node that it drains
+Not needed:
+  workers: there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears
+";
+    becomes(given, values, remarks);
+}
+
+#[test]
+fn each_value_of_queue_mode_by_itself() {
+    let table = [
+        ("logLevel: DEBUG", "  log: debug  # logLevel"),
+        ("dryRun: \"true\"", "  dryRun: true  # dryRun"),
+        ("excludeFromLoadBalancers: true", "  excludeFromLoadBalancers: true  # excludeFromLoadBalancers"),
+        ("deleteLocalData: false", "  keepEmptyDir: true  # deleteLocalData"),
+        ("nodeTerminationGracePeriod: 600", "  drainTimeout:\n    all: 600s  # nodeTerminationGracePeriod"),
+        ("emitKubernetesEvents: true", "  events: all  # emitKubernetesEvents"),
+        ("completeLifecycleActionDelaySeconds: 90", "  completeAfter: 90s  # completeLifecycleActionDelaySeconds"),
+        ("managedTag: team-tag", "  managedTag: team-tag  # managedTag"),
+        ("prometheusServerPort: 9100", "admin:\n  port: 9100  # prometheusServerPort"),
+        (
+            "image: {pullPolicy: Always, pullSecrets: [{name: s}]}",
+            "image:\n  pullPolicy: Always  # image.pullPolicy\nimagePullSecrets:  # image.pullSecrets\n  - name: s",
+        ),
+        ("customLabels: {a: \"yes\", b: 1}", "commonLabels:  # customLabels\n  a: \"yes\"\n  b: \"1\""),
+        ("rbac: {create: false}", "rbac:\n  create: false  # rbac.create"),
+        (
+            "podDisruptionBudget: {maxUnavailable: 25%}",
+            "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
+        ),
+        ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
+        (
+            "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
+            "extraEnv:  # extraEnv\n  - name: HTTPS_PROXY\n    value: p",
+        ),
+        (
+            "topologySpreadConstraints: [{maxSkew: 1}]",
+            "topologySpreadConstraints:  # topologySpreadConstraints\n  - maxSkew: 1",
+        ),
+        (
+            "affinity: {podAntiAffinity: {preferred: [{weight: 1, of: [a, b]}]}}",
+            "affinity:  # affinity\n  podAntiAffinity:\n    preferred:\n      - of: [\"a\", \"b\"]\n        weight: 1",
+        ),
+        (
+            "heartbeatUntil: 60\nnodeTerminationGracePeriod: 300",
+            "  drainTimeout:\n    all: 300s  # nodeTerminationGracePeriod\n    asg-terminate: 60s  # heartbeatUntil",
+        ),
+        ("fullnameOverride: \"\"\npodLabels: {}\nresources: {}\nextraEnv: []", ""),
+        ("podTerminationGracePeriod: -30\nheartbeatInterval: 0", ""),
+        ("replicas: null", ""),
+        ("global: {anything: 1}", ""),
+    ];
+    for (given, expected) in table {
+        let (values, remarks) = one(given);
+        assert_eq!((&*values, &*remarks), (expected, ""), "{given}");
+    }
+}
+
+#[test]
+fn what_is_lost_or_differs_is_told() {
+    const LOST: &str = "Not carried over:\n";
+    const DIFFERS: &str = "Carried over, but not the same:\n";
+    const NEEDLESS: &str = "Not needed:\n";
+    const UNKNOWN: &str = "Not values of NTH's chart:\n";
+    let table = [
+        (LOST, "podTerminationGracePeriod: 0", "podTerminationGracePeriod: 0 would let"),
+        (LOST, "podTerminationGracePeriod: 90000", "podTerminationGracePeriod: is longer than 24 h"),
+        (LOST, "nodeTerminationGracePeriod: 200000", "nodeTerminationGracePeriod: is longer than 48 h"),
+        (LOST, "nodeTerminationGracePeriod: soon", "nodeTerminationGracePeriod: is not a number of seconds"),
+        (LOST, "heartbeatInterval: 4000", "heartbeatInterval: is not a number of seconds up to 3600"),
+        (LOST, "replicas: two", "replicas: is not a whole number"),
+        (LOST, "dryRun: maybe", "dryRun: is not true or false"),
+        (LOST, "logLevel: loud", "logLevel: is not info, debug or error"),
+        (LOST, "podLabels: [a]", "podLabels: is not a map"),
+        (LOST, "podLabels: {a: [b]}", "podLabels: is not a map of texts"),
+        (LOST, "tolerations: {a: b}", "tolerations: is not a list of maps"),
+        (LOST, "queueURL2: x\nawsRegion: [eu]", "awsRegion: is not a text"),
+        (LOST, "ignoreDaemonSets: false", "ignoreDaemonSets: `false` makes NTH refuse"),
+        (LOST, "awsSecretAccessKey: hidden", "awsSecretAccessKey: give the pod a role"),
+        (LOST, "securityContext: {runAsUser: 0}", "securityContext: the chart's own is stricter"),
+        (LOST, "terminationGracePeriodSeconds: 5", "terminationGracePeriodSeconds: an ordered shutdown"),
+        (LOST, "podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget: the chart's own takes"),
+        (LOST, "managedTag: a=b", "managedTag: has a = in its key"),
+        (
+            LOST,
+            "cordonOnly: true\ncompleteLifecycleActionDelaySeconds: 5",
+            "completeLifecycleActionDelaySeconds: with cordonOnly",
+        ),
+        (LOST, "image: {tag: v1}", "image.tag: is a version of NTH"),
+        (LOST, "serviceMonitor: {create: true, sampleLimit: 9}", "serviceMonitor.sampleLimit: the metrics have"),
+        (DIFFERS, "cordonOnly: true", "cordonOnly: NTH completes a lifecycle hook"),
+        (DIFFERS, "taintNode: true", "taintNode: NTH has a taint for each kind"),
+        (DIFFERS, "enableOutOfServiceTaint: true", "enableOutOfServiceTaint: NTH taints after the drain"),
+        (
+            DIFFERS,
+            "extraEnv: [{name: WORKERS, value: \"3\"}, {value: x}]",
+            "extraEnv: WORKERS, one without a name left out",
+        ),
+        (
+            DIFFERS,
+            "topologySpreadConstraints: [{labelSelector: {matchLabels: {app: aws-node-termination-handler}}}]",
+            "topologySpreadConstraints: names aws-node-termination-handler",
+        ),
+        (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
+        (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
+        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
+        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats go on"),
+        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown, and was left out; is queueURL meant?"),
+        (
+            UNKNOWN,
+            "heartBeatIntervall: 3",
+            "heartBeatIntervall: is unknown, and was left out; is heartbeatInterval meant?",
+        ),
+        (
+            UNKNOWN,
+            "somethingNew: 3",
+            "somethingNew: is unknown, and was left out: a typing error, or newer than this table",
+        ),
+        (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
+        (UNKNOWN, "image: v1", "image: must have values of its own below it"),
+        (
+            UNKNOWN,
+            "aws-node-termination-handler: {replicas: 2}",
+            "aws-node-termination-handler: these are values of a chart around",
+        ),
+    ];
+    for (title, given, told) in table {
+        let (values, remarks) = one(given);
+        let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
+        assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
+        for secret in ["hidden", "a-secret"] {
+            assert!(!values.contains(secret) && !remarks.contains(secret), "{given}");
+        }
+    }
+}
+
+#[test]
+fn what_differs_is_carried_over() {
+    let cordons = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
+    let cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
+    assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
+    assert_eq!(one("taintNode: true").0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
+    assert_eq!(one(effect).0, "  taint: [\"ebbtide/going:PreferNoSchedule\"]  # taintNode");
+    assert_eq!(one("enableOutOfServiceTaint: true").0, "  outOfServiceTaint: true  # enableOutOfServiceTaint");
+    let tolerations = "tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists, effect: NoSchedule}]";
+    assert_eq!(one(tolerations).0, "");
+    // A NoExecute taint of any key is not the cordon's.
+    let tolerations = "tolerations: [{operator: Exists, effect: NoExecute}]";
+    assert_eq!(
+        one(tolerations),
+        ("tolerations:  # tolerations\n  - effect: NoExecute\n    operator: Exists".to_owned(), String::new())
+    );
+}
+
+#[test]
+fn values_of_imds_mode() {
+    let given = "
+enableSpotInterruptionDraining: false
+enableRebalanceMonitoring: true
+enableScheduledEventDraining: \"false\"
+daemonsetTolerations: []
+podMonitor: {create: true, interval: 15s}
+serviceMonitor: {create: true}
+";
+    let values = "\
+queueUrl: \"\"  # must be set
+\"on\":
+  spot: ignore  # enableSpotInterruptionDraining
+  scheduled-change: ignore  # enableScheduledEventDraining
+  rebalance: cordon  # enableRebalanceMonitoring
+podMonitor:
+  enabled: true  # podMonitor.create
+  interval: 15s  # podMonitor.interval
+";
+    let remarks = "\
+To be done first:
+  enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: make one, and the EventBridge rules that fill it, and set queueUrl
+Not needed:
+  serviceMonitor.create: in IMDS mode NTH makes none
+  daemonsetTolerations: only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none
+";
+    becomes(given, values, remarks);
+    let (values, remarks, whole) = migrated("");
+    assert_eq!((&*values, whole), ("queueUrl: \"\"  # must be set\n", false));
+    assert!(remarks.starts_with("To be done first:\n  enableSqsTerminationDraining: it is not true"), "{remarks}");
+    assert_eq!(migrated("# nothing but a comment\n"), migrated(""));
+    let (_, remarks, _) = migrated("enableSqsTerminationDraining: yes");
+    assert_eq!(remarks, "To be done first:\n  queueURL: is not set; set queueUrl to the URL of the queue\n");
+}
+
+#[test]
+fn what_is_of_no_use_is_one_sentence() {
+    let bomb = (1..9).fold("a0: &a0 [1,1,1,1,1,1,1,1,1]\n".to_owned(), |bomb, n| {
+        format!("{bomb}a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(","))
+    });
+    let deep = (0..100).fold(String::new(), |deep, n| deep + &"  ".repeat(n) + "k:\n");
+    let wide = format!("a: [{}]", "1,".repeat(50_000));
+    let table = [
+        ("just words", "holds no values, which are a map of names"),
+        ("- a\n- b", "holds no values, which are a map of names"),
+        ("a: 1\na: 2", "says a twice, on line 2 again; leave one"),
+        ("a: 1\n---\nb: 2", "holds another document from line"),
+        ("{\"a\": [", "is not the YAML of a values file: "),
+        ("a: *b", "is not the YAML of a values file: "),
+        ("a: .inf", "is not the YAML of a values file: "),
+        ("\u{0}", "is not the YAML of a values file: "),
+        (&bomb, "is deeper, or larger, than any values file"),
+        (&deep, "is deeper, or larger, than any values file"),
+        (&wide, "is deeper, or larger, than any values file"),
+        (&"[".repeat(100_000), "is "),
+    ];
+    for (given, expected) in table {
+        let what = convert(given).unwrap_err();
+        let shown: String = given.chars().take(40).collect();
+        assert!(what.starts_with(expected), "{shown}: {what}");
+        assert!(what.lines().count() == 1 && what.len() < 300, "{shown}: {what}");
+    }
+}
+
+#[test]
+fn nothing_is_taken_for_something_else() {
+    let words = [
+        "yes", "No", "ON", "null", "~", "1e3", "0x1f", "12:30:45", "a: b", "a #b", "*a", "-", "", "ü", "5m", "=", "a:",
+    ];
+    for text in words {
+        let (values, _) = one(&format!("podAnnotations: {{k: {}}}", Value::from(text)));
+        assert_eq!(values, format!("podAnnotations:  # podAnnotations\n  k: {}", Value::from(text)), "in quotes");
+    }
+    let (values, _) = one("podAnnotations: {\"on\": a, \"1\": b, \"x y\": \"c\\nd\"}");
+    assert_eq!(values, "podAnnotations:  # podAnnotations\n  \"1\": b\n  \"on\": a\n  \"x y\": \"c\\nd\"");
+}
+
+#[test]
+fn the_table_has_every_value_of_nths_chart() {
+    let fixture = include_str!("../../tests/fixtures/nth/values.tsv");
+    let facts: std::collections::BTreeMap<&str, &str> =
+        fixture.lines().map(|line| line.split_once('\t').unwrap()).collect();
+    let table: std::collections::BTreeMap<&str, &str> = rows().map(|row| (row.key, row.default)).collect();
+    assert_eq!(table, facts);
+    assert_eq!((table.len(), rows().count()), (108, 108), "none twice");
+    let silent: Vec<_> = rows().filter(|row| row.to.is_empty() && row.why.is_empty()).map(|row| row.key).collect();
+    assert!(silent.is_empty(), "none without a reason: {silent:?}");
+}

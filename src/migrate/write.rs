@@ -1,0 +1,167 @@
+//! Writing our values: a map of maps in our order, each value with a comment.
+
+use serde_json::Value;
+use std::fmt;
+
+/// Our values so far.
+#[derive(Debug, Default)]
+pub(super) struct Values(Vec<(String, Entry)>);
+
+#[derive(Debug)]
+enum Entry {
+    Value(Value, String),
+    Map(Vec<(String, Entry)>),
+}
+
+/// The order in which our values are written: as our chart has them.
+const ORDER: [&str; 26] = [
+    "queueUrl",
+    "aws",
+    "on",
+    "settings",
+    "admin",
+    "replicaCount",
+    "image",
+    "imagePullSecrets",
+    "nameOverride",
+    "fullnameOverride",
+    "commonLabels",
+    "podAnnotations",
+    "podLabels",
+    "serviceAccount",
+    "rbac",
+    "resources",
+    "priorityClassName",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "topologySpreadConstraints",
+    "terminationGracePeriodSeconds",
+    "podDisruptionBudget",
+    "podMonitor",
+    "serviceMonitor",
+    "extraEnv",
+];
+
+impl Values {
+    /// Sets a value; the first to be set stays.
+    pub fn put(&mut self, path: &str, value: Value, comment: &str) {
+        let (mut level, mut path) = (&mut self.0, path);
+        while let Some((part, below)) = path.split_once('.') {
+            let place = level.iter().position(|(name, _)| name == part).unwrap_or_else(|| {
+                level.push((part.to_owned(), Entry::Map(Vec::new())));
+                level.len() - 1
+            });
+            let Entry::Map(next) = &mut level[place].1 else { return };
+            (level, path) = (next, below);
+        }
+        if level.iter().all(|(name, _)| name != path) {
+            level.push((path.to_owned(), Entry::Value(value, comment.to_owned())));
+        }
+    }
+
+    /// Whether a value was set.
+    pub fn has(&self, path: &str) -> bool {
+        let mut level = &self.0;
+        for part in path.split('.') {
+            match level.iter().find(|(name, _)| name == part) {
+                Some((_, Entry::Map(below))) => level = below,
+                Some(_) => return true,
+                None => return false,
+            }
+        }
+        true
+    }
+}
+
+impl fmt::Display for Values {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = |name: &str| ORDER.iter().position(|known| *known == name).unwrap_or(ORDER.len());
+        let mut sorted: Vec<_> = self.0.iter().collect();
+        sorted.sort_by_key(|(name, _)| place(name));
+        sorted.into_iter().try_for_each(|(name, entry)| entry.write(f, name, 0))
+    }
+}
+
+impl Entry {
+    fn write(&self, f: &mut fmt::Formatter<'_>, name: &str, depth: usize) -> fmt::Result {
+        let indent = "  ".repeat(depth);
+        // YAML 1.1, which Helm reads, takes the bare word for a boolean.
+        let name = if name == "on" { "\"on\"" } else { name };
+        match self {
+            Self::Map(entries) => {
+                writeln!(f, "{indent}{name}:")?;
+                entries.iter().try_for_each(|(name, entry)| entry.write(f, name, depth + 1))
+            }
+            Self::Value(value, comment) if is_flat(value) => {
+                writeln!(f, "{indent}{name}: {}  # {comment}", flat(value))
+            }
+            Self::Value(value, comment) => {
+                writeln!(f, "{indent}{name}:  # {comment}")?;
+                lines(value).iter().try_for_each(|line| writeln!(f, "{indent}  {line}"))
+            }
+        }
+    }
+}
+
+/// Whether a value is written on one line.
+fn is_flat(value: &Value) -> bool {
+    match value {
+        Value::Array(list) => list.iter().all(|value| !value.is_object() && !value.is_array()),
+        Value::Object(map) => map.is_empty(),
+        _ => true,
+    }
+}
+
+/// A value on one line. JSON is YAML of any version: nothing in quotes is taken for something else.
+fn flat(value: &Value) -> String {
+    match value {
+        Value::String(text) => word(text),
+        Value::Array(list) => format!("[{}]", list.iter().map(Value::to_string).collect::<Vec<_>>().join(", ")),
+        other => other.to_string(),
+    }
+}
+
+/// A text, without quotes where no YAML takes it for something else.
+fn word(text: &str) -> String {
+    let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
+    let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
+    let seconds =
+        text.strip_suffix('s').is_some_and(|number| !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()));
+    // YAML 1.1, which Helm reads, has more words for booleans than true and false.
+    let means = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"].contains(&text.to_lowercase().as_str());
+    if seconds || begins && !means && text.chars().all(safe) && !text.ends_with(':') {
+        text.to_owned()
+    } else {
+        Value::from(text).to_string()
+    }
+}
+
+/// A value on several lines.
+fn lines(value: &Value) -> Vec<String> {
+    let indented = |value: &Value| lines(value).into_iter().map(|line| format!("  {line}")).collect::<Vec<_>>();
+    match value {
+        value if is_flat(value) => vec![flat(value)],
+        Value::Object(map) => map
+            .iter()
+            .flat_map(|(key, value)| {
+                let key = word(key);
+                if is_flat(value) {
+                    return vec![format!("{key}: {}", flat(value))];
+                }
+                [vec![format!("{key}:")], indented(value)].concat()
+            })
+            .collect(),
+        Value::Array(list) => list
+            .iter()
+            .flat_map(|value| {
+                let mut below = indented(value);
+                if let Some(first) = below.first_mut() {
+                    first.replace_range(..1, "-");
+                }
+                below
+            })
+            .collect(),
+        _ => Vec::new(),
+    }
+}
