@@ -254,6 +254,7 @@ fn what_is_lost_or_differs_is_told() {
     ];
     for (title, given, told) in table {
         let (values, remarks) = one(given);
+        assert_eq!(migrated(&format!("{GIVEN}{given}")).2, title == NEEDLESS, "{given}");
         let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
         assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
         for secret in ["hidden", "a-secret"] {
