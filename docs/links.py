@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Looks at every link within the repository: does the file exist, and the heading in it?
+
+docs/links.py --check   exits 1 and names each link that leads nowhere
+
+Links of Markdown files are looked at, and in all text files those that name this repository's main branch on GitHub, such as the
+alerts' links to the runbook. Links to other sites are not followed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote
+
+ROOT = Path(__file__).resolve().parent.parent
+OWN = "https://github.com/ebbtide/ebbtide/blob/main/"
+
+FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
+HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")
+CODE = re.compile(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", re.DOTALL)
+INLINE = re.compile(r"\]\(\s*<?((?:[^\s()<>]|\([^\s()]*\))*)>?(?:\s+[\"'(][^)]*)?\s*\)")
+DEFINED = re.compile(r"^ {0,3}\[([^\]^][^\]]*)\]:\s*<?(\S+?)>?(?:\s|$)", re.MULTILINE)
+USED = re.compile(r"\[([^\[\]]+)\]\[([^\[\]]*)\]")
+ATTRIBUTE = re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)=\"([^\"]+)\"")
+ANCHOR = re.compile(r"<a\b[^>]*?\b(?:id|name)=\"([^\"]+)\"")
+
+
+def files() -> list[Path]:
+    """What is, or will be, in the repository."""
+    command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    listed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode().split("\0")
+    return sorted(path for path in {ROOT / name for name in listed if name} if path.is_file())
+
+
+def prose(text: str) -> str:
+    """The text without blocks of code, line for line."""
+    lines, fence = [], ""
+    for line in text.splitlines():
+        found = FENCE.match(line)
+        if fence:
+            if found and found[1].startswith(fence) and not line.strip().strip(fence[0]):
+                fence = ""
+            lines.append("")
+        elif found:
+            fence = found[1]
+            lines.append("")
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def slug(heading: str) -> str:
+    """A heading's name in a link, as GitHub makes it."""
+    text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", heading).replace("`", "").strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """What a link can name in a Markdown file."""
+    text = prose(path.read_text(encoding="utf-8"))
+    found: set[str] = set(ANCHOR.findall(text))
+    times: dict[str, int] = {}
+    for line in text.splitlines():
+        if heading := HEADING.match(line):
+            name = slug(heading[1])
+            nth = times.get(name, 0)
+            times[name] = nth + 1
+            found.add(f"{name}-{nth}" if nth else name)
+    return frozenset(found)
+
+
+def fault(source: Path, target: str) -> str | None:
+    """What is wrong with a link, if anything is."""
+    if target.startswith(OWN):
+        source, target = ROOT / "README.md", target.removeprefix(OWN)
+    if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", target) or target.startswith("//"):
+        return None
+    name, _, anchor = target.partition("#")
+    name = unquote(name)
+    if name.startswith("/"):
+        return "begins with /: write it from this file's folder"
+    path = (source.parent / name).resolve() if name else source
+    if not path.is_relative_to(ROOT):
+        return "leads out of the repository"
+    if not path.exists():
+        return "there is no such file"
+    if anchor and path.suffix == ".md" and unquote(anchor) not in anchors(path):
+        return f"{path.relative_to(ROOT)} has no heading of that name"
+    return None
+
+
+def links(path: Path, text: str) -> list[tuple[int, str]]:
+    """Each link of a file, with where it stands."""
+    found: list[tuple[int, str]] = []
+    if path.suffix != ".md":
+        pattern = re.compile(re.escape(OWN) + r"[\w./#-]*[\w/]")
+        return [(match.start(), match[0]) for match in pattern.finditer(text)]
+    text = CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), prose(text))
+    for pattern in (INLINE, ATTRIBUTE):
+        found += [(match.start(), match[1]) for match in pattern.finditer(text)]
+    defined = {match[1].lower(): match for match in DEFINED.finditer(text)}
+    found += [(match.start(), match[2]) for match in defined.values()]
+    for match in USED.finditer(text):
+        name = (match[2] or match[1]).lower()
+        if name not in defined:
+            found.append((match.start(), f"[{name}]: is not defined"))
+    return sorted(found)
+
+
+def faults() -> tuple[list[str], int]:
+    """All that is wrong, and how many links there are."""
+    wrong, count = [], 0
+    for path in files():
+        if path == Path(__file__).resolve():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        for at, target in links(path, text):
+            count += 1
+            why = "no such definition" if target.endswith("]: is not defined") else fault(path, target)
+            if why:
+                line = text.count("\n", 0, at) + 1 if path.suffix != ".md" else prose(text).count("\n", 0, at) + 1
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {target}: {why}")
+    return wrong, count
+
+
+def main() -> int:
+    """Says what leads nowhere."""
+    if sys.argv[1:] not in ([], ["--check"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    wrong, count = faults()
+    for line in wrong:
+        print(line, file=sys.stderr)
+    if not count:
+        print("no links were found at all: docs/links.py looks in the wrong place", file=sys.stderr)
+    print(f"{count} links, {len(wrong)} lead nowhere")
+    return 1 if wrong or not count else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
