@@ -3,8 +3,8 @@
 
 docs/links.py --check   exits 1 and names each link that leads nowhere
 
-Links of Markdown files are looked at, and in all text files those that name this repository's main branch on GitHub, such as the
-alerts' links to the runbook. Links to other sites are not followed.
+Links of Markdown files are looked at, and in all text files those that name this repository on GitHub, such
+as the alerts' links to the runbook. Links to other sites are not followed.
 """
 
 from __future__ import annotations
