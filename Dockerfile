@@ -1,0 +1,55 @@
+# The image: the static program, the certificates it trusts, the licence, and nothing else. Below 25 MiB, for amd64 and arm64.
+#
+#   docker buildx build --platform linux/amd64,linux/arm64 .     compiles for both on the machine that builds: no emulation
+#   deploy/image/build-image                                     puts a program that was compiled outside into the same last stage
+#
+# The compiler runs on the machine that builds, whatever the target is. Another mirror, or a digest, is a build argument:
+# --build-arg RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm@sha256:…
+ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
+
+FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
+SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
+# Of Debian come Python, which brings zig, and the certificates; none of it gets into the program.
+# hadolint ignore=DL3008
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/*
+WORKDIR /ebbtide
+ENV EBBTIDE_CACHE=/cache CARGO_TARGET_DIR=/target
+# The tools have a layer of their own: they change more seldom than the sources.
+COPY deploy/image/ deploy/image/
+RUN deploy/image/build-binary --tools-only
+COPY Cargo.toml Cargo.lock ./
+COPY benches benches
+COPY examples examples
+COPY src src
+COPY tests tests
+ARG TARGETARCH
+ARG SOURCE_DATE_EPOCH=0
+RUN deploy/image/build-binary "${TARGETARCH}" /out \
+    && cp /etc/ssl/certs/ca-certificates.crt /out/
+
+# What the last stage takes, as `--output` writes it and as `--build-context files=FOLDER` gives it:
+# linux/amd64/ebbtide or linux/arm64/ebbtide, and ca-certificates.crt.
+FROM scratch AS files
+COPY --from=build /out/ /
+
+FROM scratch
+ARG TARGETARCH
+ARG VERSION=0.0.0-dev
+ARG REVISION=unknown
+ARG SOURCE=https://github.com/ebbtide/ebbtide
+LABEL org.opencontainers.image.title="Ebbtide" \
+      org.opencontainers.image.description="Drains Kubernetes nodes before AWS takes them away" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
+      org.opencontainers.image.documentation="${SOURCE}/blob/${REVISION}/README.md" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --chmod=0644 LICENSE /LICENSE
+# Where the TLS library looks for them, without a setting.
+COPY --from=files --chmod=0644 /ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
+COPY --from=files --chmod=0755 /linux/${TARGETARCH}/ebbtide /ebbtide
+# A number, so that Kubernetes can tell that it is not root; there is no /etc/passwd to name it.
+USER 65532:65532
+ENTRYPOINT ["/ebbtide"]
