@@ -1,7 +1,8 @@
 # The image: the static program, the certificates it trusts, the licence, and nothing else. Below 25 MiB, for amd64 and arm64.
 #
-#   docker buildx build --platform linux/amd64,linux/arm64 .     compiles for both on the machine that builds: no emulation
-#   deploy/image/build-image                                     puts a program that was compiled outside into the same last stage
+#   docker buildx build --platform linux/amd64,linux/arm64 .                                 compiles for both, without emulation
+#   docker buildx build --target files --output dist --platform linux/arm64 .                only compiles, and leaves the files in dist
+#   docker buildx build --build-context files=dist --platform linux/amd64,linux/arm64 .      only the last stage, from such files
 #
 # The compiler runs on the machine that builds, whatever the target is. Another mirror, or a digest, is a build argument:
 # --build-arg RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm@sha256:…
