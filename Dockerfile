@@ -26,7 +26,6 @@ COPY examples examples
 COPY src src
 COPY tests tests
 ARG TARGETARCH
-ARG SOURCE_DATE_EPOCH=0
 RUN deploy/image/build-binary "${TARGETARCH}" /out \
     && cp /etc/ssl/certs/ca-certificates.crt /out/
 
@@ -51,6 +50,8 @@ COPY --chmod=0644 LICENSE /LICENSE
 # Where the TLS library looks for them, without a setting.
 COPY --from=files --chmod=0644 /ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=files --chmod=0755 /linux/${TARGETARCH}/ebbtide /ebbtide
+# With huge pages the allocator needs twice the memory; docs/performance.md has the numbers.
+ENV MIMALLOC_ALLOW_THP=0
 # A number, so that Kubernetes can tell that it is not root; there is no /etc/passwd to name it.
 USER 65532:65532
 ENTRYPOINT ["/ebbtide"]
