@@ -45,10 +45,10 @@ pub struct Extent {
 
 impl Extent {
     /// For somebody who waits for the answer: as much as the time allows.
-    pub const WHOLE: Self = Self { pages: 200, groups: 200, rules: 100 };
+    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100 };
 
     /// For the service's start, which has more to do: no more than some dozen calls, and no list of a large cluster whole.
-    pub const START: Self = Self { pages: 10, groups: 20, rules: 20 };
+    pub const START: Self = Self { pages: 20, groups: 20, rules: 20 };
 }
 
 /// What calls are made with.

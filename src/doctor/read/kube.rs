@@ -22,8 +22,8 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
 
-/// So many objects a page: a page of pods, trimmed, is some hundred kilobytes.
-const PAGE: u32 = 500;
+/// So many objects a page. One of Nodes is about a megabyte of text, for a moment; the service checks its set-up with what it has.
+const PAGE: u32 = 100;
 
 /// So many questions at once.
 const AT_ONCE: usize = 8;
