@@ -6,6 +6,7 @@
 
 mod held;
 mod make;
+mod note;
 mod zero;
 
 use super::{Fact, Subscriber};
@@ -308,108 +309,5 @@ impl All {
             runtime_busy,
             build,
         )
-    }
-
-    fn note(&self, fact: &Fact<'_>) {
-        let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
-        let retried = |step: &str, category: &str| self.retries.with_label_values(&[step, category]).inc();
-        match fact {
-            Fact::MessageReceived { receives, age, .. } => {
-                message("received");
-                if let Some(age) = age {
-                    let receipt = match receives {
-                        0 | 1 => "first",
-                        2..OFTEN => "again",
-                        OFTEN.. => "often",
-                    };
-                    self.message_age.with_label_values(&[receipt]).observe(age.as_secs_f64());
-                }
-            }
-            Fact::MessageMalformed { reason, .. } => self.messages_malformed.with_label_values(&[reason]).inc(),
-            Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason]).inc(),
-            Fact::MessageDeleted { .. } => message("deleted"),
-            Fact::MessageReleased { .. } => message("released"),
-            Fact::MessageLeft { .. } => message("left"),
-            Fact::LeaseEnded { .. } => message("lease-ended"),
-            Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category]).inc(),
-            Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind, "joined"]).inc(),
-            Fact::NoticeEnded { about, outcome, took } => {
-                self.notices.with_label_values(&[about.kind, outcome]).inc();
-                self.notice_duration.with_label_values(&[about.kind]).observe(took.as_secs_f64());
-            }
-            Fact::OwnerUnknown { category, .. } => retried("owner", category),
-            Fact::CordonFailed { category, .. } => retried("cordon", category),
-            Fact::MessageRetried { step, category, .. } | Fact::DrainRetried { step, category, .. } => {
-                retried(step, category);
-            }
-            Fact::Eviction { result, .. } => self.evictions.with_label_values(&[result]).inc(),
-            Fact::Deletion { result, .. } => self.deletions.with_label_values(&[result]).inc(),
-            Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why]).inc(),
-            Fact::ReleaseFailed { category, .. } => retried("release", category),
-            Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
-            Fact::CollectFailed { category, .. } => retried("collect", category),
-            Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
-            Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
-            Fact::PodBlocked { .. } => self.pods_blocked.inc(),
-            Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
-            Fact::NodeCordoned { about, after, .. } => {
-                self.cordon_delay.with_label_values(&[about.kind]).observe(after.as_secs_f64());
-            }
-            Fact::DrainEnded { outcome, took, left, goes, .. } => {
-                let deadline = if *goes { "hard" } else { "soft" };
-                self.drain_duration.with_label_values(&[deadline, outcome]).observe(took.as_secs_f64());
-                self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
-            }
-            Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result]).inc(),
-            Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result]).inc(),
-            Fact::CompletionRetried { category, .. } => {
-                self.completions.with_label_values(&["retried"]).inc();
-                retried("complete", category);
-            }
-            Fact::HookLeft { .. } => self.completions.with_label_values(&["left"]).inc(),
-            Fact::CompletionFailed { .. } => self.completions.with_label_values(&["failed"]).inc(),
-            Fact::AwsCall { service, operation, outcome, took } => {
-                self.aws_calls.with_label_values(&[service, operation, outcome]).inc();
-                self.aws_call_duration.with_label_values(&[service, operation]).observe(took.as_secs_f64());
-            }
-            Fact::KubeCall { verb, resource, outcome, took } => {
-                self.kube_calls.with_label_values(&[verb, resource, outcome]).inc();
-                self.kube_call_duration.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
-            }
-            Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource]).inc(),
-            Fact::ChecksEnded { counts } => {
-                for (status, number) in counts {
-                    self.checks.with_label_values(&[status]).set(i64::try_from(*number).unwrap_or(i64::MAX));
-                }
-            }
-            Fact::TaskPanicked { .. } => self.panics.inc(),
-            Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
-                self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
-            }
-            Fact::Ready => self.ready.set(1),
-            Fact::ShutdownBegun { .. } => self.ready.set(0),
-            Fact::Started { .. }
-            | Fact::Checked { .. }
-            | Fact::ListsNotStreamed { .. }
-            | Fact::AdminListening { .. }
-            | Fact::NoticeBegun { .. }
-            | Fact::NodeAwaited { .. }
-            | Fact::NodeOutOfService { .. }
-            | Fact::NodeRecordoned { .. }
-            | Fact::LaunchAwaited { .. }
-            | Fact::LeavingNode { .. }
-            | Fact::DrainDelayed { .. }
-            | Fact::DrainLeft { .. }
-            | Fact::DrainForgone { .. }
-            | Fact::CompletionHeld { .. }
-            | Fact::DrainBegun { .. }
-            | Fact::DrainJoined { .. }
-            | Fact::HookUnknown { .. }
-            | Fact::DryRun { .. }
-            | Fact::TestNotice { .. }
-            | Fact::CollectorTurn { .. }
-            | Fact::LeaseCollected { dry_run: true, .. }
-            | Fact::ShutdownEnded { .. } => {}
-        }
     }
 }
