@@ -2,6 +2,7 @@
 
 use super::super::{Detail, Identity, Parsed, parse};
 use super::fixtures::{BAD, GOOD};
+use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
@@ -21,7 +22,12 @@ fn sound(body: &str) -> Parsed {
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {
                     said.push(change.code.clone());
-                    said.extend(change.start.map(|start| start.strftime("%a, %d %b %Y %T GMT").to_string()));
+                    // AWS Health writes it as mail does; the other way is read, too.
+                    let forms =
+                        |start: Timestamp| [start.strftime("%a, %d %b %Y %T GMT").to_string(), start.to_string()];
+                    let said_so =
+                        |forms: [String; 2]| forms.into_iter().max_by_key(|form| body.contains(form.as_str()));
+                    said.extend(change.start.map(forms).and_then(said_so));
                 }
                 if let Detail::CapacityReservation { terminates_at: Some(end) } = &notice.detail {
                     said.push(end.to_string());
