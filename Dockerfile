@@ -50,8 +50,6 @@ COPY --chmod=0644 LICENSE /LICENSE
 # Where the TLS library looks for them, without a setting.
 COPY --from=files --chmod=0644 /ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=files --chmod=0755 /linux/${TARGETARCH}/ebbtide /ebbtide
-# With huge pages the allocator needs twice the memory; docs/performance.md has the numbers.
-ENV MIMALLOC_ALLOW_THP=0
 # A number, so that Kubernetes can tell that it is not root; there is no /etc/passwd to name it.
 USER 65532:65532
 ENTRYPOINT ["/ebbtide"]

@@ -19,12 +19,6 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// musl's own allocator has one lock for all threads, and takes memory from the system and gives it back all the time;
-/// docs/performance.md has the numbers of both. With glibc the system's allocator stays.
-#[cfg(target_env = "musl")]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A pipe that nobody reads may hold so many lines up, as many as a storm of a thousand notices writes. Room for all of them is taken
 /// at the start, 40 bytes each: the library's own limit of 128,000 would be a quarter of what the process needs when idle.
 const LINES: usize = 16_384;
