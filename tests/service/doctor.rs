@@ -283,7 +283,7 @@ async fn lists_are_read_to_their_end() {
     assert!(report.text().contains("2 groups: blue, green"), "{}", report.text());
     assert!(report.text().contains("600 nodes are on EC2\n"), "{}", report.text());
     assert_eq!((stage.calls("ListRuleNamesByTarget"), stage.calls("DescribeAutoScalingGroups")), (3, 3));
-    assert_eq!(stage.calls("list nodes"), 2);
+    assert_eq!(stage.calls("list nodes"), 6);
 }
 
 #[tokio::test(start_paused = true)]
