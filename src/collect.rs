@@ -9,7 +9,7 @@
 
 mod turn;
 
-pub use turn::{Taken, Turn};
+pub use turn::{NAME as TURN, Taken, Turn};
 
 use crate::clock::Clock;
 use crate::fact::{Fact, Facts};
@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 /// Where kubelets keep their Leases.
-const NAMESPACE: &str = "kube-node-lease";
+pub const NODE_LEASES: &str = "kube-node-lease";
 
 /// A Lease that was renewed within this is left: its Node may be about to register again.
 const IDLE: SignedDuration = SignedDuration::from_hours(1);
@@ -92,7 +92,7 @@ impl Collector {
     #[must_use]
     pub fn new(client: &Client, gate: Gate, clock: Clock, facts: Facts, turn: Option<Turn>) -> Self {
         Self {
-            leases: Api::namespaced_with(client.clone(), NAMESPACE, &ApiResource::erase::<Lease>(&())),
+            leases: Api::namespaced_with(client.clone(), NODE_LEASES, &ApiResource::erase::<Lease>(&())),
             nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
             gate,
             clock,
@@ -181,7 +181,7 @@ impl Collector {
         let mut suspects = Vec::new();
         let mut params = ListParams::default().limit(PAGE);
         loop {
-            let call = Call { verb: "list", resource: "leases", subject: NAMESPACE };
+            let call = Call { verb: "list", resource: "leases", subject: NODE_LEASES };
             let page = self.call(call, || self.leases.list(&params)).await?;
             let now = self.clock.now();
             suspects.extend(page.items.into_iter().filter_map(|lease| suspect(lease, now)));

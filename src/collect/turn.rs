@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// What the Lease is called.
-const NAME: &str = "ebbtide-lease-collector";
+pub const NAME: &str = "ebbtide-lease-collector";
 
 /// How long a turn lasts: two looks, so that one that fails does not lose it.
 const LASTS: Duration = Duration::from_mins(20);

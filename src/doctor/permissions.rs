@@ -2,13 +2,14 @@
 
 use super::check::{Area, Check, Failed, Read};
 use super::read::Seen;
+use crate::collect::{NODE_LEASES, TURN};
 use crate::drain::AtDeadline;
 use crate::event::Kind;
 use crate::interruption::Action;
 use crate::settings::Settings;
 
 /// One permission, and what needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Need {
     /// The API group; empty for the core's.
     pub group: &'static str,
@@ -16,13 +17,28 @@ pub struct Need {
     pub resource: &'static str,
     /// The verb.
     pub verb: &'static str,
+    /// The namespace; empty where it is needed in all of them, or there is none.
+    pub namespace: String,
+    /// The one object that it is needed of; empty for all.
+    pub name: &'static str,
     /// What does not work without.
     pub without: &'static str,
 }
 
-const fn need(group: &'static str, resource: &'static str, verb: &'static str, without: &'static str) -> Need {
-    Need { group, resource, verb, without }
+impl Need {
+    /// Whether one rule of a role can give both.
+    fn goes_with(&self, other: &Self) -> bool {
+        let rule = |need: &Self| (need.group, need.resource, need.name);
+        rule(self) == rule(other) && self.namespace == other.namespace
+    }
 }
+
+const fn need(group: &'static str, resource: &'static str, verb: &'static str, without: &'static str) -> Need {
+    Need { group, resource, verb, namespace: String::new(), name: "", without }
+}
+
+/// The kinds whose deadline is the end of the node's capacity: only then are pods deleted.
+const HARD: [Kind; 4] = [Kind::AsgTerminate, Kind::Spot, Kind::ScheduledChange, Kind::CapacityReservation];
 
 /// What the service may have to do in the cluster with these settings, in an order in which a role is written.
 #[must_use]
@@ -40,7 +56,9 @@ pub fn needs(settings: &Settings) -> Vec<Need> {
         needs.push(need("", "pods", "list", "no node is drained"));
         needs.push(need("", "pods", "watch", "the end of pods is not seen"));
         needs.push(need("", "pods/eviction", "create", "no pod is evicted"));
-        if settings.at_deadline == AtDeadline::Delete {
+        if settings.at_deadline == AtDeadline::Delete
+            && HARD.iter().any(|kind| policy.actions.of(*kind) == Action::Drain)
+        {
             needs.push(need("", "pods", "delete", "pods that a budget holds die with their node, without their grace"));
         }
     }
@@ -49,7 +67,31 @@ pub fn needs(settings: &Settings) -> Vec<Need> {
         needs.push(need("", "events", "create", "no Event is written"));
         needs.push(need("", "events", "patch", "Events of drains are not updated at their end"));
     }
+    if settings.collect_leases {
+        needs.extend(collector(settings));
+    }
     // A feature that needs more adds its lines here.
+    needs
+}
+
+/// What the collector needs: nodes' Leases in their one namespace, and the Lease of its turn in that of its pod.
+fn collector(settings: &Settings) -> Vec<Need> {
+    let lease = |verb, namespace: &str, name, without| Need {
+        namespace: namespace.to_owned(),
+        name,
+        ..need("coordination.k8s.io", "leases", verb, without)
+    };
+    let mut needs = vec![
+        lease("list", NODE_LEASES, "", "no leaked Lease is found"),
+        lease("delete", NODE_LEASES, "", "leaked Leases stay"),
+    ];
+    // In a dry run all look, and none takes its turn.
+    if let Some((namespace, _)) = settings.choice.own_pod.as_ref().filter(|_| !settings.policy.dry_run) {
+        let without = "no replica takes its turn, and leaked Leases stay";
+        needs.push(lease("create", namespace, "", without));
+        needs.push(lease("get", namespace, TURN, without));
+        needs.push(lease("update", namespace, TURN, without));
+    }
     needs
 }
 
@@ -77,31 +119,34 @@ pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
             return checks;
         }
     }
-    let mut resources: Vec<(&str, &str)> = Vec::new();
+    let mut rules: Vec<Need> = Vec::new();
     for need in needs(settings) {
-        if !resources.contains(&(need.group, need.resource)) {
-            resources.push((need.group, need.resource));
+        if !rules.iter().any(|rule| rule.goes_with(&need)) {
+            rules.push(need);
         }
     }
-    checks.extend(resources.into_iter().map(|about| judge_resource(about, &seen.reviews)));
+    checks.extend(rules.iter().map(|rule| judge_rule(rule, &seen.reviews)));
     checks
 }
 
-fn judge_resource((group, resource): (&str, &'static str), reviews: &[(Need, Read<bool>)]) -> Check {
+/// What is found of all that one rule of a role would give.
+fn judge_rule(rule: &Need, reviews: &[(Need, Read<bool>)]) -> Check {
     let area = Area::Permissions;
-    let mine: Vec<_> = reviews
-        .iter()
-        .filter(|(need, _)| (need.group, need.resource) == (group, resource) && *need != BUDGETS)
-        .collect();
+    let Need { group, resource, namespace, name, .. } = rule;
+    let mine: Vec<_> = reviews.iter().filter(|(need, _)| need.goes_with(rule) && *need != BUDGETS).collect();
     let verbs = |wanted: bool| mine.iter().filter(move |(_, may)| *may == Ok(wanted)).map(|(need, _)| need.verb);
     let lacking: Vec<&str> = verbs(false).collect();
+    let of_it = if name.is_empty() { String::new() } else { format!(" {name}") };
+    let there = if namespace.is_empty() { String::new() } else { format!(" in {namespace}") };
     if let Some((first, _)) = mine.iter().find(|(_, may)| *may == Ok(false)) {
         let quoted: Vec<String> = lacking.iter().map(|verb| format!("\"{verb}\"")).collect();
+        let role = if namespace.is_empty() { "the ClusterRole".to_owned() } else { format!("a Role{there}") };
+        let only = if name.is_empty() { String::new() } else { format!("\n    resourceNames: [\"{name}\"]") };
         return area.failure(
             resource,
-            format!("Not allowed to {} {resource}: {}.", lacking.join(", "), first.without),
+            format!("Not allowed to {} {resource}{of_it}{there}: {}.", lacking.join(", "), first.without),
             format!(
-                "Add to the ClusterRole:\n  - apiGroups: [\"{group}\"]\n    resources: [\"{resource}\"]\n    verbs: [{}]",
+                "Add to {role}:\n  - apiGroups: [\"{group}\"]\n    resources: [\"{resource}\"]{only}\n    verbs: [{}]",
                 quoted.join(", ")
             ),
         );
@@ -109,14 +154,20 @@ fn judge_resource((group, resource): (&str, &'static str), reviews: &[(Need, Rea
     match mine.iter().find_map(|(_, may)| may.as_ref().err()) {
         Some(Failed { what, .. }) => area.skipped(resource, what),
         None if mine.is_empty() => area.skipped(resource, "It was not asked in time."),
-        None => area.ok(resource, verbs(true).collect::<Vec<_>>().join(", ")),
+        None => area.ok(resource, format!("{}{of_it}{there}", verbs(true).collect::<Vec<_>>().join(", "))),
     }
 }
 
 /// Whether this was allowed, as far as is known.
 #[must_use]
-pub fn allowed(reviews: &[(Need, Read<bool>)], need: Need) -> bool {
-    reviews.iter().any(|(asked, may)| *asked == need && *may == Ok(true))
+pub fn allowed(reviews: &[(Need, Read<bool>)], need: &Need) -> bool {
+    reviews.iter().any(|(asked, may)| asked == need && *may == Ok(true))
+}
+
+/// Whether pods may be listed, which a service needs that drains; one that did not answer about it is asked.
+#[must_use]
+pub fn lists_pods(reviews: &[(Need, Read<bool>)]) -> bool {
+    reviews.iter().any(|(need, may)| (need.resource, need.verb) == ("pods", "list") && *may != Ok(false))
 }
 
 #[cfg(test)]

@@ -163,13 +163,22 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     let may = async {
         let needs = permissions::needs(settings).into_iter().chain([BUDGETS]);
         let reviews = kube::reviews(ask, needs.collect()).await;
-        // A service without this right should not ask in vain: each refusal is in the API server's audit log.
-        let budgets = if permissions::allowed(&reviews, BUDGETS) {
+        // A service without these rights should not ask in vain: each refusal is in the API server's audit log.
+        let refused = |what| Failed { category: Category::Denied, what: format!("Not allowed to list {what}.") };
+        let budgets = async {
+            if !permissions::allowed(&reviews, &BUDGETS) {
+                return Err(refused("poddisruptionbudgets"));
+            }
             kube::budgets(ask).await
-        } else {
-            Err(Failed { category: Category::Denied, what: "Not allowed to list poddisruptionbudgets.".to_owned() })
         };
-        (reviews, budgets)
+        let workloads = async {
+            if !permissions::lists_pods(&reviews) {
+                return Err(refused("pods"));
+            }
+            kube::workloads(ask).await
+        };
+        let (budgets, workloads) = join!(budgets, workloads);
+        (reviews, budgets, workloads)
     };
     let messages = async {
         let on = queue::arn(None, &settings.queue_url).unwrap_or_else(|| settings.queue_url.clone());
@@ -181,12 +190,11 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         identity,
         (queue, rules),
         (nodes, groups, hooks),
-        (reviews, budgets),
+        (reviews, budgets, workloads),
         messages,
         instances,
         server,
         who,
-        workloads,
     ) = join!(
         aws::identity(ask),
         Box::pin(queue),
@@ -196,7 +204,6 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         aws::instances(ask),
         kube::server(ask),
         kube::who(ask),
-        Box::pin(kube::workloads(ask)),
     );
     let mut trials = Vec::from(messages);
     trials.push(Trial { tried: Tried::Instances, answers: vec![(String::new(), instances)] });

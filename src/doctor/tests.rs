@@ -144,7 +144,7 @@ fn where_nobody_answers_each_area_says_so_once() {
         seen.groups = silent();
         seen.trials = Vec::new();
         seen.server = silent();
-        seen.reviews = seen.reviews.iter().map(|(need, _)| (*need, silent())).collect();
+        seen.reviews = seen.reviews.iter().map(|(need, _)| (need.clone(), silent())).collect();
         seen.nodes = silent();
         seen.workloads = silent();
         seen.budgets = silent();

@@ -14,7 +14,7 @@ from flags import CLI, Flag, flags
 ITS_OWN = {"EBBTIDE_QUEUE_URL", "EBBTIDE_ADMIN_ADDRESS", "EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}
 """Variables that the chart sets from other values, or by itself."""
 
-COMING = {"EBBTIDE_CHECK_AT_START", "EBBTIDE_COLLECT_LEASES"}
+COMING: set[str] = set()
 """Variables that the program does not know yet."""
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"

@@ -137,7 +137,7 @@ def eventually(what: str, holds: Callable[[], bool], within: float = 60) -> None
 
 
 class Prometheus:
-    """One that scrapes the sandbox each second."""
+    """One that scrapes a service each second, with the alerts as its rules."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -168,6 +168,40 @@ class Prometheus:
     def over_time(self, expression: str) -> list[dict[str, Any]]:
         """What it was, each second."""
         return self.ask("query_range", query=expression, start=self.begin, end=self.end, step=1)["result"]
+
+
+    def see_it_over(self) -> None:
+        """Waits for a scrape of what is now; what comes later is not asked about."""
+        now = time.time()
+        eventually("a scrape after it", lambda: self.scraped(f"timestamp(ebbtide_ready) > {now + 1}"))
+        self.end = math.floor(time.time())
+
+
+@contextmanager
+def scraping(program: str, admin: str, folder: str) -> Iterator[Prometheus]:
+    """A Prometheus that scrapes whoever serves metrics at this address, with its state in this folder."""
+    port = free_port()
+    target = {"targets": [admin], "labels": {"namespace": "ebbtide"}}
+    config = {
+        "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(ALERTS)],
+        "scrape_configs": [{"job_name": "ebbtide", "static_configs": [target]}],
+    }
+    Path(folder, "prometheus.yaml").write_text(yaml.safe_dump(config))
+    prometheus = Prometheus(f"http://127.0.0.1:{port}")
+    command = [
+        program,
+        f"--config.file={folder}/prometheus.yaml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with running(command):
+        eventually("Prometheus is ready", prometheus.ready)
+        # It begins to scrape some seconds later; before that, what happens at once would go unseen.
+        eventually("Prometheus scrapes", lambda: prometheus.scraped("up"))
+        prometheus.begin = math.ceil(time.time())
+        yield prometheus
 
 
 def values(series: dict[str, Any]) -> list[tuple[float, float]]:
@@ -202,6 +236,14 @@ def results(prometheus: Prometheus, panel: dict[str, Any]) -> list[tuple[dict[st
     return answers
 
 
+def check_first_panel(prometheus: Prometheus, problems: Problems) -> None:
+    """It says that every hard deadline was made."""
+    first = results(prometheus, panels()[0])[0][1]
+    shares = [value for series in first for _, value in values(series)]
+    problems.unless(panels()[0]["title"] == "Did we make the two minutes?", "another panel comes first")
+    problems.unless(shares == [1.0], f"every hard deadline was made, and the first panel says {shares}")
+
+
 def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
     """Every query of every panel parses, and gives data."""
     titles = [panel["title"] for panel in panels()]
@@ -217,10 +259,7 @@ def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
                 problems.unless(not answer, f"{title}: gives data; take it off the list of empty panels")
             else:
                 problems.unless(answer, f"{title}: no data: {target['expr']}")
-    first = results(prometheus, panels()[0])[0][1]
-    shares = [value for series in first for _, value in values(series)]
-    problems.unless(panels()[0]["title"] == "Did we make the two minutes?", "another panel comes first")
-    problems.unless(shares == [1.0], f"the sandbox makes every hard deadline, and the first panel says {shares}")
+    check_first_panel(prometheus, problems)
     for variable in json.loads(DASHBOARD.read_text())["templating"]["list"]:
         if variable["type"] == "query":
             match, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
@@ -229,16 +268,16 @@ def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
     print(f"dashboard: {len(titles)} panels, {queries} queries, {len(EMPTY)} panels rightly empty")
 
 
-def check_alerts(prometheus: Prometheus, problems: Problems) -> None:
-    """Every alert is evaluated, and those that fire are those that the sandbox has planned."""
+def check_alerts(prometheus: Prometheus, problems: Problems, planned: set[str]) -> None:
+    """Every alert is evaluated, and those that fire are those that were planned."""
     evaluated = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     problems.unless(len(evaluated) == len(alerts()), f"{len(evaluated)} of {len(alerts())} alerts are evaluated")
     for rule in evaluated:
         problems.unless(rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}")
     true_at_end = {rule["alert"] for rule in alerts() if prometheus.at_end(rule["expr"])}
-    problems.unless(true_at_end == PLANNED, f"at the end {true_at_end} would fire, and not {PLANNED}")
+    problems.unless(true_at_end == planned, f"at the end {true_at_end} would fire, and not {planned}")
     fired = {series["metric"]["alertname"] for series in prometheus.over_time('ALERTS{alertstate="firing"}')}
-    problems.unless(fired == PLANNED, f"{fired} fired, and not {PLANNED}")
+    problems.unless(fired == planned, f"{fired} fired, and not {planned}")
     for alert in prometheus.ask("alerts")["alerts"]:
         for text in alert["annotations"].values():
             problems.unless(not re.search(r"no value|<error|%!", text), f"{alert['labels']['alertname']}: {text}")
@@ -248,27 +287,8 @@ def live(prometheus_program: str, sandbox_program: str, picture: Path | None) ->
     """Runs the sandbox under a Prometheus, and asks that everything."""
     problems = Problems()
     with tempfile.TemporaryDirectory(prefix="ebbtide-watching-") as folder:
-        admin, port = f"127.0.0.1:{free_port()}", free_port()
-        target = {"targets": [admin], "labels": {"namespace": "ebbtide"}}
-        config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-            "rule_files": [str(ALERTS)],
-            "scrape_configs": [{"job_name": "ebbtide", "static_configs": [target]}],
-        }
-        Path(folder, "prometheus.yaml").write_text(yaml.safe_dump(config))
-        prometheus = Prometheus(f"http://127.0.0.1:{port}")
-        command = [
-            prometheus_program,
-            f"--config.file={folder}/prometheus.yaml",
-            f"--storage.tsdb.path={folder}/data",
-            f"--web.listen-address=127.0.0.1:{port}",
-            "--log.level=warn",
-        ]
-        with running(command):
-            eventually("Prometheus is ready", prometheus.ready)
-            # It begins to scrape some seconds later; before that, what the storm does at once would go unseen.
-            eventually("Prometheus scrapes", lambda: prometheus.scraped("up"))
-            prometheus.begin = math.ceil(time.time())
+        admin = f"127.0.0.1:{free_port()}"
+        with scraping(prometheus_program, admin, folder) as prometheus:
             flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
             told = Path(folder, "sandbox.txt")
             with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
@@ -278,11 +298,9 @@ def live(prometheus_program: str, sandbox_program: str, picture: Path | None) ->
                     lambda: held in told.read_text() or sandbox.poll() is not None,
                     within=150,
                 )
-                over = time.time()
-                eventually("a scrape after it", lambda: prometheus.scraped(f"timestamp(ebbtide_ready) > {over + 1}"))
-                prometheus.end = math.floor(time.time())
+                prometheus.see_it_over()
                 check_dashboard(prometheus, problems)
-                check_alerts(prometheus, problems)
+                check_alerts(prometheus, problems, PLANNED)
                 if picture:
                     from drawing import draw
 

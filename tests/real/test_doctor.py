@@ -6,7 +6,7 @@ import pytest
 
 from harness import roles
 from harness.control_plane import SERVICE
-from harness.doctor import Report, SetUp, examine, run
+from harness.doctor import REVIEWS, Report, SetUp, examine, run
 from harness.recorder import COMPLETE, RECEIVE
 from harness.wait import eventually
 from harness.world import World
@@ -15,10 +15,6 @@ ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
 
 CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
 """Verbs that change something."""
-
-REVIEWS = {"selfsubjectaccessreviews", "selfsubjectreviews"}
-"""What is created without being kept."""
-
 
 @pytest.fixture
 def good(world: World) -> SetUp:
@@ -60,12 +56,12 @@ def test_all_is_well(world: World, good: SetUp) -> None:
 
 
 def test_a_permission_is_missing_in_the_cluster(world: World, good: SetUp) -> None:
-    rules = [rule for rule in roles.RULES if rule["resources"] != ["pods/eviction"]]
+    rules = [rule for rule in roles.default_rules() if rule["resources"] != ["pods/eviction"]]
     world.kube.patch(ROLE, {"rules": rules})
     try:
         report = faults(world, "permissions pods/eviction failure")
     finally:
-        world.kube.patch(ROLE, {"rules": roles.RULES})
+        world.kube.patch(ROLE, {"rules": roles.default_rules()})
     assert report.code == 1
     said = report.said("permissions", "pods/eviction")
     assert "Not allowed to create pods/eviction: no pod is evicted." in said

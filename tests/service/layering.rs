@@ -44,7 +44,22 @@ const ALLOWED: [(&str, &[&str]); 25] = [
         ],
     ),
     ("send", &["cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
-    ("doctor", &["clock", "connect", "drain", "event", "fact", "gate", "interruption", "node", "object", "settings"]),
+    (
+        "doctor",
+        &[
+            "clock",
+            "collect",
+            "connect",
+            "drain",
+            "event",
+            "fact",
+            "gate",
+            "interruption",
+            "node",
+            "object",
+            "settings",
+        ],
+    ),
     ("signals", &["service"]),
     ("connect", &["clock"]),
     (

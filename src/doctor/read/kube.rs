@@ -82,10 +82,14 @@ pub async fn who(ask: &Ask) -> Option<String> {
 
 /// What we may do there, asked one by one.
 pub async fn reviews(ask: &Ask, needs: Vec<Need>) -> Vec<(Need, Read<bool>)> {
-    stream::iter(needs).map(|need| async move { (need, review(ask, need).await) }).buffered(AT_ONCE).collect().await
+    let reviewed = |need: Need| async move {
+        let may = review(ask, &need).await;
+        (need, may)
+    };
+    stream::iter(needs).map(reviewed).buffered(AT_ONCE).collect().await
 }
 
-async fn review(ask: &Ask, need: Need) -> Read<bool> {
+async fn review(ask: &Ask, need: &Need) -> Read<bool> {
     let api: Api<SelfSubjectAccessReview> = Api::all(ask.clients.kube.clone());
     let (resource, sub) = need.resource.split_once('/').map_or((need.resource, None), |(r, sub)| (r, Some(sub)));
     let attributes = ResourceAttributes {
@@ -93,6 +97,9 @@ async fn review(ask: &Ask, need: Need) -> Read<bool> {
         resource: Some(resource.to_owned()),
         subresource: sub.map(str::to_owned),
         verb: Some(need.verb.to_owned()),
+        // The API server takes what is empty for all.
+        namespace: Some(need.namespace.clone()),
+        name: Some(need.name.to_owned()),
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };

@@ -104,6 +104,11 @@ class Aws:
         self.hook(group, hook, heartbeat_timeout, TERMINATING, most=1)
         self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=[instance])
 
+    def attach(self, group: str, instances: Sequence[str]) -> None:
+        """Puts instances into a group that had none."""
+        self._groups.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=len(instances))
+        self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=list(instances))
+
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
         """Sends a message: an event, or a body as it is."""
         self._sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))

@@ -30,6 +30,9 @@ PATTERNS: dict[str, dict[str, Any]] = {
     },
 }
 
+REVIEWS = {"selfsubjectaccessreviews", "selfsubjectreviews"}
+"""What is created without being kept."""
+
 NOT_TOLD = {("queue", "region"), ("queue", "oldest"), ("calls", "receive")}
 """What is skipped on these parts whatever the set-up: moto's URL names no region."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,14 +56,14 @@ class Release:
         self.notes = ""
         """What helm says after it has installed."""
 
-    def install(self, values: Object) -> None:
-        """helm install."""
+    def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
+        """helm install, with these values and what else its user says."""
         file = self._folder / "values.yaml"
         file.write_text(yaml.safe_dump(values))
         # Nothing that does not keep to Pod Security's strictest rules comes in.
         strict = {"pod-security.kubernetes.io/enforce": "restricted"}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
-        self.notes = self._helm("install", self.name, str(_CHART), "--values", str(file))
+        self.notes = self._helm("install", self.name, str(_CHART), "--values", str(file), *arguments)
 
     def uninstall(self) -> None:
         """helm uninstall; the namespace goes, too."""
@@ -138,11 +138,13 @@ class Release:
 
 
 @contextmanager
-def installed(helm: str, name: str, control_plane: ControlPlane, folder: Path, values: Object) -> Iterator[Release]:
+def installed(
+    helm: str, name: str, control_plane: ControlPlane, folder: Path, values: Object, arguments: Sequence[str] = ()
+) -> Iterator[Release]:
     """A release, for as long as a test needs it."""
     know_monitors(control_plane)
     release = Release(helm, name, control_plane, folder)
-    release.install(values)
+    release.install(values, arguments)
     try:
         yield release
     finally:

@@ -19,9 +19,15 @@ _SNAPSHOTS = Path(__file__).parents[2] / "deploy" / "snapshots"
 
 def grant(kube: Kube, user: str) -> None:
     """Gives a user in the whole cluster what the chart gives by default."""
-    (role,) = _roles("defaults", "ClusterRole")
-    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": role["rules"]})
+    kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": default_rules()})
     kube.create(f"{_API}/clusterrolebindings", _binding(user, user, "ClusterRole"))
+
+
+def default_rules() -> list[Object]:
+    """The rules of the chart's ClusterRole by default."""
+    (role,) = _roles("defaults", "ClusterRole")
+    rules: list[Object] = role["rules"]
+    return rules
 
 
 def grant_collector(kube: Kube, user: str, namespace: str) -> None:

@@ -24,6 +24,9 @@ OURS = "admin-connection"
 SHUTDOWN_WITHIN = 10.0
 """What the service promises between SIGTERM and its end, in seconds."""
 
+_NO_CHECKS = {"EBBTIDE_CHECK_AT_START": "false"}
+"""Tests count calls, and most have no set-up beside what they are about."""
+
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
@@ -40,8 +43,6 @@ def environment(endpoint: str, kubeconfig: Path, folder: Path) -> dict[str, str]
         "AWS_EC2_METADATA_DISABLED": "true",
         "KUBECONFIG": str(kubeconfig),
         "RUST_BACKTRACE": "1",
-        # Tests count calls, and most have no set-up beside what they are about.
-        "EBBTIDE_CHECK_AT_START": "false",
         **CREDENTIALS,
     }
 
@@ -62,12 +63,13 @@ class Service:
     ) -> None:
         """`variables` are those of an installation: they name the queue, too, and the flag does not."""
         self.name = name
-        address = f"127.0.0.1:{free_port()}"
-        self._url = f"http://{address}"
+        self.address = f"127.0.0.1:{free_port()}"
+        """Where its metrics are."""
+        self._url = f"http://{self.address}"
         queue = [] if variables else ["--queue-url", queue_url]
-        command = [str(binary), "run", *queue, "--admin-address", address, *flags]
+        command = [str(binary), "run", *queue, "--admin-address", self.address, *flags]
         log = folder / f"{name}.log"
-        given = environment(endpoint, kubeconfig, folder) | (variables or {})
+        given = environment(endpoint, kubeconfig, folder) | (variables or _NO_CHECKS)
         self.process = Process(f"ebbtide {name}", command, log, given)
 
     def wait_ready(self) -> None:

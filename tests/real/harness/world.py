@@ -82,11 +82,6 @@ class World:
         kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
         return self._service(kubeconfig, release.arguments(), release.variables())
 
-    @property
-    def queue_url(self) -> str:
-        """The queue's URL, by way of the recorder."""
-        return f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
-
     def _service(self, kubeconfig: Path, flags: Sequence[str], variables: dict[str, str] | None) -> Service:
         name = f"ebbtide-{len(self.services) + 1}"
         endpoint = self.recorder.url
@@ -97,12 +92,22 @@ class World:
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs another of the program's commands, with the service's rights in the cluster, to its end."""
+        return self._ask(self.control_plane.kubeconfig, {}, arguments)
+
+    def execute(self, release: Release, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs a command as `kubectl exec` does in a pod of a release: its variables and token, but no arguments."""
+        kubeconfig = self.control_plane.kubeconfig_of(release.name, self.kube, release.token())
+        return self._ask(kubeconfig, release.variables(), arguments)
+
+    def _ask(
+        self, kubeconfig: Path, variables: dict[str, str], arguments: Sequence[str]
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(self.binary), *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            env=environment(self.recorder.url, self.control_plane.kubeconfig, self.folder),
+            env=environment(self.recorder.url, kubeconfig, self.folder) | variables,
             timeout=60,
             check=False,
         )
