@@ -169,7 +169,6 @@ class Prometheus:
         """What it was, each second."""
         return self.ask("query_range", query=expression, start=self.begin, end=self.end, step=1)["result"]
 
-
     def see_it_over(self) -> None:
         """Waits for a scrape of what is now; what comes later is not asked about."""
         now = time.time()

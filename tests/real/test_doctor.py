@@ -16,6 +16,7 @@ ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
 CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
 """Verbs that change something."""
 
+
 @pytest.fixture
 def good(world: World) -> SetUp:
     """A world with a node, two pods, and all that the service needs."""
