@@ -168,7 +168,9 @@ class Aws:
     def receive(self, queue: str) -> list[dict[str, Any]]:
         """Takes what a queue holds off it."""
         received = []
-        while messages := self._sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+        # Not for as long as the queue would have a receive wait.
+        ask = {"QueueUrl": queue, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 0}
+        while messages := self._sqs.receive_message(**ask).get("Messages"):
             received += [json.loads(message["Body"]) for message in messages]
         return received
 
