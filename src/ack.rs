@@ -161,7 +161,11 @@ impl Deliverer {
             End::Verdict(Verdict::Release(after)) => self.release(message, after, "handed over").await,
             End::Shutdown => self.release(message, Duration::ZERO, "shutdown").await,
             End::Lease(end) => {
-                self.facts.emit(&Fact::LeaseEnded { message: &message.id, why: end.as_str() });
+                self.facts.emit(&Fact::LeaseEnded {
+                    message: &message.id,
+                    why: end.as_str(),
+                    lost: end != LeaseEnd::TooOld,
+                });
                 if end == LeaseEnd::TooOld {
                     self.release(message, Duration::ZERO, end.as_str()).await;
                 }

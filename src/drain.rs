@@ -42,6 +42,10 @@ use tokio_util::sync::CancellationToken;
 /// Pods that come back onto a cordoned node, because they tolerate it, are evicted again, but not in a tight loop.
 const ROUND: Duration = Duration::from_secs(1);
 
+/// A drain that was to end so shortly before AWS takes the node is one for which that counts; one that is given an hour, days before,
+/// is not.
+const SHORTLY: Duration = Duration::from_mins(5);
+
 /// While a budget keeps the pod that this process runs in, the node is listed so often.
 const OWN_LISTED: Duration = Duration::from_secs(5);
 
@@ -97,13 +101,14 @@ impl Drainer {
         };
         let report = board.report(outcome);
         let end = plan.borrow().end();
+        let goes = end.goes.filter(|goes| *goes <= end.at + SHORTLY);
         self.facts.emit(&Fact::DrainEnded {
             on: node.named(),
             outcome: outcome.as_str(),
             gone: report.gone(),
             took: begun.elapsed(),
-            left: end.goes.unwrap_or(end.at).saturating_duration_since(Instant::now()),
-            goes: end.goes.is_some(),
+            left: goes.unwrap_or(end.at).saturating_duration_since(Instant::now()),
+            goes: goes.is_some(),
             report: &report,
             told: self.index.get(&node.instance).is_some_and(|node| node.draining),
         });
@@ -212,8 +217,8 @@ impl Drainer {
             }
             // The list that says that nothing is left must know what was bound here a moment ago; and what a list does not show is gone
             // only if it is not older than the one that did.
-            let seen = watching.version();
-            age = seen.filter(|seen| versions::older(&version, seen)).map_or(Age::Now, Age::Seen);
+            let cordoned = self.index.get(&node.instance).filter(|known| known.cordoned);
+            age = Age::next(&version, watching.version(), cordoned.as_ref().map(|known| &*known.resource_version));
         }
     }
 
@@ -361,6 +366,19 @@ enum Age {
     Now,
 }
 
+impl Age {
+    /// How old the list may be that follows one of this version: what the watch has told since is new enough only if that came after
+    /// the Node's cordon, too. The watch and the lists may come from one cache, which is behind: it might not know yet what was bound
+    /// just before the cordon. Versions of Nodes and pods are one row of numbers, as long as one etcd keeps both; where they aren't
+    /// numbers, nothing is newer.
+    fn next(listed: &str, seen: Option<String>, cordoned: Option<&str>) -> Self {
+        let newer = |seen: &String| {
+            versions::older(listed, seen) && cordoned.is_some_and(|cordoned| versions::older(cordoned, seen))
+        };
+        seen.filter(newer).map_or(Self::Now, Self::Seen)
+    }
+}
+
 /// Returns when the plan's end, wherever it has moved, has passed, and not before `least`.
 async fn passed(mut plan: watch::Receiver<Plan>, least: Instant) {
     loop {
@@ -371,6 +389,29 @@ async fn passed(mut plan: watch::Receiver<Plan>, least: Instant) {
                 return sleep_until(at).await;
             },
             () = sleep_until(at) => return,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_of_now_unless_the_watch_has_told_something_newer_than_the_cordon() {
+        for (listed, seen, cordoned, expected) in [
+            ("7", Some("9"), Some("8"), Age::Seen("9".to_owned())),
+            ("7", Some("10"), Some("9"), Age::Seen("10".to_owned())),
+            ("7", Some("9"), Some("9"), Age::Now),
+            ("7", Some("9"), Some("10"), Age::Now),
+            ("9", Some("9"), Some("8"), Age::Now),
+            ("7", Some("9"), None, Age::Now),
+            ("7", None, Some("8"), Age::Now),
+            ("7", Some("x"), Some("8"), Age::Now),
+            ("7", Some("9"), Some("x"), Age::Now),
+        ] {
+            let age = Age::next(listed, seen.map(str::to_owned), cordoned);
+            assert_eq!(age, expected, "{listed} {seen:?} {cordoned:?}");
         }
     }
 }

@@ -83,8 +83,8 @@ pub enum Fact<'a> {
     MessageDeleted { message: &'a str },
     /// A message was made visible again, for another receiver.
     MessageReleased { message: &'a str, why: &'static str },
-    /// A message is no longer ours to hold.
-    LeaseEnded { message: &'a str, why: &'static str },
+    /// A message is no longer ours to hold. `lost`: others may have it already; else it is released next.
+    LeaseEnded { message: &'a str, why: &'static str, lost: bool },
     /// Deleting or extending a message failed for the first time; it is retried for as long as the message is ours.
     MessageRetried { message: &'a str, step: &'static str, category: &'static str, error: &'a dyn fmt::Display },
     /// A message could neither be deleted nor released; it becomes visible by itself.

@@ -5,7 +5,7 @@
 //!                  └▶ remarks: what could not be carried over, what differs, what is not needed
 //! ```
 //!
-//! The [`rows`] are the one place that says what becomes of a value; `docs/migrating.md` shows them, and a test holds it to that. No
+//! The [`rows`](rows()) are the one place that says what becomes of a value; `docs/migrating.md` shows them, and a test holds it to that. No
 //! value of what is not carried over is ever told: some are secrets.
 
 mod daemonset;
@@ -21,7 +21,7 @@ use how::{Asked, Became};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::Read;
+use std::io::{Read, Write};
 use write::Values;
 
 /// A values file is no longer than this; whatever is would only fill the memory.
@@ -115,12 +115,13 @@ pub fn run(file: &str) -> u8 {
     let source = if file == "-" { "standard input" } else { file };
     match content(file).and_then(|text| convert(&text)) {
         Ok(migration) => {
-            print!("{}", migration.values);
-            eprint!("{migration}");
+            // Whoever does not want to read it all is free to stop.
+            let _ = std::io::stdout().write_all(migration.values.as_bytes());
+            let _ = write!(std::io::stderr(), "{migration}");
             if migration.is_whole() { 0 } else { 3 }
         }
         Err(what) => {
-            eprintln!("ebbtide: {source}: {what}");
+            let _ = writeln!(std::io::stderr(), "ebbtide: {source}: {what}");
             2
         }
     }

@@ -34,6 +34,9 @@ const LAST_STEPS: Duration = Duration::from_secs(1);
 /// What the teller is given of those, for the end of a drain that it has just heard of.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
+/// The set-up is checked once the service is ready, or after so long, if it does not get there.
+const CHECKED_BY: Duration = Duration::from_mins(1);
+
 /// How the service is told to end.
 #[derive(Clone, Debug, Default)]
 pub struct Shutdown {
@@ -114,9 +117,9 @@ impl Service {
         let checks = settings.check_at_start.then(|| {
             let (settings, facts) = (settings.clone(), facts.clone());
             let checks = doctor::check_at_start(settings, clients.clone(), gate.clone(), clock, facts);
-            // Before it is ready there is trouble that is told already, and nothing may delay it.
+            // Nothing may delay its getting ready; but where it does not, they say why.
             tasks.spawn(Kind::Checks, async move {
-                if begins.await.is_ok() {
+                if !matches!(timeout(CHECKED_BY, begins).await, Ok(Err(_))) {
                     checks.await;
                 }
             })

@@ -155,7 +155,9 @@ async fn find_hook(clients: &Clients, facts: &Facts, instance: &InstanceId, kind
     let terminating = kind == Kind::AsgTerminate;
     match hook_of_instance(&clients.autoscaling, facts, instance.as_str(), terminating).await {
         Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(format!("{instance} is in no Auto Scaling group that has a hook for {kind}")),
+        Ok(None) => Err(format!(
+            "{instance} is in no Auto Scaling group that has a hook for {kind}, beside those that EKS completes"
+        )),
         Err(error) => Err(format!("the instance's Auto Scaling group can't be found: {}", brief(&error))),
     }
 }

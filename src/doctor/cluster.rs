@@ -31,13 +31,18 @@ impl Nodes {
         let (instance, zone) = (parts.next().and_then(InstanceId::new), parts.next().unwrap_or_default());
         let Some(instance) = instance else { return self.foreign.push((name, provider.to_owned())) };
         self.instances.push(instance);
-        // eu-west-1a, and local zones such as us-west-2-lax-1a: the region is its first three parts, without the letter.
-        let region: Vec<&str> = zone.split('-').take(3).collect();
-        let region = region.join("-").trim_end_matches(|c: char| c.is_ascii_alphabetic()).to_owned();
+        let region = region_of(zone);
         if !region.is_empty() && !self.regions.contains(&region) {
             self.regions.push(region);
         }
     }
+}
+
+/// The region of a zone: all up to its first number. eu-west-1a and us-gov-west-1a, and the local zone us-west-2-lax-1a.
+fn region_of(zone: &str) -> String {
+    let named = zone.find(|c: char| c.is_ascii_digit()).unwrap_or(zone.len());
+    let number = zone[named..].find(|c: char| !c.is_ascii_digit()).unwrap_or(zone.len() - named);
+    zone[..named + number].to_owned()
 }
 
 /// The pods that a drain would move, by who made them.
@@ -68,12 +73,14 @@ pub struct Budget {
     /// Its name.
     pub name: String,
     /// Whose pods it is about.
-    pub selector: LabelSelector,
+    ///
+    /// `None` is about no pod, `Some` of nothing about all of the namespace.
+    pub selector: Option<LabelSelector>,
     /// How many pods there are to be.
     pub expected: i32,
     /// How many must be healthy.
     pub desired: i32,
-    /// Whether its status is about what it says now.
+    /// Whether a controller has looked at it at all.
     pub current: bool,
 }
 
@@ -85,7 +92,10 @@ impl Budget {
 
     fn covers(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
         self.namespace == namespace
-            && Selector::try_from(self.selector.clone()).is_ok_and(|selector| selector.matches(labels))
+            && self
+                .selector
+                .clone()
+                .is_some_and(|selector| Selector::try_from(selector).is_ok_and(|it| it.matches(labels)))
     }
 }
 

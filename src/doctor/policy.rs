@@ -143,7 +143,12 @@ impl Statement {
         for (operator, key, value) in self.conditions() {
             let values = || Some(texts(value).map(str::to_owned).collect::<Vec<_>>());
             let equal = ["arnequals", "arnlike", "stringequals", "stringlike"].contains(&operator.as_str());
+            // Here a star is a star: a common mistake, with which nothing ever comes in.
+            let literal = operator == "stringequals" && texts(value).any(|text| text.contains(['*', '?']));
             match key.as_str() {
+                "aws:sourcearn" if literal => {
+                    other = Some("stringequals aws:sourcearn, to which * is no pattern (write ArnLike)".to_owned());
+                }
                 "aws:sourcearn" if equal => sources = values(),
                 "aws:sourceaccount" if equal => accounts = values(),
                 // EventBridge speaks TLS.

@@ -41,14 +41,17 @@ pub struct Extent {
     pub groups: usize,
     /// How many rules.
     pub rules: usize,
+    /// On how many groups' hooks the calls are tried that keep and complete actions.
+    pub trials: usize,
 }
 
 impl Extent {
     /// For somebody who waits for the answer: as much as the time allows.
-    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100 };
+    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200 };
 
-    /// For the service's start, which has more to do: no more than some dozen calls, and no list of a large cluster whole.
-    pub const START: Self = Self { pages: 20, groups: 20, rules: 20 };
+    /// For the service's start, which has more to do: no list of a large cluster whole, and hardly
+    /// a call whose rate heartbeats share: it has just taken over messages.
+    pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2 };
 }
 
 /// What calls are made with.
@@ -156,7 +159,13 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         let nodes = kube::nodes(ask).await;
         let instances: HashSet<&str> =
             nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let groups = aws::groups(ask, &settings.managed_tag, &instances).await;
+        let groups = match &nodes {
+            // Without a Node no group would be known as this cluster's, and that there is none would be untrue.
+            Err(_) if settings.managed_tag.value.is_none() => {
+                Err(unknown("The Nodes could not be listed, so their groups are not known."))
+            }
+            _ => aws::groups(ask, &settings.managed_tag, &instances).await,
+        };
         let trials = lifecycle(settings, ask, &groups).await;
         (nodes, groups, trials)
     };
@@ -237,7 +246,8 @@ async fn lifecycle(settings: &Settings, ask: &Ask, groups: &Read<Groups>) -> Vec
     if !calls::lifecycle(settings) {
         return trials;
     }
-    let hooks = groups::to_try(settings, groups);
+    let mut hooks = groups::to_try(settings, groups);
+    hooks.truncate(ask.extent.trials);
     if hooks.is_empty() {
         return trials;
     }

@@ -1,6 +1,6 @@
 //! Messages made here, as AWS documents them: to try out what would be done, without waiting for AWS to say it. Pure.
 
-use super::{Identity, InstanceId, Kind, Notice};
+use super::{Hook, Identity, InstanceId, Kind, Notice};
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -139,6 +139,14 @@ fn retirement(about: &Subject<'_>, identity: &str, (now, start): (Timestamp, Tim
 /// AWS writes no fractions.
 fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
+}
+
+impl Hook {
+    /// Whether its token was made here, and is nobody's.
+    #[must_use]
+    pub fn is_test(&self) -> bool {
+        self.token.starts_with(TEST)
+    }
 }
 
 impl Notice {

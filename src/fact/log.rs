@@ -39,7 +39,7 @@ impl Subscriber for Log {
             Fact::MessageIgnored { message, reason } => debug!(message_id = message, reason, "message ignored"),
             Fact::MessageDeleted { message } => info!(message_id = message, "message deleted"),
             Fact::MessageReleased { message, why } => info!(message_id = message, why, "message released"),
-            Fact::LeaseEnded { message, why } => warn!(message_id = message, why, "lease of the message ended"),
+            Fact::LeaseEnded { message, why, .. } => warn!(message_id = message, why, "lease of the message ended"),
             Fact::MessageRetried { message, step, error, .. } => {
                 warn!(message_id = message, step, error = %error, "keeping or deleting the message failed; retried");
             }

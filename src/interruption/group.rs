@@ -13,7 +13,10 @@ pub struct GroupHook {
     pub hook: String,
 }
 
-/// The first hook for instances that go, or (not `terminating`) that come, of the group that `instance` is in; `None` where it is in no
+/// The hooks of EKS's managed node groups, which EKS completes, and `--ignore-hook` leaves alone by default.
+const EKS_HOOKS: [&str; 2] = ["Terminate-LC-Hook", "Launch-LC-Hook"];
+
+/// The first hook of the user's for instances that go, or (not `terminating`) that come, of the group that `instance` is in; `None` where it is in no
 /// group, or that has no such hook.
 ///
 /// # Errors
@@ -36,6 +39,9 @@ pub async fn hook_of_instance(
         if terminating { "autoscaling:EC2_INSTANCE_TERMINATING" } else { "autoscaling:EC2_INSTANCE_LAUNCHING" };
     let of_kind =
         |hook: &aws_sdk_autoscaling::types::LifecycleHook| hook.lifecycle_transition.as_deref() == Some(wanted);
-    let hook = answer.lifecycle_hooks.unwrap_or_default().into_iter().find(of_kind);
+    let others = |hook: &aws_sdk_autoscaling::types::LifecycleHook| {
+        hook.lifecycle_hook_name.as_deref().is_some_and(|name| EKS_HOOKS.contains(&name))
+    };
+    let hook = answer.lifecycle_hooks.unwrap_or_default().into_iter().find(|hook| of_kind(hook) && !others(hook));
     Ok(hook.and_then(|hook| hook.lifecycle_hook_name).map(|hook| GroupHook { group, hook }))
 }

@@ -55,7 +55,13 @@ pub(super) const IMDS: &[Row] = &[
     row("podMonitor.sampleLimit", "5000", &[], modes::pod_monitor, "the metrics have no label without bounds"),
     row("useHostNetwork", "true", &[], how::needless, "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none"),
     row("dnsPolicy", r#""""#, &[], how::needless, "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none"),
-    row("dnsConfig", "{}", &[], how::lost, "the chart's pods use the cluster's DNS as it is"),
+    row(
+        "dnsConfig",
+        "{}",
+        &[],
+        how::lost,
+        "only NTH's DaemonSet uses it; the chart sets its own, which can be changed there",
+    ),
     row(
         "linuxDnsPolicy",
         r#""ClusterFirstWithHostNet""#,

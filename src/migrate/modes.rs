@@ -57,7 +57,7 @@ pub fn imds_rebalance(asked: &Asked<'_>) -> Became {
 const NEEDLESS_ENV: [&str; 4] = ["KUBE_API_QPS", "KUBE_API_BURST", "USE_APISERVER_CACHE", "TAINT_EFFECT"];
 
 /// Variables of other programs and libraries that mean the same here.
-const OTHERS_ENV: [&str; 6] = ["AWS_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT", "TZ"];
+const OTHERS_ENV: [&str; 3] = ["AWS_", "SSL_CERT", "TZ"];
 
 /// More environment variables: NTH's own mean nothing here.
 pub fn extra_env(asked: &Asked<'_>) -> Became {

@@ -158,8 +158,8 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
         (
-            "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
-            "extraEnv:  # extraEnv\n  - name: HTTPS_PROXY\n    value: p",
+            "extraEnv: [{name: AWS_CA_BUNDLE, value: p}, {name: TAINT_EFFECT, value: x}]",
+            "extraEnv:  # extraEnv\n  - name: AWS_CA_BUNDLE\n    value: p",
         ),
         (
             "topologySpreadConstraints: [{maxSkew: 1}]",

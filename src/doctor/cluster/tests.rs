@@ -10,7 +10,7 @@ fn budget(name: &str, app: &str, expected: i32, desired: i32) -> Budget {
     Budget {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
-        selector: LabelSelector { match_labels: Some(labels(app)), ..LabelSelector::default() },
+        selector: Some(LabelSelector { match_labels: Some(labels(app)), ..LabelSelector::default() }),
         expected,
         desired,
         current: true,
@@ -33,6 +33,9 @@ fn a_provider_id_says_instance_and_region() {
     }
     assert_eq!(nodes.instances.len(), 3);
     assert_eq!(nodes.regions, ["eu-west-1", "us-west-2"]);
+    for (zone, region) in [("us-gov-west-1a", "us-gov-west-1"), ("us-east-1-wl1-bos-wlz-1", "us-east-1"), ("", "")] {
+        assert_eq!(region_of(zone), region);
+    }
     assert_eq!(nodes.without, ["d", "e"]);
     assert_eq!(nodes.foreign.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
 }

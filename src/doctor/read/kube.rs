@@ -195,7 +195,7 @@ fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Selected {
     #[serde(default)]
-    selector: LabelSelector,
+    selector: Option<LabelSelector>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]

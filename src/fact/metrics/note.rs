@@ -4,6 +4,7 @@ use super::{All, OFTEN};
 use crate::fact::Fact;
 
 impl All {
+    #[allow(clippy::too_many_lines, reason = "an arm for each fact")]
     pub(super) fn note(&self, fact: &Fact<'_>) {
         let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
         let retried = |step: &str, category: &str| self.retries.with_label_values(&[step, category]).inc();
@@ -24,7 +25,8 @@ impl All {
             Fact::MessageDeleted { .. } => message("deleted"),
             Fact::MessageReleased { .. } => message("released"),
             Fact::MessageLeft { .. } => message("left"),
-            Fact::LeaseEnded { .. } => message("lease-ended"),
+            // One that is not lost is released next, and counted so.
+            Fact::LeaseEnded { lost: true, .. } => message("lease-ended"),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind, "joined"]).inc(),
             Fact::NoticeEnded { about, outcome, took } => {
@@ -46,7 +48,8 @@ impl All {
             Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
-            Fact::NodeCordoned { about, after, .. } => {
+            // Who finds it cordoned has not done it, and says nothing about how long that took.
+            Fact::NodeCordoned { about, after, already: false } => {
                 self.cordon_delay.with_label_values(&[about.kind]).observe(after.as_secs_f64());
             }
             Fact::DrainEnded { outcome, took, left, goes, .. } => {
@@ -102,6 +105,8 @@ impl All {
             | Fact::DryRun { .. }
             | Fact::TestNotice { .. }
             | Fact::CollectorTurn { .. }
+            | Fact::LeaseEnded { .. }
+            | Fact::NodeCordoned { .. }
             | Fact::LeaseCollected { dry_run: true, .. }
             | Fact::ShutdownEnded { .. } => {}
         }
