@@ -84,7 +84,7 @@ def test_the_queue_is_as_the_service_wants_it_and_goes_with_the_stack(aws: Aws, 
     queue, dead = aws.attributes(outputs["QueueUrl"]), aws.attributes(outputs["DeadLetterQueueUrl"])
     assert outputs["QueueArn"] == queue["QueueArn"]
     assert outputs["HelmArguments"].startswith(
-        "--namespace ebbtide --set queueUrl=https://sqs.eu-west-1.amazonaws.com/"
+        "--namespace ebbtide --create-namespace --set queueUrl=https://sqs.eu-west-1.amazonaws.com/"
     )
     assert json.loads(queue["RedrivePolicy"]) == {"deadLetterTargetArn": dead["QueueArn"], "maxReceiveCount": 10}
     assert int(queue["MessageRetentionPeriod"]) > 48 * 3600, "a hook can wait 48 hours"

@@ -6,7 +6,7 @@ output "queue_url" {
 output "helm_arguments" {
   description = "What helm install of the chart wants to know of this module"
   value = join(" ", concat(
-    ["--namespace ${var.namespace} --set queueUrl=${aws_sqs_queue.this.url} --set aws.region=${local.region}"],
+    ["--namespace ${var.namespace} --create-namespace --set queueUrl=${aws_sqs_queue.this.url} --set aws.region=${local.region}"],
     ["--set serviceAccount.name=${var.service_account}"],
     var.identity == "irsa" ? ["--set 'serviceAccount.annotations.eks\\.amazonaws\\.com/role-arn=${aws_iam_role.this[0].arn}'"] : [],
   ))
