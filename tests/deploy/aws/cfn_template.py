@@ -23,7 +23,7 @@ NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}
 """Calls that everybody may make."""
 
 NOT_THE_SERVICE = {"sqs:SendMessage", "autoscaling:DescribeAutoScalingInstances"}
-"""Calls made with the rights of whoever runs `ebbtide send`, or has a message made: it finds an instance's group and hook."""
+"""Calls made with the rights of whoever runs `ebbtide send`, or has a message made: of which group and hook."""
 
 Value = Any
 
