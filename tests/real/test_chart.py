@@ -16,7 +16,7 @@ from harness import messages
 from harness.audit import Request
 from harness.aws import REGION
 from harness.doctor import REVIEWS
-from harness.helm import Release, Right, installed
+from harness.helm import Release, Right, installed, rendered
 from harness.kube import NODES, Object
 from harness.wait import eventually
 from harness.world import Node, World, drained
@@ -222,3 +222,42 @@ def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
         eventually("nothing is left going on", service.at_rest)
         assert world.apps(node) == ["web"]
         check_none_forbidden(world, made)
+
+
+NTH_VALUES = """
+enableSqsTerminationDraining: true
+queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth
+awsRegion: eu-west-1
+replicas: 3
+workers: 50
+nodeTerminationGracePeriod: 300
+podTerminationGracePeriod: 45
+heartbeatInterval: 60
+taintNode: true
+logLevel: debug
+jsonLogging: true
+checkTagBeforeDraining: false
+nodeSelector: {pool: system}
+tolerations: [{key: dedicated, operator: Exists}]
+serviceAccount:
+  name: nth
+  annotations: {eks.amazonaws.com/role-arn: "arn:aws:iam::123456789012:role/nth"}
+enablePrometheusServer: true
+serviceMonitor: {create: true, labels: {release: prometheus}}
+"""
+
+
+def test_values_of_nth_become_values_that_the_chart_takes(world: World) -> None:
+    theirs, ours = world.folder / "nth.yaml", world.folder / "ours.yaml"
+    theirs.write_text(NTH_VALUES)
+    migrated = world.ask("migrate", str(theirs))
+    assert migrated.returncode in (0, 3), migrated.stderr
+    ours.write_text(migrated.stdout)
+    objects = {each["kind"]: each for each in rendered(ours)}
+    container = objects["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    variables = {each["name"]: each.get("value") for each in container["env"]}
+    assert variables["EBBTIDE_QUEUE_URL"] == "https://sqs.eu-west-1.amazonaws.com/123456789012/nth"
+    assert variables["EBBTIDE_DRAIN_TIMEOUT"] == "300s"
+    assert objects["Deployment"]["spec"]["replicas"] == 3
+    assert objects["ServiceAccount"]["metadata"]["name"] == "nth"
+    assert objects["ServiceMonitor"]["metadata"]["labels"]["release"] == "prometheus"

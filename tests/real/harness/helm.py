@@ -43,6 +43,14 @@ def know_monitors(control_plane: ControlPlane) -> None:
         eventually(f"{plural} are served", lambda path=path: control_plane.kube.find(path))
 
 
+def rendered(values: Path) -> list[Object]:
+    """What the chart makes of a file of values, without a cluster."""
+    command = [_tool("helm4"), "template", "ebbtide", str(_CHART), "--values", str(values), "--kube-version", "1.34"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
 class Release:
     """An installed release, in a namespace of its own."""
 
