@@ -287,6 +287,20 @@ async fn lists_are_read_to_their_end() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_read_of_a_slow_list_counts() {
+    let stage = healthy();
+    for n in 3..600 {
+        stage.world.kube.add_node(&node(n), &instance(n + 100));
+    }
+    stage.world.faults.add(Rule::on("list nodes", Fault::Slow(s(2))));
+    let begun = Instant::now();
+    let report = examined(&stage, &[]).await;
+    assert!(begun.elapsed() <= s(10), "{:?}", begun.elapsed());
+    let nodes = report.text().lines().find(|line| line.contains("cluster nodes")).map(str::to_owned);
+    assert!(nodes.as_deref().is_some_and(|line| line.starts_with("ok") && line.contains("400")), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_a_right_of_its_own_it_does_not_ask_in_vain() {
     let stage = healthy();
     stage.world.kube.deny("list poddisruptionbudgets");

@@ -109,7 +109,7 @@ async fn review(ask: &Ask, need: &Need) -> Read<bool> {
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// Goes through a list, page by page, and says whether it came to the end.
+/// Goes through a list, page by page, and says whether it came to the end. What was read when the time is up counts.
 async fn pages<K: Resource<DynamicType = ()>, P, U>(
     ask: &Ask,
     name: &'static str,
@@ -120,8 +120,11 @@ where
 {
     let api: Api<Trimmed<P, U>> = Api::all_with(ask.clients.kube.clone(), &ApiResource::erase::<K>(&()));
     let mut params = ListParams::default().limit(PAGE);
-    for _ in 0..ask.extent.pages {
-        let page = ask.kube("list", name, || api.list(&params)).await?;
+    for page in 0..ask.extent.pages {
+        let page = match ask.kube("list", name, || api.list(&params)).await {
+            Err(failed) if page > 0 && failed.category == Category::TimedOut => return Ok(false),
+            answer => answer?,
+        };
         page.items.into_iter().for_each(&mut each);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
