@@ -74,19 +74,17 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    block_on(async {
+    answer(async move {
         let clock = Clock::system();
         let report = match connect::clients(clock).await {
             Ok(clients) => doctor::consult(&settings, clients, clock).await,
             Err(error) => doctor::Report::unconnected(&error),
         };
-        let shown = match output {
+        let said = match output {
             Output::Text => report.text(),
             Output::Json => report.json(),
         };
-        // Whoever closes the pipe has seen enough.
-        let _ = std::io::stdout().write_all(shown.as_bytes());
-        ExitCode::from(u8::from(report.failed()))
+        Answer { said, problems: String::new(), code: u8::from(report.failed()) }
     })
 }
 

@@ -56,8 +56,7 @@ def test_every_call_is_permitted_and_nothing_else_is() -> None:
     assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "the code is read"
     assert everything <= service | doctor, "a call without a permission: add it to both templates and to README.md"
     assert service <= everything, "a permission without a call"
-    # Before there is a doctor its permissions can't be compared.
-    assert not of_doctor or doctor <= of_doctor, "a permission of the doctor's without a call of it"
+    assert doctor <= of_doctor, "a permission of the doctor's without a call of it"
 
 
 def test_a_key_of_ones_own_needs_decrypt_and_no_more() -> None:
