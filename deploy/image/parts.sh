@@ -2,12 +2,8 @@
 # set `here` to deploy/image.
 # shellcheck shell=bash disable=SC2034,SC2154 # what is set here is used there, and the other way round
 
-# A failed build in a command substitution must not leave an older program to be used.
-set -euo pipefail
-shopt -s inherit_errexit
-
-root=$(cd "$here/../.." && pwd)
-cache=${EBBTIDE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ebbtide}
+# shellcheck source=deploy/image/once.sh
+source "$here/once.sh"
 
 # Another compiler makes other bytes. The Dockerfile names it, too, and tests/deploy/image compares the two.
 rust_version=1.95.0
@@ -34,42 +30,6 @@ target_of() {
     esac
 }
 
-# environment FILE: prints the folder of a virtual environment with the packages of FILE in it; two runs at
-# once make it once.
-environment() {
-    local file=$1 digest target
-    digest=$({ python3 --version && cat "$file"; } | sha256sum | cut -c 1-12)
-    target=$cache/image-$digest
-    mkdir -p "$cache"
-    (
-        flock 9
-        if [[ ! -e $target/complete ]]; then
-            echo "${0##*/}: installing what ${file##*/} of ${file%/*} lists" >&2
-            rm -rf "$target"
-            python3 -m venv "$target"
-            "$target/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$file" >&2
-            touch "$target/complete"
-        fi
-    ) 9>"$target.lock"
-    echo "$target"
-}
-
 zig() {
-    environment "$here/requirements.txt"
-}
-
-# cargo_tool CRATE VERSION: prints the program's path; builds it once. Unoptimised: it is built in a minute and runs for a second.
-cargo_tool() {
-    local crate=$1 version=$2 home=$cache/$1-$2
-    mkdir -p "$cache"
-    (
-        flock 9
-        if [[ ! -x $home/bin/$crate ]]; then
-            echo "${0##*/}: building $crate $version" >&2
-            env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install "$crate" --version "$version" --locked --quiet --root "$home" \
-                --target-dir "$home/target" --profile dev --config profile.dev.debug=false >&2
-            rm -rf "$home/target"
-        fi
-    ) 9>"$home.lock"
-    echo "$home/bin/$crate"
+    python_with "$here/requirements.txt"
 }

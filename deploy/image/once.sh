@@ -1,0 +1,53 @@
+# What is made once, and kept outside the checkout. Sourced by the scripts that need such a thing, those of the tests too; it lies
+# here because the Dockerfile sees this folder and not theirs.
+# shellcheck shell=bash disable=SC2034 # what is set here is used there
+
+# A failed build in a command substitution must not leave an older program to be used.
+set -euo pipefail
+shopt -s inherit_errexit
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cache=${EBBTIDE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ebbtide}
+
+# once FOLDER COMMAND…: makes a folder by `COMMAND… FOLDER`; two runs at once make it once, and never by half.
+# Not to be called in a condition: there bash goes on after errors, and what failed would be marked as complete.
+once() {
+    local folder=$1
+    shift
+    mkdir -p "$(dirname "$folder")"
+    (
+        flock 9
+        if [[ ! -e $folder/complete ]]; then
+            echo "${0##*/}: making $folder, once" >&2
+            rm -rf "$folder"
+            mkdir "$folder"
+            "$@" "$folder" >&2
+            touch "$folder/complete"
+        fi
+    ) 9>"$folder.lock"
+}
+
+# python_with FILE: prints the folder of a virtual environment with the packages that FILE lists.
+python_with() {
+    local digest
+    digest=$({ python3 --version && cat "$1"; } | sha256sum | cut -c 1-12)
+    once "$cache/python-$digest" virtual_environment "$1"
+    echo "$cache/python-$digest"
+}
+
+virtual_environment() { # FILE FOLDER
+    python3 -m venv "$2"
+    "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$1"
+}
+
+# cargo_tool CRATE VERSION: prints the path of its program. Unoptimised: it is built in a minute and runs for a second.
+cargo_tool() {
+    once "$cache/$1-$2" install_crate "$1" "$2"
+    echo "$cache/$1-$2/bin/$1"
+}
+
+install_crate() { # CRATE VERSION FOLDER
+    env -u CARGO_TARGET_DIR -u RUSTFLAGS cargo install "$1" --version "$2" --locked --quiet --root "$3" \
+        --target-dir "$3/target" --profile dev --config profile.dev.debug=false
+    rm -rf "$3/target"
+}
