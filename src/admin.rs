@@ -9,7 +9,7 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -64,7 +64,7 @@ struct Pages {
 }
 
 impl Admin {
-    /// Binds the address.
+    /// Binds the address. Where the system has no IPv6, all addresses of IPv6 are all of IPv4.
     ///
     /// # Errors
     /// When it can't be bound.
@@ -75,7 +75,13 @@ impl Admin {
         tasks: Tasks,
     ) -> Result<Self, ListenError> {
         let refused = |source| ListenError { address, source };
-        let listener = TcpListener::bind(address).await.map_err(refused)?;
+        let listener = match TcpListener::bind(address).await {
+            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED && !has_ipv6().await => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         Ok(Self { listener, address, pages: Arc::new(Pages { readiness, metrics, tasks }) })
     }
@@ -136,10 +142,31 @@ impl Pages {
     }
 }
 
+/// Whether IPv6 can be used at all: its loopback is there wherever it is.
+async fn has_ipv6() -> bool {
+    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.is_ok()
+}
+
 fn text(status: StatusCode, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let plain = header::HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, plain);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fact::Facts;
+
+    #[tokio::test]
+    async fn all_addresses_are_of_both_families() {
+        let all = "[::]:0".parse().unwrap();
+        let (metrics, tasks) = (Arc::new(Metrics::default()), Tasks::new(Facts::to(Vec::new())));
+        let admin = Admin::bind(all, Readiness::default(), metrics, tasks).await.unwrap();
+        let port = admin.address().port();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
+        assert_eq!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.is_ok(), has_ipv6().await);
+    }
 }

@@ -8,13 +8,16 @@ pub mod send;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
+/// The hooks of EKS's managed node groups, which EKS completes by itself.
+pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
+
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
 #[command(
     name = "ebbtide",
     version,
     about = "Drains Kubernetes nodes before AWS takes them away.",
-    after_help = "AWS and Kubernetes are configured as their own tools are: AWS_REGION, AWS_ENDPOINT_URL, IRSA or Pod Identity; \
+    after_help = "AWS and Kubernetes are configured as their own tools are: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod Identity; \
                   KUBECONFIG, or the pod's service account.",
     max_term_width = 110
 )]
@@ -78,7 +81,7 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Run {
-    /// The SQS queue that EventBridge and lifecycle hooks send to; must be given
+    /// The SQS queue that EventBridge and lifecycle hooks send to
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
     pub queue_url: Option<String>,
 
@@ -98,7 +101,7 @@ pub struct Run {
         env = "EBBTIDE_IGNORE_HOOK",
         value_name = "NAME",
         value_delimiter = ',',
-        default_value = "Terminate-LC-Hook,Launch-LC-Hook",
+        default_value = EKS_HOOKS,
         help_heading = "Notices"
     )]
     pub ignore_hook: Vec<String>,
@@ -294,7 +297,7 @@ pub struct Run {
         long,
         env = "EBBTIDE_ADMIN_ADDRESS",
         value_name = "ADDRESS",
-        default_value = "0.0.0.0:8080",
+        default_value = "[::]:8080",
         help_heading = "Process"
     )]
     pub admin_address: String,

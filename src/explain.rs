@@ -29,6 +29,7 @@ use crate::connect::{Clients, clients_without_region};
 use crate::event::{self, Kind, Notice, Parsed};
 use crate::gate::KubeError;
 use crate::interruption::GroupHook;
+use crate::queue::Place;
 use crate::settings::Settings;
 use crate::trial::{self, Answer, Unmade, Wanted};
 use look::Look;
@@ -64,7 +65,7 @@ pub async fn explain(flags: Explain) -> Answer {
     if let Some(answer) = question.without_notices(clock) {
         return answer;
     }
-    match clients_without_region(clock).await {
+    match clients_without_region(clock, Place::region_of(&question.settings.queue_url)).await {
         Ok(clients) => question.answer(&clients, clock).await,
         Err(error) => Answer::failed(&error),
     }
@@ -122,7 +123,8 @@ impl Question {
             Asked::Body(body) => self.of_body(&mut look, body).await.map_err(Unmade::Unread),
             Asked::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
-                let wanted = Wanted { kind: *kind, node, hook, queue_url: &self.settings.queue_url, sent: false };
+                let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy.ignored_hooks);
+                let wanted = Wanted { kind: *kind, node, hook, ignored_hooks, queue_url, sent: false };
                 self.of_made(&mut look, wanted).await
             }
         };

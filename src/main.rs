@@ -6,6 +6,7 @@ use ebbtide::clock::Clock;
 use ebbtide::fact::log::Log;
 use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Facts, Subscriber};
+use ebbtide::queue::Place;
 use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
 use ebbtide::trial::Answer;
@@ -76,7 +77,7 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
     };
     answer(async move {
         let clock = Clock::system();
-        let report = match connect::clients(clock).await {
+        let report = match connect::clients(clock, Place::region_of(&settings.queue_url)).await {
             Ok(clients) => doctor::consult(&settings, clients, clock).await,
             Err(error) => doctor::Report::unconnected(&error),
         };
@@ -95,7 +96,7 @@ fn quiet(filter: Targets, asked: &str) -> Targets {
 
 async fn run(settings: Settings) -> ExitCode {
     let clock = Clock::system();
-    let clients = match connect::clients(clock).await {
+    let clients = match connect::clients(clock, Place::region_of(&settings.queue_url)).await {
         Ok(clients) => clients,
         Err(error) => return refuse(1, &error.to_string()),
     };

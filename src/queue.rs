@@ -4,10 +4,12 @@
 //! of [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself.
 
 mod lease;
+mod place;
 mod poll;
 mod send;
 
 pub use lease::{Lease, LeaseEnd, VISIBILITY};
+pub use place::Place;
 pub use poll::Poller;
 pub use send::send;
 

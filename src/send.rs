@@ -3,6 +3,7 @@
 //! It is sent with the caller's credentials: the service's own role can't send. What it says is as AWS would say it, so it is acted on
 //! as AWS's own; only its identity tells that it is a test.
 
+use crate::cli::EKS_HOOKS;
 use crate::cli::send::Send;
 use crate::clock::Clock;
 use crate::connect::{Clients, clients};
@@ -10,7 +11,7 @@ use crate::event::Kind;
 use crate::fact::Facts;
 use crate::gate::{AwsError, Category, Gate};
 use crate::node::label::Selector;
-use crate::queue;
+use crate::queue::{self, Place};
 use crate::settings;
 use crate::trial::{self, Answer, Trial, Unmade, Wanted, brief};
 
@@ -21,7 +22,7 @@ pub async fn send(flags: Send) -> Answer {
         Err(problems) => return Answer::wrong(&problems),
     };
     let clock = Clock::system();
-    match clients(clock).await {
+    match clients(clock, Place::region_of(&checked.queue_url)).await {
         Ok(clients) => checked.send(&clients, clock).await,
         Err(error) => Answer::failed(&error),
     }
@@ -54,7 +55,15 @@ impl Checked {
         let facts = Facts::to(Vec::new());
         let gate = Gate::new(facts.clone());
         let hook = self.hook.as_ref().map(|(group, hook)| (&**group, &**hook));
-        let wanted = Wanted { kind: self.kind, node: &self.node, hook, queue_url: &self.queue_url, sent: true };
+        let ignored_hooks: Vec<String> = EKS_HOOKS.split(',').map(str::to_owned).collect();
+        let wanted = Wanted {
+            kind: self.kind,
+            node: &self.node,
+            hook,
+            ignored_hooks: &ignored_hooks,
+            queue_url: &self.queue_url,
+            sent: true,
+        };
         let reading = (&facts, &gate, &Selector::default());
         // A group that does not exist would make the service fail, and say nothing of what is to be tried.
         let named = |why| Err(Unmade::NoHook(why));

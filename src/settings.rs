@@ -278,7 +278,7 @@ mod tests {
         assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
         assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
         assert!(policy.complete_after.is_zero() && policy.extras.taints.is_empty());
-        assert_eq!(settings.admin_address.to_string(), "0.0.0.0:8080");
+        assert_eq!(settings.admin_address.to_string(), "[::]:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
         assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
@@ -403,6 +403,8 @@ mod tests {
             ("--queue-url", "https://sqs.eu-west-1.amazonaws.com/"),
             ("--drain-timeout", "49h"),
             ("--drain-timeout", "0s"),
+            ("--drain-timeout", "spot=121s"),
+            ("--drain-timeout", "state-change=1d"),
             ("--pod-grace", "500ms"),
             ("--heartbeat", "4s"),
             ("--heartbeat", "2h"),

@@ -8,6 +8,7 @@ use crate::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::interruption::{GroupHook, hook_of_instance};
 use crate::node::label::Selector;
 use crate::node::{Node, TrimmedNode, node_api};
+use crate::queue::Place;
 use jiff::Timestamp;
 use std::fmt;
 use tokio::time::Instant;
@@ -91,6 +92,8 @@ pub struct Wanted<'a> {
     pub node: &'a str,
     /// The group and the hook, where they are given.
     pub hook: Option<(&'a str, &'a str)>,
+    /// Hooks that others complete: no message is made for them.
+    pub ignored_hooks: &'a [String],
     /// The queue that it is for, where that is known.
     pub queue_url: &'a str,
     /// Whether it is to be sent, which the Node must allow.
@@ -126,17 +129,18 @@ pub async fn make(
     }
     let hook = match (wanted.kind, wanted.hook) {
         (Kind::AsgTerminate | Kind::AsgLaunch, None) => {
-            let found = find_hook(clients, facts, &node.instance, wanted.kind).await;
+            let found = find_hook(clients, facts, &node.instance, wanted).await;
             found.or_else(named)?
         }
         (_, Some((group, hook))) => GroupHook { group: group.to_owned(), hook: hook.to_owned() },
         _ => GroupHook { group: String::new(), hook: String::new() },
     };
     let identity = made::identity(fastrand::u128(..));
+    let account = Place::of(wanted.queue_url).and_then(|place| place.account);
     let about = Subject {
         instance: &node.instance,
         region: &region,
-        account: account(wanted.queue_url).unwrap_or(NO_ACCOUNT),
+        account: account.as_deref().unwrap_or(NO_ACCOUNT),
         hook: (&hook.group, &hook.hook),
     };
     let body = made::message(wanted.kind, &about, &identity, now);
@@ -151,12 +155,17 @@ async fn read_node(clients: &Clients, gate: &Gate, name: &str) -> Result<Trimmed
 }
 
 /// The hook that would hold the instance; else why it is not known.
-async fn find_hook(clients: &Clients, facts: &Facts, instance: &InstanceId, kind: Kind) -> Result<GroupHook, String> {
+async fn find_hook(
+    clients: &Clients,
+    facts: &Facts,
+    instance: &InstanceId,
+    Wanted { kind, ignored_hooks, .. }: Wanted<'_>,
+) -> Result<GroupHook, String> {
     let terminating = kind == Kind::AsgTerminate;
-    match hook_of_instance(&clients.autoscaling, facts, instance.as_str(), terminating).await {
+    match hook_of_instance(&clients.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(format!(
-            "{instance} is in no Auto Scaling group that has a hook for {kind}, beside those that EKS completes"
+            "{instance} is in no Auto Scaling group that has a hook for {kind}, beside those that others complete"
         )),
         Err(error) => Err(format!("the instance's Auto Scaling group can't be found: {}", brief(&error))),
     }
@@ -177,22 +186,9 @@ fn region(node: &TrimmedNode, clients: &Clients) -> String {
     label.cloned().or_else(configured).unwrap_or_default()
 }
 
-/// The account in a queue's URL, whose path is `/ACCOUNT/NAME`.
-fn account(queue_url: &str) -> Option<&str> {
-    let account = queue_url.rsplit('/').nth(1)?;
-    (account.len() == 12 && account.bytes().all(|b| b.is_ascii_digit())).then_some(account)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_account_is_in_the_queues_url() {
-        assert_eq!(account("https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"), Some("123456789012"));
-        assert_eq!(account("http://127.0.0.1:5000/queue/ebbtide"), None);
-        assert_eq!(account(""), None);
-    }
 
     #[test]
     fn a_kind_that_is_none_names_those_there_are() {

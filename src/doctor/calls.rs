@@ -88,10 +88,14 @@ pub fn lifecycle(settings: &Settings) -> bool {
 #[must_use]
 pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
     let area = Area::Calls;
-    let mut checks = vec![area.skipped(
-        "receive",
-        "sqs:ReceiveMessage is not tried: a receive counts. The service is ready only once it was answered.",
-    )];
+    let mut checks = vec![if seen.ready_here {
+        area.ok("receive", "sqs:ReceiveMessage: the service here is ready, so it was answered")
+    } else {
+        area.skipped(
+            "receive",
+            "sqs:ReceiveMessage is not tried: a receive counts. A service that is ready has had an answer; none is at --admin-address here.",
+        )
+    }];
     checks.extend(seen.trials.iter().map(judge_one));
     if lifecycle(settings) && !seen.trials.iter().any(|trial| trial.tried == Tried::Complete) {
         checks.push(

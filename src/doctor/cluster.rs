@@ -65,6 +65,15 @@ pub struct Owned {
     pub labels: BTreeMap<String, String>,
 }
 
+/// The disruption budgets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Budgets {
+    /// Each.
+    pub budgets: Vec<Budget>,
+    /// Whether all were listed.
+    pub all: bool,
+}
+
 /// A disruption budget.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Budget {
@@ -80,7 +89,7 @@ pub struct Budget {
     pub expected: i32,
     /// How many must be healthy.
     pub desired: i32,
-    /// Whether a controller has looked at it at all.
+    /// Whether a controller has looked at it as it is now.
     pub current: bool,
 }
 
@@ -166,7 +175,7 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
     checks
 }
 
-fn judge_budgets(workloads: &Workloads, budgets: &[Budget]) -> Vec<Check> {
+fn judge_budgets(workloads: &Workloads, Budgets { budgets, all }: &Budgets) -> Vec<Check> {
     let (area, name) = (Area::Cluster, "budgets");
     let mut checks = Vec::new();
     let never: Vec<&Budget> = budgets.iter().filter(|budget| budget.never_met()).collect();
@@ -204,13 +213,19 @@ fn judge_budgets(workloads: &Workloads, budgets: &[Budget]) -> Vec<Check> {
     if budgets.is_empty() {
         checks.push(area.ok(name, "none"));
     } else if checks.is_empty() {
-        checks.push(area.ok(name, format!("{}, each can let a pod go", count(budgets.len(), "budget", "budgets"))));
+        let budgets = count(budgets.len(), "budget", "budgets");
+        let more = if *all { "" } else { "; there are more, which were not listed" };
+        checks.push(area.ok(name, format!("{budgets}, each can let a pod go{more}")));
     }
     checks
 }
 
 /// Workloads of several pods that no budget is about: worth knowing, and nothing wrong.
-fn unprotected(workloads: &Workloads, budgets: &[Budget]) -> Check {
+fn unprotected(workloads: &Workloads, Budgets { budgets, all }: &Budgets) -> Check {
+    // What is not listed may be about any of them.
+    if !all {
+        return Area::Cluster.skipped("workloads", "Not all budgets were listed.");
+    }
     let bare: Vec<String> = workloads
         .owners
         .iter()

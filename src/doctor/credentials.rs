@@ -1,8 +1,8 @@
 //! Who we are at AWS. Pure.
 
 use super::check::{Area, Check, Failed, Read};
-use super::queue::Place;
 use crate::gate::Category;
+use crate::queue::Place;
 
 /// What STS says of us.
 #[derive(Clone, Debug, PartialEq, Eq)]

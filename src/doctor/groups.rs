@@ -62,8 +62,9 @@ struct Room {
 }
 
 fn room(policy: &Policy, hook: &Hook) -> Room {
+    let kind = if hook.terminating { Kind::AsgTerminate } else { Kind::AsgLaunch };
     let times = HookTimes::of(hook.heartbeat);
-    let wanted = policy.drain_timeout.of(Kind::AsgTerminate).unwrap_or(times.window);
+    let wanted = policy.drain_timeout.of(kind).unwrap_or(times.window);
     let life = if policy.heartbeats == Heartbeats::Off { times.heartbeat } else { times.life() };
     Room { wanted, life, drain: wanted.min(life).saturating_sub(times.margin()) }
 }
@@ -72,7 +73,8 @@ fn room(policy: &Policy, hook: &Hook) -> Room {
 #[must_use]
 pub fn longest_drain(settings: &Settings, seen: &Seen) -> Duration {
     let policy = &settings.policy;
-    let hooks = acted(settings, seen, Kind::AsgTerminate).map(|(_, hook)| {
+    let hooks = [Kind::AsgTerminate, Kind::AsgLaunch].into_iter().flat_map(|kind| acted(settings, seen, kind));
+    let hooks = hooks.map(|(_, hook)| {
         let room = room(policy, hook);
         room.wanted.min(room.life)
     });
@@ -100,11 +102,20 @@ pub fn any_hook(kind: Kind, seen: &Seen) -> bool {
     all(seen, kind).next().is_some()
 }
 
+/// Whether every group and every hook is known.
+#[must_use]
+pub fn all_known(seen: &Seen) -> bool {
+    let known =
+        |groups: &Groups| groups.all && groups.more == 0 && groups.groups.iter().all(|group| group.hooks.is_ok());
+    seen.groups.as_ref().is_ok_and(known)
+}
+
 /// Whether there are hooks of this kind, and all of them notify the queue.
 #[must_use]
 pub fn all_direct(kind: Kind, seen: &Seen) -> bool {
     let queue = seen.queue.as_ref().ok().and_then(|attributes| attributes.get("QueueArn"));
-    any_hook(kind, seen) && queue.is_some() && all(seen, kind).all(|(_, hook)| hook.notifies.as_ref() == queue)
+    let known = all_known(seen) && any_hook(kind, seen) && queue.is_some();
+    known && all(seen, kind).all(|(_, hook)| hook.notifies.as_ref() == queue)
 }
 
 /// A group and a hook of it with which lifecycle calls can be tried, for each group.
@@ -157,7 +168,10 @@ fn listed(groups: &Groups) -> Check {
     if looked.is_empty() {
         return area.ok("groups", "no Auto Scaling group has a node of this cluster");
     }
-    let beside = if groups.more > 0 { format!("; {} more were not looked at", groups.more) } else { String::new() };
+    let mut beside = if groups.more > 0 { format!("; {} more were not looked at", groups.more) } else { String::new() };
+    if !groups.all {
+        beside += "; not all of the account's were listed";
+    }
     area.ok("groups", format!("{}: {}{beside}", count(looked.len(), "group", "groups"), few(&looked)))
 }
 

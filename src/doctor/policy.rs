@@ -27,6 +27,9 @@ impl Admission {
     }
 }
 
+/// What is true of EventBridge: it speaks TLS, and is a service of AWS's.
+const EVENTBRIDGE_IS: [&str; 2] = ["aws:securetransport", "aws:principalisawsservice"];
+
 /// Why a service may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shut {
@@ -73,9 +76,15 @@ struct Statement {
     #[serde(default)]
     principal: Value,
     #[serde(default)]
+    not_principal: Value,
+    #[serde(default)]
     action: Value,
     #[serde(default)]
+    not_action: Value,
+    #[serde(default)]
     resource: Value,
+    #[serde(default)]
+    not_resource: Value,
     #[serde(default)]
     condition: Map<String, Value>,
 }
@@ -125,14 +134,15 @@ const fn rank(shut: &Shut) -> u8 {
 
 impl Statement {
     fn fits(&self, service: &str, arn: &str) -> Result<(), Shut> {
-        if !principal(&self.principal, service) {
+        if !named(&self.principal, &self.not_principal, |names| principal(names, service)) {
             return Err(Shut::Principal);
         }
         let sends = |action: &str| covers(&action.to_ascii_lowercase(), "sqs:sendmessage");
-        if !texts(&self.action).any(sends) {
+        if !named(&self.action, &self.not_action, |actions| texts(actions).any(sends)) {
             return Err(Shut::Action);
         }
-        if !texts(&self.resource).any(|resource| covers(resource, arn)) {
+        let is_it = |resource: &str| covers(resource, arn);
+        if !named(&self.resource, &self.not_resource, |resources| texts(resources).any(is_it)) {
             return Err(Shut::Resource);
         }
         Ok(())
@@ -151,8 +161,7 @@ impl Statement {
                 }
                 "aws:sourcearn" if equal => sources = values(),
                 "aws:sourceaccount" if equal => accounts = values(),
-                // EventBridge speaks TLS.
-                "aws:securetransport" if operator == "bool" && texts(value).all(|text| text == "true") => {}
+                key if EVENTBRIDGE_IS.contains(&key) && operator == "bool" && all_say(value, "true") => {}
                 _ => other = Some(format!("{operator} {key}")),
             }
         }
@@ -169,10 +178,10 @@ impl Statement {
         if conditions.peek().is_none() {
             return Err(Shut::Denied(self.sid.clone()));
         }
-        let plain = |(operator, key, value): (String, String, &Value)| {
-            operator == "bool" && key == "aws:securetransport" && texts(value).all(|text| text == "false")
+        let never = |(operator, key, value): (String, String, &Value)| {
+            operator == "bool" && EVENTBRIDGE_IS.contains(&key.as_str()) && all_say(value, "false")
         };
-        if !conditions.any(plain) {
+        if !conditions.any(never) {
             let named = if self.sid.is_empty() { String::new() } else { format!(" \"{}\"", self.sid) };
             admission.unclear.push(format!("the Deny statement{named}"));
         }
@@ -189,6 +198,11 @@ impl Statement {
     }
 }
 
+/// Whether an element of a statement names something, or its `Not` form, which stands in its place, does not.
+fn named(element: &Value, not: &Value, names: impl Fn(&Value) -> bool) -> bool {
+    if not.is_null() { names(element) } else { !names(not) }
+}
+
 fn principal(principal: &Value, service: &str) -> bool {
     match principal {
         Value::String(all) => all == "*",
@@ -199,6 +213,11 @@ fn principal(principal: &Value, service: &str) -> bool {
         }),
         _ => false,
     }
+}
+
+/// Whether a condition's value is this word, and nothing else.
+fn all_say(value: &Value, word: &str) -> bool {
+    texts(value).next().is_some() && texts(value).all(|text| text == word)
 }
 
 /// One text, or a list of them; a bool counts as its word.
@@ -250,6 +269,7 @@ mod tests {
             with(&json!({ "Principal": "*", "Action": ["sqs:GetQueueUrl", "SQS:Send*"], "Resource": "*" })),
             with(&json!({ "Principal": { "AWS": "*" }, "Resource": ["arn:aws:sqs:*:*:ebb*"] })),
             with(&json!({ "Condition": { "Bool": { "aws:SecureTransport": true } } })),
+            with(&json!({ "Principal": "*", "Condition": { "Bool": { "aws:PrincipalIsAWSService": "true" } } })),
         ] {
             assert_eq!(read(&statement), Ok(open.clone()), "{statement}");
         }
@@ -295,5 +315,34 @@ mod tests {
         let other = with(&json!({ "Effect": "Deny", "Sid": "Org", "Principal": "*",
             "Condition": { "StringNotEquals": { "aws:PrincipalOrgID": "o-1" } } }));
         assert_eq!(read(&json!([other, allow()])).unwrap().unclear, ["the Deny statement \"Org\""]);
+        let perimeter = with(&json!({ "Effect": "Deny", "Principal": "*", "Condition": {
+            "StringNotEqualsIfExists": { "aws:PrincipalOrgID": "o-1" }, "BoolIfExists": { "aws:PrincipalIsAWSService": "false" } } }));
+        assert!(read(&json!([perimeter, allow()])).unwrap().unclear.is_empty());
+    }
+
+    #[test]
+    fn what_all_but_some_are_denied_is_denied() {
+        let deny = |changes: Value| {
+            let mut statement =
+                json!({ "Effect": "Deny", "Sid": "No", "Principal": "*", "Action": "sqs:*", "Resource": "*" });
+            for (key, value) in changes.as_object().unwrap() {
+                statement.as_object_mut().unwrap().remove(key.trim_start_matches("Not"));
+                statement[key] = value.clone();
+            }
+            read(&json!([statement, allow()]))
+        };
+        for (changes, denied) in [
+            (json!({ "NotPrincipal": { "AWS": "arn:aws:iam::1:root" } }), true),
+            (json!({ "NotPrincipal": { "Service": EVENTS } }), false),
+            (json!({ "NotPrincipal": "*" }), false),
+            (json!({ "NotAction": ["sqs:ReceiveMessage", "sqs:DeleteMessage"] }), true),
+            (json!({ "NotAction": "sqs:send*" }), false),
+            (json!({ "NotResource": "arn:aws:sqs:eu-west-1:123456789012:other" }), true),
+            (json!({ "NotResource": QUEUE }), false),
+        ] {
+            let said = deny(changes.clone());
+            assert_eq!(said.is_err(), denied, "{changes}: {said:?}");
+            assert!(said.is_ok() || said == Err(Shut::Denied("No".to_owned())), "{changes}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::{credentials, groups, rules};
 use crate::event::Kind;
 use crate::gate::Category;
 use crate::interruption::Action;
+use crate::queue::Place;
 use crate::settings::Settings;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -30,50 +31,8 @@ const RECEIVES: u32 = 10;
 /// More than this waits only where nobody receives.
 const MANY: u64 = 1000;
 
-/// What a queue's URL says of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The region, in a URL of AWS's own.
-    pub region: Option<String>,
-    /// The account.
-    pub account: Option<String>,
-    /// The queue's name.
-    pub name: String,
-}
-
-impl Place {
-    /// Reads a queue's URL.
-    #[must_use]
-    pub fn of(url: &str) -> Option<Self> {
-        let uri = url.parse::<http::Uri>().ok()?;
-        let mut path = uri.path().rsplit('/').filter(|part| !part.is_empty());
-        let name = path.next()?.to_owned();
-        let digits = |part: &&str| part.len() == 12 && part.bytes().all(|b| b.is_ascii_digit());
-        let account = path.next().filter(digits).map(str::to_owned);
-        let host = uri.host().unwrap_or_default();
-        let amazon = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"].iter().any(|end| host.ends_with(end));
-        let parts: Vec<&str> = host.split('.').collect();
-        // sqs.REGION.amazonaws.com, ID.sqs.REGION.vpce.amazonaws.com, and of old REGION.queue.amazonaws.com.
-        let after = parts.iter().position(|part| *part == "sqs" || *part == "sqs-fips").map(|at| at + 1);
-        let region = match after {
-            Some(at) => parts.get(at),
-            None => parts.iter().position(|part| *part == "queue").and_then(|at| parts.get(at.checked_sub(1)?)),
-        };
-        let region = region.filter(|region| amazon && region.contains('-')).map(|region| (*region).to_owned());
-        Some(Self { region, account, name })
-    }
-
-    /// Its ARN, if all of it is known.
-    fn arn(&self) -> Option<String> {
-        let (region, account) = (self.region.as_ref()?, self.account.as_ref()?);
-        let partition = match region.as_str() {
-            china if china.starts_with("cn-") => "aws-cn",
-            gov if gov.starts_with("us-gov-") => "aws-us-gov",
-            _ => "aws",
-        };
-        Some(format!("arn:{partition}:sqs:{region}:{account}:{}", self.name))
-    }
-}
+/// A message is received some time after it was sent, comes back some times, and CloudWatch's number is some minutes old.
+const LATE: Duration = Duration::from_mins(15);
 
 /// The queue's ARN: as SQS says, or else as its URL does.
 #[must_use]
@@ -115,11 +74,7 @@ pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
     checks.push(visibility(url, attributes));
     checks.push(dead_letters(url, attributes));
     checks.push(waiting(attributes));
-    checks.push(area.skipped(
-        "oldest",
-        "SQS does not tell the age of the oldest message; CloudWatch does, as ApproximateAgeOfOldestMessage, and \
-         ebbtide_message_age_seconds tells that of each received.",
-    ));
+    checks.push(oldest(settings, seen, attributes));
     checks
 }
 
@@ -156,7 +111,7 @@ fn missing(failed: &Failed, region: Option<&str>) -> Check {
             .failure(
                 name,
                 &failed.what,
-                "Let this process reach SQS: by a NAT gateway, or a VPC endpoint whose security group lets it in.",
+                "Let this process reach SQS: by a NAT gateway, by a VPC endpoint whose security group lets it in, or by the proxy of HTTPS_PROXY.",
             )
             .unreached(),
     }
@@ -199,7 +154,7 @@ fn admits(settings: &Settings, seen: &Seen, attributes: &Attributes, arn: &str) 
         Shut::Resource => (format!("{EVENTS} may send to another queue: Resource is not {arn}."), statement),
         Shut::Denied(sid) => (
             format!("A Deny statement without a condition keeps EventBridge out{}.", named(&sid)),
-            "Take that statement away, or narrow its Principal.".to_owned(),
+            "Take that statement away, or except EventBridge from it.".to_owned(),
         ),
         Shut::Unclear(condition) => {
             return area.warning(
@@ -359,10 +314,14 @@ fn dead_letters(url: &str, attributes: &Attributes) -> Check {
     }
 }
 
+fn number(attributes: &Attributes, name: &str) -> u64 {
+    attributes.get(name).and_then(|number| number.parse().ok()).unwrap_or_default()
+}
+
 fn waiting(attributes: &Attributes) -> Check {
     let (area, name) = (Area::Queue, "waiting");
-    let number = |name: &str| attributes.get(name).and_then(|n| n.parse::<u64>().ok()).unwrap_or_default();
-    let (waiting, held) = (number("ApproximateNumberOfMessages"), number("ApproximateNumberOfMessagesNotVisible"));
+    let [waiting, held] =
+        ["", "NotVisible"].map(|which| number(attributes, &format!("ApproximateNumberOfMessages{which}")));
     let messages = count(usize::try_from(waiting).unwrap_or(usize::MAX), "message waits", "messages wait");
     if waiting > MANY {
         return area.warning(
@@ -372,6 +331,42 @@ fn waiting(attributes: &Attributes) -> Check {
         );
     }
     area.ok(name, format!("{messages}, {held} are being worked on"))
+}
+
+/// A message that is worked on counts, too: only where some wait, what is older than any drain waits for nothing. One that was received
+/// three times is not in the number.
+fn oldest(settings: &Settings, seen: &Seen, attributes: &Attributes) -> Check {
+    let (area, name) = (Area::Queue, "oldest");
+    let account = parts(&arn(Some(attributes), &settings.queue_url).unwrap_or_default())[2].to_owned();
+    if seen.identity.as_ref().is_ok_and(|identity| identity.account != account) {
+        return area.skipped(name, format!("CloudWatch tells it in the queue's own account, {account}."));
+    }
+    let age = match &seen.oldest {
+        Ok(Some(age)) => Duration::from_secs(age.as_secs()),
+        Ok(None) => return area.ok(name, "CloudWatch has no age of the last 15 minutes"),
+        Err(failed) => return area.unread(name, failed, "cloudwatch:GetMetricStatistics"),
+    };
+    let [waiting, held, delayed] =
+        ["", "NotVisible", "Delayed"].map(|which| number(attributes, &format!("ApproximateNumberOfMessages{which}")));
+    // The number of a queue that has become empty is that of its last message, for a while.
+    if waiting + held + delayed == 0 {
+        return area.ok(name, "there is none");
+    }
+    let (shown, longest) = (humantime::format_duration(age), groups::longest_drain(settings, seen));
+    // How long a drain takes that nobody knows of, nobody knows.
+    if waiting == 0 || age <= longest + LATE || !groups::all_known(seen) {
+        return area.ok(name, format!("{shown} old"));
+    }
+    let kept = seconds(attributes, "MessageRetentionPeriod");
+    let lost = kept.map(|kept| format!("; at {} it is lost", humantime::format_duration(kept))).unwrap_or_default();
+    area.warning(
+        name,
+        format!(
+            "Messages wait, the oldest is {shown} old, and no drain takes longer than {}: nobody receives them{lost}.",
+            humantime::format_duration(longest)
+        ),
+        "See that the service runs and is ready. A notice whose time has passed is only deleted.",
+    )
 }
 
 #[cfg(test)]

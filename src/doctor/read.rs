@@ -1,12 +1,13 @@
 //! Reading all that is judged: the calls, several at once, each with its timeout and all with one.
 
 mod aws;
+mod here;
 mod kube;
 
 use super::calls;
 use super::calls::{Trial, Tried};
 use super::check::{Failed, Read};
-use super::cluster::{Budget, Nodes, Workloads};
+use super::cluster::{Budgets, Nodes, Workloads};
 use super::credentials::Identity;
 use super::groups::{self, Groups};
 use super::permissions::{self, BUDGETS, Need};
@@ -125,10 +126,14 @@ pub struct Seen {
     pub identity: Read<Identity>,
     /// The queue's attributes.
     pub queue: Read<Attributes>,
+    /// How old its oldest message was a moment ago; nothing of a queue that nobody has used for long.
+    pub oldest: Read<Option<Duration>>,
     /// The rules that send to the queue.
     pub rules: Read<Rules>,
     /// The groups of the cluster's nodes.
     pub groups: Read<Groups>,
+    /// Whether a service that is ready is here.
+    pub ready_here: bool,
     /// What calls of the service would be answered.
     pub trials: Vec<Trial>,
     /// What the API server says of itself.
@@ -142,18 +147,19 @@ pub struct Seen {
     /// The pods, by who made them.
     pub workloads: Read<Workloads>,
     /// The budgets.
-    pub budgets: Read<Vec<Budget>>,
+    pub budgets: Read<Budgets>,
 }
 
 /// Reads everything.
 pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     let queue = async {
         let attributes = aws::attributes(ask, &settings.queue_url).await;
-        let rules = match queue::arn(attributes.as_ref().ok(), &settings.queue_url) {
-            Some(arn) => aws::rules(ask, &arn).await,
-            None => Err(unknown("the queue's ARN is not known, so its rules can't be looked up")),
+        let Some(arn) = queue::arn(attributes.as_ref().ok(), &settings.queue_url) else {
+            let no = |what: &str| unknown(&format!("The queue's ARN is not known, so {what} can't be looked up."));
+            return (attributes, Err(no("its oldest message")), Err(no("its rules")));
         };
-        (attributes, rules)
+        let (oldest, rules) = join!(aws::oldest(ask, &arn), aws::rules(ask, &arn));
+        (attributes, oldest, rules)
     };
     let cluster = async {
         let nodes = kube::nodes(ask).await;
@@ -197,13 +203,14 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     };
     let (
         identity,
-        (queue, rules),
+        (queue, oldest, rules),
         (nodes, groups, hooks),
         (reviews, budgets, workloads),
         messages,
         instances,
         server,
         who,
+        ready_here,
     ) = join!(
         aws::identity(ask),
         Box::pin(queue),
@@ -213,6 +220,7 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         aws::instances(ask),
         kube::server(ask),
         kube::who(ask),
+        here::ready(ask, settings.admin_address),
     );
     let mut trials = Vec::from(messages);
     trials.push(Trial { tried: Tried::Instances, answers: vec![(String::new(), instances)] });
@@ -221,8 +229,10 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         region: ask.clients.sqs.config().region().map(ToString::to_string),
         identity,
         queue,
+        oldest,
         rules,
         groups,
+        ready_here,
         trials,
         server,
         who,
@@ -259,6 +269,14 @@ async fn lifecycle(settings: &Settings, ask: &Ask, groups: &Read<Groups>) -> Vec
     trials.push(Trial { tried: Tried::Heartbeat, answers: named(beats) });
     trials.push(Trial { tried: Tried::Complete, answers: named(completions) });
     trials
+}
+
+/// What was read when the time is up counts: `None` is the end of it. The first must have been read.
+fn so_far<T>(read: usize, next: Read<T>) -> Read<Option<T>> {
+    match next {
+        Err(failed) if read > 0 && failed.category == Category::TimedOut => Ok(None),
+        next => next.map(Some),
+    }
 }
 
 fn unknown(what: &str) -> Failed {

@@ -13,7 +13,8 @@ use super::{Fact, Subscriber};
 use crate::task::{self, Tasks};
 use held::Held;
 use make::{counter, counters, fractions, gauge, gauges, histograms};
-use prometheus::core::Collector;
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{
     CounterVec, Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
@@ -198,10 +199,20 @@ impl Metrics {
         Self { registry, all, held: Held::default(), scrape: Mutex::default() }
     }
 
-    /// The name of every metric, those without a sample yet included.
+    /// Name, type and labels of every metric, those without a sample yet included.
     #[must_use]
-    pub fn names(&self) -> Vec<String> {
-        self.all.described().iter().flat_map(|one| one.desc()).map(|desc| desc.fq_name.clone()).collect()
+    pub fn described(&self) -> Vec<(String, &'static str, Vec<String>)> {
+        let described = |one: Box<dyn Collector>| {
+            let kind = match one.collect().first().map(MetricFamily::get_field_type) {
+                Some(MetricType::COUNTER) => "counter",
+                Some(MetricType::GAUGE) => "gauge",
+                Some(MetricType::HISTOGRAM) => "histogram",
+                _ => "",
+            };
+            let of = |desc: &Desc| (desc.fq_name.clone(), kind, desc.variable_labels.clone());
+            one.desc().into_iter().map(of).collect::<Vec<_>>()
+        };
+        self.all.described().into_iter().flat_map(described).collect()
     }
 
     /// The text that Prometheus reads, with `tasks` as they are now.

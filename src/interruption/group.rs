@@ -13,11 +13,8 @@ pub struct GroupHook {
     pub hook: String,
 }
 
-/// The hooks of EKS's managed node groups, which EKS completes, and `--ignore-hook` leaves alone by default.
-const EKS_HOOKS: [&str; 2] = ["Terminate-LC-Hook", "Launch-LC-Hook"];
-
-/// The first hook of the user's for instances that go, or (not `terminating`) that come, of the group that `instance` is in; `None` where it is in no
-/// group, or that has no such hook.
+/// The first hook for instances that go, or (not `terminating`) that come, of the group that `instance` is in, beside those `ignored`;
+/// `None` where it is in no group, or that has no such hook.
 ///
 /// # Errors
 /// What AWS or the transport said.
@@ -26,6 +23,7 @@ pub async fn hook_of_instance(
     facts: &Facts,
     instance: &str,
     terminating: bool,
+    ignored: &[String],
 ) -> Result<Option<GroupHook>, AwsError> {
     let request = client.describe_auto_scaling_instances().instance_ids(instance);
     let operation = ("autoscaling", "DescribeAutoScalingInstances");
@@ -40,7 +38,7 @@ pub async fn hook_of_instance(
     let of_kind =
         |hook: &aws_sdk_autoscaling::types::LifecycleHook| hook.lifecycle_transition.as_deref() == Some(wanted);
     let others = |hook: &aws_sdk_autoscaling::types::LifecycleHook| {
-        hook.lifecycle_hook_name.as_deref().is_some_and(|name| EKS_HOOKS.contains(&name))
+        hook.lifecycle_hook_name.as_ref().is_some_and(|name| ignored.contains(name))
     };
     let hook = answer.lifecycle_hooks.unwrap_or_default().into_iter().find(|hook| of_kind(hook) && !others(hook));
     Ok(hook.and_then(|hook| hook.lifecycle_hook_name).map(|hook| GroupHook { group, hook }))

@@ -92,7 +92,12 @@ fn is_empty(value: &Value) -> bool {
 /// A text, as it is.
 pub fn text(asked: &Asked<'_>) -> Became {
     match asked.value {
-        Value::String(text) if text.is_empty() => Became::Nothing,
+        // Said on purpose, where NTH's default is another.
+        Value::String(text) if text.is_empty() => match asked.row.key {
+            "priorityClassName" => asked.set(""),
+            _ if asked.row.default == "null" => Became::Nothing,
+            _ => Became::Lost("is empty, which says nothing here: Ebbtide's default applies".to_owned()),
+        },
         Value::String(text) => asked.set(text.as_str()),
         Value::Number(number) => asked.set(number.to_string()),
         _ => wrong("a text"),
@@ -157,6 +162,14 @@ fn about_nth(asked: &Asked<'_>) -> Became {
 /// What an image is called and how it is tagged: NTH's image is of no use.
 pub fn image(asked: &Asked<'_>) -> Became {
     lost(asked)
+}
+
+/// How long a drain may take; what is not positive is no limit to NTH.
+pub fn limit(asked: &Asked<'_>) -> Became {
+    if number(asked.value).is_some_and(|seconds| seconds <= 0) {
+        return Became::Lost("sets no limit; without one of ours a drain takes what its notice allows".to_owned());
+    }
+    seconds(asked)
 }
 
 /// Seconds as a duration; what is not positive asks for nothing.

@@ -56,8 +56,12 @@ pub fn imds_rebalance(asked: &Asked<'_>) -> Became {
 /// Variables of NTH's own that are more than a second spelling of a value.
 const NEEDLESS_ENV: [&str; 4] = ["KUBE_API_QPS", "KUBE_API_BURST", "USE_APISERVER_CACHE", "TAINT_EFFECT"];
 
-/// Variables of other programs and libraries that mean the same here.
-const OTHERS_ENV: [&str; 3] = ["AWS_", "SSL_CERT", "TZ"];
+/// Variables of other programs and libraries that mean the same here, by how they begin.
+const OTHERS_ENV: [&str; 9] =
+    ["AWS_", "SSL_CERT_", "TZ", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"];
+
+/// What of these does not: settings of ours say the first two, and the SDK for Rust does not read the third (`SSL_CERT_FILE` is read).
+const NOT_READ: [&str; 3] = ["AWS_REGION", "AWS_ENDPOINT", "AWS_CA_BUNDLE"];
 
 /// More environment variables: NTH's own mean nothing here.
 pub fn extra_env(asked: &Asked<'_>) -> Became {
@@ -65,8 +69,7 @@ pub fn extra_env(asked: &Asked<'_>) -> Became {
     let (mut kept, mut left) = (Vec::new(), Vec::new());
     for env in list {
         let name = env["name"].as_str().unwrap_or_default();
-        let ours =
-            OTHERS_ENV.iter().any(|begin| name.starts_with(begin)) && !["AWS_REGION", "AWS_ENDPOINT"].contains(&name);
+        let ours = OTHERS_ENV.iter().any(|begin| name.starts_with(begin)) && !NOT_READ.contains(&name);
         let plain = env["value"].is_string() || env["valueFrom"].is_object();
         if ours && plain {
             kept.push(env.clone());

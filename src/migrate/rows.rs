@@ -132,7 +132,7 @@ const COMMON: &[Row] = &[
         "[]",
         &["extraEnv"],
         modes::extra_env,
-        "a variable of NTH's means nothing to Ebbtide; use its value here, if it has one",
+        "Ebbtide does not read it; use its value here, if it has one, and SSL_CERT_FILE for AWS_CA_BUNDLE",
     ),
     row(
         "probes",
@@ -201,7 +201,7 @@ const COMMON: &[Row] = &[
         "nodeTerminationGracePeriod",
         "120",
         &["settings.drainTimeout.all"],
-        how::seconds,
+        how::limit,
         "without it a drain takes what its notice allows, and not 120 s",
     ),
     row(

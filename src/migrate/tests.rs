@@ -150,6 +150,7 @@ fn each_value_of_queue_mode_by_itself() {
             "image: {pullPolicy: Always, pullSecrets: [{name: s}]}",
             "image:\n  pullPolicy: Always  # image.pullPolicy\nimagePullSecrets:  # image.pullSecrets\n  - name: s",
         ),
+        ("priorityClassName: ''", "priorityClassName: \"\"  # priorityClassName"),
         ("customLabels: {a: \"yes\", b: 1}", "commonLabels:  # customLabels\n  a: \"yes\"\n  b: \"1\""),
         ("rbac: {create: false}", "rbac:\n  create: false  # rbac.create"),
         (
@@ -158,8 +159,8 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
         (
-            "extraEnv: [{name: AWS_CA_BUNDLE, value: p}, {name: TAINT_EFFECT, value: x}]",
-            "extraEnv:  # extraEnv\n  - name: AWS_CA_BUNDLE\n    value: p",
+            "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
+            "extraEnv:  # extraEnv\n  - name: HTTPS_PROXY\n    value: p",
         ),
         (
             "topologySpreadConstraints: [{maxSkew: 1}]",
@@ -194,6 +195,8 @@ fn what_is_lost_or_differs_is_told() {
         (LOST, "podTerminationGracePeriod: 0", "podTerminationGracePeriod: 0 would let"),
         (LOST, "podTerminationGracePeriod: 90000", "podTerminationGracePeriod: is longer than 24 h"),
         (LOST, "nodeTerminationGracePeriod: 200000", "nodeTerminationGracePeriod: is longer than 48 h"),
+        (LOST, "nodeTerminationGracePeriod: 0", "nodeTerminationGracePeriod: sets no limit"),
+        (LOST, "managedTag: ''", "managedTag: is empty"),
         (LOST, "nodeTerminationGracePeriod: soon", "nodeTerminationGracePeriod: is not a number of seconds"),
         (LOST, "heartbeatInterval: 4000", "heartbeatInterval: is not a number of seconds up to 3600"),
         (LOST, "replicas: two", "replicas: is not a whole number"),

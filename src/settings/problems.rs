@@ -11,6 +11,9 @@ use std::time::Duration;
 /// AWS's shortest heartbeat timeout: an interval must be shorter.
 const SHORTEST_HOOK: Duration = Duration::from_secs(30);
 
+/// A spot instance, and one that goes down by itself, is drained for no longer.
+const TWO_MINUTES: Duration = Duration::from_mins(2);
+
 /// What was found so far.
 #[derive(Default)]
 pub(super) struct Problems(pub Vec<Problem>);
@@ -24,7 +27,7 @@ impl Problems {
         text.parse().unwrap_or_else(|_| {
             self.add(
                 "--admin-address",
-                format!("\"{text}\" is no address; write IP:PORT, such as 0.0.0.0:8080 or [::]:8080"),
+                format!("\"{text}\" is no address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"),
             );
             SocketAddr::from(([0, 0, 0, 0], 0))
         })
@@ -106,7 +109,14 @@ impl Problems {
         }
         let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), LONGEST_DRAIN));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
-            timeouts.set(kind, self.duration(flag, Some(text), LONGEST_DRAIN));
+            let timeout = self.duration(flag, Some(text), LONGEST_DRAIN);
+            if matches!(kind, Kind::Spot | Kind::StateChange) && timeout > Some(TWO_MINUTES) {
+                self.add(
+                    flag,
+                    format!("{kind}={text} does nothing: there are two minutes; give less, or leave it out"),
+                );
+            }
+            timeouts.set(kind, timeout);
         }
         timeouts
     }

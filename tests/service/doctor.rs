@@ -60,7 +60,7 @@ async fn examined(stage: &Stage, flags: &[&str]) -> Report {
 const OK: &str = "ebbtide_checks{status=\"ok\"} ";
 
 /// What is always skipped, and why is in its line.
-const ALWAYS: [&str; 3] = ["region", "oldest", "receive"];
+const ALWAYS: [&str; 2] = ["region", "receive"];
 
 fn faults(report: &Report) -> Vec<(&'static str, &'static str, &'static str)> {
     let skipped = |check: &&Check| check.status == Status::Skipped && ALWAYS.contains(&check.name);
@@ -97,6 +97,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_as_it_was() {
             ("DescribeLifecycleHooks", 2),
             ("DescribeRule", 3),
             ("GetCallerIdentity", 1),
+            ("GetMetricStatistics", 1),
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
@@ -123,7 +124,7 @@ async fn actions_that_wait_are_neither_completed_nor_kept_alive() {
 #[tokio::test(start_paused = true)]
 async fn each_defect_has_its_own_line() {
     type Defect = fn(&Stage);
-    let defects: [(&str, &[&str], Defect, &str); 22] = [
+    let defects: [(&str, &[&str], Defect, &str); 23] = [
         ("queue policy failure", &[], |s| s.world.aws.sqs.set_attribute("Policy", ""), "Add this statement"),
         (
             "queue policy failure",
@@ -146,6 +147,7 @@ async fn each_defect_has_its_own_line() {
             |s| s.world.aws.sqs.set_retention(Duration::from_mins(5)),
             "MessageRetentionPeriod",
         ),
+        ("queue oldest skipped", &[], |s| deny(s, "GetMetricStatistics"), "allow cloudwatch:GetMetricStatistics"),
         ("queue dead-letters warning", &[], |s| s.world.aws.sqs.set_dead_letter(3), "Choose 10"),
         ("rules asg-terminate failure", &[], no_rule_nor_target, "put-rule --name ebbtide-asg-terminate"),
         ("rules scheduled-change warning", &[], |s| s.world.aws.events.remove_rule("health"), "aws.health"),
@@ -219,6 +221,18 @@ fn without_provider(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_that_nobody_receives_is_old() {
+    let stage = healthy();
+    stage.world.aws.sqs.send("left alone");
+    tokio::time::advance(Duration::from_hours(1)).await;
+    assert_eq!(faults(&examined(&stage, &[]).await), []);
+    tokio::time::advance(Duration::from_mins(16)).await;
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("queue", "oldest", "warning")], "{}", line(&report, "queue oldest"));
+    assert!(report.text().contains("the oldest is 1h 16m"), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_queue_that_is_not_there_fails_alone() {
     let stage = healthy();
     let mut settings = settings(&stage, &[]);
@@ -232,9 +246,15 @@ async fn a_queue_that_is_not_there_fails_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
-    for operation in
-        ["GetCallerIdentity", "GetQueueAttributes", "DescribeLifecycleHooks", "list pods", "get /version", "*"]
-    {
+    for operation in [
+        "GetCallerIdentity",
+        "GetQueueAttributes",
+        "GetMetricStatistics",
+        "DescribeLifecycleHooks",
+        "list pods",
+        "get /version",
+        "*",
+    ] {
         let stage = healthy();
         stage.world.faults.add(Rule::on(operation, Fault::Hang));
         let begun = Instant::now();
@@ -296,8 +316,25 @@ async fn what_was_read_of_a_slow_list_counts() {
     let begun = Instant::now();
     let report = examined(&stage, &[]).await;
     assert!(begun.elapsed() <= s(10), "{:?}", begun.elapsed());
-    let nodes = report.text().lines().find(|line| line.contains("cluster nodes")).map(str::to_owned);
-    assert!(nodes.as_deref().is_some_and(|line| line.starts_with("ok") && line.contains("400")), "{}", report.text());
+    assert!(line(&report, "cluster nodes").starts_with("ok"), "{}", report.text());
+    assert!(line(&report, "cluster nodes").contains("400"), "{}", report.text());
+
+    let stage = healthy();
+    stage.world.aws.autoscaling.set_page_size(1);
+    for n in 0..9 {
+        let instances = vec![instance(100 + n)];
+        stage.world.aws.autoscaling.put_group(&format!("more-{n}"), GroupSpec { instances, ..GroupSpec::default() });
+    }
+    stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Slow(s(2))));
+    let begun = Instant::now();
+    let report = examined(&stage, &[]).await;
+    assert!(begun.elapsed() <= s(10), "{:?}", begun.elapsed());
+    assert!(line(&report, "groups groups").contains("2 groups: blue, green; not all"), "{}", report.text());
+}
+
+/// The first line of a check.
+fn line(report: &Report, check: &str) -> String {
+    report.text().lines().find(|line| line.contains(check)).map(str::to_owned).unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +373,7 @@ async fn the_service_checks_once_when_it_is_ready() {
     stage.world.aws.sqs.set_dead_letter(3);
     let replica = stage.start(&["--check-at-start", "true"]).await;
     stage.until("the checks are counted", s(15), || replica.metric(OK) > 20.0).await;
-    assert_eq!(counted(&replica), ["1", "0", "3"], "the dead-letter queue; and what is always skipped");
+    assert_eq!(counted(&replica), ["1", "0", "2"], "the dead-letter queue; and what is always skipped");
     assert_eq!(stage.calls("GetCallerIdentity"), 1);
     // What is meant to be refused does not look like trouble.
     let text = replica.metrics.render(&replica.tasks);

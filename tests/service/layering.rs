@@ -24,7 +24,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("cli", &[]),
     ("migrate", &[]),
     ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
-    ("trial", &["connect", "event", "fact", "gate", "interruption", "node"]),
+    ("trial", &["connect", "event", "fact", "gate", "interruption", "node", "queue"]),
     (
         "explain",
         &[
@@ -57,6 +57,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
             "interruption",
             "node",
             "object",
+            "queue",
             "settings",
         ],
     ),
@@ -84,11 +85,12 @@ const ALLOWED: [(&str, &[&str]); 25] = [
 ];
 
 /// Crates that may be named only in some modules.
-const CRATES: [(&str, &[&str]); 9] = [
+const CRATES: [(&str, &[&str]); 10] = [
     ("serde_saphyr", &["migrate"]),
     ("aws_sdk_sqs", &["queue", "gate", "service", "connect", "doctor"]),
     ("aws_sdk_autoscaling", &["interruption", "service", "connect", "doctor"]),
     ("aws_sdk_ec2", &["node", "service", "connect", "doctor"]),
+    ("aws_sdk_cloudwatch", &["connect", "doctor"]),
     ("aws_sdk_eventbridge", &["connect", "doctor"]),
     ("aws_sdk_sts", &["connect", "doctor"]),
     (

@@ -82,7 +82,9 @@ locals {
       Effect = "Allow"
       Action = [
         "autoscaling:DescribeAutoScalingGroups",
+        "autoscaling:DescribeAutoScalingInstances",
         "autoscaling:DescribeLifecycleHooks",
+        "cloudwatch:GetMetricStatistics",
         "events:ListRuleNamesByTarget",
       ]
       Resource = "*"

@@ -17,6 +17,10 @@ fn budget(name: &str, app: &str, expected: i32, desired: i32) -> Budget {
     }
 }
 
+fn listed<const N: usize>(budgets: [Budget; N]) -> Budgets {
+    Budgets { budgets: budgets.into(), all: true }
+}
+
 #[test]
 fn a_provider_id_says_instance_and_region() {
     let mut nodes = Nodes::default();
@@ -56,24 +60,24 @@ fn nodes_that_no_notice_can_find() {
 #[test]
 fn budgets_that_can_never_be_met() {
     for (expected, desired, faults) in [(2, 2, 1), (2, 3, 1), (1, 1, 1), (2, 1, 0), (0, 0, 0), (3, 0, 0)] {
-        let found = found(&[], |seen| seen.budgets = Ok(vec![budget("web", "web", expected, desired)]));
+        let found = found(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", expected, desired)])));
         assert_eq!(found.len(), faults, "{expected} {desired}: {found:?}");
     }
-    let (name, status, text) = one(&[], |seen| seen.budgets = Ok(vec![budget("web", "web", 2, 2)]));
+    let (name, status, text) = one(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", 2, 2)])));
     assert_eq!((name, status), ("budgets", Status::Warning));
     assert!(text.contains("kubectl -n shop patch pdb web"), "{text}");
     let new = Budget { current: false, ..budget("web", "web", 2, 2) };
-    assert_eq!(found(&[], |seen| seen.budgets = Ok(vec![new])), Vec::new());
+    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([new]))), Vec::new());
 }
 
 #[test]
 fn two_budgets_of_one_pod_refuse_everything() {
     let (name, _, text) =
-        one(&[], |seen| seen.budgets = Ok(vec![budget("one", "web", 2, 1), budget("two", "web", 2, 1)]));
+        one(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), budget("two", "web", 2, 1)])));
     assert_eq!(name, "budgets");
     assert!(text.contains("the same pods of shop/web"), "{text}");
     let elsewhere = Budget { namespace: "other".to_owned(), ..budget("two", "web", 2, 1) };
-    assert_eq!(found(&[], |seen| seen.budgets = Ok(vec![budget("one", "web", 2, 1), elsewhere])), Vec::new());
+    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), elsewhere]))), Vec::new());
 }
 
 #[test]
@@ -85,9 +89,12 @@ fn workloads_without_a_budget_are_a_remark() {
         longest_grace: None,
         all: false,
     };
-    let check = unprotected(&workloads, &[]);
+    let check = unprotected(&workloads, &listed([]));
     assert_eq!(check.status, Status::Ok);
     assert!(check.found.contains("1 workload of several pods has no budget") && check.found.contains("shop/many"));
     assert!(check.found.contains("of the pods that were listed"), "{}", check.found);
-    assert!(unprotected(&workloads, &[budget("web", "web", 3, 2)]).found.starts_with("every workload"));
+    let web = listed([budget("web", "web", 3, 2)]);
+    assert!(unprotected(&workloads, &web).found.starts_with("every workload"));
+    let some = unprotected(&workloads, &Budgets::default());
+    assert_eq!(some.status, Status::Skipped, "a budget that was not listed may be about it");
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::doctor::tests::{QUEUE, URL, one, policy, rule};
+use crate::doctor::tests::{denied, found, one, policy, rule};
 use crate::doctor::{Read, Status};
 use serde_json::json;
 
@@ -11,29 +11,6 @@ fn set(name: &str, value: &str) -> impl FnOnce(&mut Seen) {
 
 fn without(name: &str) -> impl FnOnce(&mut Seen) {
     move |seen: &mut Seen| drop(seen.queue.as_mut().unwrap().remove(name))
-}
-
-#[test]
-fn a_url_says_where_a_queue_is() {
-    let place = |url| Place::of(url).map(|place| (place.region, place.account, place.name));
-    let aws = |region: &str| Some((Some(region.to_owned()), Some("123456789012".to_owned()), "ebbtide".to_owned()));
-    for (url, region) in [
-        (URL, "eu-west-1"),
-        ("https://vpce-1-2.sqs.us-east-1.vpce.amazonaws.com/123456789012/ebbtide", "us-east-1"),
-        ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/ebbtide", "cn-north-1"),
-        ("https://us-east-2.queue.amazonaws.com/123456789012/ebbtide", "us-east-2"),
-        ("https://sqs.us-west-2.api.aws/123456789012/ebbtide", "us-west-2"),
-        ("https://sqs-fips.us-gov-west-1.amazonaws.com/123456789012/ebbtide", "us-gov-west-1"),
-    ] {
-        assert_eq!(place(url), aws(region), "{url}");
-    }
-    let local = (None, Some("000000000000".to_owned()), "q".to_owned());
-    assert_eq!(place("http://127.0.0.1:5000/000000000000/q"), Some(local));
-    assert_eq!(place("https://sqs.example.com/q").unwrap().0, None);
-    assert_eq!(arn(None, URL).as_deref(), Some(QUEUE));
-    assert_eq!(arn(None, "https://sqs.cn-north-1.amazonaws.com.cn/1/q"), None, "its account is none");
-    let china = arn(None, "https://sqs.cn-north-1.amazonaws.com.cn/123456789012/q");
-    assert_eq!(china.as_deref(), Some("arn:aws-cn:sqs:cn-north-1:123456789012:q"));
 }
 
 #[test]
@@ -140,10 +117,56 @@ fn delays_dead_letters_and_what_waits() {
 }
 
 #[test]
+fn a_message_that_is_older_than_any_drain_waits_for_nothing() {
+    let hours = |hours| {
+        move |seen: &mut Seen| {
+            seen.oldest = Ok(Some(Duration::from_hours(hours)));
+            set("ApproximateNumberOfMessages", "1")(seen);
+        }
+    };
+    let (name, status, text) = one(&[], hours(2));
+    assert_eq!((name, status), ("oldest", Status::Warning));
+    assert!(
+        text.contains("the oldest is 2h old, and no drain takes longer than 1h:")
+            && text.contains("at 4days it is lost"),
+        "{text}"
+    );
+    // What is worked on is no older than that, and a queue that nobody uses has no number.
+    assert_eq!(found(&["--drain-timeout", "scheduled-change=3h"], hours(3)), Vec::new());
+    assert_eq!(found(&[], |seen| seen.oldest = Ok(None)), Vec::new());
+    // One that is held is worked on; a queue that has become empty has the number of its last; and what is not known may be long.
+    let changed: [fn(&mut Seen); 4] = [
+        |seen| set("ApproximateNumberOfMessages", "0")(seen),
+        |seen| {
+            set("ApproximateNumberOfMessages", "0")(seen);
+            set("ApproximateNumberOfMessagesNotVisible", "0")(seen);
+        },
+        |seen| seen.groups.as_mut().unwrap().all = false,
+        |seen| seen.groups.as_mut().unwrap().more = 1,
+    ];
+    for change in changed {
+        let seen = |seen: &mut Seen| {
+            hours(2)(seen);
+            change(seen);
+        };
+        assert_eq!(found(&[], seen), Vec::new());
+    }
+    let other = |seen: &mut Seen| {
+        hours(2)(seen);
+        seen.identity.as_mut().unwrap().account = "000000000007".to_owned();
+    };
+    let said: Vec<_> = found(&[], other).into_iter().map(|check| (check.name, check.status)).collect();
+    assert_eq!(said, [("account", Status::Warning), ("oldest", Status::Skipped)]);
+    let (name, status, text) = one(&[], |seen| seen.oldest = denied());
+    assert_eq!((name, status), ("oldest", Status::Skipped));
+    assert!(text.contains("allow cloudwatch:GetMetricStatistics"), "{text}");
+}
+
+#[test]
 fn rules_that_are_let_in_by_account_or_through_sns() {
     let by_account = policy().replace("ArnLike", "StringEquals").replace("aws:SourceArn", "aws:SourceAccount");
     let by_account = by_account.replace("arn:aws:events:eu-west-1:123456789012:rule/*", "123456789012");
-    let none = crate::doctor::tests::found(&[], |seen| {
+    let none = found(&[], |seen| {
         seen.rules.as_mut().unwrap().rules.push(rule("other", "{}"));
         set("Policy", &by_account)(seen);
     });

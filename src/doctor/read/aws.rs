@@ -5,10 +5,12 @@ use super::super::credentials::Identity;
 use super::super::groups::{Group, Groups, Hook};
 use super::super::queue::Attributes;
 use super::super::rules::{Rule, Rules};
-use super::Ask;
+use super::{Ask, so_far};
 use crate::gate::Category;
 use crate::node::ManagedTag;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
+use aws_sdk_cloudwatch::primitives::DateTime;
+use aws_sdk_cloudwatch::types::{Dimension, Statistic};
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
@@ -20,6 +22,9 @@ use std::time::Duration;
 
 /// So many calls at once: all of the account's calls share a rate.
 const AT_ONCE: usize = 5;
+
+/// CloudWatch's numbers are up to some minutes late; so many seconds have one.
+const LOOK_BACK: i64 = 15 * 60;
 
 /// A lifecycle action token, and a receipt handle, that were never given out.
 const NONE: &str = "00000000-0000-0000-0000-000000000000";
@@ -63,26 +68,46 @@ pub async fn instances(ask: &Ask) -> Read<()> {
     ask.aws(("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
 }
 
+/// The age of the queue's oldest message. SQS itself does not tell it: it gives CloudWatch a number each minute, of a queue that
+/// somebody used within six hours.
+pub async fn oldest(ask: &Ask, arn: &str) -> Read<Option<Duration>> {
+    let queue = arn.rsplit(':').next().unwrap_or_default();
+    let now = ask.clock.now().as_second();
+    let request = ask.clients.cloudwatch.get_metric_statistics().namespace("AWS/SQS");
+    let request = request.metric_name("ApproximateAgeOfOldestMessage").statistics(Statistic::Maximum).period(60);
+    let request = request.dimensions(Dimension::builder().name("QueueName").value(queue).build());
+    let request = request.start_time(DateTime::from_secs(now - LOOK_BACK)).end_time(DateTime::from_secs(now));
+    let answer = ask.aws(("cloudwatch", "GetMetricStatistics"), queue, || request.send()).await?;
+    let points = answer.datapoints.unwrap_or_default().into_iter();
+    let newest = points.max_by_key(|point| point.timestamp().map(DateTime::secs));
+    Ok(newest.and_then(|point| Duration::try_from_secs_f64(point.maximum?).ok()))
+}
+
 /// The rules whose target the queue is. Services send their events to the default bus.
 pub async fn rules(ask: &Ask, arn: &str) -> Read<Rules> {
     let mut names = Vec::new();
     let mut next = None;
-    let mut all = true;
-    loop {
+    let mut all = false;
+    for page in 0.. {
         let request = ask.clients.eventbridge.list_rule_names_by_target().target_arn(arn).set_next_token(next);
-        let answer = ask.aws(("events", "ListRuleNamesByTarget"), arn, || request.send()).await?;
+        let asked = ask.aws(("events", "ListRuleNamesByTarget"), arn, || request.send()).await;
+        let Some(answer) = so_far(page, asked)? else { break };
         names.extend(answer.rule_names.unwrap_or_default());
         next = answer.next_token;
+        all = next.is_none() && names.len() <= ask.extent.rules;
         if next.is_none() || names.len() > ask.extent.rules {
             break;
         }
     }
-    if names.len() > ask.extent.rules || next.is_some() {
-        names.truncate(ask.extent.rules);
-        all = false;
+    names.truncate(ask.extent.rules);
+    let mut rules = Vec::new();
+    for described in each(&names, |name| rule(ask, name)).await {
+        match so_far(rules.len(), described)? {
+            Some(rule) => rules.push(rule),
+            None => all = false,
+        }
     }
-    let rules = each(&names, |name| rule(ask, name)).await;
-    Ok(Rules { rules: rules.into_iter().collect::<Read<_>>()?, all })
+    Ok(Rules { rules, all })
 }
 
 async fn rule(ask: &Ask, name: &str) -> Read<Rule> {
@@ -106,7 +131,11 @@ pub async fn groups(ask: &Ask, tag: &ManagedTag, instances: &HashSet<&str>) -> R
             break;
         }
         let request = ask.clients.autoscaling.describe_auto_scaling_groups().max_records(100).set_next_token(next);
-        let answer = ask.aws(("autoscaling", "DescribeAutoScalingGroups"), "all groups", || request.send()).await?;
+        let asked = ask.aws(("autoscaling", "DescribeAutoScalingGroups"), "all groups", || request.send()).await;
+        let Some(answer) = so_far(page, asked)? else {
+            all = false;
+            break;
+        };
         let groups = answer.auto_scaling_groups.unwrap_or_default();
         found.extend(groups.into_iter().filter(|group| is_ours(group, tag, instances)));
         next = answer.next_token.filter(|token| !token.is_empty());

@@ -1,10 +1,10 @@
 //! What the API server is asked, and how.
 
 use super::super::check::{Failed, Read};
-use super::super::cluster::{Budget, Nodes, Workloads};
+use super::super::cluster::{Budget, Budgets, Nodes, Workloads};
 use super::super::permissions::Need;
 use super::super::skew::Server;
-use super::Ask;
+use super::{Ask, so_far};
 use crate::gate::Category;
 use crate::object::Trimmed;
 use futures_util::StreamExt;
@@ -121,10 +121,7 @@ where
     let api: Api<Trimmed<P, U>> = Api::all_with(ask.clients.kube.clone(), &ApiResource::erase::<K>(&()));
     let mut params = ListParams::default().limit(PAGE);
     for page in 0..ask.extent.pages {
-        let page = match ask.kube("list", name, || api.list(&params)).await {
-            Err(failed) if page > 0 && failed.category == Category::TimedOut => return Ok(false),
-            answer => answer?,
-        };
+        let Some(page) = so_far(page, ask.kube("list", name, || api.list(&params)).await)? else { return Ok(false) };
         page.items.into_iter().for_each(&mut each);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
@@ -213,19 +210,20 @@ struct Counted {
 }
 
 /// All disruption budgets.
-pub async fn budgets(ask: &Ask) -> Read<Vec<Budget>> {
-    let mut budgets = Vec::new();
-    let all = pages::<PodDisruptionBudget, Selected, Counted>(ask, "poddisruptionbudgets", |budget| {
-        budgets.push(Budget {
+pub async fn budgets(ask: &Ask) -> Read<Budgets> {
+    let mut budgets = Budgets::default();
+    budgets.all = pages::<PodDisruptionBudget, Selected, Counted>(ask, "poddisruptionbudgets", |budget| {
+        let generation = budget.metadata.generation.unwrap_or_default().max(1);
+        budgets.budgets.push(Budget {
             namespace: budget.metadata.namespace.unwrap_or_default(),
             name: budget.metadata.name.unwrap_or_default(),
             selector: budget.spec.selector,
             expected: budget.status.expected_pods,
             desired: budget.status.desired_healthy,
             // What no controller has looked at says nothing.
-            current: budget.status.observed_generation > 0,
+            current: budget.status.observed_generation >= generation,
         });
-    });
-    all.await?;
+    })
+    .await?;
     Ok(budgets)
 }

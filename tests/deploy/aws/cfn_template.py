@@ -22,8 +22,8 @@ HOOKS = FOLDER / "hooks.yaml"
 NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}
 """Calls that everybody may make."""
 
-NOT_THE_SERVICE = {"sqs:SendMessage", "autoscaling:DescribeAutoScalingInstances"}
-"""Calls made with the rights of whoever runs `ebbtide send`, or has a message made: of which group and hook."""
+NOT_THE_SERVICE = {"sqs:SendMessage"}
+"""Calls made with the rights of whoever runs `ebbtide send`."""
 
 Value = Any
 

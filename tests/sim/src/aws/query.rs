@@ -116,11 +116,11 @@ pub(super) fn refuse_flat(refusal: &Refusal) -> http::Response<Bytes> {
     respond(refusal.status, "text/xml;charset=UTF-8", xml.0)
 }
 
-pub(super) fn respond(status: u16, content_type: &'static str, body: String) -> http::Response<Bytes> {
+pub(super) fn respond(status: u16, content_type: &'static str, body: impl Into<Bytes>) -> http::Response<Bytes> {
     http::Response::builder()
         .status(status)
         .header(http::header::CONTENT_TYPE, content_type)
         .header("x-amzn-requestid", REQUEST_ID)
-        .body(Bytes::from(body))
+        .body(body.into())
         .expect("a planned status must be a valid one")
 }
