@@ -19,7 +19,12 @@ OF = 'namespace=~"$namespace",job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
-GREEN, ORANGE, RED = "green", "orange", "red"
+# PLAIN is the colour of text. In the first of its colours a panel tells that it has no value.
+PLAIN, GREEN, ORANGE, RED = "text", "green", "orange", "red"
+# As they are. Of the unit "s" Grafana would make 1.67 mins on one axis with 50 s, and 13.3 mins.
+SECONDS, MINUTES = "suffix:s", "suffix:min"
+# An axis goes at least this far; one with nothing but zeros would go up to 100. A single event is more than this.
+AXIS = {"ops": 0.01, "short": 1}
 
 
 def steps(*later: tuple[float, str], first: str = GREEN) -> dict[str, Any]:
@@ -46,9 +51,9 @@ def grown(name: str, *labels: str) -> str:
 
 
 def quantile(part: float, name: str, by: str, *labels: str) -> str:
-    """A quantile of a histogram, by a label."""
+    """A quantile of a histogram, by a label. Of nothing it would be NaN, for which Grafana shows an empty picture."""
     by = ", ".join(filter(None, ["le", by]))
-    return f"histogram_quantile({part}, sum by ({by}) ({rate(f'{name}_bucket', *labels)}))"
+    return f"histogram_quantile({part}, sum by ({by}) ({rate(f'{name}_bucket', *labels)})) >= 0"
 
 
 class Dashboard:
@@ -64,7 +69,7 @@ class Dashboard:
         self.put({"type": "row", "title": title, "collapsed": False, "panels": []}, WIDTH, 1)
 
     def stat(self, title: str, about: str, query: str, unit: str = "none", width: int = 4, **more: Any) -> None:
-        """One number. `thresholds`, `instant` and `legend` may be given."""
+        """One number. `thresholds`, `instant`, `legend`, and the words for no value, `none`, may be given."""
         targets = [target("A", query, more.get("legend", ""), instant=more.get("instant", False))]
         options = {
             "colorMode": "value",
@@ -80,28 +85,38 @@ class Dashboard:
             defaults["decimals"] = 0
         if unit == "percentunit":
             defaults |= {"min": 0, "max": 1, "decimals": 1}
+        if "none" in more:
+            defaults["noValue"] = more["none"]
         panel = {"type": "stat", "title": title, "description": about, "targets": targets, "options": options}
         self.put(panel | {"fieldConfig": {"defaults": defaults, "overrides": []}}, width, more.get("height", 4))
 
     def lines(self, title: str, about: str, queries: dict[str, str], unit: str, **more: Any) -> None:
-        """Lines over time: by legend, a query. `width` and `limit`, a red line, may be given."""
+        """Lines over time: by legend, a query. `width`, `limit`, a red line, and `none`, as above, may be given."""
         targets = [target(chr(ord("A") + n), query, legend) for n, (legend, query) in enumerate(queries.items())]
         limit = more.get("limit")
-        custom = {
+        custom: dict[str, Any] = {
             "drawStyle": "line",
             "lineWidth": 1,
             "fillOpacity": 10,
-            "showPoints": "never",
+            # A single value between gaps, as most drains are in hours of time, has no line: only as a point is it seen.
+            "showPoints": "auto",
+            "pointSize": 4,
             "spanNulls": False,
             "stacking": {"group": "A", "mode": "normal" if more.get("stacked") else "none"},
             "thresholdsStyle": {"mode": "line" if limit else "off"},
         }
-        defaults = {
+        # Grafana draws a limit that is above the values outside of the picture.
+        axis = limit * 1.1 if limit else AXIS.get(unit)
+        if axis and more.get("axis", True):
+            custom["axisSoftMax"] = axis
+        defaults: dict[str, Any] = {
             "unit": unit,
             "min": 0,
             "custom": custom,
             "thresholds": steps((limit, RED)) if limit else steps(),
         }
+        if "none" in more:
+            defaults["noValue"] = more["none"]
         options = {
             "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
             "tooltip": {"mode": "multi", "sort": "desc"},
@@ -169,45 +184,50 @@ def two_minutes(board: Dashboard) -> None:
     board.stat(
         "Did we make the two minutes?",
         "The share of drains with a hard deadline (spot, capacity reservation, the end of a hook) that ended in time. "
-        "Nodes that somebody uncordoned don't count. No data: there was no such drain in the time shown.",
+        "Nodes that somebody uncordoned don't count. No drain: there was none such in the time shown.",
         f"sum({grown(drains, HARD, IN_TIME)}) / (sum({grown(drains, HARD, COUNTED)}) > 0)",
         "percentunit",
-        width=5,
+        width=6,
         height=8,
         instant=True,
         legend="in time",
-        thresholds=steps((0.95, ORANGE), (0.9999, GREEN), first=RED),
+        none="no drain",
+        thresholds=steps((0, RED), (0.95, ORANGE), (0.9999, GREEN), first=PLAIN),
     )
     board.lines(
-        "From AWS's notice to the cordon",
+        "From notice to cordon",
         "How old a spot warning was when its node was cordoned: the queue's time counts. The line is the two minutes.",
         {
             "median": quantile(0.5, "cordon_delay_seconds", "", 'kind="spot"'),
             "99th percentile": quantile(0.99, "cordon_delay_seconds", "", 'kind="spot"'),
         },
-        "s",
+        SECONDS,
         limit=120,
-        width=6,
+        width=5,
+        none="no drain",
     )
     board.lines(
-        "Length of drains with a hard deadline",
-        "Spot gives 120 s, the line; hooks may give more. By the buckets of a histogram, so not to the second.",
+        "Length of hard drains",
+        "Of drains with a hard deadline. Spot gives 120 s, the line; hooks may give more. By the buckets of a "
+        "histogram, so not to the second.",
         {
             "median": quantile(0.5, "drain_duration_seconds", "", HARD),
             "99th percentile": quantile(0.99, "drain_duration_seconds", "", HARD),
         },
-        "s",
+        SECONDS,
         limit=120,
-        width=6,
+        width=5,
+        none="no drain",
     )
     board.stat(
         "Ended in time",
         "Drains of nodes that AWS takes, in the time shown.",
         f"sum({grown(drains, HARD, IN_TIME)})",
         "short",
-        width=3,
+        width=4,
         instant=True,
         legend="in time",
+        none="none",
     )
     board.stat(
         "Missed",
@@ -217,19 +237,24 @@ def two_minutes(board: Dashboard) -> None:
         width=4,
         instant=True,
         legend="missed",
+        none="none",
         thresholds=steps((0.5, RED)),
     )
     # Under the two above.
-    x, y = 17, board.y + 4
+    x, y = 16, board.y + 4
+    left = "drain_time_left_seconds"
     board.stat(
         "Least time to spare",
         "One drain of twenty with a hard deadline had less than this left at its end, in the time shown.",
-        f"histogram_quantile(0.05, sum by (le) ({grown('drain_time_left_seconds_bucket', HARD)}))",
-        "s",
-        width=7,
+        # Of no drain the quantile is NaN, for which Grafana would show an empty panel.
+        f"histogram_quantile(0.05, sum by (le) ({grown(f'{left}_bucket', HARD)})) "
+        f"and sum({grown(f'{left}_count', HARD)}) > 0",
+        SECONDS,
+        width=8,
         instant=True,
         legend="left",
-        thresholds=steps((2, ORANGE), (10, GREEN), first=RED),
+        none="no drain",
+        thresholds=steps((0, RED), (2, ORANGE), (10, GREEN), first=PLAIN),
     )
     board.panels[-1]["gridPos"] |= {"x": x, "y": y}
     board.x, board.y, board.height = WIDTH, y - 4, 8
@@ -251,10 +276,11 @@ def running(board: Dashboard) -> None:
     kinds = 'kind=~"message|interruption|drain|heartbeat|pod-watch|batch"'
     tasks = {"{{kind}}": f"sum by (kind) ({metric('tasks', kinds)})"}
     board.lines("Tasks", "What comes and goes with work. All are 0 when nothing is going on.", tasks, "short")
-    notices = {"{{kind}}: {{outcome}}": f"sum by (kind, outcome) ({rate('notices_total')})"}
-    board.lines("Notices by how they ended", "See docs/metrics.md for the outcomes.", notices, "ops")
+    notices = {"{{kind}}: {{outcome}}": f"sum by (kind, outcome) ({rate('notices_total')}) > 0"}
+    board.lines("Notices by how they ended", "See docs/metrics.md for the outcomes.", notices, "ops", none="none")
     drains = {"{{deadline}}: {{outcome}}": f"sum by (deadline, outcome) ({rate('drain_duration_seconds_count')}) > 0"}
-    board.lines("Drains by how they ended", "hard: AWS takes the node. soft: only patience ends.", drains, "ops")
+    about = "hard: AWS takes the node. soft: only patience ends."
+    board.lines("Drains by how they ended", about, drains, "ops", none="none")
 
 
 def task(kind: str) -> str:
@@ -276,9 +302,10 @@ def queue(board: Dashboard) -> None:
         "Age of messages at their receipt",
         "99th percentile. first: what a notice lost on the queue. again, often: after a hand-over.",
         {"{{receipt}}": quantile(0.99, "message_age_seconds", "receipt")},
-        "s",
+        SECONDS,
         limit=60,
         width=6,
+        none="none",
     )
     board.lines(
         "Receives",
@@ -318,6 +345,7 @@ def calls(board: Dashboard) -> None:
             {f"{legend}: {{{{outcome}}}}": f"sum by ({by}, outcome) ({rate(total, FAILED)})"},
             "ops",
             width=6,
+            none="none",
         )
         without_polls = ['operation!="ReceiveMessage"'] if which == "aws" else []
         board.lines(
@@ -326,6 +354,7 @@ def calls(board: Dashboard) -> None:
             {legend: quantile(0.99, f"{which}_call_duration_seconds", by, *without_polls)},
             "s",
             width=6,
+            none="none",
         )
         board.lines(
             f"{name}: share throttled",
@@ -341,9 +370,9 @@ def hooks(board: Dashboard) -> None:
     """Lifecycle hooks."""
     board.row("Lifecycle hooks")
     heartbeats = {"{{result}}": f"sum by (result) ({rate('heartbeats_total')}) > 0"}
-    board.lines("Heartbeats", "sent and over are well.", heartbeats, "ops", width=12)
+    board.lines("Heartbeats", "sent and over are well.", heartbeats, "ops", width=12, none="none")
     completions = {"{{result}}": f"sum by (result) ({rate('completions_total')}) > 0"}
-    board.lines("Completions", "failed: the hook ran into its own timeout.", completions, "ops", width=12)
+    board.lines("Completions", "failed: the hook ran into its own timeout.", completions, "ops", width=12, none="none")
 
 
 def budgets(board: Dashboard) -> None:
@@ -360,15 +389,15 @@ def budgets(board: Dashboard) -> None:
     )
     blocked = {"{{instance}}": metric("pods_blocked")}
     board.lines("Pods held back, by replica", "By a budget, or an annotation of their own.", blocked, "short")
-    longest = {"{{instance}}": metric("pods_blocked_longest_seconds")}
-    board.lines("Held back for longest", "Above 15 minutes an alert fires.", longest, "s", limit=900)
+    longest = {"{{instance}}": f"{metric('pods_blocked_longest_seconds')} / 60"}
+    board.lines("Held back for longest", "Above 15 minutes an alert fires.", longest, MINUTES, limit=15)
 
 
 def errors(board: Dashboard) -> None:
     """What went wrong."""
     board.row("Errors")
     retries = {"{{step}}: {{category}}": f"sum by (step, category) ({rate('retries_total')})"}
-    board.lines("Failures that were retried", "Until the deadline.", retries, "ops", width=6)
+    board.lines("Failures that were retried", "Until the deadline.", retries, "ops", width=6, none="none")
     watches = {"{{resource}}": f"sum by (resource) ({rate('watch_failures_total')})"}
     board.lines("Watches that broke", "One now and then is usual.", watches, "ops", width=6)
     crashes = {"{{instance}}": f"increase({metric('panics_total')}[$__rate_interval])"}
@@ -385,7 +414,7 @@ def process(board: Dashboard) -> None:
     memory = {"{{instance}}": f"process_resident_memory_bytes{{{OF}}} {ours}"}
     board.lines("Memory", "Resident.", memory, "bytes", width=6)
     cpu = {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF}}}[$__rate_interval]) {ours}"}
-    board.lines("CPU", "Cores.", cpu, "short", width=6)
+    board.lines("CPU", "Cores.", cpu, "short", width=6, axis=False)
     alive = {"{{instance}}": metric("runtime_alive_tasks")}
     board.lines("Tasks of the runtime", "Those of libraries, too.", alive, "short", width=6)
     busy = {"{{instance}}": f"max by (instance) ({rate('runtime_busy_seconds_total')})"}

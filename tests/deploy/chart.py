@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 CHART = ROOT / "deploy" / "helm" / "ebbtide"
 VALUES = HERE / "values"
@@ -56,22 +57,31 @@ class Helm:
         """Runs it, whatever its exit code."""
         return run(tool(self.name), *arguments, given=given)
 
-    def template(self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES) -> str:
+    def template(self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART) -> str:
         """What the chart makes of values, given as YAML, and arguments."""
-        done = self.try_template(*arguments, values=values, kubernetes=kubernetes)
+        done = self.try_template(*arguments, values=values, kubernetes=kubernetes, chart=chart)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     def try_template(
-        self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES
+        self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART
     ) -> subprocess.CompletedProcess[str]:
         """The same, where it may be refused."""
-        common = ["template", "ebbtide", str(CHART), "--namespace", "ebbtide", "--kube-version", kubernetes]
+        common = ["template", "ebbtide", str(chart), "--namespace", "ebbtide", "--kube-version", kubernetes]
         return self.run(*common, "--values", "-", *arguments, given=values)
 
-    def objects(self, *arguments: str, values: str = "") -> list[Object]:
+    def objects(self, *arguments: str, values: str = "", chart: Path = CHART) -> list[Object]:
         """What the chart makes, as objects."""
-        return parse(self.template(*arguments, values=values))
+        return parse(self.template(*arguments, values=values, chart=chart))
+
+
+def next_version(folder: Path) -> Path:
+    """A copy of the chart, as its next release will be where nothing else changes."""
+    chart = folder / "next" / CHART.name
+    shutil.copytree(CHART, chart)
+    about = yaml.safe_load((chart / "Chart.yaml").read_text())
+    (chart / "Chart.yaml").write_text(yaml.safe_dump({**about, "version": "99.0.0", "appVersion": "99.0.1"}))
+    return chart
 
 
 HELM3 = Helm("helm3")

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from api import KNOWN, SCHEMAS
 from chart import (
     CHART,
     HELM3,
     HELM4,
-    OLDEST,
     VALUES,
     Helm,
     Object,
     Rules,
     cases,
     container,
+    next_version,
     parse,
     readme,
     rights,
@@ -34,13 +35,6 @@ from chart import (
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 EVERYTHING = (VALUES / "everything.yaml").read_text()
-
-SCHEMAS = Path(importlib.util.find_spec("kubernetes_validate").origin).parent / "kubernetes-json-schema"
-VERSIONS = sorted(
-    (folder.name.removeprefix("v").removesuffix("-local-strict") for folder in SCHEMAS.glob("v*-local-strict")),
-    key=lambda version: [int(part) for part in version.split(".")],
-)
-KNOWN = VERSIONS[VERSIONS.index(OLDEST) :]
 
 UNSCORED = {
     "container-resources": "a CPU limit would slow a drain down just when many nodes go at once",
@@ -326,6 +320,35 @@ def test_digest_tag_and_neither() -> None:
         (f"image: {{tag: next, digest: '{digest}'}}", f"ghcr.io/ebbtide/ebbtide@{digest}"),
     ]:
         assert container(HELM4.objects(values=QUEUE + values))["image"] == image
+
+
+VERSIONED = {"helm.sh/chart", "app.kubernetes.io/version"}
+"""The labels that tell of a version."""
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
+def test_a_new_version_is_told_by_labels_and_the_image_only(case: Path, tmp_path: Path) -> None:
+    """A Deployment's selector can't be changed: helm upgrade would fail, were there a version in it."""
+    objects = HELM4.objects(values=case.read_text())
+    was = dict(places(objects))
+    became = dict(places(HELM4.objects(values=case.read_text(), chart=next_version(tmp_path))))
+    assert was.keys() == became.keys()
+    changed = {place for place in was if was[place] != became[place]}
+    labels = {place for place in changed if place[-2:-1] == ("labels",) and place[-1] in VERSIONED}
+    assert {place[-1] for place in labels} == VERSIONED
+    assert {place[-1] for place in changed - labels} <= {"image"}
+    # Nor one of the labels that its user gives it, and may change.
+    selector = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
+    assert selector.keys() == {"app.kubernetes.io/name", "app.kubernetes.io/instance"}
+
+
+def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every single value in what is made, by where it is."""
+    if not isinstance(made, dict | list):
+        yield above, made
+        return
+    for key, below in made.items() if isinstance(made, dict) else enumerate(made):
+        yield from places(below, (*above, key))
 
 
 # Rights.

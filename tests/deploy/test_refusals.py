@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import functools
+import json
+from collections.abc import Iterator
+from typing import Any
 
-from chart import HELM3, HELM4, OLDEST, VALUES, Helm
+import pytest
+import yaml
+
+from api import definitions
+from chart import CHART, HELM3, HELM4, OLDEST, VALUES, Helm
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 
@@ -28,6 +35,60 @@ TYPOS = [
     ("serviceAccount: {annotations: {eks.amazonaws.com/role-arn: ebb}}", "role-arn': 'ebb' does not match pattern"),
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
+    # Within Kubernetes' own objects.
+    ("resources: {reqeusts: {cpu: 1}}", "at '/resources': additional properties 'reqeusts' not allowed"),
+    ("resources: {limits: {mem: 1Gi}}", "at '/resources/limits': additional properties 'mem' not allowed"),
+    ("resources: {limits: {memory: 64MB}}", "at '/resources/limits/memory': '64MB' does not match pattern"),
+    ("podSecurityContext: {runAsNonRot: true}", "at '/podSecurityContext': additional properties 'runAsNonRot' not"),
+    (
+        "podSecurityContext: {seccompProfile: {type: Default}}",
+        "at '/podSecurityContext/seccompProfile/type': value must",
+    ),
+    ("securityContext: {runAsNonRot: true}", "at '/securityContext': additional properties 'runAsNonRot' not allowed"),
+    ("securityContext: {privileged: 'no'}", "at '/securityContext/privileged': got string, want null or boolean"),
+    (
+        "tolerations: [{key: a, operator: Exist}]",
+        "at '/tolerations/0/operator': value must be one of 'Exists', 'Equal'",
+    ),
+    ("tolerations: [{key: a, effect: NoShedule}]", "at '/tolerations/0/effect': value must be one of 'NoSchedule'"),
+    ("tolerations: [null]", "at '/tolerations/0': got null, want object"),
+    ("extraEnv: [null]", "at '/extraEnv/0': got null, want object"),
+    ("tolerations: [{keys: a}]", "at '/tolerations/0': additional properties 'keys' not allowed"),
+    ("affinity: {nodeAfinity: {}}", "at '/affinity': additional properties 'nodeAfinity' not allowed"),
+    (
+        "affinity: {podAntiAffinity: {required: []}}",
+        "at '/affinity/podAntiAffinity': additional properties 'required' not",
+    ),
+    (
+        "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a}]",
+        "at '/topologySpreadConstraints/0': missing property",
+    ),
+    (
+        "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: No}]",
+        "/whenUnsatisfiable': value must",
+    ),
+    ("dnsConfig: {option: []}", "at '/dnsConfig': additional properties 'option' not allowed"),
+    (
+        "dnsConfig: {options: [{name: ndots, value: 3}]}",
+        "at '/dnsConfig/options/0/value': got number, want null or string",
+    ),
+    ("imagePullSecrets: [{nmae: a}]", "at '/imagePullSecrets/0': additional properties 'nmae' not allowed"),
+    ("extraEnv: [{name: A, valueForm: {}}]", "at '/extraEnv/0': additional properties 'valueForm' not allowed"),
+    (
+        "extraEnv: [{name: A, valueFrom: {secretRef: {}}}]",
+        "at '/extraEnv/0/valueFrom': additional properties 'secretRef'",
+    ),
+    ("extraEnv: [{name: A, valueFrom: {fieldRef: {path: a}}}]", "at '/extraEnv/0/valueFrom/fieldRef': "),
+    ("extraVolumes: [{name: a, emptydir: {}}]", "at '/extraVolumes/0': additional properties 'emptydir' not allowed"),
+    ("extraVolumes: [{name: a, secret: {name: b}}]", "at '/extraVolumes/0/secret': additional properties 'name' not"),
+    ("extraVolumeMounts: [{name: a}]", "at '/extraVolumeMounts/0': missing property 'mountPath'"),
+    ("extraVolumeMounts: [{name: a, mountPath: /a, readonly: true}]", "additional properties 'readonly' not allowed"),
+    ("networkPolicy: {ingressFrom: [{podselector: {}}]}", "at '/networkPolicy/ingressFrom/0': additional properties"),
+    (
+        "networkPolicy: {extraEgress: [{port: []}]}",
+        "at '/networkPolicy/extraEgress/0': additional properties 'port' not",
+    ),
+    ("podMonitor: {relabelings: [{target: a}]}", "at '/podMonitor/relabelings/0': additional properties 'target' not"),
 ]
 """What the schema finds; helm puts a line around it."""
 
@@ -45,6 +106,17 @@ SENTENCES = [
     ("on: {sopt: drain}", "on.sopt: there is no such kind; the kinds are asg-terminate, asg-launch, spot, rebalance,"),
     ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
     ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
+    # To YAML off and no are false, and what is false was once taken for what is not given.
+    *[(f"on: {{spot: {no}}}", "on.spot can't be ") for no in ("off", "no", "false", "''", "0", "[]", "{}")],
+    ("on: {spot: off}", 'on.spot can\'t be "false"; choose one of drain, cordon, report, ignore'),
+    ("on: off", 'on can\'t be "false": it has kinds below it, and what each leads to, as in on: {spot: drain}'),
+    ("on: []", 'on can\'t be "[]": it has kinds below it'),
+    ("on: drain", 'on can\'t be "drain": it has kinds below it, and what each leads to, as in on: {spot: drain}'),
+    (
+        "on: {spot: report, rebalance: drain}\n'on': {spot: drain, rebalance: drain}",
+        "on.spot is drain in one place, and report in another, under the bare word on, which to YAML is true: which of "
+        'them comes last can\'t be known; write the word with quotes, "on":, in every file of values',
+    ),
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
     ("settings: {startupTaint: [a]}", "settings.startupTaint does nothing without on.asg-launch: ready; set that,"),
     ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch does nothing without on.asg-launch: ready"),
@@ -53,6 +125,23 @@ SENTENCES = [
     ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", BLANKET),
     ("extraEnv: [{name: EBBTIDE_DRY_RUN, value: 'true'}]", "must not set EBBTIDE_DRY_RUN: set settings.dryRun instead"),
     ("extraEnv: [{name: AWS_REGION, value: eu-west-1}]", "extraEnv must not set AWS_REGION: set aws.region instead"),
+    ("podLabels: {app.kubernetes.io/name: a}", "podLabels must not set app.kubernetes.io/name, which the chart sets"),
+    (
+        "podLabels: {app.kubernetes.io/instance: a}",
+        "podLabels must not set app.kubernetes.io/instance, which the chart",
+    ),
+    ("commonLabels: {app.kubernetes.io/name: a}", "commonLabels must not set app.kubernetes.io/name, which the chart"),
+    ("commonLabels: {app.kubernetes.io/version: a}", "commonLabels must not set app.kubernetes.io/version, which the"),
+    ("commonLabels: {helm.sh/chart: a}", "commonLabels must not set helm.sh/chart, which the chart sets: leave it out"),
+    (
+        "podMonitor: {labels: {app.kubernetes.io/name: a}}",
+        "podMonitor.labels must not set app.kubernetes.io/name, which",
+    ),
+    (
+        "commonLabels: {a: b}\npodLabels: {a: c}",
+        "podLabels must not set a, which commonLabels sets: leave it out of one",
+    ),
+    ("commonLabels: {a: b}\ndashboard: {labels: {a: c}}", "dashboard.labels must not set a, which commonLabels sets"),
     ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "would count everything twice: choose one"),
     ("serviceMonitor: {enabled: true}\nservice: {enabled: false}", "serviceMonitor.enabled needs the Service: set"),
 ]
@@ -108,7 +197,115 @@ def test_as_a_part_of_another_chart(values: str) -> None:
         "settings: {heartbeat: off}",
         "settings: {drainTimeout: {all: 1h30m}}",
         "on: {spot: null}",
+        "on: {spot: report}\n'on': {spot: report, rebalance: drain}",
+        "tolerations: [{key: a, operator: Gt, value: '3', effect: PreferNoSchedule}]",
+        "tolerations:\nsettings: {taint: ['a:NoExecute']}",
+        # What goes from a default is set to null.
+        "resources: {limits: null}",
+        "podSecurityContext: {runAsUser: null, seccompProfile: null}",
+        "dnsConfig: {options: null}",
+        "commonLabels: {app.kubernetes.io/part-of: nodes}",
+        "extraEnv: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b, optional: true}}}]",
+        "resources: {limits: {cpu: 1, memory: 1Gi, example.com/card: 1, hugepages-2Mi: 1Gi}}",
+        "resources: {limits: {cpu: 0.5, memory: 1e9}, requests: {cpu: 50m, memory: '1.5G'}}",
+        "extraVolumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: a, audience: b}}]}}]",
     ],
 )
 def test_what_is_right_is_taken(values: str) -> None:
     HELM4.template(values=QUEUE + values)
+
+
+def test_on_is_read_in_both_places() -> None:
+    """What stands under the bare word is checked against what --set gives."""
+    done = HELM4.try_template("--set", "on.spot=drain", values=QUEUE + "on: {spot: report}")
+    assert done.returncode != 0
+    assert "on.spot is drain in one place, and report in another" in done.stderr
+    HELM4.template("--set", "on.spot=drain", values=QUEUE + "on: {spot: drain}")
+
+
+# What is there, but empty: a section with all its lines commented out, say. helm takes its default away.
+
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+KUBERNETES_OWN = {"resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
+"""Maps out of whose default one key can be taken, by setting it to null, as is helm's way."""
+
+
+def sections(values: Any, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    """Every value with its default, whether it has others below it or not."""
+    found = []
+    for key, default in values.items():
+        found.append(((*above, key), default))
+        if isinstance(default, dict) and key not in KUBERNETES_OWN and (above, key) != (("dashboard",), "labels"):
+            found += sections(default, (*above, key))
+    return found
+
+
+def says_something(default: Any) -> bool:
+    """Whether a default is more than nothing."""
+    return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
+
+
+EMPTY = [(path, default) for path, default in sections(DEFAULTS) if path != ("queueUrl",)]
+
+
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+@pytest.mark.parametrize(("path", "default"), EMPTY, ids=[".".join(path) for path, _ in EMPTY])
+def test_what_is_empty_is_the_default_or_refused(helm: Helm, path: tuple[str, ...], default: Any) -> None:
+    *above, key = path
+    values = {key: None}
+    for section in reversed(above):
+        values = {section: values}
+    done = helm.try_template(values=QUEUE + yaml.safe_dump(values))
+    if not says_something(default):
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == defaults(helm)
+        return
+    assert done.returncode != 0
+    (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
+    assert f"{'.'.join(path)} is empty: take the line away, or give it " in reason
+
+
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+def test_the_bare_word_on_may_be_empty(helm: Helm) -> None:
+    assert helm.template(values=QUEUE + "on:\n") == defaults(helm)
+
+
+@functools.cache
+def defaults(helm: Helm) -> str:
+    """What is made where nothing but the queue is given."""
+    return helm.template(values=QUEUE)
+
+
+# What the schema leaves open.
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+OPEN = {
+    "properties.global": "another chart's",
+    "properties.true": "the bare word `on`; templates/validate.yaml checks it",
+    "definitions.ObjectMeta": "metadata of a claim that a volume makes",
+}
+
+
+def test_the_schema_leaves_nothing_else_open() -> None:
+    assert set(left_open(SCHEMA)) == set(OPEN)
+
+
+def left_open(schema: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """Where a schema takes whatever is given."""
+    if "$ref" in schema:
+        assert schema["$ref"].removeprefix("#/definitions/") in SCHEMA["definitions"]
+        return
+    known = schema.get("type", "enum" if "enum" in schema else "anything")
+    narrowed = {"anything": "", "object": "additionalProperties", "array": "items"}
+    if any(kind in known and below not in schema for kind, below in narrowed.items()):
+        yield ".".join(above)
+    for group in ("properties", "patternProperties", "definitions"):
+        for key, below in schema.get(group, {}).items():
+            yield from left_open(below, (*above, group, key))
+    for below in ("items", "additionalProperties"):
+        if isinstance(schema.get(below), dict):
+            yield from left_open(schema[below], (*above, below))
+
+
+def test_kubernetes_own_objects_are_those_of_its_api() -> None:
+    assert SCHEMA["definitions"] == definitions(), "tests/deploy/run --update writes them anew"

@@ -1,12 +1,17 @@
-"""Writes the snapshots and the chart's README anew."""
+"""Writes the snapshots, the chart's README, and what its schema has of Kubernetes' API, anew."""
 
 from __future__ import annotations
 
+import json
+
+from api import definitions
 from chart import CHART, HELM4, cases, readme, snapshot
 
 
 def main() -> None:
     """Writes them."""
+    schema = CHART / "values.schema.json"
+    schema.write_text(json.dumps({**json.loads(schema.read_text()), "definitions": definitions()}, indent=2) + "\n")
     for case in cases():
         snapshot(case).write_text(HELM4.template(values=case.read_text()))
     (CHART / "README.md").write_text(readme())

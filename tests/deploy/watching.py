@@ -282,32 +282,35 @@ def check_alerts(prometheus: Prometheus, problems: Problems, planned: set[str]) 
             problems.unless(not re.search(r"no value|<error|%!", text), f"{alert['labels']['alertname']}: {text}")
 
 
-def live(prometheus_program: str, sandbox_program: str, picture: Path | None) -> int:
+@contextmanager
+def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: Problems) -> Iterator[Prometheus]:
+    """A Prometheus that saw the sandbox's storm until its end; the sandbox still runs."""
+    admin = f"127.0.0.1:{free_port()}"
+    with scraping(prometheus_program, admin, folder) as prometheus:
+        flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
+        told = Path(folder, "sandbox.txt")
+        with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
+            held = "Everything keeps running"
+            eventually(
+                "the sandbox's storm is over",
+                lambda: held in told.read_text() or sandbox.poll() is not None,
+                within=150,
+            )
+            prometheus.see_it_over()
+            yield prometheus
+        code = sandbox.returncode
+        problems.unless(code == 0, f"the sandbox ended with {code}:\n{told.read_text()}")
+
+
+def live(prometheus_program: str, sandbox_program: str) -> int:
     """Runs the sandbox under a Prometheus, and asks that everything."""
     problems = Problems()
-    with tempfile.TemporaryDirectory(prefix="ebbtide-watching-") as folder:
-        admin = f"127.0.0.1:{free_port()}"
-        with scraping(prometheus_program, admin, folder) as prometheus:
-            flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
-            told = Path(folder, "sandbox.txt")
-            with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
-                held = "Everything keeps running"
-                eventually(
-                    "the sandbox's storm is over",
-                    lambda: held in told.read_text() or sandbox.poll() is not None,
-                    within=150,
-                )
-                prometheus.see_it_over()
-                check_dashboard(prometheus, problems)
-                check_alerts(prometheus, problems, PLANNED)
-                if picture:
-                    from drawing import draw
-
-                    shown = json.loads(DASHBOARD.read_text())["panels"]
-                    span = (prometheus.begin, prometheus.end)
-                    draw(picture, shown, lambda panel: results(prometheus, panel), span)
-            code = sandbox.returncode
-            problems.unless(code == 0, f"the sandbox ended with {code}:\n{told.read_text()}")
+    with (
+        tempfile.TemporaryDirectory(prefix="ebbtide-watching-") as folder,
+        storm(prometheus_program, sandbox_program, folder, problems) as prometheus,
+    ):
+        check_dashboard(prometheus, problems)
+        check_alerts(prometheus, problems, PLANNED)
     return problems.end("live")
 
 
@@ -319,11 +322,10 @@ def main() -> int:
     asked = commands.add_parser("live")
     asked.add_argument("--prometheus", required=True)
     asked.add_argument("--sandbox", required=True)
-    asked.add_argument("--picture", type=Path)
     arguments = parser.parse_args()
     if arguments.command == "rules":
         return rules()
-    return live(arguments.prometheus, arguments.sandbox, arguments.picture)
+    return live(arguments.prometheus, arguments.sandbox)
 
 
 if __name__ == "__main__":

@@ -1,3 +1,6 @@
+{{/* A section that is there, but empty, is nothing to helm, without its defaults. `(.Values.section).key` is nothing then, too, which
+is as good as these defaults are. Sections whose defaults are more than nothing must be there: see validate.yaml. */}}
+
 {{/* The chart's name. */}}
 {{- define "ebbtide.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
@@ -58,15 +61,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 
 {{- define "ebbtide.region" -}}
-{{- default (include "ebbtide.queueRegion" .) .Values.aws.region }}
+{{- default (include "ebbtide.queueRegion" .) (.Values.aws).region }}
 {{- end }}
 
-{{/* What each kind leads to, as YAML. The bare word `on` is a boolean to YAML: what stands under it has come as `true`. */}}
+{{/* What each kind leads to, as YAML. The bare word `on` is a boolean to YAML: what stands under it has come as `true`.
+Only null is nothing: what else is false, such as `off`, is for validate.yaml to refuse. */}}
 {{- define "ebbtide.on" -}}
 {{- $on := dict }}
 {{- range list "on" "true" }}
 {{- range $kind, $action := default dict (get $.Values .) }}
-{{- if $action }}
+{{- if not (kindIs "invalid" $action) }}
 {{- $_ := set $on $kind $action }}
 {{- end }}
 {{- end }}
@@ -76,7 +80,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* What is set under `settings`, and under `on`, as the variables of `ebbtide run`: a flag fooBar is EBBTIDE_FOO_BAR. */}}
 {{- define "ebbtide.settings" -}}
-{{- $all := merge (dict "on" (include "ebbtide.on" . | fromYaml)) .Values.settings }}
+{{- $all := merge (dict "on" (include "ebbtide.on" . | fromYaml)) (default dict .Values.settings) }}
 {{- range $key, $value := $all }}
 {{- $text := "" }}
 {{- if and (eq $key "heartbeat") (kindIs "bool" $value) }}
@@ -113,7 +117,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* Whether a drain may delete pods: one whose deadline is the end of the node's capacity. */}}
 {{- define "ebbtide.deletes" -}}
 {{- $drained := include "ebbtide.drained" . }}
-{{- if ne "leave" (default "delete" .Values.settings.atDeadline) }}
+{{- if ne "leave" (default "delete" (.Values.settings).atDeadline) }}
 {{- range list "asg-terminate" "spot" "scheduled-change" "capacity-reservation" }}
 {{- if contains (printf " %s " .) $drained }}yes{{ end }}
 {{- end }}
@@ -122,14 +126,14 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{/* Whether Events and the Node's condition are written: a dry run writes none. Without drains they end what an earlier one told of. */}}
 {{- define "ebbtide.tells" -}}
-{{- if and (ne "none" (default "blocked" .Values.settings.events)) (not .Values.settings.dryRun) }}yes{{ end }}
+{{- if and (ne "none" (default "blocked" (.Values.settings).events)) (not (.Values.settings).dryRun) }}yes{{ end }}
 {{- end }}
 
 {{/* The tolerations: the user's, and those of our own NoExecute taints, for so long as our pods may need on their own node. */}}
 {{- define "ebbtide.tolerations" -}}
-{{- $all := .Values.tolerations }}
+{{- $all := default list .Values.tolerations }}
 {{- $seconds := .Values.ownTaintsTolerationSeconds }}
-{{- range .Values.settings.taint }}
+{{- range (.Values.settings).taint }}
 {{- if hasSuffix ":NoExecute" . }}
 {{- $named := trimSuffix ":NoExecute" . | splitn "=" 2 }}
 {{- $toleration := dict "key" $named._0 "effect" "NoExecute" "tolerationSeconds" $seconds }}
