@@ -1,22 +1,23 @@
-"""The chart on a real API server: helm installs it; the service runs with the rights that it gives, and needs them."""
+"""The chart on a real API server: what helm makes of it, also later; the service needs the rights that it gives."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import yaml
+from chart import next_version
 
 from harness import messages
 from harness.audit import Request
 from harness.aws import REGION
 from harness.doctor import REVIEWS
-from harness.helm import Release, Right, installed, rendered
+from harness.helm import Key, Release, Right, installed, rendered
 from harness.kube import NODES, Object
 from harness.wait import eventually
 from harness.world import Node, World, drained
@@ -41,7 +42,7 @@ def release(world: World, helm: str, values: Object) -> Iterator[Release]:
     }
     name = f"{world.name}-release"[:50]
     with installed(helm, name, world.control_plane, world.folder, {**common, **values}) as made:
-        eventually("both replicas run on the one node there is", lambda: run_there(made, home))
+        eventually("both replicas run on the one node there is", lambda: run_there(made))
         assert f"exec deployment/{made.full_name} -- /ebbtide doctor" in made.notes, made.notes
         try:
             yield made
@@ -51,10 +52,15 @@ def release(world: World, helm: str, values: Object) -> Iterator[Release]:
                 service.kill()
 
 
-def run_there(made: Release, home: Node) -> bool:
-    """Whether both pods run on a node."""
+def run_there(made: Release) -> bool:
+    """Whether two pods, of the Deployment as it is now, run on the node that it names."""
+    deployment = made.deployment()
+    home = deployment["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/hostname"]
+    status = deployment.get("status", {})
+    current = (deployment["metadata"]["generation"], 2)
+    assert (status.get("observedGeneration"), status.get("updatedReplicas")) == current, f"{status}"
     pods = [(pod["spec"].get("nodeName"), pod["status"]["phase"]) for pod in made.pods()]
-    assert pods == [(home.name, "Running")] * 2, f"{pods}; {made.deployment().get('status')}"
+    assert pods == [(home, "Running")] * 2, f"{pods}; {status}"
     return True
 
 
@@ -81,11 +87,12 @@ def blocked_node(world: World, app: str) -> Node:
     return node
 
 
-def leak_a_lease(world: World) -> None:
-    """A node's Lease that was left over: nobody owns it, there is no such node, and it is old."""
+def leak_a_lease(world: World) -> str:
+    """A node's Lease that was left over: nobody owns it, there is no such node, and it is old. Returns its path."""
     old = (datetime.now(UTC) - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
     spec = {"holderIdentity": f"{world.name}-gone", "leaseDurationSeconds": 40, "renewTime": old}
     world.kube.create(LEASES, {"metadata": {"name": f"{world.name}-gone"}, "spec": spec})
+    return f"{LEASES}/{world.name}-gone"
 
 
 def test_everything_on_is_allowed_and_needed(world: World) -> None:
@@ -169,14 +176,22 @@ def check_none_forbidden(world: World, made: Release) -> None:
     assert not [each for each in requests if each.status == 403]
 
 
-@pytest.mark.parametrize("helm", [pytest.param("helm3", marks=pytest.mark.slow), "helm4"])
+BOTH_HELMS = pytest.mark.parametrize("helm", [pytest.param("helm3", marks=pytest.mark.slow), "helm4"])
+
+LEAST: set[Right] = {
+    *(("", verb, "nodes") for verb in ("get", "list", "watch", "patch")),
+    *(("", verb, "pods") for verb in ("list", "watch")),
+    ("", "create", "pods/eviction"),
+}
+"""What a drain needs."""
+
+
+@BOTH_HELMS
 def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
     leave = {"atDeadline": "leave", "events": "none"}
     with release(world, helm, {"settings": leave, "rbac": {"doctor": False}, **watched}) as made:
-        pods = {("", "list", "pods"), ("", "watch", "pods"), ("", "create", "pods/eviction")}
-        nodes = {("", verb, "nodes") for verb in ("get", "list", "watch", "patch")}
-        assert made.rights() == pods | nodes
+        assert made.rights() == LEAST
         service = world.installed_service(made)
         node = blocked_node(world, "db")
         world.run("web", on=node, stops_after=1)
@@ -222,6 +237,157 @@ def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
         eventually("nothing is left going on", service.at_rest)
         assert world.apps(node) == ["web"]
         check_none_forbidden(world, made)
+
+
+# What becomes of a release: upgrades, rollbacks, its end.
+
+STAYS = {
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Deployment",
+    "PodDisruptionBudget",
+    "Service",
+    "ServiceAccount",
+}
+"""What is made whatever the values of these tests are."""
+
+SWITCHED_ON: Object = {
+    "settings": {"collectLeases": True, "events": "all"},
+    "podMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": True},
+    "dashboard": {"enabled": True},
+    "networkPolicy": {"enabled": True},
+}
+ONLY_WITH_IT = {"Role", "RoleBinding", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
+
+SWITCHED_OFF: Object = {
+    "settings": {"collectLeases": False, "events": "none", "atDeadline": "leave"},
+    "podMonitor": {"enabled": False},
+    "serviceMonitor": {"enabled": True},
+    "prometheusRule": {"enabled": False},
+    "dashboard": {"enabled": False},
+    "networkPolicy": {"enabled": False},
+    "rbac": {"doctor": False},
+}
+"""Then the rights are the least, and what Prometheus reads is another kind."""
+
+
+def kinds(objects: Iterable[Key]) -> set[str]:
+    """The kinds of objects."""
+    return {kind for kind, _, _ in objects}
+
+
+def uids(objects: dict[Key, Object]) -> dict[Key, str]:
+    """Which objects these are: one that was deleted and made again is another."""
+    return {key: each["metadata"]["uid"] for key, each in objects.items()}
+
+
+def contents(objects: dict[Key, Object]) -> dict[Key, Object]:
+    """What helm says of objects, without what the API server and controllers write beside it."""
+
+    def without(each: Object, *keys: str) -> Object:
+        return {key: value for key, value in each.items() if key not in keys}
+
+    def content(each: Object) -> Object:
+        meta = without(each["metadata"], "uid", "resourceVersion", "creationTimestamp", "generation", "managedFields")
+        annotations = without(meta["annotations"], "deployment.kubernetes.io/revision")
+        return {**without(each, "status"), "metadata": {**meta, "annotations": annotations}}
+
+    return {key: content(each) for key, each in objects.items()}
+
+
+def check_drains(world: World, made: Release) -> None:
+    """A service with the release's arguments, variables and rights does its work, and is refused nothing."""
+    service = world.installed_service(made)
+    node = world.node()
+    world.run("web", on=node, stops_after=1)
+    world.send(messages.spot_warning(node.instance))
+    eventually("the node is drained", lambda: drained(world, node))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("nothing is left going on", service.at_rest)
+    check_none_forbidden(world, made)
+
+
+@BOTH_HELMS
+def test_an_upgrade_takes_away(world: World, helm: str) -> None:
+    with release(world, helm, SWITCHED_ON) as made:
+        before = made.made()
+        assert kinds(before) == STAYS | ONLY_WITH_IT
+
+        made.upgrade(SWITCHED_OFF, next_version(world.folder))
+        eventually("both replicas are of the new version", lambda: run_there(made))
+        after = made.made()
+        assert kinds(after) == STAYS | {"ServiceMonitor"}
+        assert made.rights() == LEAST
+
+        # Nothing that stays was made anew, and so its fields that can't be changed are the same; pods are new.
+        stays = before.keys() & after.keys()
+        assert kinds(stays) == STAYS
+        assert uids({key: after[key] for key in stays}) == uids({key: before[key] for key in stays})
+        (deployment,) = (key for key in stays if key[0] == "Deployment")
+        was, became = before[deployment]["spec"], after[deployment]["spec"]
+        assert became["selector"] == was["selector"]
+        assert became["template"] != was["template"]
+        variables = made.variables()
+        told = {key: variables[f"EBBTIDE_{key}"] for key in ("COLLECT_LEASES", "EVENTS", "AT_DEADLINE")}
+        assert told == {"COLLECT_LEASES": "false", "EVENTS": "none", "AT_DEADLINE": "leave"}
+
+        check_drains(world, made)
+
+
+@BOTH_HELMS
+def test_a_rollback_restores(world: World, helm: str) -> None:
+    with release(world, helm, SWITCHED_ON) as made:
+        before, rights = made.made(), made.rights()
+        made.upgrade(SWITCHED_OFF, next_version(world.folder))
+        eventually("both replicas are of the new version", lambda: run_there(made))
+        assert contents(made.made()) != contents(before)
+
+        made.rollback(1)
+        eventually("both replicas are of the old version", lambda: run_there(made))
+        assert contents(made.made()) == contents(before)
+        assert made.rights() == rights
+        assert made.history() == [(1, "superseded"), (2, "superseded"), (3, "deployed")]
+
+        # With the rights that went and came back.
+        lease = leak_a_lease(world)
+        check_drains(world, made)
+        eventually("the Lease is collected", lambda: world.kube.find(lease) is None)
+        check_none_forbidden(world, made)
+
+
+@BOTH_HELMS
+def test_a_typo_changes_nothing(world: World, helm: str) -> None:
+    with release(world, helm, SWITCHED_ON) as made:
+        before = made.made()
+        for values, said in [
+            ({"settings": {"collectLease": False}}, "additional properties 'collectLease' not allowed"),
+            # What only the templates find.
+            ({"serviceMonitor": {"enabled": True}}, "podMonitor.enabled and serviceMonitor.enabled would count"),
+        ]:
+            assert said in made.refused_upgrade(values)
+            after = made.made()
+            assert (uids(after), contents(after)) == (uids(before), contents(before))
+            assert made.history() == [(1, "deployed")]
+        assert run_there(made)
+
+
+@BOTH_HELMS
+def test_an_uninstall_leaves_nothing(world: World, helm: str) -> None:
+    with release(world, helm, SWITCHED_ON) as made:
+        made.upgrade({"settings": {"log": "debug"}})
+        eventually("both replicas are of the new version", lambda: run_there(made))
+        # It is seen what there is to be taken away, helm's own notes too.
+        assert kinds(made.traces()) == STAYS | ONLY_WITH_IT | {"Pod", "ReplicaSet", "Secret"}
+        made.uninstall()
+        eventually("nothing of it is left", lambda: nothing_of(made))
+
+
+def nothing_of(made: Release) -> bool:
+    """Whether a release has left nothing behind."""
+    left = made.traces()
+    assert not left, f"left: {sorted(left)}"
+    return True
 
 
 NTH_VALUES = """

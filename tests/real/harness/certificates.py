@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +26,11 @@ class Certificates:
     service_accounts_key: Path
 
 
-def make(folder: Path) -> Certificates:
-    """Writes them all to a folder."""
+_HERE = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
+
+
+def make(folder: Path, names: Sequence[x509.GeneralName] = _HERE) -> Certificates:
+    """Writes them all to a folder; the server's is for these names."""
     files = Certificates(
         authority=folder / "ca.crt",
         server=folder / "apiserver.crt",
@@ -41,7 +45,6 @@ def make(folder: Path) -> Certificates:
         .sign(authority_key, hashes.SHA256())
     )
     server_key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
     server = (
         _certificate(_name("kube-apiserver"), authority_name, server_key.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

@@ -33,7 +33,7 @@ PATTERNS: dict[str, dict[str, Any]] = {
 REVIEWS = {"selfsubjectaccessreviews", "selfsubjectreviews"}
 """What is created without being kept."""
 
-NOT_TOLD = {("queue", "region"), ("queue", "oldest"), ("calls", "receive")}
+NOT_TOLD = {("queue", "region"), ("calls", "receive")}
 """What is skipped on these parts whatever the set-up: moto's URL names no region."""
 
 
@@ -52,6 +52,17 @@ class Report:
             for check in self.checks
             if check["status"] not in ("ok", "skipped" if (check["area"], check["check"]) in NOT_TOLD else "ok")
         ]
+
+    @property
+    def skipped(self) -> list[str]:
+        """What was not examined: area and check."""
+        return [f"{check['area']} {check['check']}" for check in self.checks if check["status"] == "skipped"]
+
+    def found(self, area: str, check: str) -> str:
+        """What was found, of a check's only finding."""
+        (found,) = [one["found"] for one in self.checks if (one["area"], one["check"]) == (area, check)]
+        assert isinstance(found, str)
+        return found
 
     def said(self, area: str, check: str) -> str:
         """What was found and what to do, of a check's first finding that is not ok."""

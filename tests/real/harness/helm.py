@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,12 @@ _CHART = _ROOT / "deploy" / "helm" / "ebbtide"
 _TOOL = _ROOT / "tests" / "deploy" / "tool"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_INSTANCE = "app.kubernetes.io/instance"
+_MADE_BY = "meta.helm.sh/release-name"
 _TIMEOUT = 120.0
+
+Key = tuple[str, str, str]
+"""An object's kind, its namespace (or none), its name."""
 
 Right = tuple[str, str, str]
 """Where (a namespace, or everywhere), a verb, a resource."""
@@ -66,19 +72,53 @@ class Release:
 
     def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
         """helm install, with these values and what else its user says."""
-        file = self._folder / "values.yaml"
-        file.write_text(yaml.safe_dump(values))
         # Nothing that does not keep to Pod Security's strictest rules comes in.
         strict = {"pod-security.kubernetes.io/enforce": "restricted"}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
-        self.notes = self._helm("install", self.name, str(_CHART), "--values", str(file), *arguments)
+        file = str(self._values(values))
+        self.notes = self._helm("install", self.name, str(_CHART), "--values", file, *arguments)
+
+    def upgrade(self, values: Object, chart: Path = _CHART) -> None:
+        """helm upgrade as docs/install.md has it: what these values don't say stays as it was."""
+        done = self._upgrade(values, chart)
+        assert done.returncode == 0, done.stderr
+
+    def refused_upgrade(self, values: Object) -> str:
+        """helm upgrade to values that it must refuse; returns what it says."""
+        done = self._upgrade(values, _CHART)
+        assert done.returncode != 0, f"helm took {values}: {done.stdout}"
+        return done.stderr
+
+    def rollback(self, revision: int) -> None:
+        """helm rollback."""
+        self._helm("rollback", self.name, str(revision))
+
+    def history(self) -> list[tuple[int, str]]:
+        """Its revisions, each with what helm says of it."""
+        revisions = json.loads(self._helm("history", self.name, "--output", "json"))
+        return [(each["revision"], each["status"]) for each in revisions]
 
     def uninstall(self) -> None:
-        """helm uninstall; the namespace goes, too."""
-        try:
-            self._helm("uninstall", self.name)
-        finally:
-            self._kube.delete(f"{NAMESPACES}/{self.namespace}")
+        """helm uninstall; when it is gone already, nothing."""
+        self._helm("uninstall", self.name, "--ignore-not-found")
+
+    def made(self) -> dict[Key, Object]:
+        """What helm made of the chart, as the API server has it, wherever it is."""
+        return {
+            key: each
+            for key, each in self.traces().items()
+            # A ReplicaSet has the annotations of its Deployment.
+            if _of(each, "annotations", _MADE_BY) == self.name and not each["metadata"].get("ownerReferences")
+        }
+
+    def traces(self) -> dict[Key, Object]:
+        """All that is of the release: what helm made and wrote down, and what controllers made of that."""
+        return {
+            _key(each): each
+            for each in self._kube.everything()
+            if self.name in (_of(each, "annotations", _MADE_BY), _of(each, "labels", _INSTANCE))
+            or (_of(each, "labels", "owner"), _of(each, "labels", "name")) == ("helm", self.name)
+        }
 
     def deployment(self) -> Object:
         """The Deployment, as the API server has it."""
@@ -112,7 +152,7 @@ class Release:
 
     def rights(self) -> set[Right]:
         """Every single right that the API server holds for it."""
-        mine = f"app.kubernetes.io/instance={self.name}"
+        mine = f"{_INSTANCE}={self.name}"
         roles = [*self._kube.items(f"{_RBAC}/clusterroles", mine), *self._kube.items(f"{_RBAC}/roles", mine)]
         return {
             (role["metadata"].get("namespace", ""), verb, resource)
@@ -137,12 +177,24 @@ class Release:
         container: Object = self.deployment()["spec"]["template"]["spec"]["containers"][0]
         return container
 
+    def _values(self, values: Object) -> Path:
+        file = self._folder / "values.yaml"
+        file.write_text(yaml.safe_dump(values))
+        return file
+
+    def _upgrade(self, values: Object, chart: Path) -> subprocess.CompletedProcess[str]:
+        file = str(self._values(values))
+        return self._try_helm("upgrade", self.name, str(chart), "--reset-then-reuse-values", "--values", file)
+
     def _helm(self, *arguments: str) -> str:
+        done = self._try_helm(*arguments)
+        assert done.returncode == 0, f"helm {' '.join(arguments)}: {done.stderr}"
+        return done.stdout
+
+    def _try_helm(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {"HOME": str(self._folder), "KUBECONFIG": str(self._control_plane.kubectl.kubeconfig)}
         command = [self._program, *arguments, "--namespace", self.namespace]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_TIMEOUT, check=False)
-        assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
-        return done.stdout
+        return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_TIMEOUT, check=False)
 
 
 @contextmanager
@@ -156,7 +208,20 @@ def installed(
     try:
         yield release
     finally:
-        release.uninstall()
+        try:
+            release.uninstall()
+        finally:
+            control_plane.kube.delete(f"{NAMESPACES}/{name}")
+
+
+def _key(each: Object) -> Key:
+    return each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]
+
+
+def _of(each: Object, what: str, key: str) -> str | None:
+    """One of an object's labels or annotations."""
+    value: str | None = each["metadata"].get(what, {}).get(key)
+    return value
 
 
 def _value(variable: Object, pod: Object) -> str:

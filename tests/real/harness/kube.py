@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,15 @@ class Kube:
             "items"
         ]
         return items
+
+    def everything(self) -> Iterator[Object]:
+        """Every object of every kind that can be listed, each with its kind."""
+        groups = self.get("/apis")["groups"]
+        for version in ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]:
+            for resource in self.get(version)["resources"]:
+                if "list" in resource["verbs"]:
+                    for each in self.items(f"{version}/{resource['name']}"):
+                        yield {**each, "kind": resource["kind"]}
 
     def count(self, path: str) -> int:
         """How many objects a collection has, without reading them. With a selector the API server does not count."""

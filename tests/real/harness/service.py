@@ -32,14 +32,14 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def environment(endpoint: str, kubeconfig: Path, folder: Path) -> dict[str, str]:
-    """What the program finds around it: the parts, and nothing of its user's."""
+    """What the program finds around it: the parts, and nothing of its user's. No endpoint means AWS's own."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     return {
         "PATH": os.environ["PATH"],
         "HOME": str(home),  # the user's own AWS and Kubernetes configuration stays out of it
         "AWS_REGION": REGION,
-        "AWS_ENDPOINT_URL": endpoint,
+        **({"AWS_ENDPOINT_URL": endpoint} if endpoint else {}),
         "AWS_EC2_METADATA_DISABLED": "true",
         "KUBECONFIG": str(kubeconfig),
         "RUST_BACKTRACE": "1",

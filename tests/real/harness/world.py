@@ -57,10 +57,14 @@ class World:
         eventually("the namespace can have pods", lambda: self.kube.find(account))
 
     def close(self) -> None:
-        """Ends the services and removes what the test made; the namespace empties in its own time."""
+        """Ends the services and removes what the test made; the namespace empties in its own time.
+
+        Its budgets go at once: they weigh on what the next test's doctor and drains see of the whole cluster.
+        """
         with ExitStack() as stack:
             stack.callback(self.recorder.stop)
             stack.callback(self.kube.delete, f"{NAMESPACES}/{self.name}")
+            stack.callback(self.kube.delete, self._budgets())
             for node in self.nodes:
                 stack.callback(self.kube.delete, f"{NODES}/{node.name}")
             for service in self.services:
@@ -82,9 +86,15 @@ class World:
         kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
         return self._service(kubeconfig, release.arguments(), release.variables())
 
-    def _service(self, kubeconfig: Path, flags: Sequence[str], variables: dict[str, str] | None) -> Service:
+    def service_with(self, variables: dict[str, str]) -> Service:
+        """Starts the service with variables that name its queue, and the way to AWS."""
+        return self._service(self.control_plane.kubeconfig, [], variables, "")
+
+    def _service(
+        self, kubeconfig: Path, flags: Sequence[str], variables: dict[str, str] | None, endpoint: str | None = None
+    ) -> Service:
         name = f"ebbtide-{len(self.services) + 1}"
-        endpoint = self.recorder.url
+        endpoint = self.recorder.url if endpoint is None else endpoint
         service = Service(name, self.binary, self.queue_url, endpoint, kubeconfig, self.folder, flags, variables)
         self.services.append(service)
         service.wait_ready()
@@ -93,6 +103,10 @@ class World:
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs another of the program's commands, with the service's rights in the cluster, to its end."""
         return self._ask(self.control_plane.kubeconfig, {}, arguments)
+
+    def ask_with(self, variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The same with variables."""
+        return self._ask(self.control_plane.kubeconfig, variables, arguments)
 
     def execute(self, release: Release, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs a command as `kubectl exec` does in a pod of a release: its variables and token, but no arguments."""

@@ -1,0 +1,92 @@
+"""An HTTP proxy as companies have one: who wants to reach AWS asks it for a tunnel. The recorder is at its end."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import threading
+from base64 import b64encode
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from cryptography import x509
+
+from . import certificates
+from .aws import REGION
+from .recorder import Recorder
+
+USER, WORD = "ebbtide", "open-sesame"
+_CREDENTIALS = "/credentials"
+
+
+class Proxy:
+    """One proxy, with AWS's own names behind it."""
+
+    def __init__(self, recorder: Recorder, folder: Path) -> None:
+        self.tunnels: list[str] = []
+        """Where tunnels were asked for to."""
+        self.plain: list[str] = []
+        """What was asked for without one."""
+        folder.mkdir()
+        files = certificates.make(folder, [x509.DNSName(f"*.{REGION}.amazonaws.com")])
+        self.authority = files.authority
+        """Who signed the certificate at the tunnels' end; nobody but a test trusts it."""
+        self._server = _Server(("127.0.0.1", 0), _Tunnel)
+        self._server.proxy, self._server.recorder = self, recorder
+        self._server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._server.tls.load_cert_chain(files.server, files.server_key)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        """What HTTPS_PROXY is set to. It has a name, so that NO_PROXY for 127.0.0.1 is about others."""
+        return f"http://{USER}:{WORD}@localhost:{self._server.server_port}"
+
+    @property
+    def credentials_url(self) -> str:
+        """What gives credentials to whoever asks directly, as an agent on the node does."""
+        return f"http://127.0.0.1:{self._server.server_port}{_CREDENTIALS}"
+
+    def stop(self) -> None:
+        """Takes no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    proxy: Proxy
+    recorder: Recorder
+    tls: ssl.SSLContext
+
+
+class _Tunnel(BaseHTTPRequestHandler):
+    """Knows CONNECT, and gives credentials; nothing else is answered in plain HTTP."""
+
+    server: _Server
+
+    def do_CONNECT(self) -> None:
+        if self.headers.get("Proxy-Authorization") != f"Basic {b64encode(f'{USER}:{WORD}'.encode()).decode()}":
+            self.send_error(407)
+            return
+        self.server.proxy.tunnels.append(self.path)
+        self.send_response(200)
+        self.end_headers()
+        with self.server.tls.wrap_socket(self.connection, server_side=True) as tunnel:
+            self.server.recorder.serve(tunnel)
+        self.close_connection = True
+
+    def do_GET(self) -> None:
+        self.server.proxy.plain.append(self.path)
+        if self.path != _CREDENTIALS:  # through the proxy it would be a whole URL
+            self.send_error(405)
+            return
+        keys = dict.fromkeys(("AccessKeyId", "SecretAccessKey", "Token"), "node")
+        body = json.dumps(keys | {"Expiration": "2099-01-01T00:00:00Z"}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """The list of tunnels is the log."""

@@ -1,0 +1,73 @@
+"""A cluster that reaches AWS through a proxy only."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+import pytest
+
+from harness import messages
+from harness.aws import REGION
+from harness.proxy import WORD, Proxy
+from harness.wait import eventually
+from harness.world import World, drained
+
+
+def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
+    node = world.node()
+    world.run("web", on=node)
+    proxy = Proxy(world.recorder, world.folder / "proxy")
+    try:
+        service = world.service_with(
+            {
+                "EBBTIDE_QUEUE_URL": f"https://sqs.{REGION}.amazonaws.com{urlsplit(world.queue_url).path}",
+                "HTTPS_PROXY": proxy.url,
+                "SSL_CERT_FILE": str(proxy.authority),
+                # The API server is beside us.
+                "NO_PROXY": "127.0.0.1",
+                # What gives out credentials is on the node, where no proxy gets to.
+                "HTTP_PROXY": proxy.url,
+                "AWS_CONTAINER_CREDENTIALS_FULL_URI": proxy.credentials_url,
+                "AWS_ACCESS_KEY_ID": "",
+                "AWS_SECRET_ACCESS_KEY": "",
+                # The queue's URL says it.
+                "AWS_REGION": "",
+            }
+        )
+        action = world.hold(node.instance, heartbeat_timeout=60)
+        world.send(messages.terminate_action(action))
+        eventually("the node is drained", lambda: drained(world, node))
+        eventually("the hook is completed", lambda: world.completions(action) == ["CONTINUE"])
+        eventually("the message is deleted", world.acknowledged)
+        eventually("nothing is left going on", service.at_rest)
+        # The checks at the start ask all of them.
+        services = ("autoscaling", "ec2", "events", "monitoring", "sqs", "sts")
+        assert set(proxy.tunnels) == {f"{name}.{REGION}.amazonaws.com:443" for name in services}
+        assert set(proxy.plain) == {"/credentials"}
+        assert WORD not in service.process.log.read_text()
+    finally:
+        proxy.stop()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "sentence"),
+    [
+        pytest.param(
+            "HTTPS_PROXY",
+            "socks5://user:word@proxy.example",
+            "HTTPS_PROXY names no proxy; write it as http://HOST:PORT",
+            id="proxy",
+        ),
+        pytest.param(
+            "AWS_ENDPOINT_URL_SQS",
+            "",
+            "AWS_ENDPOINT_URL_SQS names no endpoint; write it as https://HOST",
+            id="endpoint",
+        ),
+    ],
+)
+def test_what_leads_nowhere_is_refused(world: World, variable: str, value: str, sentence: str) -> None:
+    said = world.ask_with({variable: value}, "run", "--queue-url", world.queue_url)
+    assert said.returncode == 1
+    assert sentence in said.stderr
+    assert "word" not in said.stderr + said.stdout
