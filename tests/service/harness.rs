@@ -46,6 +46,14 @@ pub struct Replica {
     running: JoinHandle<Exit>,
 }
 
+/// Calls that only the checks at the start make. They warn of a denial by themselves.
+const FOR_CHECKS: [&str; 4] = [
+    "resource=\"version\"",
+    "resource=\"selfsubject",
+    "resource=\"poddisruptionbudgets\"",
+    "resource=\"nodes\",verb=\"list\"",
+];
+
 impl Stage {
     /// A world of `nodes` nodes, each of which is an instance with the managed tag and runs `pods` pods.
     pub fn new(nodes: usize, pods: usize) -> Self {
@@ -219,6 +227,14 @@ impl Stage {
                 assert!(text.contains(&line), "{line} is missing in\n{text}");
             }
             assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
+            let by_checks = |line: &str| FOR_CHECKS.iter().any(|call| line.contains(call));
+            for line in text.lines().filter(|line| line.contains("_calls_total{") && !by_checks(line)) {
+                let (before, after) = line.split_once("outcome=\"").expect("calls are counted by outcome");
+                let (_, after) = after.split_once('"').expect("a label's value ends");
+                let (labels, _) = after.rsplit_once(' ').expect("a sample has a value");
+                let denied = format!("{before}outcome=\"denied\"{labels}");
+                assert!(text.contains(&denied), "denials begin at 0, but not {denied}");
+            }
             let messages = |outcome| replica.metric(&format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
             let ended: f64 = ["deleted", "released", "lease-ended", "left"].into_iter().map(messages).sum();
             assert!(messages("received") <= ended, "a message was received, and is not accounted for\n{text}");
