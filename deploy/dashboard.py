@@ -14,8 +14,9 @@ from typing import Any
 
 FILE = Path(__file__).parent / "helm" / "ebbtide" / "files" / "dashboard.json"
 
-# Which service a panel is about. "All" is .*, which also matches a job or namespace that is not there.
-OF = 'namespace=~"$namespace",job=~"$job"'
+# Which service a panel is about. "All" is .*, which also matches a label that is not there, as `cluster` is not in a Prometheus of
+# one cluster.
+OF = 'cluster=~"$cluster",namespace=~"$namespace",job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
@@ -335,14 +336,14 @@ def calls(board: Dashboard) -> None:
         board.lines(
             f"{name}: calls",
             "By operation.",
-            {legend: f"sum by ({by}) ({rate(total)})"},
+            {legend: f"sum by ({by}) ({rate(total)}) > 0"},
             "ops",
             width=6,
         )
         board.lines(
             f"{name}: throttled and failed",
             "By operation and category. A budget's refusal is no failure.",
-            {f"{legend}: {{{{outcome}}}}": f"sum by ({by}, outcome) ({rate(total, FAILED)})"},
+            {f"{legend}: {{{{outcome}}}}": f"sum by ({by}, outcome) ({rate(total, FAILED)}) > 0"},
             "ops",
             width=6,
             none="none",
@@ -410,7 +411,7 @@ def process(board: Dashboard) -> None:
     """The process."""
     board.row("The process")
     # Prometheus' usual figures of a process name no program: the replica is found by a metric of ours.
-    ours = f"and on (namespace, job, instance) {metric('build_info')}"
+    ours = f"and on (cluster, namespace, job, instance) {metric('build_info')}"
     memory = {"{{instance}}": f"process_resident_memory_bytes{{{OF}}} {ours}"}
     board.lines("Memory", "Resident.", memory, "bytes", width=6)
     cpu = {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF}}}[$__rate_interval]) {ours}"}
@@ -472,8 +473,11 @@ def dashboard() -> dict[str, Any]:
         "templating": {
             "list": [
                 source,
-                variable("namespace", "Namespace", "label_values(ebbtide_build_info, namespace)"),
-                variable("job", "Job", 'label_values(ebbtide_build_info{namespace=~"$namespace"}, job)'),
+                variable("cluster", "Cluster", "label_values(ebbtide_build_info, cluster)"),
+                variable("namespace", "Namespace", 'label_values(ebbtide_build_info{cluster=~"$cluster"}, namespace)'),
+                variable(
+                    "job", "Job", 'label_values(ebbtide_build_info{cluster=~"$cluster",namespace=~"$namespace"}, job)'
+                ),
             ]
         },
         "panels": board.panels,

@@ -58,7 +58,7 @@ class Grafana:
     def ask(self, target: dict[str, Any], prometheus: Prometheus) -> dict[str, Any]:
         """What a query of a panel gives. The browser fills in what is chosen above; the rest is left to Grafana."""
         expression = target["expr"]
-        for name in ("namespace", "job"):
+        for name in ("cluster", "namespace", "job"):
             expression = expression.replace(f"${name}", ".*")
         query = target | {
             "expr": expression,

@@ -299,11 +299,23 @@ def test_probes_ask_what_is_served() -> None:
         assert (asked["path"], ports[asked["port"]]) == (path, 8080)
 
 
-def test_the_alerts_are_those_of_the_file() -> None:
-    rule = the("PrometheusRule", HELM4.objects(values=EVERYTHING))
+@pytest.mark.parametrize(
+    ("values", "ours"),
+    [
+        ("", ""),
+        ("podMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
+        ("serviceMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
+        ("podMonitor: {enabled: true}\nfullnameOverride: tide", '{namespace="ebbtide",job=~"(ebbtide/)?tide"}'),
+        ("prometheusRule: {matchers: 'cluster=\"blue\", job!~\"x.*\"'}", '{cluster="blue", job!~"x.*"}'),
+    ],
+)
+def test_the_alerts_are_those_of_the_file_and_one_misses_this_installation(values: str, ours: str) -> None:
+    objects = HELM4.objects("--set", "prometheusRule.enabled=true", values=f"{QUEUE}{values}\n")
     groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
-    assert groups
-    assert rule["spec"]["groups"] == groups
+    (down,) = [rule for group in groups for rule in group["rules"] if rule["alert"] == "EbbtideDown"]
+    assert down["expr"] == "absent(ebbtide_ready == 1)"
+    down["expr"] = f"absent(ebbtide_ready{ours} == 1)"
+    assert the("PrometheusRule", objects)["spec"]["groups"] == groups
 
 
 def test_the_dashboard_is_that_of_the_file() -> None:
