@@ -11,6 +11,7 @@ from pathlib import Path
 
 import yaml
 
+from . import roles
 from .control_plane import ControlPlane
 from .kube import NAMESPACES, Object
 from .wait import eventually
@@ -22,7 +23,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 _INSTANCE = "app.kubernetes.io/instance"
 _MADE_BY = "meta.helm.sh/release-name"
-_TIMEOUT = 120.0
+_TIMEOUT = 300.0
 
 Key = tuple[str, str, str]
 """An object's kind, its namespace (or none), its name."""
@@ -77,11 +78,13 @@ class Release:
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
         self.notes = self._helm("install", self.name, str(_CHART), "--values", file, *arguments)
+        self._wait_rights()
 
     def upgrade(self, values: Object, chart: Path = _CHART) -> None:
         """helm upgrade as docs/install.md has it: what these values don't say stays as it was."""
         done = self._upgrade(values, chart)
         assert done.returncode == 0, done.stderr
+        self._wait_rights()
 
     def refused_upgrade(self, values: Object) -> str:
         """helm upgrade to values that it must refuse; returns what it says."""
@@ -92,6 +95,7 @@ class Release:
     def rollback(self, revision: int) -> None:
         """helm rollback."""
         self._helm("rollback", self.name, str(revision))
+        self._wait_rights()
 
     def history(self) -> list[tuple[int, str]]:
         """Its revisions, each with what helm says of it."""
@@ -152,15 +156,22 @@ class Release:
 
     def rights(self) -> set[Right]:
         """Every single right that the API server holds for it."""
-        mine = f"{_INSTANCE}={self.name}"
-        roles = [*self._kube.items(f"{_RBAC}/clusterroles", mine), *self._kube.items(f"{_RBAC}/roles", mine)]
         return {
             (role["metadata"].get("namespace", ""), verb, resource)
-            for role in roles
+            for role in self._roles()
             for rule in role["rules"]
             for verb in rule["verbs"]
             for resource in rule["resources"]
         }
+
+    def _roles(self) -> list[Object]:
+        mine = f"{_INSTANCE}={self.name}"
+        return [*self._kube.items(f"{_RBAC}/clusterroles", mine), *self._kube.items(f"{_RBAC}/roles", mine)]
+
+    def _wait_rights(self) -> None:
+        """Waits until the API server knows of all that the release was given."""
+        for role in self._roles():
+            roles.wait_held(self._kube, self.user, role["metadata"].get("namespace", ""), role["rules"])
 
     @property
     def full_name(self) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import yaml
 
 from .kube import Kube, Object
+from .wait import eventually
 
 NODE_LEASES = "kube-node-lease"
 """The namespace of the kubelets' Leases."""
 
 _API = "/apis/rbac.authorization.k8s.io/v1"
+_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 _SNAPSHOTS = Path(__file__).parents[2] / "deploy" / "snapshots"
 """What the chart makes of some values; tests/deploy/run holds that it is what helm makes of it now."""
@@ -21,6 +24,7 @@ def grant(kube: Kube, user: str) -> None:
     """Gives a user in the whole cluster what the chart gives by default."""
     kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": default_rules()})
     kube.create(f"{_API}/clusterrolebindings", _binding(user, user, "ClusterRole"))
+    wait_held(kube, user, "", default_rules())
 
 
 def default_rules() -> list[Object]:
@@ -37,6 +41,27 @@ def grant_collector(kube: Kube, user: str, namespace: str) -> None:
         name = f"{user}-{namespace}"
         kube.create(f"{_API}/namespaces/{where}/roles", {"metadata": {"name": name}, "rules": role["rules"]})
         kube.create(f"{_API}/namespaces/{where}/rolebindings", _binding(name, user, "Role"))
+        wait_held(kube, user, where, role["rules"])
+
+
+def wait_held(kube: Kube, user: str, namespace: str, rules: list[Object]) -> None:
+    """Waits until a user has the rights of these rules, in a namespace or everywhere.
+
+    The API server learns of roles in its own time, and refuses until then.
+    """
+    for rule in rules:
+        for group, resource, name, verb in itertools.product(
+            rule["apiGroups"], rule["resources"], rule.get("resourceNames", [""]), rule["verbs"]
+        ):
+            resource, _, subresource = resource.partition("/")
+            right = {"namespace": namespace, "group": group, "resource": resource, "subresource": subresource}
+            right |= {"name": name, "verb": verb}
+            eventually(f"{user} may {right}", lambda right=right: _may(kube, user, right))
+
+
+def _may(kube: Kube, user: str, right: Object) -> bool:
+    review = kube.create(_REVIEWS, {"spec": {"user": user, "resourceAttributes": right}})
+    return bool(review["status"]["allowed"])
 
 
 def _roles(snapshot: str, kind: str) -> list[Object]:
