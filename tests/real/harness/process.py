@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import random
 import signal
 import socket
 import subprocess
@@ -20,12 +22,22 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+_PORTS = range(20_000, 30_000)
+"""From these no system takes the ports of outgoing connections: one that is free stays so until its program listens."""
+
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on, and that nobody else was given."""
+    while True:
+        port = random.choice(_PORTS)
+        if port in _given:
+            continue
+        _given.add(port)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Process:
