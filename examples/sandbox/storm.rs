@@ -24,8 +24,8 @@ pub const LEFT: Duration = Duration::from_secs(20);
 /// Longer than anything planned here takes; what is still going on then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How long a heartbeat that leaked would keep silent at most: the interval, and some.
-const LISTENED: Duration = Duration::from_secs(6);
+/// How long a heartbeat that leaked would keep silent at most: the interval, and as long as a beat may be under way.
+const LISTENED: Duration = Duration::from_secs(7);
 
 /// What brings a storm about, and what it is watched by.
 pub struct Storm<'a> {
