@@ -44,15 +44,15 @@ class Grafana:
 
     def get(self, path: str) -> Any:
         """The data of an answer."""
-        answer = requests.get(f"{self.url}/api/{path}", timeout=20)
+        answer = requests.get(f"{self.url}/api/{path}", timeout=60)
         answer.raise_for_status()
         return answer.json()
 
     def ready(self) -> bool:
         """Whether it answers, and has read the dashboard."""
         try:
-            return requests.get(f"{self.url}/api/dashboards/uid/ebbtide", timeout=5).ok
-        except requests.ConnectionError:
+            return requests.get(f"{self.url}/api/dashboards/uid/ebbtide", timeout=30).ok
+        except requests.RequestException:
             return False
 
     def ask(self, target: dict[str, Any], prometheus: Prometheus) -> dict[str, Any]:
@@ -66,8 +66,8 @@ class Grafana:
             "intervalMs": 1000,
             "maxDataPoints": 500,
         }
-        asked = {"queries": [query], "from": f"{prometheus.begin:.0f}000", "to": f"{prometheus.end:.0f}000"}
-        answer = requests.post(f"{self.url}/api/ds/query", json=asked, timeout=20).json()
+        asked = {"queries": [query], "from": f"{1000 * prometheus.begin:.0f}", "to": f"{1000 * prometheus.end:.0f}"}
+        answer = requests.post(f"{self.url}/api/ds/query", json=asked, timeout=60).json()
         return answer["results"][target["refId"]] if "results" in answer else {"error": str(answer)}
 
 
@@ -137,7 +137,7 @@ def check(grafana: Grafana, prometheus: Prometheus, problems: Problems) -> None:
 
 def times(prometheus: Prometheus) -> str:
     """The time to show, as it is in an address."""
-    return f"from={prometheus.begin:.0f}000&to={prometheus.end:.0f}000"
+    return f"from={1000 * prometheus.begin:.0f}&to={1000 * prometheus.end:.0f}"
 
 
 def photograph(grafana: Grafana, prometheus: Prometheus, picture: Path, size: tuple[int, int], theme: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import re
 import signal
 import socket
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,12 @@ def rules() -> int:
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that nobody listens on. No system takes these for outgoing connections: it stays free until it is used."""
+    while True:
+        port = random.randrange(10_000, 20_000)
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
 
 
 @contextmanager
@@ -127,10 +130,13 @@ def running(command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
                 process.wait()
 
 
-def eventually(what: str, holds: Callable[[], bool], within: float = 60) -> None:
-    """Waits until something holds."""
+def eventually(what: str, holds: Callable[[], bool], within: float = 120) -> None:
+    """Waits until something holds. Who does not answer, or not in time, is asked again."""
     by = time.monotonic() + within
-    while not holds():
+    while True:
+        with suppress(requests.RequestException):
+            if holds():
+                return
         if time.monotonic() > by:
             raise SystemExit(f"not within {within:.0f} s: {what}")
         time.sleep(0.2)
@@ -145,17 +151,14 @@ class Prometheus:
 
     def ask(self, path: str, **parameters: Any) -> Any:
         """The data of an answer."""
-        answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=20).json()
+        answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=60).json()
         if answer["status"] != "success":
             raise ValueError(f"{answer['error']} in {parameters}")
         return answer["data"]
 
     def ready(self) -> bool:
         """Whether it answers."""
-        try:
-            return requests.get(f"{self.url}/-/ready", timeout=5).ok
-        except requests.ConnectionError:
-            return False
+        return requests.get(f"{self.url}/-/ready", timeout=30).ok
 
     def scraped(self, expression: str) -> bool:
         """Whether an expression gives anything now."""
@@ -170,10 +173,18 @@ class Prometheus:
         return self.ask("query_range", query=expression, start=self.begin, end=self.end, step=1)["result"]
 
     def see_it_over(self) -> None:
-        """Waits for a scrape of what is now; what comes later is not asked about."""
+        """Waits for a scrape of what is now; what comes later is not asked about.
+
+        The end is that scrape's very time: when the next one comes late, nothing is there any more.
+        """
         now = time.time()
-        eventually("a scrape after it", lambda: self.scraped(f"timestamp(ebbtide_ready) > {now + 1}"))
-        self.end = math.floor(time.time())
+
+        def scraped() -> bool:
+            times = self.ask("query", query="timestamp(ebbtide_ready)")["result"]
+            self.end = max((float(series["value"][1]) for series in times), default=0.0)
+            return self.end > now + 1
+
+        eventually("a scrape after it", scraped)
 
 
 @contextmanager
@@ -297,7 +308,7 @@ def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: 
             eventually(
                 "the sandbox's storm is over",
                 lambda: held in told.read_text() or sandbox.poll() is not None,
-                within=150,
+                within=600,
             )
             prometheus.see_it_over()
             yield prometheus
