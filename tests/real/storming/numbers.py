@@ -41,6 +41,8 @@ class Run:
     """When all pods were gone."""
     queue_empty: float = 0.0
     """When the last message was deleted."""
+    deletes_took: float = 0.0
+    """From the first deletion of messages to the last."""
     drains_took: float = 0.0
     """From the first cordon to the end of the last pod."""
     asked: dict[str, int] = field(default_factory=dict)
@@ -53,6 +55,8 @@ class Run:
     """Calls to AWS, by operation; receives that brought nothing are one of their own."""
     idle_receives: int = 0
     """Long polls that brought nothing: an idle service makes one in 20 s, too."""
+    vain_receives: int = 0
+    """Receives of several at once that brought nothing."""
     left: int = 0
     """Messages that the queue still holds in the end."""
     hung_at: float = 0.0

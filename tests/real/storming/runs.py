@@ -34,6 +34,7 @@ from .queue import QuickQueue
 DELETE = "DeleteMessageBatch"
 
 _EMPTY = "ReceiveMessage (empty)"
+_BESIDE = "ReceiveMessage (beside others)"
 _IDLE_POLL = "ReceiveMessage (idle)"
 
 _WITHIN = 900.0
@@ -42,6 +43,8 @@ _HOOK_TIMEOUT = 600
 _SENT_TOGETHER = 10
 _IDLE = 20
 """Seconds of a long poll that waits for the first message: one in 20 s and replica, storm or not."""
+_A_WHILE = 1
+"""Seconds for which each of several receives at once waits, while there is a backlog."""
 _LOOKS = 0.02
 """Seconds between two looks for the middle of the evictions."""
 
@@ -164,9 +167,11 @@ class ServiceRun:
         self.run.receipts = sorted(call.at - began for call in calls for _ in range(call.messages))
         names = Counter(_name(call) for call in calls)
         self.run.idle_receives = names.pop(_IDLE_POLL, 0)
+        self.run.vain_receives = names.pop(_BESIDE, 0)
         self.run.aws = dict(names)
         deletes = [call.at for call in calls if call.action == DELETE]
         self.run.queue_empty = max(deletes, default=began) - began
+        self.run.deletes_took = max(deletes, default=began) - min(deletes, default=began)
         self.run.left = self._left()
         self.run.shares = [_received(service) for service in self.services]
         self._receipts(audit)
@@ -257,7 +262,10 @@ def _name(call: Call) -> str:
     """What a call to AWS is counted as."""
     if call.action != RECEIVE or call.messages:
         return call.action
-    return _IDLE_POLL if float(call.asked.get("WaitTimeSeconds", 0)) >= _IDLE else _EMPTY
+    waits = float(call.asked.get("WaitTimeSeconds", 0))
+    if waits >= _IDLE:
+        return _IDLE_POLL
+    return _BESIDE if waits >= _A_WHILE else _EMPTY
 
 
 def _received(service: Service) -> int:
@@ -271,7 +279,7 @@ def _wait_ready(service: Service, by: float) -> None:
         try:
             if service.ready():
                 return
-        except requests.ConnectionError:
+        except requests.RequestException:
             pass
         if time.monotonic() > by:
             raise AssertionError(f"{service.name} is not ready: {service.process.tail(20)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from .numbers import Run, median, percentile
 from .options import SPOT, Options
@@ -13,8 +14,12 @@ SPOT_DEADLINE = 120.0
 _LIFECYCLE = {"DescribeLifecycleHooks", "CompleteLifecycleAction", "RecordLifecycleActionHeartbeat"}
 _HEARTBEAT = "RecordLifecycleActionHeartbeat"
 
-_LEFT_OVER = 10
-"""Calls of a storm, however small: a batch of each sort that is not full, a receive of each lane that finds nothing."""
+_LEFT_OVER = 6
+"""Calls of a storm, however small: batches of each sort that are not full."""
+_LANES = 8
+"""Receives at once, while there is a backlog. One that brings nothing takes a second."""
+_LINGER = 0.75
+"""Seconds after which a batch goes that is not full: one machine's last drains end closer together than another's."""
 _WATCHES = 8
 """Lines of the audit log about a replica's watches in one storm: two for each watch, and that of pods begins anew when
 drains have paused."""
@@ -90,7 +95,8 @@ def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
     # Each copy is a message, and so is one that means nothing.
     messages = options.copies + options.poison / notices
     held = options.copies * max(run.drains_took for run in ours)
-    allowed = 0.25 * messages + 0.1 * held / 20 + _LEFT_OVER * options.replicas / notices
+    batches = max(run.deletes_took for run in ours) / _LINGER
+    allowed = 0.25 * messages + 0.1 * held / 20 + (_LEFT_OVER + batches) * options.replicas / notices
     found = [
         Finding("API calls for each notice, beside its evictions", each, 3.0, counts=True),
         Finding("lists made again, of a hundred", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
@@ -102,6 +108,11 @@ def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
         found.append(Finding("watches begun", watches, _WATCHES * options.replicas, counts=True))
         sqs = max(run.per_notice({op: n for op, n in run.aws.items() if op not in _LIFECYCLE}) for run in ours)
         found.append(Finding("SQS calls for each notice", sqs, round(allowed, 3), counts=True))
+        vain = max(run.vain_receives for run in ours)
+        # Some go on for a second when the last message has come.
+        backlog = max(run.receipts[-1] - run.receipts[0] if run.receipts else 0.0 for run in ours) + 2
+        most = _LANES * options.replicas * ceil(backlog)
+        found.append(Finding("receives of several at once that brought nothing", vain, most, counts=True))
     if options.kind != SPOT:
         hooks = {op for op in _LIFECYCLE if op != _HEARTBEAT}
         lifecycle = max(run.per_notice({op: n for op, n in run.aws.items() if op in hooks}) for run in ours)
