@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import time
 from datetime import timedelta
+from math import floor
 
 from harness import manifests, messages
 from harness.audit import Request
@@ -12,8 +12,11 @@ from harness.kube import Object
 from harness.wait import eventually
 from harness.world import Node, World, drained
 
-LEFT = 20
+LEFT = 40
 """Seconds to the instance's end when the warning comes."""
+
+TRIAL = 10
+"""Seconds for which an eviction is tried at the least; a quarter of the time, where that is less."""
 
 SHORT_GRACE = 4
 """A grace period that fits into what is left."""
@@ -69,8 +72,8 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
     world.send(warning)
 
     cache = pods["cache"]["name"]
-    eventually("kubectl tells who blocks the drain", lambda: told(world, node, cache, "cache"), within=LEFT - 6)
-    eventually("the node is drained", lambda: drained(world, node), within=deadline - time.time())
+    eventually("kubectl tells who blocks the drain", lambda: told(world, node, cache, "cache"))
+    eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
     eventually("kubectl tells that the drain has ended", lambda: told_the_end(world, node))
     eventually("nothing is left going on", service.at_rest)
@@ -85,8 +88,8 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
         check_grace(app, deletion, deadline)
         tried = [each for each in world.audit.evictions(world.name) if each.name == pod["name"]]
         assert {each.status for each in tried} == {429}, tried
-        asked = deletion.time - tried[0].time
-        assert asked > LEFT / 4 - 1.5, f"its budget was asked for {asked:.1f} s only"
+        asked, first = deletion.came_at - tried[0].came_at, tried[0].came_at
+        assert asked > min(TRIAL, (deadline - first) / 4) - 1.5, f"its budget was asked for {asked:.1f} s only"
     about_pods = [event for pod in pods.values() for event in world.events("Pod", pod["name"])]
     blocked = [event for event in about_pods if event["reason"] == "EvictionBlocked"]
     assert len(blocked) == 1, f"one pod is told that it blocks: {blocked}"
@@ -94,11 +97,11 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
 
 def check_grace(app: str, deletion: Request, deadline: float) -> None:
     """A pod's own grace period if it fits, and then as late as it does; else what is left, and never 0."""
-    left = deadline - deletion.time
+    left = deadline - deletion.came_at
+    own = SHORT_GRACE if app == "cache" else manifests.GRACE
     assert deletion.grace, f"deleted without grace: {deletion}"
-    assert deletion.grace <= left, f"{app} got {deletion.grace} s of grace with {left:.1f} s left"
+    # Whole seconds, as many as were left when the deletion was sent: a little more than when it came.
+    least = min(own, floor(left - RESERVE + 0.5))
+    assert least <= deletion.grace <= min(own, left), f"{app} got {deletion.grace} s of grace with {left:.1f} s left"
     if app == "cache":
-        assert deletion.grace == SHORT_GRACE
         assert left < SHORT_GRACE + RESERVE + 1, f"{app} was deleted {left:.1f} s before the deadline: too early"
-    else:
-        assert deletion.grace > left - RESERVE - 2, f"{app} got {deletion.grace} s of grace with {left:.1f} s left"

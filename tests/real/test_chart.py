@@ -19,11 +19,14 @@ from harness.aws import REGION
 from harness.doctor import REVIEWS
 from harness.helm import Key, Release, Right, installed, rendered
 from harness.kube import NODES, Object
-from harness.wait import eventually
+from harness.wait import WITHIN, eventually
 from harness.world import Node, World, drained
 
 LEFT = 16
 """Seconds to the instance's end when the warning comes."""
+
+TOLD = 30
+"""The same, where a pod must be blocked for long enough to be told of: five seconds."""
 
 SNAPSHOTS = Path(__file__).parents[1] / "deploy" / "snapshots"
 """What tests/deploy/run holds to be made of its values."""
@@ -91,8 +94,7 @@ def leak_a_lease(world: World) -> str:
     """A node's Lease that was left over: nobody owns it, there is no such node, and it is old. Returns its path."""
     old = (datetime.now(UTC) - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
     spec = {"holderIdentity": f"{world.name}-gone", "leaseDurationSeconds": 40, "renewTime": old}
-    world.kube.create(LEASES, {"metadata": {"name": f"{world.name}-gone"}, "spec": spec})
-    return f"{LEASES}/{world.name}-gone"
+    return world.lease(LEASES, f"{world.name}-gone", spec)
 
 
 def test_everything_on_is_allowed_and_needed(world: World) -> None:
@@ -115,8 +117,8 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
         # A budget holds a pod until it must be deleted; Events and a condition tell of it.
         node = blocked_node(world, "db")
         world.run("web", on=node, stops_after=1)
-        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
-        eventually("the node is drained", lambda: drained(world, node), within=LEFT + 10)
+        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - TOLD)))
+        eventually("the node is drained", lambda: drained(world, node))
         eventually("the message is deleted", world.acknowledged)
 
         # A Node that goes while it is drained is asked for.
@@ -131,11 +133,12 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
         service.terminate()
 
         # An API server that does not stream lists is asked for one.
-        world.installed_service(made, world.control_plane.another_api_server("--feature-gates=WatchList=false"))
-
-        given = made.rights()
-        eventually("every right was used", lambda: all_used(given, used(world, made)), within=60)
-        check_none_forbidden(world, made)
+        with world.control_plane.another_api_server("--feature-gates=WatchList=false") as kube:
+            service = world.installed_service(made, kube)
+            given = made.rights()
+            eventually("every right was used", lambda: all_used(given, used(world, made)))
+            check_none_forbidden(world, made)
+            service.kill()
 
 
 def test_the_program_takes_every_value(tmp_path: Path) -> None:
@@ -149,7 +152,7 @@ def test_the_program_takes_every_value(tmp_path: Path) -> None:
         env={"HOME": str(tmp_path), "KUBECONFIG": str(tmp_path / "none"), **variables},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=WITHIN,
         check=False,
     )
     assert done.returncode == 1, f"{done.returncode} {done.stderr}"
@@ -198,7 +201,7 @@ def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
         # So late that the deadline finds a pod which may not be deleted.
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
-        eventually("the message is deleted", world.acknowledged, within=LEFT + 20)
+        eventually("the message is deleted", world.acknowledged)
         eventually("nothing is left going on", service.at_rest)
         assert drained(world, node, stay=["db"])
         assert not world.audit.deletions(world.name)
@@ -212,7 +215,7 @@ def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
         world.run("web", on=node, stops_after=1)
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
-        eventually("the message is deleted", world.acknowledged, within=LEFT + 20)
+        eventually("the message is deleted", world.acknowledged)
         eventually("nothing is left going on", service.at_rest)
         assert sorted(world.apps(node)) == ["db", "web"]
         done = [each for each in asked(world, made) if each.resource not in REVIEWS]

@@ -35,7 +35,19 @@ def faults(world: World, *expected: str, flags: Sequence[str] = (), queue_url: s
         assert report.faults == list(expected), [check for check in report.checks if check["status"] != "ok"]
         return report
 
-    return eventually(f"the doctor finds {expected or 'nothing'}", as_expected, within=60)
+    return eventually(f"the doctor finds {expected or 'nothing'}", as_expected)
+
+
+def text_of(world: World) -> list[str]:
+    """What the doctor says to people, once all is well: on a busy machine a call may take too long for it."""
+
+    def well() -> list[str]:
+        done = run(world)
+        assert done.returncode == 0, done.stdout
+        assert done.stdout.endswith("0 warning, 0 failure, 2 skipped\n"), done.stdout
+        return done.stdout.splitlines()
+
+    return eventually("the doctor says that all is well", well)
 
 
 def test_that_receives_are_answered_is_known_where_the_service_is(world: World, good: SetUp) -> None:
@@ -69,10 +81,8 @@ def test_all_is_well(world: World, good: SetUp) -> None:
     assert world.recorder.calls(COMPLETE), "completing was tried"
     assert not world.recorder.calls(RECEIVE)
     assert world.backlog().visible == 1
-    text = run(world)
-    assert text.returncode == 0
-    assert text.stdout.splitlines()[-1].endswith("0 warning, 0 failure, 2 skipped")
-    assert all(len(line) <= 100 for line in text.stdout.splitlines()), text.stdout
+    text = text_of(world)
+    assert all(len(line) <= 100 for line in text), text
 
 
 def test_a_permission_is_missing_in_the_cluster(world: World, good: SetUp) -> None:
@@ -100,7 +110,12 @@ def test_a_permission_is_missing_at_aws(world: World, good: SetUp) -> None:
 
 
 def test_another_queue(world: World, good: SetUp) -> None:
-    report = examine(world, queue_url=f"{world.queue_url}-of-another")
+    def missing() -> Report:
+        report = examine(world, queue_url=f"{world.queue_url}-of-another")
+        assert "queue exists failure" in report.faults, report.faults
+        return report
+
+    report = eventually("the doctor finds no queue", missing)
 
     assert report.code == 1
     said = report.said("queue", "exists")
@@ -147,11 +162,14 @@ def test_an_api_server_that_is_not_there(world: World, good: SetUp) -> None:
     nowhere = world.folder / "nowhere.kubeconfig"
     nowhere.write_text(kubeconfig.replace("https://127.0.0.1:", "https://127.0.0.2:"))
 
-    done = run(world, kubeconfig=nowhere)
+    def told() -> bool:
+        done = run(world, kubeconfig=nowhere)
+        assert done.returncode == 1, done.stdout
+        assert "failure   permissions api-server" in done.stdout, done.stdout
+        assert "ok        queue policy" in done.stdout, done.stdout
+        return True
 
-    assert done.returncode == 1
-    assert "failure   permissions api-server" in done.stdout
-    assert "ok        queue policy" in done.stdout
+    eventually("the doctor tells that it is not there, and all that it can know without it", told)
 
 
 def test_wrong_flags(world: World) -> None:
@@ -164,14 +182,9 @@ def test_wrong_flags(world: World) -> None:
 def test_the_service_checks_at_its_start(world: World, good: SetUp) -> None:
     world.aws.remove_rule(good.rule("spot"))
 
-    service = world.service("--check-at-start", "true")
-
-    def counted() -> bool:
-        counts = {labels["status"]: value for name, labels, value in service.metrics() if name == "ebbtide_checks"}
-        assert counts.get("failure") == 1, counts
-        return True
-
-    eventually("the checks are counted", counted)
+    service = world.checked_service(
+        lambda: world.service("--check-at-start", "true"), lambda counts: counts["failure"] == 1
+    )
     eventually("nothing is left going on", service.at_rest)
     warnings = [line for line in service.process.log.read_text().splitlines() if "the set-up has a fault" in line]
     assert any("WARN" in line and 'check="spot"' in line and "put-rule" in line for line in warnings), warnings

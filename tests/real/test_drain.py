@@ -98,16 +98,18 @@ def test_four_notices_make_one_drain(world: World) -> None:
 def test_health_event_waits_for_its_last_drain(world: World) -> None:
     nodes = [world.node() for _ in range(3)]
     for number, node in enumerate(nodes):
-        world.run(f"web-{number}", on=node, stops_after=15 if number == 2 else 0.2)
+        world.run(f"web-{number}", on=node)
     *quick, slow = nodes
+    world.close_budget("web-2")
     service = world.service()
 
     world.send(messages.scheduled_change([node.instance for node in nodes], begins_in=timedelta(hours=2)))
 
-    eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick), within=14)
-    held = world.backlog().in_flight
-    assert world.apps(slow), "the slow node must still be draining for what this test looks at"
-    assert held == 1, "the message is kept while one of its nodes drains"
+    eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick))
+    eventually("the slow one's pod is held", lambda: world.audit.refused(world.name))
+    assert world.backlog().in_flight == 1, "the message is kept while one of its nodes drains"
+    assert world.apps(slow) == ["web-2"]
+    world.open_budget("web-2")
     eventually("the slow node is drained", lambda: drained(world, slow))
     eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)
@@ -123,7 +125,7 @@ def test_throttled_completions_end_in_one(world: World) -> None:
 
     world.send(messages.terminate_action(action))
 
-    eventually("the hook is completed", lambda: world.completions(action), within=110)
+    eventually("the hook is completed", lambda: world.completions(action))
     eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)
     always("no completion follows", lambda: len(world.recorder.calls(COMPLETE)) == throttled + 1, during=3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from typing import Any
 
@@ -68,18 +69,19 @@ def test_what_is_explained_is_what_is_done(world: World) -> None:
     service = world.service(*FLAGS)
     first = len(world.audit.requests())
     world.annotate(node, ALLOW, "true")
+    begin = time.time()
     sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr
-    eventually("the message is deleted", world.acknowledged, within=HEARTBEAT_TIMEOUT + 15)
+    eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)
 
     evicted, deletions = world.audit.evicted(world.name), world.audit.deletions(world.name)
     going = {pod["name"] for pod in notice["pods"]}
     assert set(evicted) | {each.name for each in deletions} == going, f"{evicted} {deletions}"
     assert [each.name for each in deletions] == [held["name"]]
-    tried = {app({"name": each.name}): each.time for each in reversed(world.audit.evictions(world.name))}
+    tried = {app({"name": each.name}): each.came_at for each in reversed(world.audit.evictions(world.name))}
     half = notice["deadline"]["in_seconds"] / 2
-    assert tried["agent"] - tried["web"] > half - 3, f"the second tier came with the first: {tried}"
+    assert tried["agent"] - begin > half - 1.5, f"the second tier came {tried['agent'] - begin:.1f} s after the message"
 
     # A patch that meets another writer is made again; that is nobody's to foretell.
     asked_for = [each for each in world.audit.requests()[first:] if each.status != 409]

@@ -7,7 +7,8 @@ from itertools import pairwise
 import pytest
 
 from harness import messages
-from harness.recorder import COMPLETE
+from harness.hooks import Action
+from harness.recorder import COMPLETE, HEARTBEAT
 from harness.wait import always, eventually
 from harness.world import World, drained
 
@@ -24,6 +25,12 @@ LONG = 100
 """Seconds that a pod takes to stop: more than three of the hook's timeouts."""
 
 
+def none_late(world: World, action: Action, beats: list[float]) -> bool:
+    """Whether each of the first beats came while the hook was held: Auto Scaling refuses one that does not."""
+    calls = world.recorder.of_token(HEARTBEAT, action.token)[: len(beats)]
+    return {call.status for call in calls} == {200}
+
+
 @pytest.mark.slow
 def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     node = world.node()
@@ -37,12 +44,12 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     world.send(message)
     eventually("the budget refuses the eviction", lambda: world.audit.refused(world.name))
     world.send(*[message] * 4)
-    eventually("a first heartbeat", lambda: len(world.heartbeats(action)) >= 1, within=HEARTBEAT_TIMEOUT)
+    eventually("a first heartbeat", lambda: len(world.heartbeats(action)) >= 1)
     assert action.active, "the first heartbeat comes before the hook expires"
     world.send(*[message] * 3)
-    eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2, within=HEARTBEAT_TIMEOUT)
+    eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2)
     world.send(*[message] * (COPIES - 8))
-    eventually("the drain ends at its deadline", service.at_rest, within=DRAIN_TIMEOUT)
+    eventually("the drain ends at its deadline", service.at_rest)
     eventually("every copy is deleted", world.acknowledged)
     beats = world.heartbeats(action)
     world.send(message)
@@ -59,7 +66,7 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     )
     intervals = [later - earlier for earlier, later in pairwise(beats)]
     assert min(intervals) > HEARTBEAT_TIMEOUT / 4, f"two heartbeats in one interval: {intervals}"
-    assert max(intervals) < HEARTBEAT_TIMEOUT, f"the hook expired between two: {intervals}"
+    assert none_late(world, action, beats), f"the hook expired between two: {intervals}"
     assert len(world.completions(action)) <= 1
     assert not world.audit.deletions(world.name), "what is to be left at the deadline is left"
 
@@ -74,13 +81,13 @@ def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
 
     world.send(messages.bare(action))
 
-    eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2, within=2 * HEARTBEAT_TIMEOUT)
+    eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2)
     if replaced:
         # Some time after it, so that the next process has less than a timeout to take over.
         always("the hook is held", lambda: action.active, during=HEARTBEAT_TIMEOUT / 3)
         service.kill()
         service = world.service("--drain-timeout", f"asg-terminate={4 * LONG}s")
-    eventually("the hook is completed", lambda: world.completions(action), within=LONG)
+    eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node), "a hook is completed only when the pods are gone"
     eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)
@@ -95,7 +102,6 @@ def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
     assert world.completions(action) == ["CONTINUE"]
     assert completion.at - action.began > LONG, "the drain was to be a long one"
     assert max(beats) < completion.at, "no heartbeat comes after the completion"
-    intervals = [later - earlier for earlier, later in pairwise([action.began, *beats, completion.at])]
-    assert max(intervals) < HEARTBEAT_TIMEOUT, f"the hook expired between two: {intervals}"
+    assert none_late(world, action, beats), f"the hook expired between two: {beats}"
     assert len(beats) <= 4 * LONG / HEARTBEAT_TIMEOUT + replaced, f"more heartbeats than one for each interval: {beats}"
     assert set(world.audit.evicted(world.name).values()) == {1}, world.audit.evicted(world.name)

@@ -37,7 +37,7 @@ def test_hook_that_eks_completes(world: World) -> None:
 
     world.send(messages.terminate_action(action))
 
-    eventually("the message is deleted", world.acknowledged, within=60)
+    eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)
     assert left_alone(world, action)
 
@@ -65,7 +65,7 @@ def test_node_that_registers_late(world: World) -> None:
 
     node = world.join(instance)
 
-    eventually("the hook is completed", lambda: world.completions(action), within=15)
+    eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node), "the node that came was drained"
     eventually("the message is deleted", world.acknowledged)
     eventually("nothing is left going on", service.at_rest)

@@ -18,31 +18,31 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
     world.run("web", on=node)
     proxy = Proxy(world.recorder, world.folder / "proxy")
     try:
-        service = world.service_with(
-            {
-                "EBBTIDE_QUEUE_URL": f"https://sqs.{REGION}.amazonaws.com{urlsplit(world.queue_url).path}",
-                "HTTPS_PROXY": proxy.url,
-                "SSL_CERT_FILE": str(proxy.authority),
-                # The API server is beside us.
-                "NO_PROXY": "127.0.0.1",
-                # What gives out credentials is on the node, where no proxy gets to.
-                "HTTP_PROXY": proxy.url,
-                "AWS_CONTAINER_CREDENTIALS_FULL_URI": proxy.credentials_url,
-                "AWS_ACCESS_KEY_ID": "",
-                "AWS_SECRET_ACCESS_KEY": "",
-                # The queue's URL says it.
-                "AWS_REGION": "",
-            }
-        )
+        variables = {
+            "EBBTIDE_QUEUE_URL": f"https://sqs.{REGION}.amazonaws.com{urlsplit(world.queue_url).path}",
+            "HTTPS_PROXY": proxy.url,
+            "SSL_CERT_FILE": str(proxy.authority),
+            # The API server is beside us.
+            "NO_PROXY": "127.0.0.1",
+            # What gives out credentials is on the node, where no proxy gets to.
+            "HTTP_PROXY": proxy.url,
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": proxy.credentials_url,
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+            # The queue's URL says it.
+            "AWS_REGION": "",
+        }
+        services = ("autoscaling", "ec2", "events", "monitoring", "sqs", "sts")
+        tunnels = {f"{name}.{REGION}.amazonaws.com:443" for name in services}
+        # The checks at the start ask all of them.
+        service = world.checked_service(lambda: world.service_with(variables), lambda _: tunnels <= set(proxy.tunnels))
         action = world.hold(node.instance, heartbeat_timeout=60)
         world.send(messages.terminate_action(action))
         eventually("the node is drained", lambda: drained(world, node))
         eventually("the hook is completed", lambda: world.completions(action) == ["CONTINUE"])
         eventually("the message is deleted", world.acknowledged)
         eventually("nothing is left going on", service.at_rest)
-        # The checks at the start ask all of them.
-        services = ("autoscaling", "ec2", "events", "monitoring", "sqs", "sts")
-        assert set(proxy.tunnels) == {f"{name}.{REGION}.amazonaws.com:443" for name in services}
+        assert set(proxy.tunnels) == tunnels
         assert set(proxy.plain) == {"/credentials"}
         assert WORD not in service.process.log.read_text()
     finally:

@@ -6,7 +6,7 @@ import threading
 
 from harness import messages
 from harness.kube import NODES, Kube
-from harness.wait import eventually
+from harness.wait import WITHIN, eventually
 from harness.world import Node, World
 
 NODE_COUNT = 30
@@ -37,7 +37,7 @@ class Rival:
     def stop(self) -> None:
         """Ends, after the write that is under way, and fails with what made it end before."""
         self._over.set()
-        self._thread.join(30)
+        self._thread.join(WITHIN)
         assert not self._thread.is_alive()
         if self.failed:
             raise self.failed
@@ -74,7 +74,7 @@ def test_no_taint_is_lost_beside_another_writer(world: World) -> None:
     world.send(*[messages.spot_warning(node.instance) for node in nodes])
 
     try:
-        eventually("every node is cordoned", lambda: all(map(world.cordoned_with_notice, nodes)), within=60)
+        eventually("every node is cordoned", lambda: all(map(world.cordoned_with_notice, nodes)))
         eventually("the messages are deleted", world.acknowledged)
     finally:
         for rival in rivals:

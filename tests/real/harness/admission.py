@@ -54,7 +54,7 @@ def before_deletion(
         "matchConditions": [{"name": "this-one", "expression": f"request.name == '{name}'"}],
         "admissionReviewVersions": ["v1"],
         "sideEffects": "NoneOnDryRun",
-        "timeoutSeconds": 10,
+        "timeoutSeconds": 30,
     }
     configuration = kube.create(_PATH, {"metadata": {"generateName": "ebbtide-test-"}, "webhooks": [webhook]})
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +15,10 @@ from typing import Any
 class Request:
     """One request of the service that the API server answered."""
 
+    came: str
+    """When the API server received it."""
     at: str
+    """When it had answered."""
     user: str
     verb: str
     resource: str
@@ -30,25 +34,35 @@ class Request:
 
     @property
     def time(self) -> float:
-        """When, in seconds of the clock."""
+        """When it was answered, in seconds of the clock."""
         return datetime.fromisoformat(self.at).timestamp()
+
+    @property
+    def came_at(self) -> float:
+        """When it was received, in seconds of the clock: what its answer took does not count."""
+        return datetime.fromisoformat(self.came).timestamp()
 
     def __str__(self) -> str:
         return f"{self.at} {self.status} {self.verb} {self.resource} {self.namespace}/{self.name}"
 
 
 class Audit:
-    """One test's part of the log: from where it ended when the test began."""
+    """One test's part of the log: from where it ended when the test began.
+
+    What was asked before that, and ended later, is another test's: the watches of its service.
+    """
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._begin = log.stat().st_size if log.exists() else 0
+        self._began = time.time()
 
     def requests(self) -> list[Request]:
         """The requests so far."""
         with self._log.open("rb") as log:
             log.seek(self._begin)
-            return [_request(json.loads(line)) for line in log if line.endswith(b"\n")]
+            requests = [_request(json.loads(line)) for line in log if line.endswith(b"\n")]
+        return [request for request in requests if request.came_at >= self._began]
 
     def evictions(self, namespace: str) -> list[Request]:
         """The evictions asked for in a namespace, with their answers: 201, or 429 where a budget refused."""
@@ -84,6 +98,7 @@ def _request(line: dict[str, Any]) -> Request:
     resource = "/".join(filter(None, [subject.get("resource"), subject.get("subresource")]))
     options = line.get("requestObject") or {}
     return Request(
+        came=line["requestReceivedTimestamp"],
         at=line["stageTimestamp"],
         user=line["user"]["username"],
         verb=line["verb"],

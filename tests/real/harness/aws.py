@@ -49,7 +49,7 @@ class Aws:
         command = [sys.executable, "-m", "moto.server", "--host", host, "--port", str(port)]
         self.process = Process("moto", command, folder / "moto.log")
         try:
-            eventually("moto answers", self._answers, within=60)
+            eventually("moto answers", self._answers, within=300)
         except BaseException:
             self.process.stop()
             raise
@@ -251,7 +251,7 @@ class Aws:
 
     def _answers(self) -> bool:
         self.process.must_run()
-        return requests.get(f"http://{self.address[0]}:{self.address[1]}/moto-api/", timeout=5).ok
+        return requests.get(f"http://{self.address[0]}:{self.address[1]}/moto-api/", timeout=30).ok
 
     def _client(self, service: str) -> Any:
         return boto3.client(

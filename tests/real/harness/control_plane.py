@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,9 @@ CONFIG = Path(__file__).parent.parent / "config"
 ADMIN = "admin"
 SERVICE = "ebbtide"
 """The user that the service is, with no more rights than it needs."""
+
+STARTS_WITHIN = 300.0
+"""Seconds that a program has to begin its work."""
 
 CONTROLLERS = [
     "daemonset-controller",
@@ -46,8 +50,8 @@ class ControlPlane:
     """The service's, as its user would write it."""
     audit_log: Path
     processes: list[Process]
-    another_api_server: Callable[[str], Kube]
-    """Starts one more on the same state, with a flag of its own, and gives an administrator's client of it."""
+    another_api_server: Callable[[str], AbstractContextManager[Kube]]
+    """One more on the same state, with a flag of its own, while it is wanted: an administrator's client of it."""
 
     def kubeconfig_of(self, user: str, kube: Kube, token: str) -> Path:
         """Somebody's kubeconfig, for one of the API servers."""
@@ -90,13 +94,13 @@ class _Starting:
         kube = Kube(self._url(), self.certificates.authority, self.tokens[ADMIN])
         self._etcd()
         api_server = self._api_server()
-        eventually("the API server is ready", lambda: _ready(api_server, kube), within=60)
+        eventually("the API server is ready", lambda: _ready(api_server, kube), within=STARTS_WITHIN)
         admin = self._kubeconfig(ADMIN)
         controllers = self._controller_manager(admin)
         self._scheduler(admin)
         self._kwok(admin)
         roles.grant(kube, SERVICE)
-        eventually("the controllers work", lambda: _controllers_work(controllers, kube), within=60)
+        eventually("the controllers work", lambda: _controllers_work(controllers, kube), within=STARTS_WITHIN)
         kubectl = Kubectl(self.kubectl, admin, self.folder)
         return ControlPlane(
             kube, kubectl, self._kubeconfig(SERVICE), self.audit_log, self.processes, self._another_api_server
@@ -118,12 +122,17 @@ class _Starting:
             "--unsafe-no-fsync",
         )
 
-    def _another_api_server(self, flag: str) -> Kube:
+    @contextmanager
+    def _another_api_server(self, flag: str) -> Iterator[Kube]:
         port = free_port()
         process = self._api_server(port, flag)
-        kube = Kube(f"https://127.0.0.1:{port}", self.certificates.authority, self.tokens[ADMIN])
-        eventually("another API server is ready", lambda: _ready(process, kube), within=60)
-        return kube
+        try:
+            kube = Kube(f"https://127.0.0.1:{port}", self.certificates.authority, self.tokens[ADMIN])
+            eventually("another API server is ready", lambda: _ready(process, kube), within=STARTS_WITHIN)
+            yield kube
+        finally:
+            process.stop()
+            self.processes.remove(process)
 
     def _api_server(self, port: int | None = None, *more: str) -> Process:
         tokens = self.folder / "tokens.csv"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .aws import CREDENTIALS, REGION
+from .wait import WITHIN
 
 if TYPE_CHECKING:
     from .world import Node, World
@@ -118,4 +119,4 @@ def run(
         **CREDENTIALS,
     }
     command = [str(world.binary), "doctor", "--queue-url", url, *flags]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WITHIN, check=False)

@@ -15,7 +15,7 @@ Object = dict[str, Any]
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
 
-_TIMEOUT = 10.0
+_TIMEOUT = 60.0
 
 
 class Kube:
@@ -67,6 +67,25 @@ class Kube:
     def some(self, path: str, fields: str) -> bool:
         """Whether a collection has any object that a field selector matches."""
         return bool(self._call("GET", path, params={"limit": 1, "fieldSelector": fields})["items"])
+
+    def version(self, path: str) -> str:
+        """What a collection's version is now: where `history` begins."""
+        return str(self._call("GET", path, params={"limit": 1})["metadata"]["resourceVersion"])
+
+    def history(self, path: str, name: str, since: str) -> list[Object]:
+        """What an object of a collection has been since then, up to now: nobody had to look in time."""
+        last = self.get(f"{path}/{name}")["metadata"]["resourceVersion"]
+        watch = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
+        states: list[Object] = []
+        with self._session.get(self.url + path, params=watch, stream=True, timeout=_TIMEOUT) as response:
+            assert response.ok, f"{path}: {response.status_code} {response.text}"
+            for line in response.iter_lines():
+                event = json.loads(line)
+                assert event["type"] != "ERROR", event
+                states.append(event["object"])
+                if event["object"]["metadata"]["resourceVersion"] == last:
+                    return states
+        raise AssertionError(f"{path}/{name}: {len(states)} states, and not the one of now")
 
     def create(self, path: str, body: Object) -> Object:
         """Makes an object, or asks something of a subresource."""

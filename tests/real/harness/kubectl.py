@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-_TIMEOUT = 30.0
+_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)

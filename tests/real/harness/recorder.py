@@ -102,6 +102,11 @@ class Recorder:
         with self._lock:
             return [call for call in self._calls if not actions or call.action in actions]
 
+    def released(self) -> int:
+        """How many messages were made visible again before their time."""
+        calls = [call for call in self.calls("ChangeMessageVisibilityBatch") if call.status == 200]
+        return sum(entry["VisibilityTimeout"] == 0 for call in calls for entry in call.asked["Entries"])
+
     def of_token(self, action: str, token: str) -> list[Call]:
         """The calls of one action for one lifecycle action token."""
         return [call for call in self.calls(action) if call.asked.get("LifecycleActionToken") == token]
@@ -194,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _forward(self, body: bytes) -> Answer:
-        moto = http.client.HTTPConnection(*self.server.recorder.moto, timeout=30)
+        moto = http.client.HTTPConnection(*self.server.recorder.moto, timeout=60)
         try:
             headers = {key: value for key, value in self.headers.items() if key.lower() != "content-length"}
             moto.request("POST", self.path, body, headers)

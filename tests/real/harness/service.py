@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,8 +20,10 @@ LASTING = frozenset({"poller", "node-watch", "undo", "teller", "collector", "adm
 OURS = "admin-connection"
 """Tasks that a test causes by asking."""
 
-SHUTDOWN_WITHIN = 10.0
-"""What the service promises between SIGTERM and its end, in seconds."""
+END_WITHIN = 60.0
+"""Seconds until a wait for a process's end gives up. The service itself gives up after ten, and its code says so."""
+
+_TIMEOUT = 30.0
 
 _NO_CHECKS = {"EBBTIDE_CHECK_AT_START": "false"}
 """Tests count calls, and most have no set-up beside what they are about."""
@@ -79,29 +80,35 @@ class Service:
     def ready(self) -> bool:
         """Whether it says so; fails when it has ended."""
         self.process.must_run()
-        return requests.get(f"{self._url}/readyz", timeout=5).ok
+        return requests.get(f"{self._url}/readyz", timeout=_TIMEOUT).ok
 
     def kill(self) -> None:
         """kill -9."""
         self.process.kill()
 
-    def wait_end(self, within: float) -> int:
-        """Waits until it ends by itself, and returns its exit code."""
-        return self.process.wait(within)
+    def wait_end(self) -> None:
+        """Waits until it ends by itself, with everything done."""
+        self._ended("by itself")
 
-    def terminate(self) -> float:
-        """SIGTERM; waits for an exit with 0 and returns how many seconds it took."""
-        begin = time.monotonic()
+    def terminate(self) -> None:
+        """SIGTERM; waits for its end, with everything done."""
         self.process.signal(signal.SIGTERM)
-        code = self.process.wait(SHUTDOWN_WITHIN)
-        assert code == 0, f"{self.name} ended with {code} after SIGTERM"
-        return time.monotonic() - begin
+        self._ended("after SIGTERM")
+
+    def _ended(self, how: str) -> None:
+        code = self.process.wait(END_WITHIN)
+        assert code == 0, f"{self.name} ended with {code} {how}: work was cut off"
 
     def metrics(self) -> list[tuple[str, dict[str, str], float]]:
         """Every sample of /metrics: name, labels, value."""
-        text = requests.get(f"{self._url}/metrics", timeout=5).text
+        text = requests.get(f"{self._url}/metrics", timeout=_TIMEOUT).text
         samples = (_SAMPLE.match(line) for line in text.splitlines())
         return [(s["name"], dict(_LABEL.findall(s["labels"] or "")), float(s["value"])) for s in samples if s]
+
+    def checks(self) -> dict[str, float]:
+        """How many checks at its start ended how; nothing before they have ended."""
+        counts = {labels["status"]: value for name, labels, value in self.metrics() if name == "ebbtide_checks"}
+        return counts if counts.get("ok") else {}
 
     def tasks(self) -> dict[str, float]:
         """How many tasks of each kind live."""

@@ -11,8 +11,11 @@ T = TypeVar("T")
 PAUSE = 0.1
 """Seconds between two looks: short beside anything the tests measure, long enough to leave the cores to the service."""
 
+WITHIN = 120.0
+"""Seconds until a wait gives up. No test takes so long on any machine unless what it waits for does not come."""
 
-def eventually(what: str, look: Callable[[], T], within: float = 30.0, pause: float = PAUSE) -> T:
+
+def eventually(what: str, look: Callable[[], T], within: float = WITHIN, pause: float = PAUSE) -> T:
     """Looks until it sees something true, and returns that. A look that costs more than a little takes a longer pause.
 
     A look that raises an AssertionError or an OSError (a refused connection is one) has seen nothing yet. At the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from .kube import NAMESPACES, NODES, Kube, Object
 from .messages import Event
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
 from .service import Service, environment
-from .wait import eventually
+from .wait import WITHIN, eventually
 
 MARK = "ebbtide/"
 """How the labels and annotations begin that the service leaves on a Node."""
@@ -50,6 +50,8 @@ class World:
         self.queue = aws.queue(name)
         self.nodes: list[Node] = []
         self.services: list[Service] = []
+        self.leases: list[str] = []
+        """Where the Leases are that it left among those of nodes."""
         self.binary = binary
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
@@ -59,12 +61,15 @@ class World:
     def close(self) -> None:
         """Ends the services and removes what the test made; the namespace empties in its own time.
 
-        Its budgets go at once: they weigh on what the next test's doctor and drains see of the whole cluster.
+        Its budgets go at once: they weigh on what the next test's doctor and drains see of the whole cluster. So do its
+        Leases: the next test's service would collect those that are leaked.
         """
         with ExitStack() as stack:
             stack.callback(self.recorder.stop)
             stack.callback(self.kube.delete, f"{NAMESPACES}/{self.name}")
             stack.callback(self.kube.delete, self._budgets())
+            for lease in self.leases:
+                stack.callback(self.kube.delete, lease)
             for node in self.nodes:
                 stack.callback(self.kube.delete, f"{NODES}/{node.name}")
             for service in self.services:
@@ -100,6 +105,19 @@ class World:
         service.wait_ready()
         return service
 
+    def checked_service(self, start: Callable[[], Service], well: Callable[[dict[str, float]], bool]) -> Service:
+        """A service whose checks at its start went well. Each makes them once: a busy machine may need another."""
+
+        def checked() -> Service:
+            service = start()
+            counts = eventually("the checks at the start are counted", service.checks)
+            if not well(counts):
+                service.kill()
+                raise AssertionError(f"the checks at the start: {counts}")
+            return service
+
+        return eventually("the checks at the start went well", checked)
+
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs another of the program's commands, with the service's rights in the cluster, to its end."""
         return self._ask(self.control_plane.kubeconfig, {}, arguments)
@@ -122,7 +140,7 @@ class World:
             capture_output=True,
             text=True,
             env=environment(self.recorder.url, kubeconfig, self.folder) | variables,
-            timeout=60,
+            timeout=WITHIN,
             check=False,
         )
 
@@ -152,7 +170,7 @@ class World:
 
     def wait_ready(self, node: Node) -> None:
         """Waits until a node's kubelet says that it is Ready, and the controllers have seen it."""
-        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)), within=120)
+        eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)))
 
     def say_ready(self, node: Node, ready: bool) -> None:
         """Says of a node without a kubelet whether it is Ready."""
@@ -232,6 +250,13 @@ class World:
         """A queue for what is received so often without being deleted; returns its URL."""
         return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
+    def lease(self, path: str, name: str, spec: Object, owners: Sequence[Object] = ()) -> str:
+        """A Lease among those at this path, gone with the test at the latest; returns where it is."""
+        self.kube.create(path, {"metadata": {"name": name, "ownerReferences": list(owners)}, "spec": spec})
+        made = f"{path}/{name}"
+        self.leases.append(made)
+        return made
+
     def send(self, *messages: Event | str) -> None:
         """Sends messages to the queue, in order."""
         for message in messages:
@@ -265,8 +290,7 @@ class World:
 
     def notices(self, node: Node) -> list[Object]:
         """The notices that a node carries."""
-        annotations = self.see(node)["metadata"].get("annotations", {})
-        return [json.loads(value) for key, value in annotations.items() if key.startswith(NOTICE)]
+        return notices(self.see(node))
 
     def events(self, kind: str, name: str) -> list[Object]:
         """The Events about an object."""
@@ -331,6 +355,12 @@ def marks(node: Object) -> list[str]:
     """The labels and annotations that the service left on a Node."""
     meta = node["metadata"]
     return sorted(key for key in [*meta.get("labels", {}), *meta.get("annotations", {})] if key.startswith(MARK))
+
+
+def notices(node: Object) -> list[Object]:
+    """The notices that a Node carries."""
+    annotations = node["metadata"].get("annotations", {})
+    return [json.loads(value) for key, value in annotations.items() if key.startswith(NOTICE)]
 
 
 def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:
