@@ -188,14 +188,16 @@ class Prometheus:
 
 
 @contextmanager
-def scraping(program: str, admin: str, folder: str) -> Iterator[Prometheus]:
+def scraping(
+    program: str, admin: str, folder: str, rules: Path = ALERTS, namespace: str = "ebbtide", job: str = "ebbtide"
+) -> Iterator[Prometheus]:
     """A Prometheus that scrapes whoever serves metrics at this address, with its state in this folder."""
     port = free_port()
-    target = {"targets": [admin], "labels": {"namespace": "ebbtide"}}
+    target = {"targets": [admin], "labels": {"namespace": namespace}}
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(ALERTS)],
-        "scrape_configs": [{"job_name": "ebbtide", "static_configs": [target]}],
+        "rule_files": [str(rules)],
+        "scrape_configs": [{"job_name": job, "static_configs": [target]}],
     }
     Path(folder, "prometheus.yaml").write_text(yaml.safe_dump(config))
     prometheus = Prometheus(f"http://127.0.0.1:{port}")
@@ -287,7 +289,7 @@ def check_alerts(prometheus: Prometheus, problems: Problems, planned: set[str]) 
     problems.unless(len(evaluated) == len(alerts()), f"{len(evaluated)} of {len(alerts())} alerts are evaluated")
     for rule in evaluated:
         problems.unless(rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}")
-    true_at_end = {rule["alert"] for rule in alerts() if prometheus.at_end(rule["expr"])}
+    true_at_end = {rule["name"] for rule in evaluated if prometheus.at_end(rule["query"])}
     problems.unless(true_at_end == planned, f"at the end {true_at_end} would fire, and not {planned}")
     fired = {series["metric"]["alertname"] for series in prometheus.over_time('ALERTS{alertstate="firing"}')}
     problems.unless(fired == planned, f"{fired} fired, and not {planned}")

@@ -114,6 +114,19 @@ def explained(world: World, release: Release, node: Node) -> dict[str, Any]:
     return notice
 
 
+def the(release: Release, kind: str) -> Object:
+    """The one object of a kind that the chart made, as the API server has it."""
+    (found,) = [each for (its, _, _), each in release.made().items() if its == kind]
+    return found
+
+
+def rules_of(release: Release, world: World) -> Path:
+    """The release's alerts, as the operator gives them to a Prometheus."""
+    written = world.folder / "rules.yaml"
+    written.write_text(yaml.safe_dump(the(release, "PrometheusRule")["spec"]))
+    return written
+
+
 def prometheus() -> str:
     """Where the program is; fetched if need be."""
     script = Path(watching.__file__).with_name("watching")
@@ -135,7 +148,8 @@ def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
         eventually("the doctor says that all is well", lambda: says_that_all_is_well(world, release))
         service = world.checked_service(lambda: world.installed_service(release), no_fault)
 
-        with watching.scraping(program, service.address, str(world.folder)) as seen:
+        place = release.namespace, f"{release.namespace}/{the(release, 'PodMonitor')['metadata']['name']}"
+        with watching.scraping(program, service.address, str(world.folder), rules_of(release, world), *place) as seen:
             # The test.
             foretold = explained(world, release, node)
             going = {pod["metadata"]["name"] for app in ("web", "db") for pod in world.pods_of(app)}
@@ -156,11 +170,17 @@ def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
             watching.check_first_panel(seen, problems)
             watching.check_alerts(seen, problems, planned=set())
             assert not problems, problems
-        assert not warnings(service)
+            assert not warnings(service)
 
-        # And back.
-        world.control_plane.kubectl.output("uncordon", node.name)
-        world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}-")
+            # And back.
+            world.control_plane.kubectl.output("uncordon", node.name)
+            world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}-")
+
+            # The chart's alert knows this release's metrics from others'.
+            down = 'ALERTS{alertname="EbbtideDown"}'
+            assert not seen.scraped(down)
+            service.terminate()
+            eventually("it is missed", lambda: seen.scraped(down))
 
 
 def test_a_role_that_lost_a_rule_is_mended_by_what_the_doctor_says(world: World) -> None:
