@@ -93,6 +93,32 @@ TYPOS = [
 ]
 """What the schema finds; helm puts a line around it."""
 
+ABOVE = [
+    ("1Gi", "1G"),
+    ("1025Ki", "1Mi"),
+    ("1.1Gi", "1Gi"),
+    ("1e9", "999M"),
+    ("1", "999m"),
+    ("'1.001E'", "1000P"),
+    ("2Ei", "2E"),
+    ("1u", "999n"),
+    ("1Mi", "0"),
+]
+"""Amounts, and others that are less."""
+
+EQUAL = [
+    ("1Gi", "1024Mi"),
+    ("100m", "0.1"),
+    ("'0.1'", "100m"),
+    ("1e3", "1k"),
+    ("1E", "1000P"),
+    ("1Ki", "1024"),
+    ("300m", "'.3'"),
+    ("1.5G", "1500M"),
+    ("0.000001", "1u"),
+]
+"""The same amount, written otherwise."""
+
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
     ("queueUrl: ''", "queueUrl must be set: give the URL of the SQS queue that EventBridge sends to, as in --set"),
@@ -121,6 +147,19 @@ SENTENCES = [
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
     ("settings: {startupTaint: [a]}", "settings.startupTaint does nothing without on.asg-launch: ready; set that,"),
     ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch does nothing without on.asg-launch: ready"),
+    # One of the two is the default.
+    (
+        "resources: {requests: {memory: 512Mi}}",
+        "resources.requests.memory is 512Mi, above resources.limits.memory, which is 256Mi: give both, or set the one",
+    ),
+    ("resources: {limits: {cpu: 20m}}", "resources.requests.cpu is 50m, above resources.limits.cpu, which is 20m"),
+    *[
+        (
+            f"resources: {{requests: {{memory: {request}}}, limits: {{memory: {limit}}}}}",
+            "resources.requests.memory is ",
+        )
+        for request, limit in ABOVE
+    ],
     ("tolerations: [{operator: Exists}]", BLANKET),
     ("tolerations: [{operator: Exists, effect: NoSchedule}]", BLANKET),
     ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", BLANKET),
@@ -208,7 +247,10 @@ def test_as_a_part_of_another_chart(values: str) -> None:
         "commonLabels: {app.kubernetes.io/part-of: nodes}",
         "extraEnv: [{name: A, valueFrom: {secretKeyRef: {name: a, key: b, optional: true}}}]",
         "resources: {limits: {cpu: 1, memory: 1Gi, example.com/card: 1, hugepages-2Mi: 1Gi}}",
-        "resources: {limits: {cpu: 0.5, memory: 1e9}, requests: {cpu: 50m, memory: '1.5G'}}",
+        "resources: {limits: {cpu: 0.5, memory: '1.5G'}, requests: {cpu: 50m, memory: 1e9}}",
+        "resources: {requests: {memory: 512Mi}, limits: {memory: null}}",
+        *[f"resources: {{requests: {{memory: {one}}}, limits: {{memory: {other}}}}}" for one, other in EQUAL],
+        *[f"resources: {{requests: {{memory: {less}}}, limits: {{memory: {more}}}}}" for more, less in ABOVE],
         "extraVolumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: a, audience: b}}]}}]",
     ],
 )

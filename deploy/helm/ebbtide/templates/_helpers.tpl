@@ -149,3 +149,18 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- toYaml $all }}
 {{- end }}
 {{- end }}
+
+{{/* A Kubernetes quantity, such as 250m or 1.5Gi, as a number; nothing where it is none. Sprig multiplies in decimals, so what is the
+same amount is the same number. */}}
+{{- define "ebbtide.quantity" -}}
+{{- $form := "^([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)$" }}
+{{- $text := toString . }}
+{{- if regexMatch $form $text }}
+{{- $factors := dict
+  "n" 0.000000001 "u" 0.000001 "m" 0.001 "" 1 "k" 1000 "M" 1000000 "G" 1000000000 "T" 1000000000000
+  "P" 1000000000000000 "E" 1000000000000000000
+  "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976
+}}
+{{- mulf (regexReplaceAll $form $text "${1}" | float64) (regexReplaceAll $form $text "${2}" | get $factors) }}
+{{- end }}
+{{- end }}
