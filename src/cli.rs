@@ -61,7 +61,7 @@ pub enum Command {
     /// Put a test message on the queue, for a Node that allows it
     #[command(
         after_help = "The message is one as AWS would send it, and is handled as one: the Node is cordoned and drained. Uses the caller's credentials.\n\
-                            Exit codes: 0 when it was sent, 1 when it was not, 2 for wrong flags."
+                            Exit codes: 0 when it was sent, 1 when it was not, or when the output can't be written, 2 for wrong flags."
     )]
     Send(send::Send),
 
@@ -72,7 +72,7 @@ pub enum Command {
     ///
     /// Ours go to standard output; what could not be carried over, and why, to standard error.
     #[command(
-        after_help = "Exit codes: 0 when all was carried over, 2 when the file is of no use, 3 when something was not carried over, or not as it was."
+        after_help = "Exit codes: 0 when all was carried over, 1 when the output can't be written, 2 when the file is of no use, 3 when something was not carried over, or not as it was."
     )]
     Migrate(migrate::Migrate),
 }

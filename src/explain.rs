@@ -23,6 +23,7 @@ mod why;
 
 pub use told::Told;
 
+use crate::answer::Answer;
 use crate::cli::explain::{Explain, Output};
 use crate::clock::Clock;
 use crate::connect::{Clients, clients_without_region};
@@ -31,9 +32,10 @@ use crate::gate::KubeError;
 use crate::interruption::GroupHook;
 use crate::queue::Place;
 use crate::settings::Settings;
-use crate::trial::{self, Answer, Unmade, Wanted};
+use crate::trial::{self, Unmade, Wanted};
 use look::Look;
 use notice::Story;
+use std::fmt;
 use told::MessageTold;
 
 /// The group and the hook of a made lifecycle action whose own are not known.
@@ -67,7 +69,7 @@ pub async fn explain(flags: Explain) -> Answer {
     }
     match clients_without_region(clock, Place::region_of(&question.settings.queue_url)).await {
         Ok(clients) => question.answer(&clients, clock).await,
-        Err(error) => Answer::failed(&error),
+        Err(error) => question.unexplained(clock, &error),
     }
 }
 
@@ -109,7 +111,7 @@ impl Question {
                 (MessageTold { is: "malformed", reason, at, what, made: None }, Some(problem))
             }
         };
-        let told = Told { now: clock.now(), message, dry_run: self.settings.policy.dry_run, notices: Vec::new() };
+        let told = Told { error: problem.clone(), ..self.told(clock, message) };
         Some(match (problem, self.output) {
             (Some(problem), Output::Text) => Answer::wrong(&problem),
             (Some(problem), Output::Json) => Answer { said: self.written(&told), ..Answer::wrong(&problem) },
@@ -130,8 +132,25 @@ impl Question {
         };
         match told {
             Ok(told) => Answer::well(self.written(&told)),
-            Err(error) => Answer::failed(&error),
+            Err(error) => self.unexplained(clock, &error),
         }
+    }
+
+    /// The cluster is in the way. Who reads JSON is told so in JSON, too.
+    fn unexplained(&self, clock: Clock, error: &impl fmt::Display) -> Answer {
+        let answer = Answer::failed(error);
+        if self.output == Output::Text {
+            return answer;
+        }
+        let message = MessageTold { is: "unexplained", ..MessageTold::default() };
+        let told = Told { error: Some(answer.problems.clone()), ..self.told(clock, message) };
+        Answer { said: self.written(&told), ..answer }
+    }
+
+    /// An answer without notices.
+    fn told(&self, clock: Clock, message: MessageTold) -> Told {
+        let dry_run = self.settings.policy.dry_run;
+        Told { now: clock.now(), message, dry_run, notices: Vec::new(), error: None }
     }
 
     async fn of_made(&self, look: &mut Look<'_>, wanted: Wanted<'_>) -> Result<Told, Unmade> {
@@ -158,7 +177,7 @@ impl Question {
             }
         }
         let message = MessageTold { is: "notices", ..MessageTold::default() };
-        Ok(Told { now: look.clock.now(), message, dry_run: self.settings.policy.dry_run, notices })
+        Ok(Told { notices, ..self.told(look.clock, message) })
     }
 
     async fn story(&self, look: &mut Look<'_>, notice: &Notice) -> Result<told::NoticeTold, KubeError> {

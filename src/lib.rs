@@ -46,11 +46,13 @@ pub mod migrate;
 
 // What all of it stands on.
 pub mod admin;
+pub mod answer;
 pub mod batch;
 pub mod clock;
 pub mod connect;
 pub mod fact;
 pub mod gate;
+pub mod input;
 pub mod object;
 pub mod signals;
 pub mod task;

@@ -1,5 +1,6 @@
 //! Parse, build, run, exit code; nothing else.
 
+use ebbtide::answer::Answer;
 use ebbtide::cli::doctor::{Doctor, Output};
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::clock::Clock;
@@ -9,9 +10,8 @@ use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::queue::Place;
 use ebbtide::service::{Exit, Service, Shutdown};
 use ebbtide::settings::Settings;
-use ebbtide::trial::Answer;
 use ebbtide::{connect, doctor, explain, migrate, send, signals};
-use std::io::Write;
+use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
@@ -30,36 +30,26 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => examine(flags),
         Command::Explain(flags) => answer(explain::explain(*flags)),
         Command::Send(flags) => answer(send::send(flags)),
-        Command::Migrate(arguments) => ExitCode::from(migrate::run(&arguments.values)),
+        Command::Migrate(arguments) => say(migrate::run(arguments.values.as_deref())),
     }
 }
 
 /// A command that ends with an answer.
 fn answer(work: impl Future<Output = Answer>) -> ExitCode {
-    block_on(async {
-        let Answer { said, problems, code } = work.await;
-        // Whoever does not want to read it all is free to stop.
-        let _ = std::io::stdout().write_all(said.as_bytes());
-        refuse(code, &problems)
-    })
+    block_on(async { say(work.await) })
+}
+
+fn say(answer: Answer) -> ExitCode {
+    ExitCode::from(answer.say(&mut stdout(), &mut stderr()))
 }
 
 fn start(flags: Run) -> ExitCode {
-    let filter = match flags.log.parse::<Targets>() {
-        Ok(filter) => quiet(filter, &flags.log),
-        Err(error) => {
-            return refuse(
-                2,
-                &format!("--log: \"{}\" is no filter: {error}; write info, or info,ebbtide=debug", flags.log),
-            );
-        }
-    };
     let format = flags.log_format;
     let settings = match Settings::from_flags(flags) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    let _log = start_log(format, filter);
+    let _log = start_log(format, quiet(settings.log.clone()));
     block_on(run(settings))
 }
 
@@ -85,13 +75,14 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
             Output::Text => report.text(),
             Output::Json => report.json(),
         };
-        Answer { said, problems: String::new(), code: u8::from(report.failed()) }
+        Answer { code: u8::from(report.failed()), ..Answer::well(said) }
     })
 }
 
 /// kube's client logs each failed call once more, and the whole of an answer that it can't read, with all that is in it.
-fn quiet(filter: Targets, asked: &str) -> Targets {
-    if asked.contains("kube") { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
+fn quiet(filter: Targets) -> Targets {
+    let asked = filter.iter().any(|(target, _)| target.starts_with("kube"));
+    if asked { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
 }
 
 async fn run(settings: Settings) -> ExitCode {
@@ -119,10 +110,7 @@ async fn run(settings: Settings) -> ExitCode {
 
 /// One line each for a person, on standard error, and an exit code for the system.
 fn refuse(code: u8, problems: &str) -> ExitCode {
-    for problem in problems.lines() {
-        eprintln!("ebbtide: {problem}");
-    }
-    ExitCode::from(code)
+    say(Answer { problems: problems.to_owned(), code, ..Answer::default() })
 }
 
 /// Log lines go through a bounded buffer that drops, with a count, rather than let a full pipe hold a drain up.

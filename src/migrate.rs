@@ -17,15 +17,14 @@ mod write;
 
 pub use rows::{Row, Section, rows};
 
+use crate::answer::Answer;
+use crate::input::{self, Unread};
 use how::{Asked, Became};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{Read, Write};
+use std::path::Path;
 use write::Values;
-
-/// A values file is no longer than this; whatever is would only fill the memory.
-const LONGEST: u64 = 1024 * 1024;
 
 /// What NTH does in queue mode without being asked, where our default is another: where it goes, what, and why.
 const UNASKED: [(&str, &str, &str); 3] = [
@@ -108,41 +107,28 @@ impl fmt::Display for Migration {
     }
 }
 
-/// Reads the file, or standard input for `-`; writes our values to standard output and the remarks to standard error. Gives the exit
-/// code: 0 if all was carried over, 3 if not, 2 if the file is of no use.
+/// What becomes of the values in a file, or on standard input for `-` or nothing: our values, and the remarks. Its exit code is 0 if all
+/// was carried over, 3 if not, 2 if the file is of no use.
 #[must_use]
-pub fn run(file: &str) -> u8 {
-    let source = if file == "-" { "standard input" } else { file };
-    match content(file).and_then(|text| convert(&text)) {
+pub fn run(file: Option<&Path>) -> Answer {
+    let read = input::text(file).map_err(|unread| unread_as(&unread));
+    match read.and_then(|text| convert(&text)) {
         Ok(migration) => {
-            // Whoever does not want to read it all is free to stop.
-            let _ = std::io::stdout().write_all(migration.values.as_bytes());
-            let _ = write!(std::io::stderr(), "{migration}");
-            if migration.is_whole() { 0 } else { 3 }
+            let (remarks, code) = (migration.to_string(), if migration.is_whole() { 0 } else { 3 });
+            Answer { said: migration.values, remarks, problems: String::new(), code }
         }
-        Err(what) => {
-            let _ = writeln!(std::io::stderr(), "ebbtide: {source}: {what}");
-            2
-        }
+        Err(what) => Answer::wrong(&format!("{}: {what}", input::named(file))),
     }
 }
 
-fn content(file: &str) -> Result<String, String> {
-    let source: Box<dyn Read> = if file == "-" {
-        Box::new(std::io::stdin())
-    } else {
-        Box::new(
-            std::fs::File::open(file)
-                .map_err(|error| format!("can't be opened: {error}; give the path of a values file"))?,
-        )
-    };
-    let mut text = String::new();
-    let read = source.take(LONGEST + 1).read_to_string(&mut text);
-    read.map_err(|error| format!("can't be read: {error}; give a values file, which is YAML"))?;
-    if text.len() as u64 > LONGEST {
-        return Err("is longer than 1 MiB, which no values file is".to_owned());
+fn unread_as(unread: &Unread) -> String {
+    match unread {
+        Unread::Nothing => "is a terminal; name a values file, or pipe one in".to_owned(),
+        Unread::Unopened(error) => format!("can't be opened: {error}; give the path of a values file"),
+        Unread::Broken(error) => format!("can't be read: {error}; give a values file, which is YAML"),
+        Unread::TooLong => "is longer than 1 MiB, which no values file is".to_owned(),
+        Unread::NoText(at) => format!("is no text: byte {at} is not UTF-8; give a values file, which is YAML"),
     }
-    Ok(text)
 }
 
 /// Our values for these of NTH.

@@ -3,6 +3,7 @@
 //! It is sent with the caller's credentials: the service's own role can't send. What it says is as AWS would say it, so it is acted on
 //! as AWS's own; only its identity tells that it is a test.
 
+use crate::answer::Answer;
 use crate::cli::EKS_HOOKS;
 use crate::cli::send::Send;
 use crate::clock::Clock;
@@ -13,7 +14,7 @@ use crate::gate::{AwsError, Category, Gate};
 use crate::node::label::Selector;
 use crate::queue::{self, Place};
 use crate::settings;
-use crate::trial::{self, Answer, Trial, Unmade, Wanted, brief};
+use crate::trial::{self, Trial, Unmade, Wanted, brief};
 
 /// Sends what the command line asks for.
 pub async fn send(flags: Send) -> Answer {

@@ -14,6 +14,7 @@ use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
+use tracing_subscriber::filter::Targets;
 
 /// The settings of `ebbtide run`.
 #[derive(Clone, Debug)]
@@ -42,6 +43,8 @@ pub struct Settings {
     pub check_at_start: bool,
     /// Whether leaked Leases are collected; then it is known which pod this is.
     pub collect_leases: bool,
+    /// What is logged.
+    pub log: Targets,
 }
 
 /// Everything that is wrong with the settings, each with what to do.
@@ -73,6 +76,9 @@ impl std::error::Error for Invalid {}
 
 /// A lifecycle hook lives 48 h at the longest.
 const LONGEST_DRAIN: Duration = Duration::from_hours(48);
+
+/// What is more frequent than this asks AWS for more than the whole account is given.
+pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(5);
 
 /// Kubernetes takes grace periods of any length; one of more than a day is a typing error.
 const LONGEST_GRACE: Duration = Duration::from_hours(24);
@@ -116,6 +122,7 @@ impl Settings {
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
+        let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         let ready = actions.of(Kind::AsgLaunch) == Action::Ready;
@@ -182,6 +189,7 @@ impl Settings {
             events,
             check_at_start: flags.check_at_start,
             collect_leases: flags.collect_leases,
+            log,
         })
     }
 }
@@ -283,6 +291,7 @@ mod tests {
         assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
+        assert_eq!(settings.log.to_string(), "info");
         assert!(!settings.collect_leases);
     }
 
@@ -410,6 +419,8 @@ mod tests {
             ("--heartbeat", "2h"),
             ("--registration-grace", "0s"),
             ("--admin-address", "8080"),
+            ("--log", "a=b=c"),
+            ("--log", "ebbtide=loud"),
             ("--queue-url", ""),
         ] {
             assert_eq!(problems(&[flag, bad]), [flag], "{bad}");

@@ -1,4 +1,4 @@
-//! Messages made for a Node, which `explain` looks through and `send` sends; and what such commands answer.
+//! Messages made for a Node, which `explain` looks through and `send` sends.
 
 use crate::connect::Clients;
 use crate::event::made::{self, Subject};
@@ -10,7 +10,6 @@ use crate::node::label::Selector;
 use crate::node::{Node, TrimmedNode, node_api};
 use crate::queue::Place;
 use jiff::Timestamp;
-use std::fmt;
 use tokio::time::Instant;
 
 /// The account of a message whose queue is not known. Nothing reads it.
@@ -18,37 +17,6 @@ const NO_ACCOUNT: &str = "000000000000";
 
 /// The annotation by which a Node allows messages that are made to test.
 const ALLOW: &str = "ebbtide/allow-test";
-
-/// What a command has to say, and how it ends.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Answer {
-    /// For standard output.
-    pub said: String,
-    /// For standard error, one sentence a line.
-    pub problems: String,
-    /// The exit code.
-    pub code: u8,
-}
-
-impl Answer {
-    /// It went well.
-    #[must_use]
-    pub fn well(said: String) -> Self {
-        Self { said, ..Self::default() }
-    }
-
-    /// It could not be done: the cluster or AWS is in the way.
-    #[must_use]
-    pub fn failed(problem: &impl fmt::Display) -> Self {
-        Self { problems: problem.to_string(), code: 1, ..Self::default() }
-    }
-
-    /// It was asked for wrongly.
-    #[must_use]
-    pub fn wrong(problem: &impl fmt::Display) -> Self {
-        Self { problems: problem.to_string(), code: 2, ..Self::default() }
-    }
-}
 
 /// Why there is no message for a Node.
 #[derive(Debug, thiserror::Error)]

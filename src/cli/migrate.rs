@@ -1,11 +1,12 @@
 //! The arguments of `ebbtide migrate`.
 
 use clap::Args;
+use std::path::PathBuf;
 
 /// The arguments of `ebbtide migrate`.
 #[derive(Args, Debug)]
 pub struct Migrate {
-    /// The values file of aws-node-termination-handler's chart; - is standard input
-    #[arg(value_name = "VALUES", default_value = "-")]
-    pub values: String,
+    /// The values file of aws-node-termination-handler's chart; - or nothing for standard input
+    #[arg(value_name = "VALUES")]
+    pub values: Option<PathBuf>,
 }

@@ -16,12 +16,14 @@ pub struct Told {
     pub dry_run: bool,
     /// One for each notice in the message.
     pub notices: Vec<NoticeTold>,
+    /// Why there is no more to be told: what standard error says.
+    pub error: Option<String>,
 }
 
 /// What a message turned out to be.
 #[derive(Debug, Default, Serialize)]
 pub struct MessageTold {
-    /// `notices`, `ignored` or `malformed`.
+    /// `notices`, `ignored`, `malformed`, or `unexplained` where the cluster could not be read.
     pub is: &'static str,
     /// Why it is ignored or malformed: a fixed word, as in the metrics.
     pub reason: Option<&'static str>,

@@ -1,12 +1,13 @@
 //! Reading each flag, and remembering what is wrong with it.
 
-use super::{LONGEST_DRAIN, Problem, duration};
+use super::{LONGEST_DRAIN, Problem, SHORTEST_HEARTBEAT, duration};
 use crate::event::Kind;
 use crate::interruption::{Action, Actions, Heartbeats, PerKind};
 use crate::node::ManagedTag;
 use crate::node::label::{self, Selector, Taint};
 use std::net::SocketAddr;
 use std::time::Duration;
+use tracing_subscriber::filter::Targets;
 
 /// AWS's shortest heartbeat timeout: an interval must be shorter.
 const SHORTEST_HOOK: Duration = Duration::from_secs(30);
@@ -222,9 +223,9 @@ impl Problems {
                     Heartbeats::Off
                 }
                 Ok(interval) => {
-                    if interval < Duration::from_secs(5) {
-                        let shortest = SHORTEST_HOOK.as_secs();
-                        self.add(flag, format!("heartbeats every {interval:?} would be throttled, for all of the account; no hook is shorter than {shortest} s: choose 5s or more, or auto"));
+                    if interval < SHORTEST_HEARTBEAT {
+                        let (hook, shortest) = (SHORTEST_HOOK.as_secs(), SHORTEST_HEARTBEAT.as_secs());
+                        self.add(flag, format!("heartbeats every {interval:?} would be throttled, for all of the account; no hook is shorter than {hook} s: choose {shortest}s or more, or auto"));
                     }
                     Heartbeats::Every(interval)
                 }
@@ -270,6 +271,13 @@ impl Problems {
             self.add("--managed-tag", format!("\"{text}\" has no key; write KEY or KEY=VALUE"));
         }
         ManagedTag { key: key.to_owned(), value }
+    }
+
+    pub(super) fn log(&mut self, text: &str) -> Targets {
+        text.parse().unwrap_or_else(|error| {
+            self.add("--log", format!("\"{text}\" is no filter: {error}; write info, or info,ebbtide=debug"));
+            Targets::new()
+        })
     }
 
     pub(super) fn own_pod(&mut self, namespace: Option<String>, name: Option<String>) -> Option<(String, String)> {

@@ -2,10 +2,10 @@
 
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
+use ebbtide::answer::Answer;
 use ebbtide::cli::{Cli, Command};
 use ebbtide::clock::Clock;
 use ebbtide::explain::explain_with;
-use ebbtide::trial::Answer;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};
@@ -260,6 +260,7 @@ async fn what_is_no_message_says_where_it_is_broken() {
     let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
     assert_eq!((answer.code, &told["message"]["at"]), (2, &"detail.instance-id".into()));
     assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"malformed".into(), &"missing-field".into()));
+    assert_eq!(told["error"], answer.problems.as_str());
     for (flags, says) in [
         (&["--kind", "weather", "--node", "node-0"][..], "there is no kind"),
         (&["--kind", "spot", "--node", "node-0", "--on", "spot=explode"], "--on: "),
@@ -269,6 +270,26 @@ async fn what_is_no_message_says_where_it_is_broken() {
         assert!(answer.code == 2 && answer.problems.contains(says), "{answer:?}");
     }
     assert_eq!(stage.world.calls.all(), []);
+}
+
+/// A script that reads the JSON finds there what is in the way, whatever it is.
+#[tokio::test(start_paused = true)]
+async fn what_can_t_be_explained_is_told_as_json_too() {
+    let stage = Stage::new(1, 1);
+    let spot = Body::holding(messages::spot("s", &instance(0), stage.world.clock.now()).as_bytes());
+    assert_eq!(stage.explained(&[&spot.0]).await["error"], Value::Null);
+    stage.world.faults.add(Rule::on("list pods", Fault::Status(403)));
+    let made = ["--kind", "spot", "--node", "nowhere"];
+    for (flags, says) in [(&[spot.0.as_str()][..], "list pods"), (&made, "there is no Node \"nowhere\"")] {
+        let text = stage.explain(flags).await;
+        assert_eq!((text.code, text.said.as_str()), (1, ""));
+        assert!(text.problems.contains(says), "{text:?}");
+        let answer = stage.explain(&[flags, &["--output", "json"]].concat()).await;
+        assert_eq!((answer.code, &answer.problems), (1, &text.problems));
+        let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
+        assert_eq!((&told["message"]["is"], &told["notices"]), (&"unexplained".into(), &serde_json::json!([])));
+        assert_eq!(told["error"], answer.problems.as_str());
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 /// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 25] = [
+const ALLOWED: [(&str, &[&str]); 27] = [
     ("clock", &[]),
     ("fact", &["clock", "gate", "task"]),
     ("task", &["fact"]),
@@ -21,13 +21,16 @@ const ALLOWED: [(&str, &[&str]); 25] = [
     ("ack", &["event", "fact", "interruption", "queue", "task"]),
     ("admin", &["fact", "task"]),
     ("collect", &["clock", "fact", "gate", "object"]),
+    ("answer", &[]),
+    ("input", &[]),
     ("cli", &[]),
-    ("migrate", &[]),
+    ("migrate", &["answer", "input", "settings"]),
     ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
     ("trial", &["connect", "event", "fact", "gate", "interruption", "node", "queue"]),
     (
         "explain",
         &[
+            "answer",
             "cli",
             "clock",
             "connect",
@@ -35,6 +38,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
             "event",
             "fact",
             "gate",
+            "input",
             "interruption",
             "node",
             "queue",
@@ -43,7 +47,7 @@ const ALLOWED: [(&str, &[&str]); 25] = [
             "trial",
         ],
     ),
-    ("send", &["cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
+    ("send", &["answer", "cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
     (
         "doctor",
         &[
