@@ -9,8 +9,10 @@
 //! value of what is not carried over is ever told: some are secrets.
 
 mod daemonset;
+mod deployment;
 mod how;
 mod modes;
+mod pods;
 mod read;
 mod rows;
 mod write;

@@ -1,7 +1,9 @@
 //! What becomes of one value.
 
 use super::rows::Row;
+use crate::settings::SHORTEST_HEARTBEAT;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// A value of NTH's, and all that stands around it.
 pub struct Asked<'a> {
@@ -60,7 +62,8 @@ pub fn switch(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| value.as_str()?.parse().ok())
 }
 
-fn number(value: &Value) -> Option<i64> {
+/// A whole number, which `--set-string` makes a text.
+pub fn number(value: &Value) -> Option<i64> {
     value.as_i64().or_else(|| value.as_str()?.trim().parse().ok())
 }
 
@@ -119,44 +122,34 @@ pub fn same_number(asked: &Asked<'_>) -> Became {
 
 /// A map of texts, as it is.
 pub fn texts(asked: &Asked<'_>) -> Became {
-    let Some(map) = asked.value.as_object() else { return wrong("a map") };
-    let mut texts = Map::new();
-    for (key, value) in map {
-        match value {
-            Value::String(_) => texts.insert(key.clone(), value.clone()),
-            Value::Number(_) | Value::Bool(_) => texts.insert(key.clone(), value.to_string().into()),
-            _ => return wrong("a map of texts"),
-        };
+    match text_map(asked.value) {
+        Ok(texts) if texts.is_empty() => Became::Nothing,
+        Ok(texts) => asked.set(texts),
+        Err(wanted) => wrong(wanted),
     }
-    if texts.is_empty() { Became::Nothing } else { asked.set(texts) }
 }
 
-/// A map, as it is.
-pub fn map(asked: &Asked<'_>) -> Became {
-    match asked.value {
-        Value::Object(map) if map.is_empty() => Became::Nothing,
-        Value::Object(_) => about_nth(asked),
-        _ => wrong("a map"),
+/// A value as a map of texts; else what it should be. What is null says nothing, as to Helm.
+pub fn text_map(value: &Value) -> Result<Map<String, Value>, &'static str> {
+    let mut texts = Map::new();
+    for (key, value) in value.as_object().ok_or("a map")? {
+        match value {
+            Value::Null => None,
+            Value::String(_) => texts.insert(key.clone(), value.clone()),
+            Value::Number(_) | Value::Bool(_) => texts.insert(key.clone(), value.to_string().into()),
+            _ => return Err("a map of texts"),
+        };
     }
+    Ok(texts)
 }
 
 /// A list of maps, as it is.
 pub fn maps(asked: &Asked<'_>) -> Became {
     match asked.value.as_array() {
         Some(list) if list.is_empty() => Became::Nothing,
-        Some(list) if list.iter().all(Value::is_object) => about_nth(asked),
+        Some(list) if list.iter().all(Value::is_object) => asked.set(asked.value.clone()),
         _ => wrong("a list of maps"),
     }
-}
-
-/// What names NTH's own pods would match none here.
-fn about_nth(asked: &Asked<'_>) -> Became {
-    let set = asked.row.to.first().map(|to| ((*to).to_owned(), asked.value.clone())).into_iter().collect();
-    if asked.value.to_string().contains("aws-node-termination-handler") {
-        let what = "names aws-node-termination-handler; our pods carry app.kubernetes.io/name: ebbtide, so change it";
-        return Became::Differs(set, what.to_owned());
-    }
-    Became::Set(set)
 }
 
 /// What an image is called and how it is tagged: NTH's image is of no use.
@@ -231,7 +224,9 @@ pub fn taint(asked: &Asked<'_>) -> Became {
                 let list = asked.other("extraEnv")?.as_array()?;
                 list.iter().find(|env| env["name"] == name)?["value"].as_str()
             };
-            let effect = env("TAINT_EFFECT").unwrap_or("NoSchedule");
+            // Anything else is no effect, and would be refused.
+            let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            let effect = env("TAINT_EFFECT").filter(|effect| effects.contains(effect)).unwrap_or(effects[0]);
             let taint = format!("ebbtide/going:{effect}");
             Became::Differs(vec![(asked.row.to[0].to_owned(), json!([taint]))], asked.row.why.to_owned())
         }
@@ -269,17 +264,25 @@ pub fn events(asked: &Asked<'_>) -> Became {
 pub fn heartbeat(asked: &Asked<'_>) -> Became {
     match number(asked.value) {
         Some(seconds) if seconds > 3600 => wrong("a number of seconds up to 3600"),
+        Some(seconds @ 1..) if Duration::from_secs(seconds.unsigned_abs()) < SHORTEST_HEARTBEAT => {
+            let shortest = SHORTEST_HEARTBEAT.as_secs();
+            Became::Lost(format!("is shorter than {shortest} s, and would be throttled; choose {shortest} or more"))
+        }
         _ => seconds(asked),
     }
 }
 
 /// How long a completion is held back: only where there is one.
 pub fn complete_after(asked: &Asked<'_>) -> Became {
-    let cordons = asked.other("cordonOnly").and_then(switch) == Some(true);
+    let is = |key: &str, wanted: bool| asked.other(key).and_then(switch) == Some(wanted);
     match seconds(asked) {
-        Became::Set(_) if cordons => {
+        Became::Set(_) if is("cordonOnly", true) => {
             Became::Lost("with cordonOnly no hook is completed, so nothing can be held back".to_owned())
         }
+        // As [`imds_kind`](super::modes::imds_kind) says.
+        Became::Set(_) if !asked.queue && is("enableASGLifecycleDraining", false) => Became::Lost(
+            "without enableASGLifecycleDraining no hook is completed, so nothing can be held back".to_owned(),
+        ),
         became => became,
     }
 }

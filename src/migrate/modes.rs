@@ -1,6 +1,7 @@
 //! What becomes of a value that depends on others: on the mode, on its neighbours, on what a variable is called.
 
-use super::how::{Asked, Became, if_on, lost, switch, text, texts, wrong};
+use super::how::{Asked, Became, if_on, lost, switch, text, wrong};
+use super::pods;
 use serde_json::json;
 
 /// The monitor of the mode that NTH is in; of the other mode there is none.
@@ -23,7 +24,7 @@ fn monitor(asked: &Asked<'_>) -> Became {
     match asked.row.key.rsplit('.').next() {
         Some("create") => if_on(asked),
         _ if !wanted => Became::Nothing,
-        Some("labels") => texts(asked),
+        Some("labels") => pods::labels(asked),
         Some("interval") => text(asked),
         _ => lost(asked),
     }
@@ -66,20 +67,25 @@ const NOT_READ: [&str; 3] = ["AWS_REGION", "AWS_ENDPOINT", "AWS_CA_BUNDLE"];
 /// More environment variables: NTH's own mean nothing here.
 pub fn extra_env(asked: &Asked<'_>) -> Became {
     let Some(list) = asked.value.as_array() else { return wrong("a list of maps") };
-    let (mut kept, mut left) = (Vec::new(), Vec::new());
+    let (mut kept, mut left, mut remarks) = (Vec::new(), Vec::new(), Vec::new());
     for env in list {
         let name = env["name"].as_str().unwrap_or_default();
         let ours = OTHERS_ENV.iter().any(|begin| name.starts_with(begin)) && !NOT_READ.contains(&name);
-        let plain = env["value"].is_string() || env["valueFrom"].is_object();
+        let from = &env["valueFrom"];
+        // This one may name NTH's container, which our pods don't have.
+        let plain = env["value"].is_string() || from.is_object() && from["resourceFieldRef"].is_null();
         if ours && plain {
+            if from["secretKeyRef"].is_object() || from["configMapKeyRef"].is_object() {
+                remarks.push(format!("what {name} is read from must be in Ebbtide's namespace, too"));
+            }
             kept.push(env.clone());
         } else if !NEEDLESS_ENV.contains(&name) {
             left.push(if name.is_empty() { "one without a name" } else { name });
         }
     }
     let set = if kept.is_empty() { Vec::new() } else { vec![(asked.row.to[0].to_owned(), json!(kept))] };
-    if left.is_empty() {
-        return Became::Set(set);
+    if !left.is_empty() {
+        remarks.push(format!("{} left out: {}", left.join(", "), asked.row.why));
     }
-    Became::Differs(set, format!("{} left out: {}", left.join(", "), asked.row.why))
+    if remarks.is_empty() { Became::Set(set) } else { Became::Differs(set, remarks.join("; ")) }
 }

@@ -1,7 +1,7 @@
 //! The table: what becomes of each value of NTH's chart, as of its version 0.27.6.
 
 use super::how::{self, How};
-use super::{daemonset, modes};
+use super::{daemonset, deployment, modes, pods};
 
 /// One value of NTH's chart.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Section {
     pub const fn rows(self) -> &'static [Row] {
         match self {
             Self::Common => COMMON,
-            Self::Queue => QUEUE,
+            Self::Queue => deployment::QUEUE,
             Self::Imds => daemonset::IMDS,
             Self::Testing => TESTING,
         }
@@ -78,10 +78,28 @@ const COMMON: &[Row] = &[
         "is a version of NTH; the chart knows which version of Ebbtide it is for",
     ),
     row("image.pullPolicy", r#""IfNotPresent""#, &["image.pullPolicy"], how::text, ""),
-    row("image.pullSecrets", "[]", &["imagePullSecrets"], how::maps, ""),
-    row("nameOverride", r#""""#, &["nameOverride"], how::text, ""),
-    row("fullnameOverride", r#""""#, &["fullnameOverride"], how::text, ""),
-    row("serviceAccount.create", "true", &["serviceAccount.create"], how::same_switch, ""),
+    row(
+        "image.pullSecrets",
+        "[]",
+        &["imagePullSecrets"],
+        pods::in_namespace,
+        "the Secrets must be in Ebbtide's namespace, too",
+    ),
+    row("nameOverride", r#""""#, &[], how::lost, "names what is NTH's; the commands of our documents say `ebbtide`"),
+    row(
+        "fullnameOverride",
+        r#""""#,
+        &[],
+        how::lost,
+        "names what is NTH's: two ClusterRoles can't have one name, so Helm would refuse to install Ebbtide beside it",
+    ),
+    row(
+        "serviceAccount.create",
+        "true",
+        &["serviceAccount.create"],
+        pods::made_by_others,
+        "with `false` the ServiceAccount must be in Ebbtide's namespace; NTH's is not",
+    ),
     row("serviceAccount.name", "null", &["serviceAccount.name"], how::text, ""),
     row(
         "serviceAccount.annotations",
@@ -90,11 +108,23 @@ const COMMON: &[Row] = &[
         how::account_annotations,
         "the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide",
     ),
-    row("rbac.create", "true", &["rbac.create"], how::same_switch, ""),
+    row(
+        "rbac.create",
+        "true",
+        &["rbac.create"],
+        pods::made_by_others,
+        "with `false` somebody must give Ebbtide's ServiceAccount its rights, which are not NTH's",
+    ),
     row("rbac.pspEnabled", "true", &[], how::needless, "Kubernetes 1.25 took PodSecurityPolicies away"),
-    row("customLabels", "{}", &["commonLabels"], how::texts, ""),
-    row("podLabels", "{}", &["podLabels"], how::texts, ""),
-    row("podAnnotations", "{}", &["podAnnotations"], how::texts, ""),
+    row("customLabels", "{}", &["commonLabels"], pods::labels, "without those that the chart itself sets"),
+    row("podLabels", "{}", &["podLabels"], pods::labels, "without those that the chart itself or `customLabels` sets"),
+    row(
+        "podAnnotations",
+        "{}",
+        &["podAnnotations"],
+        pods::annotations,
+        "`prometheus.io/port`, `path` and `scheme` become Ebbtide's",
+    ),
     row(
         "podSecurityContext",
         r#"{"fsGroup":1000}"#,
@@ -116,9 +146,15 @@ const COMMON: &[Row] = &[
         how::own_grace,
         "an ordered shutdown takes up to 10 s, so the chart wants 15 or more",
     ),
-    row("resources", "{}", &["resources"], how::map, ""),
+    row("resources", "{}", &["resources"], pods::resources, "none of the chart's own are added to those given"),
     row("nodeSelector", "{}", &["nodeSelector"], how::texts, ""),
-    row("affinity", "{}", &["affinity"], how::map, ""),
+    row(
+        "affinity",
+        "{}",
+        &["affinity"],
+        pods::affinity,
+        "where it looks for pods it looks in Ebbtide's namespace now, and ours carry `app.kubernetes.io/name: ebbtide`",
+    ),
     row(
         "tolerations",
         "[]",
@@ -126,7 +162,13 @@ const COMMON: &[Row] = &[
         how::tolerations,
         "what tolerates a cordon was left out: a pod of ours could come back to the node that it drains",
     ),
-    row("topologySpreadConstraints", "[]", &["topologySpreadConstraints"], how::maps, ""),
+    row(
+        "topologySpreadConstraints",
+        "[]",
+        &["topologySpreadConstraints"],
+        pods::spread,
+        "it counts pods of Ebbtide's namespace now, and ours carry `app.kubernetes.io/name: ebbtide`",
+    ),
     row(
         "extraEnv",
         "[]",
@@ -263,97 +305,6 @@ const COMMON: &[Row] = &[
         "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
     ),
     row("enableSqsTerminationDraining", "false", &[], how::queue_mode, "Ebbtide knows no other mode"),
-];
-
-/// Values for queue mode.
-const QUEUE: &[Row] = &[
-    row("replicas", "1", &["replicaCount"], how::same_number, "2 by default"),
-    row("strategy", "{}", &[], how::lost, "the chart's own strategy starts a new pod before an old one ends"),
-    row(
-        "podDisruptionBudget",
-        "{}",
-        &["podDisruptionBudget.maxUnavailable"],
-        how::budget,
-        "the chart's own takes `maxUnavailable` alone; by default it is 1",
-    ),
-    row(
-        "serviceMonitor.create",
-        "false",
-        &["serviceMonitor.enabled"],
-        modes::service_monitor,
-        "in IMDS mode NTH makes none",
-    ),
-    row(
-        "serviceMonitor.namespace",
-        "null",
-        &[],
-        modes::service_monitor,
-        "the ServiceMonitor is in the release's namespace; let your Prometheus select it there",
-    ),
-    row("serviceMonitor.labels", "{}", &["serviceMonitor.labels"], modes::service_monitor, ""),
-    row("serviceMonitor.interval", r#""30s""#, &["serviceMonitor.interval"], modes::service_monitor, ""),
-    row("serviceMonitor.sampleLimit", "5000", &[], modes::service_monitor, "the metrics have no label without bounds"),
-    row("priorityClassName", r#""system-cluster-critical""#, &["priorityClassName"], how::text, ""),
-    row("awsRegion", r#""""#, &["aws.region"], how::text, ""),
-    row("queueURL", r#""""#, &["queueUrl"], how::text, ""),
-    row(
-        "workers",
-        "10",
-        &[],
-        how::needless,
-        "there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears",
-    ),
-    row(
-        "checkASGTagBeforeDraining",
-        "true",
-        &[],
-        how::needless,
-        "NTH itself does not heed it: its chart always sets the newer value, too",
-    ),
-    row(
-        "checkTagBeforeDraining",
-        "true",
-        &["settings.requireTag"],
-        how::same_switch,
-        "carried over even if unset; with `false` an instance is also ours if it has a Node here",
-    ),
-    row(
-        "managedAsgTag",
-        r#""aws-node-termination-handler/managed""#,
-        &[],
-        how::needless,
-        "NTH itself does not heed it: its chart always sets the newer value, too",
-    ),
-    row("managedTag", r#""aws-node-termination-handler/managed""#, &["settings.managedTag"], how::managed_tag, ""),
-    row("useProviderId", "false", &[], how::needless, "a Node is always found by its provider ID"),
-    row(
-        "deleteSqsMsgIfNodeNotFound",
-        "false",
-        &[],
-        how::needless,
-        "a message of another cluster's instance is always deleted; one of ours is held while its Node may still come",
-    ),
-    row(
-        "heartbeatInterval",
-        "-1",
-        &["settings.heartbeat"],
-        how::heartbeat,
-        "without it heartbeats go out where a drain may outlast its hook",
-    ),
-    row(
-        "heartbeatUntil",
-        "-1",
-        &["settings.drainTimeout.asg-terminate"],
-        how::heartbeat_until,
-        "heartbeats go on for as long as the drain may take; `nodeTerminationGracePeriod` ends it sooner",
-    ),
-    row(
-        "sqsMsgVisibilityTimeoutSec",
-        "20",
-        &[],
-        how::needless,
-        "a message stays invisible for as long as it is worked on",
-    ),
 ];
 
 /// Values for tests of NTH.

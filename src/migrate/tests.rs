@@ -108,6 +108,7 @@ serviceAccount:
   annotations:  # serviceAccount.annotations
     eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/nth
 resources:  # resources
+  limits: null
   requests:
     cpu: \"50m\"
     memory: \"128Mi\"
@@ -138,6 +139,7 @@ Not needed:
 fn each_value_of_queue_mode_by_itself() {
     let table = [
         ("logLevel: DEBUG", "  log: debug  # logLevel"),
+        ("heartbeatInterval: 5", "  heartbeat: 5s  # heartbeatInterval"),
         ("dryRun: \"true\"", "  dryRun: true  # dryRun"),
         ("excludeFromLoadBalancers: true", "  excludeFromLoadBalancers: true  # excludeFromLoadBalancers"),
         ("deleteLocalData: false", "  keepEmptyDir: true  # deleteLocalData"),
@@ -146,13 +148,31 @@ fn each_value_of_queue_mode_by_itself() {
         ("completeLifecycleActionDelaySeconds: 90", "  completeAfter: 90s  # completeLifecycleActionDelaySeconds"),
         ("managedTag: team-tag", "  managedTag: team-tag  # managedTag"),
         ("prometheusServerPort: 9100", "admin:\n  port: 9100  # prometheusServerPort"),
-        (
-            "image: {pullPolicy: Always, pullSecrets: [{name: s}]}",
-            "image:\n  pullPolicy: Always  # image.pullPolicy\nimagePullSecrets:  # image.pullSecrets\n  - name: s",
-        ),
+        ("image: {pullPolicy: Always}", "image:\n  pullPolicy: Always  # image.pullPolicy"),
         ("priorityClassName: ''", "priorityClassName: \"\"  # priorityClassName"),
         ("customLabels: {a: \"yes\", b: 1}", "commonLabels:  # customLabels\n  a: \"yes\"\n  b: \"1\""),
-        ("rbac: {create: false}", "rbac:\n  create: false  # rbac.create"),
+        ("rbac: {create: 'true'}", "rbac:\n  create: true  # rbac.create"),
+        (
+            "customLabels: {a: b}\npodLabels: {a: b, c: d}",
+            "commonLabels:  # customLabels\n  a: b\npodLabels:  # podLabels\n  c: d",
+        ),
+        (
+            "podAnnotations: {prometheus.io/scrape: true, prometheus.io/port: 8080, prometheus.io/path: /metrics}",
+            "podAnnotations:  # podAnnotations\n  prometheus.io/path: \"/metrics\"\n  prometheus.io/port: \"8080\"\n  prometheus.io/scrape: \"true\"",
+        ),
+        (
+            "podAnnotations: {prometheus.io/port: '9100'}\nprometheusServerPort: 9100",
+            "admin:\n  port: 9100  # prometheusServerPort\npodAnnotations:  # podAnnotations\n  prometheus.io/port: \"9100\"",
+        ),
+        // What NTH's leave out is left out here, too, though our chart has defaults.
+        (
+            "resources: {requests: {memory: 512Mi}, limits: {cpu: 20m}}",
+            "resources:  # resources\n  limits:\n    cpu: \"20m\"\n    memory: null\n  requests:\n    cpu: null\n    memory: \"512Mi\"",
+        ),
+        (
+            "resources: {limits: {memory: 1Gi}, requests: {}}",
+            "resources:  # resources\n  limits:\n    memory: \"1Gi\"\n  requests: null",
+        ),
         (
             "podDisruptionBudget: {maxUnavailable: 25%}",
             "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
@@ -171,10 +191,21 @@ fn each_value_of_queue_mode_by_itself() {
             "affinity:  # affinity\n  podAntiAffinity:\n    preferred:\n      - of: [\"a\", \"b\"]\n        weight: 1",
         ),
         (
+            "podLabels: {app: x}\ntopologySpreadConstraints: [{labelSelector: {matchLabels: {app: x}}}]",
+            "podLabels:  # podLabels\n  app: x\ntopologySpreadConstraints:  # topologySpreadConstraints\n  - labelSelector:\n      matchLabels:\n        app: x",
+        ),
+        (
+            "affinity: {podAffinity: {a: [{labelSelector: {matchLabels: {k8s-app: dns}}, namespaces: [kube-system]}]}}",
+            "affinity:  # affinity\n  podAffinity:\n    a:\n      - labelSelector:\n          matchLabels:\n            k8s-app: dns\n        namespaces: [\"kube-system\"]",
+        ),
+        (
             "heartbeatUntil: 60\nnodeTerminationGracePeriod: 300",
             "  drainTimeout:\n    all: 300s  # nodeTerminationGracePeriod\n    asg-terminate: 60s  # heartbeatUntil",
         ),
-        ("fullnameOverride: \"\"\npodLabels: {}\nresources: {}\nextraEnv: []", ""),
+        (
+            "fullnameOverride: \"\"\npodLabels: {}\nresources: {}\naffinity: {}\nextraEnv: []\nimage: {pullSecrets: []}",
+            "",
+        ),
         ("podTerminationGracePeriod: -30\nheartbeatInterval: 0", ""),
         ("replicas: null", ""),
         ("global: {anything: 1}", ""),
@@ -199,6 +230,7 @@ fn what_is_lost_or_differs_is_told() {
         (LOST, "managedTag: ''", "managedTag: is empty"),
         (LOST, "nodeTerminationGracePeriod: soon", "nodeTerminationGracePeriod: is not a number of seconds"),
         (LOST, "heartbeatInterval: 4000", "heartbeatInterval: is not a number of seconds up to 3600"),
+        (LOST, "heartbeatInterval: 4", "heartbeatInterval: is shorter than 5 s, and would be throttled"),
         (LOST, "replicas: two", "replicas: is not a whole number"),
         (LOST, "dryRun: maybe", "dryRun: is not true or false"),
         (LOST, "logLevel: loud", "logLevel: is not info, debug or error"),
@@ -230,8 +262,67 @@ fn what_is_lost_or_differs_is_told() {
         (
             DIFFERS,
             "topologySpreadConstraints: [{labelSelector: {matchLabels: {app: aws-node-termination-handler}}}]",
-            "topologySpreadConstraints: names aws-node-termination-handler",
+            "topologySpreadConstraints: it counts pods of Ebbtide's namespace now",
         ),
+        (
+            DIFFERS,
+            "affinity: {podAffinity: {required: [{labelSelector: {matchLabels: {k8s-app: dns}}}]}}",
+            "affinity: where it looks for pods it looks in Ebbtide's namespace now",
+        ),
+        (
+            DIFFERS,
+            "affinity: {podAffinity: {a: [{namespaceSelector: {}, labelSelector: {matchLabels: {k8s-app: aws-node-termination-handler}}}]}}",
+            "affinity: where it looks for pods",
+        ),
+        (
+            DIFFERS,
+            "podLabels: {app: x}\naffinity: {podAffinity: {a: [{labelSelector: {matchExpressions: [{key: app, operator: Exists}]}}]}}",
+            "affinity: where it looks for pods",
+        ),
+        (
+            LOST,
+            "fullnameOverride: aws-node-termination-handler",
+            "fullnameOverride: names what is NTH's: two ClusterRoles",
+        ),
+        (LOST, "nameOverride: nth", "nameOverride: names what is NTH's"),
+        (
+            DIFFERS,
+            "serviceAccount: {create: false, name: nth}",
+            "serviceAccount.create: with `false` the ServiceAccount",
+        ),
+        (DIFFERS, "rbac: {create: false}", "rbac.create: with `false` somebody must give"),
+        (DIFFERS, "image: {pullSecrets: [{name: s}]}", "image.pullSecrets: the Secrets must be in Ebbtide's namespace"),
+        (
+            DIFFERS,
+            "extraEnv: [{name: AWS_ACCESS_KEY_ID, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
+            "extraEnv: what AWS_ACCESS_KEY_ID is read from must be in Ebbtide's namespace, too",
+        ),
+        (
+            DIFFERS,
+            "extraEnv: [{name: TZ, valueFrom: {resourceFieldRef: {containerName: aws-node-termination-handler}}}]",
+            "extraEnv: TZ left out",
+        ),
+        (
+            DIFFERS,
+            "podAnnotations: {prometheus.io/port: '9092', prometheus.io/scheme: https}",
+            "podAnnotations: prometheus.io/port is 8080 here; prometheus.io/scheme is http here",
+        ),
+        (
+            DIFFERS,
+            "podAnnotations: {ad.datadoghq.com/aws-node-termination-handler.checks: x}",
+            "podAnnotations: aws-node-termination-handler is named; our pods",
+        ),
+        (
+            DIFFERS,
+            "podLabels: {app.kubernetes.io/name: nth, b: c}\ncustomLabels: {b: d, helm.sh/chart: e}",
+            "podLabels: app.kubernetes.io/name, b left out: the chart itself sets it, or customLabels does",
+        ),
+        (
+            DIFFERS,
+            "customLabels: {release: a}\nserviceMonitor: {create: true, labels: {release: b}}",
+            "serviceMonitor.labels: release left out",
+        ),
+        (LOST, "resources: {limits: [a]}", "resources: is not a map of maps"),
         (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
         (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
         (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
@@ -275,6 +366,15 @@ fn what_differs_is_carried_over() {
     let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
     assert_eq!(one(effect).0, "  taint: [\"ebbtide/going:PreferNoSchedule\"]  # taintNode");
     assert_eq!(one("enableOutOfServiceTaint: true").0, "  outOfServiceTaint: true  # enableOutOfServiceTaint");
+    let port = "podAnnotations: {prometheus.io/port: '9092'}";
+    assert_eq!(one(port).0, "podAnnotations:  # podAnnotations\n  prometheus.io/port: \"8080\"");
+    let odd = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: noschedule}]";
+    assert_eq!(one(odd).0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    let account = one("serviceAccount: {create: false, name: nth}").0;
+    assert_eq!(
+        account,
+        "serviceAccount:\n  create: false  # serviceAccount.create\n  name: nth  # serviceAccount.name"
+    );
     let tolerations = "tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists, effect: NoSchedule}]";
     assert_eq!(one(tolerations).0, "");
     // A NoExecute taint of any key is not the cordon's.
@@ -283,6 +383,20 @@ fn what_differs_is_carried_over() {
         one(tolerations),
         ("tolerations:  # tolerations\n  - effect: NoExecute\n    operator: Exists".to_owned(), String::new())
     );
+}
+
+/// What must be set to null so that it does not come back from our chart's defaults.
+#[test]
+fn resources_know_the_defaults_of_our_chart() {
+    let ours: Value = serde_saphyr::from_str(include_str!("../../deploy/helm/ebbtide/values.yaml")).unwrap();
+    let parts = ours["resources"].as_object().unwrap();
+    let found: Vec<(&str, Vec<&str>)> = parts
+        .iter()
+        .map(|(part, names)| (&**part, names.as_object().unwrap().keys().map(|key| &**key).collect()))
+        .collect();
+    let mut known = pods::RESOURCES.map(|(part, names)| (part, names.to_vec()));
+    known.sort();
+    assert_eq!(found, known);
 }
 
 #[test]
@@ -317,6 +431,7 @@ Not needed:
     assert_eq!((&*values, whole), ("queueUrl: \"\"  # must be set\n", false));
     assert!(remarks.starts_with("To be done first:\n  enableSqsTerminationDraining: it is not true"), "{remarks}");
     assert_eq!(migrated("# nothing but a comment\n"), migrated(""));
+    assert_eq!(migrated("---\n---\n---\n"), migrated(""));
     let (_, remarks, _) = migrated("enableSqsTerminationDraining: yes");
     assert_eq!(remarks, "To be done first:\n  queueURL: is not set; set queueUrl to the URL of the queue\n");
 }
@@ -333,6 +448,8 @@ fn what_is_of_no_use_is_one_sentence() {
         ("- a\n- b", "holds no values, which are a map of names"),
         ("a: 1\na: 2", "says a twice, on line 2 again; leave one"),
         ("a: 1\n---\nb: 2", "holds another document from line"),
+        ("a: 1\n---\n# nothing\n---\nb: 2", "holds another document from line"),
+        ("a: 1\n---\n{\"a\": [", "is not the YAML of a values file: "),
         ("{\"a\": [", "is not the YAML of a values file: "),
         ("a: *b", "is not the YAML of a values file: "),
         ("a: .inf", "is not the YAML of a values file: "),
@@ -347,6 +464,43 @@ fn what_is_of_no_use_is_one_sentence() {
         let shown: String = given.chars().take(40).collect();
         assert!(what.starts_with(expected), "{shown}: {what}");
         assert!(what.lines().count() == 1 && what.len() < 300, "{shown}: {what}");
+    }
+}
+
+#[test]
+fn numbers_are_what_helm_takes_them_for() {
+    let table = [
+        ("010", "8"),
+        ("-010", "-8"),
+        ("0600", "384"),
+        ("089", "89"),
+        ("0o10", "8"),
+        ("0x10", "16"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("1e3", "1000"),
+        ("10.0", "10"),
+        (".5", "0.5"),
+        ("0", "0"),
+        ("yes", "true"),
+        ("Off", "false"),
+        ("y", "true"),
+    ];
+    for (given, text) in table {
+        let (values, remarks) = one(&format!("podAnnotations: {{k: {given}}}"));
+        assert_eq!((values, remarks), (format!("podAnnotations:  # podAnnotations\n  k: \"{text}\""), String::new()));
+    }
+    assert_eq!(one("podAnnotations: {k: ~}"), (String::new(), String::new()));
+    let octal = one("nodeTerminationGracePeriod: 0600");
+    assert_eq!(octal.0, "  drainTimeout:\n    all: 384s  # nodeTerminationGracePeriod");
+    assert_eq!(one("replicas: 1e1").0, "replicaCount: 10  # replicas");
+}
+
+/// A file may begin and end with a line between documents.
+#[test]
+fn documents_that_are_empty_are_none() {
+    for given in [format!("---\n{GIVEN}---\n"), format!("{GIVEN}---\n# nothing\n---\n"), format!("{GIVEN}...\n")] {
+        becomes(&given, QUEUE, "");
     }
 }
 

@@ -14,7 +14,7 @@ enum Entry {
 }
 
 /// The order in which our values are written: as our chart has them.
-const ORDER: [&str; 26] = [
+const ORDER: [&str; 24] = [
     "queueUrl",
     "aws",
     "on",
@@ -23,8 +23,6 @@ const ORDER: [&str; 26] = [
     "replicaCount",
     "image",
     "imagePullSecrets",
-    "nameOverride",
-    "fullnameOverride",
     "commonLabels",
     "podAnnotations",
     "podLabels",

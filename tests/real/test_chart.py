@@ -402,6 +402,8 @@ workers: 50
 nodeTerminationGracePeriod: 300
 podTerminationGracePeriod: 45
 heartbeatInterval: 60
+fullnameOverride: aws-node-termination-handler
+resources: {requests: {memory: 512Mi}, limits: {cpu: 20m}}
 taintNode: true
 logLevel: debug
 jsonLogging: true
@@ -429,4 +431,7 @@ def test_values_of_nth_become_values_that_the_chart_takes(world: World) -> None:
     assert variables["EBBTIDE_DRAIN_TIMEOUT"] == "300s"
     assert objects["Deployment"]["spec"]["replicas"] == 3
     assert objects["ServiceAccount"]["metadata"]["name"] == "nth"
+    # NTH's name is NTH's, and defaults of ours would make of its resources what the API server refuses.
+    assert objects["ClusterRole"]["metadata"]["name"] == "ebbtide"
+    assert container["resources"] == {"requests": {"memory": "512Mi"}, "limits": {"cpu": "20m"}}
     assert objects["ServiceMonitor"]["metadata"]["labels"]["release"] == "prometheus"
