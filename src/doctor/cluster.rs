@@ -165,7 +165,7 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
     } else if let Some(other) = nodes.regions.iter().find(|found| region.is_some_and(|region| region != **found)) {
         checks.push(area.failure(
             name,
-            format!("The nodes are in {other}, and AWS_REGION is {}.", region.unwrap_or_default()),
+            format!("The nodes are in {other}, and AWS is asked in {}.", region.unwrap_or_default()),
             format!("Set AWS_REGION={other}, and give a queue of that region: EC2 and Auto Scaling are asked there."),
         ));
     } else {

@@ -3,27 +3,52 @@
 use super::glob::covers;
 use serde::Deserialize;
 use serde_json::{Map, Value};
+use std::fmt;
 
 /// What lets a service in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admission {
-    /// A statement asks for nothing more: whoever gets the service to send may.
-    pub open: bool,
-    /// The accounts that may have it sent, whatever sends.
-    pub accounts: Vec<String>,
-    /// The ARNs of what may have it sent; may hold stars.
-    pub sources: Vec<String>,
+    /// What each statement asks for.
+    pub grants: Vec<Grant>,
     /// What would have to be known to say whether a statement applies.
     pub unclear: Vec<String>,
 }
 
+/// What one statement asks for: of each list one must fit. Without lists, whoever gets the service to send may.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The ARNs of what may have it sent; may hold stars.
+    pub sources: Vec<Vec<String>>,
+    /// The accounts that may have it sent; may hold stars.
+    pub accounts: Vec<Vec<String>>,
+}
+
 impl Admission {
-    /// Whether a source with this ARN, in this account, is let in.
+    /// Whether whoever gets the service to send is let in.
     #[must_use]
-    pub fn admits(&self, arn: &str, account: &str) -> bool {
-        self.open
-            || self.accounts.iter().any(|known| known == account)
-            || self.sources.iter().any(|known| covers(known, arn))
+    pub fn is_open(&self) -> bool {
+        self.grants.iter().any(|grant| grant.sources.is_empty() && grant.accounts.is_empty())
+    }
+
+    /// The condition that keeps a source with this ARN, in this account, out; `None` lets it in.
+    #[must_use]
+    pub fn keeps_out(&self, arn: &str, account: &str) -> Option<&'static str> {
+        let mut known = self.grants.iter().filter(|grant| fits_each(&grant.sources, arn)).peekable();
+        if known.peek().is_none() {
+            return Some("aws:SourceArn");
+        }
+        (!known.any(|grant| fits_each(&grant.accounts, account))).then_some("aws:SourceAccount")
+    }
+}
+
+fn fits_each(lists: &[Vec<String>], value: &str) -> bool {
+    lists.iter().all(|list| list.iter().any(|known| covers(known, value)))
+}
+
+impl fmt::Display for Grant {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.sources.iter().chain(&self.accounts).map(|list| list.join(", "));
+        to.write_str(&all.collect::<Vec<_>>().join(" and "))
     }
 }
 
@@ -115,9 +140,8 @@ pub fn admission(policy: &str, service: &str, arn: &str) -> Result<Admission, Sh
             Err(_) => {}
         }
     }
-    let found = admission.open || !admission.accounts.is_empty() || !admission.sources.is_empty();
     match admission.unclear.first() {
-        _ if found => Ok(admission),
+        _ if !admission.grants.is_empty() => Ok(admission),
         Some(unclear) => Err(Shut::Unclear(unclear.clone())),
         None => Err(nearest),
     }
@@ -149,27 +173,29 @@ impl Statement {
     }
 
     fn allows(&self, admission: &mut Admission) {
-        let (mut sources, mut accounts, mut other) = (None, None, None);
+        let (mut grant, mut other) = (Grant::default(), None);
         for (operator, key, value) in self.conditions() {
-            let values = || Some(texts(value).map(str::to_owned).collect::<Vec<_>>());
-            let equal = ["arnequals", "arnlike", "stringequals", "stringlike"].contains(&operator.as_str());
+            let values = || texts(value).map(str::to_owned).collect::<Vec<_>>();
+            let arns = ["arnequals", "arnlike"].contains(&operator.as_str());
+            let strings = ["stringequals", "stringlike"].contains(&operator.as_str());
             // Here a star is a star: a common mistake, with which nothing ever comes in.
             let literal = operator == "stringequals" && texts(value).any(|text| text.contains(['*', '?']));
             match key.as_str() {
                 "aws:sourcearn" if literal => {
                     other = Some("stringequals aws:sourcearn, to which * is no pattern (write ArnLike)".to_owned());
                 }
-                "aws:sourcearn" if equal => sources = values(),
-                "aws:sourceaccount" if equal => accounts = values(),
+                "aws:sourceaccount" if literal => {
+                    other = Some("stringequals aws:sourceaccount, to which * is no pattern".to_owned());
+                }
+                "aws:sourcearn" if arns || strings => grant.sources.push(values()),
+                "aws:sourceaccount" if strings => grant.accounts.push(values()),
                 key if EVENTBRIDGE_IS.contains(&key) && operator == "bool" && all_say(value, "true") => {}
                 _ => other = Some(format!("{operator} {key}")),
             }
         }
-        match (other, sources, accounts) {
-            (Some(other), ..) => admission.unclear.push(other),
-            (None, Some(sources), _) => admission.sources.extend(sources),
-            (None, None, Some(accounts)) => admission.accounts.extend(accounts),
-            (None, None, None) => admission.open = true,
+        match other {
+            Some(other) => admission.unclear.push(other),
+            None => admission.grants.push(grant),
         }
     }
 
@@ -261,7 +287,7 @@ mod tests {
 
     #[test]
     fn a_statement_lets_in_whom_it_names() {
-        let open = Admission { open: true, ..Admission::default() };
+        let open = Admission { grants: vec![Grant::default()], ..Admission::default() };
         for statement in [
             json!(allow()),
             json!([allow()]),
@@ -276,10 +302,34 @@ mod tests {
         let narrow =
             with(&json!({ "Condition": { "ArnLike": { "AWS:SourceArn": [RULE, "arn:aws:events:*:rule/b-*"] } } }));
         let admitted = read(&narrow).unwrap();
-        assert_eq!((admitted.open, admitted.sources.len()), (false, 2));
-        assert!(admitted.admits(RULE, "1") && !admitted.admits("arn:aws:events:eu-west-1:123456789012:rule/x", "1"));
+        assert!(!admitted.is_open() && admitted.keeps_out(RULE, "1").is_none());
+        assert_eq!(admitted.keeps_out("arn:aws:events:eu-west-1:123456789012:rule/x", "1"), Some("aws:SourceArn"));
         let account = read(&with(&json!({ "Condition": { "StringEquals": { "aws:SourceAccount": "1" } } }))).unwrap();
-        assert!(account.admits(RULE, "1") && !account.admits(RULE, "2"));
+        assert_eq!((account.keeps_out(RULE, "1"), account.keeps_out(RULE, "2")), (None, Some("aws:SourceAccount")));
+    }
+
+    #[test]
+    fn all_conditions_of_one_statement_must_hold() {
+        let asking = |condition: Value| with(&json!({ "Condition": condition }));
+        let arn = |pattern: &str| json!({ "aws:SourceArn": pattern });
+        let account = |id: &str| json!({ "aws:SourceAccount": id });
+        let kept_out = |statements: Value| read(&statements).unwrap().keeps_out(RULE, "123456789012");
+        let (ours, other) = (account("123456789012"), account("999999999999"));
+        let shut = asking(json!({ "ArnLike": arn(RULE), "StringEquals": other }));
+        assert_eq!(kept_out(json!([shut])), Some("aws:SourceAccount"));
+        assert_eq!(kept_out(json!([asking(json!({ "ArnLike": arn(RULE), "StringEquals": ours }))])), None);
+        // Another statement may let in what this one does not, but no half of each.
+        assert_eq!(kept_out(json!([shut, asking(json!({ "StringLike": account("1234*") }))])), None);
+        let half = asking(json!({ "ArnLike": arn("arn:aws:events:*:rule/x"), "StringEquals": ours }));
+        assert_eq!(kept_out(json!([shut, half])), Some("aws:SourceAccount"));
+        // Two operators on one key, in either order.
+        for (like, equal) in [("arn:aws:events:*:rule/x", RULE), (RULE, "arn:aws:events:eu-west-1:123456789012:rule/x")]
+        {
+            let both = asking(json!({ "ArnLike": arn(like), "ArnEquals": arn(equal) }));
+            assert_eq!(kept_out(json!([both])), Some("aws:SourceArn"), "{like} {equal}");
+        }
+        let star = asking(json!({ "StringEquals": account("1234*") }));
+        assert!(matches!(read(&star), Err(Shut::Unclear(why)) if why.contains("aws:sourceaccount")));
     }
 
     #[test]

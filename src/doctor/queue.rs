@@ -3,7 +3,7 @@
 use super::check::{Area, Check, Failed, Status, count};
 use super::policy::{Admission, Shut, admission};
 use super::read::Seen;
-use super::{credentials, groups, rules};
+use super::{credentials, groups};
 use crate::event::Kind;
 use crate::gate::Category;
 use crate::interruption::Action;
@@ -83,7 +83,7 @@ fn region(url: &str, ours: Option<&str>) -> Check {
     match (Place::of(url).and_then(|place| place.region), ours) {
         (Some(queue), Some(ours)) if queue != ours => area.failure(
             name,
-            format!("The queue is in {queue}, and AWS_REGION is {ours}: every receive fails."),
+            format!("The queue is in {queue}, and AWS is asked in {ours}: every receive fails."),
             format!("Set AWS_REGION={queue}, if the cluster is there; else give the queue of {ours}. An EventBridge rule sends to queues of its own region."),
         ),
         (Some(queue), _) => area.ok(name, queue),
@@ -137,7 +137,7 @@ fn admits(settings: &Settings, seen: &Seen, attributes: &Attributes, arn: &str) 
     );
     let policy = attributes.get("Policy").map(String::as_str).filter(|policy| !policy.is_empty());
     let shut = match policy.map(|policy| admission(policy, EVENTS, arn)) {
-        Some(Ok(admission)) => return admitted(seen, &admission, account, &statement),
+        Some(Ok(admission)) => return admitted(seen, &admission, &statement),
         Some(Err(shut)) => shut,
         None => Shut::Principal,
     };
@@ -174,7 +174,7 @@ fn named(sid: &str) -> String {
     if sid.is_empty() { String::new() } else { format!(": \"{sid}\"") }
 }
 
-fn admitted(seen: &Seen, admission: &Admission, account: &str, statement: &str) -> Check {
+fn admitted(seen: &Seen, admission: &Admission, statement: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
     if let Some(unclear) = admission.unclear.first() {
         return area.warning(
@@ -183,33 +183,28 @@ fn admitted(seen: &Seen, admission: &Admission, account: &str, statement: &str) 
             "Check that it does not catch EventBridge.",
         );
     }
-    let out: Vec<&rules::Rule> =
-        seen.rules.iter().flat_map(|rules| &rules.rules).filter(|rule| !admission.admits(&rule.arn, account)).collect();
-    if let Some(rule) = out.first() {
+    let mut rules = seen.rules.iter().flat_map(|rules| &rules.rules);
+    let kept_out = rules.find_map(|rule| Some((rule, admission.keeps_out(&rule.arn, parts(&rule.arn)[2])?)));
+    if let Some((rule, condition)) = kept_out {
+        let value: &str = if condition == "aws:SourceArn" { &rule.arn } else { parts(&rule.arn)[2] };
         return area.failure(
             name,
-            format!("EventBridge may send, but not for rule {}: aws:SourceArn is another.", rule.name),
+            format!("EventBridge may send, but not for rule {}: {condition} is another.", rule.name),
             format!(
-                "Name the rule in aws:SourceArn: {}\nOr all rules:\n{}",
-                rule.arn,
+                "Name the rule's in {condition}: {value}\nOr let all rules in:\n{}",
                 statement.split_once('\n').map_or(statement, |(_, json)| json)
             ),
         );
     }
-    if admission.open {
+    if admission.is_open() {
         return area.warning(
             name,
             "EventBridge may send, for whoever has a rule: aws:SourceArn is missing, so another account's rule may, too.",
             format!("Narrow it. {statement}"),
         );
     }
-    area.ok(
-        name,
-        format!(
-            "EventBridge may send, for {}",
-            admission.sources.iter().chain(&admission.accounts).map(String::as_str).collect::<Vec<_>>().join(", ")
-        ),
-    )
+    let whom: Vec<String> = admission.grants.iter().map(ToString::to_string).collect();
+    area.ok(name, format!("EventBridge may send, for {}", whom.join(", ")))
 }
 
 fn encryption(url: &str, attributes: &Attributes) -> Check {

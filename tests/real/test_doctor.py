@@ -130,7 +130,7 @@ def test_a_queue_in_another_region(world: World, good: SetUp) -> None:
 
     assert report.code == 1
     said = report.said("queue", "region")
-    assert "The queue is in us-east-1, and AWS_REGION is eu-west-1" in said
+    assert "The queue is in us-east-1, and AWS is asked in eu-west-1" in said
     assert "Set AWS_REGION=us-east-1" in said
 
 

@@ -133,7 +133,7 @@ async fn each_defect_has_its_own_line() {
                 let sqs = &s.world.aws.sqs;
                 sqs.set_attribute("Policy", &policy(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x"));
             },
-            "Name the rule in aws:SourceArn",
+            "Name the rule's in aws:SourceArn",
         ),
         (
             "queue encryption failure",
