@@ -78,8 +78,9 @@ pub fn longest_drain(settings: &Settings, seen: &Seen) -> Duration {
         let room = room(policy, hook);
         room.wanted.min(room.life)
     });
-    let soft =
-        [Kind::Rebalance, Kind::ScheduledChange].into_iter().filter(|kind| policy.actions.of(*kind) == Action::Drain);
+    // A cordon is done at once, but for an instance that has no Node yet: that one is waited for until then.
+    let held = |kind: &Kind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
+    let soft = [Kind::Rebalance, Kind::ScheduledChange].into_iter().filter(held);
     let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(PATIENCE));
     hooks.chain(soft).max().unwrap_or(Duration::from_mins(2))
 }

@@ -134,6 +134,17 @@ fn a_message_that_is_older_than_any_drain_waits_for_nothing() {
     // What is worked on is no older than that, and a queue that nobody uses has no number.
     assert_eq!(found(&["--drain-timeout", "scheduled-change=3h"], hours(3)), Vec::new());
     assert_eq!(found(&[], |seen| seen.oldest = Ok(None)), Vec::new());
+    // A cordon waits for a Node that is yet to come, too; a report waits for nothing.
+    let minutes = |seen: &mut Seen| {
+        hours(1)(seen);
+        seen.oldest = Ok(Some(Duration::from_mins(40)));
+        seen.groups.as_mut().unwrap().groups.clear();
+    };
+    for (action, names) in [("cordon", &[][..]), ("report", &["oldest"])] {
+        let on = format!("scheduled-change={action}");
+        let found = found(&["--on", &on, "--on", "rebalance=report"], minutes);
+        assert_eq!(found.iter().map(|check| check.name).collect::<Vec<_>>(), names, "{action}");
+    }
     // One that is held is worked on; a queue that has become empty has the number of its last; and what is not known may be long.
     let changed: [fn(&mut Seen); 4] = [
         |seen| set("ApproximateNumberOfMessages", "0")(seen),
