@@ -1,6 +1,6 @@
 //! EventBridge's rules: whether each kind that leads to something reaches the queue. Pure.
 
-use super::check::{Area, Check};
+use super::check::{Area, Check, Failed};
 use super::pattern::{self, Match};
 use super::policy::admission;
 use super::read::Seen;
@@ -13,9 +13,11 @@ use serde_json::{Value, json};
 /// The rules whose target is the queue.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
-    /// Each.
+    /// Each that could be read.
     pub rules: Vec<Rule>,
-    /// Whether these are all of them.
+    /// Why one could not.
+    pub unread: Option<Failed>,
+    /// Whether these are all of them: none was cut off, and each could be read.
     pub all: bool,
 }
 
@@ -94,14 +96,14 @@ fn wanted(kind: Kind) -> &'static str {
 #[must_use]
 pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
     let area = Area::Rules;
+    let unread = |failed| area.unread("rules", failed, "events:ListRuleNamesByTarget and events:DescribeRule");
     let rules = match &seen.rules {
         Ok(rules) => rules,
-        Err(failed) => {
-            return vec![area.unread("rules", failed, "events:ListRuleNamesByTarget and events:DescribeRule")];
-        }
+        Err(failed) => return vec![unread(failed)],
     };
     let kinds = Kind::ALL.into_iter().filter(|kind| settings.policy.actions.of(*kind) != Action::Ignore);
-    kinds.map(|kind| judge_kind(kind, settings, seen, rules)).collect()
+    let judged = kinds.map(|kind| judge_kind(kind, settings, seen, rules));
+    rules.unread.iter().map(unread).chain(judged).collect()
 }
 
 fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Check {
@@ -138,7 +140,7 @@ fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Ch
         return severe(kind, seen, found, format!("Enable it:\n  aws events enable-rule --name {}", rule.name));
     }
     if !rules.all {
-        return area.skipped(name, "No rule was found among those that could be read in time.");
+        return area.skipped(name, "No rule was found among those that could be read.");
     }
     let direct = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::all_direct(kind, seen);
     if direct {

@@ -95,6 +95,7 @@ pub(super) fn healthy(settings: &Settings) -> Seen {
                 rule("asg", r#"{"source": ["aws.autoscaling"], "detail-type": [{"prefix": "EC2 Instance-"}]}"#),
                 rule("health", r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"]}"#),
             ],
+            unread: None,
             all: true,
         }),
         groups: Ok(Groups { groups: vec![group("workers", vec![hook("drain", 300)])], more: 0, all: true }),

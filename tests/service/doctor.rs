@@ -332,6 +332,26 @@ async fn what_was_read_of_a_slow_list_counts() {
     assert!(line(&report, "groups groups").contains("2 groups: blue, green; not all"), "{}", report.text());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_can_not_be_read_says_nothing_of_the_others() {
+    for fault in [Fault::Status(403), Fault::Status(500), Fault::Hang] {
+        let stage = healthy();
+        // The second of three.
+        stage.world.faults.add(Rule::on("DescribeRule", fault).subject("ec2"));
+        let report = examined(&stage, &[]).await;
+        assert!(!report.failed(), "{}", report.text());
+        for kind in ["asg-terminate", "scheduled-change"] {
+            assert!(line(&report, &format!("rules {kind} ")).starts_with("ok"), "{fault:?}: {}", report.text());
+        }
+        for check in ["rules", "spot", "rebalance"] {
+            let line = line(&report, &format!("rules {check} "));
+            assert!(line.starts_with("skipped"), "{fault:?}: {}", report.text());
+        }
+        let said = report.checks().iter().find(|check| check.name == "rules").map(|check| check.found.as_str());
+        assert!(said.is_some_and(|said| said.contains("events:DescribeRule")), "{said:?}");
+    }
+}
+
 /// The first line of a check.
 fn line(report: &Report, check: &str) -> String {
     report.text().lines().find(|line| line.contains(check)).map(str::to_owned).unwrap_or_default()

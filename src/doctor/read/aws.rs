@@ -100,14 +100,18 @@ pub async fn rules(ask: &Ask, arn: &str) -> Read<Rules> {
         }
     }
     names.truncate(ask.extent.rules);
-    let mut rules = Vec::new();
+    let (mut rules, mut unread) = (Vec::new(), None);
     for described in each(&names, |name| rule(ask, name)).await {
-        match so_far(rules.len(), described)? {
-            Some(rule) => rules.push(rule),
-            None => all = false,
+        match described {
+            Ok(rule) => rules.push(rule),
+            // One that was taken away meanwhile, or that our policy leaves out, says nothing of the others.
+            Err(failed) => unread = unread.or(Some(failed)),
         }
     }
-    Ok(Rules { rules, all })
+    match unread {
+        Some(failed) if rules.is_empty() => Err(failed),
+        unread => Ok(Rules { all: all && unread.is_none(), rules, unread }),
+    }
 }
 
 async fn rule(ask: &Ask, name: &str) -> Read<Rule> {

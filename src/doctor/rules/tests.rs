@@ -5,7 +5,7 @@ use crate::doctor::tests::{QUEUE, found, hook, one, rule, settings};
 use crate::event::{self, Parsed};
 
 fn only(rules: Vec<Rule>) -> impl FnOnce(&mut Seen) {
-    move |seen: &mut Seen| seen.rules = Ok(Rules { rules, all: true })
+    move |seen: &mut Seen| seen.rules = Ok(Rules { rules, unread: None, all: true })
 }
 
 fn keep(kinds: &[Kind]) -> Vec<String> {
@@ -108,7 +108,7 @@ fn hooks_that_notify_the_queue_need_no_rule() {
     let with = |target: Option<&str>| {
         let hook = groups::Hook { notifies: target.map(str::to_owned), ..hook("drain", 300) };
         move |seen: &mut Seen| {
-            seen.rules = Ok(Rules { rules: Vec::new(), all: true });
+            seen.rules = Ok(Rules { all: true, ..Rules::default() });
             seen.groups.as_mut().unwrap().groups[0].hooks = Ok(vec![hook]);
         }
     };
@@ -118,7 +118,7 @@ fn hooks_that_notify_the_queue_need_no_rule() {
     assert_eq!(said, [("asg-terminate", Status::Failure), ("target", Status::Warning)]);
     // Without a hook nothing comes, and nothing is missed.
     let (_, status, _) = one(&flags, |seen| {
-        seen.rules = Ok(Rules { rules: Vec::new(), all: true });
+        seen.rules = Ok(Rules { all: true, ..Rules::default() });
         seen.groups.as_mut().unwrap().groups.clear();
         seen.trials.clear();
         seen.trials.push(Trial { tried: Tried::Complete, answers: Vec::new() });
