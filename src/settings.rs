@@ -394,6 +394,20 @@ mod tests {
     }
 
     #[test]
+    fn an_arn_is_answered_with_its_queues_url() {
+        for (partition, host) in
+            [("aws", "amazonaws.com"), ("aws-us-gov", "amazonaws.com"), ("aws-cn", "amazonaws.com.cn")]
+        {
+            let said = queue_url(Some(format!("arn:{partition}:sqs:r-1:123456789012:q"))).unwrap_err().to_string();
+            assert!(said.ends_with(&format!("; this queue's is https://sqs.r-1.{host}/123456789012/q")), "{said}");
+        }
+        for other in ["arn:aws-iso:sqs:us-iso-east-1:123456789012:q", "arn:aws:sns:eu-west-1:123456789012:t"] {
+            let said = queue_url(Some(other.to_owned())).unwrap_err().to_string();
+            assert!(said.ends_with("is an ARN; the queue's URL is wanted"), "{said}");
+        }
+    }
+
+    #[test]
     fn each_bound_is_held() {
         for (flag, bad) in [
             ("--on", "spot"),

@@ -1,5 +1,37 @@
 //! Where a queue is, as its URL says.
 
+/// What AWS's hosts end with, in each of its partitions; in some they end otherwise where they have IPv6, too.
+const SUFFIXES: [&str; 14] = [
+    ".amazonaws.com",
+    ".api.aws",
+    ".amazonaws.com.cn",
+    ".api.amazonwebservices.com.cn",
+    ".c2s.ic.gov",
+    ".api.aws.ic.gov",
+    ".sc2s.sgov.gov",
+    ".api.aws.scloud",
+    ".cloud.adc-e.uk",
+    ".api.cloud-aws.adc-e.uk",
+    ".csp.hci.ic.gov",
+    ".api.aws.hci.ic.gov",
+    ".amazonaws.eu",
+    ".api.amazonwebservices.eu",
+];
+
+/// What regions begin with that are not of the partition `aws`.
+const PARTITIONS: [(&str, &str); 7] = [
+    ("cn-", "aws-cn"),
+    ("us-gov-", "aws-us-gov"),
+    ("us-iso-", "aws-iso"),
+    ("us-isob-", "aws-iso-b"),
+    ("eu-isoe-", "aws-iso-e"),
+    ("us-isof-", "aws-iso-f"),
+    ("eusc-", "aws-eusc"),
+];
+
+/// The first host that SQS had, and its region.
+const FIRST: (&str, &str) = ("queue.amazonaws.com", "us-east-1");
+
 /// What a queue's URL says of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -20,16 +52,7 @@ impl Place {
         let name = path.next()?.to_owned();
         let digits = |part: &&str| part.len() == 12 && part.bytes().all(|b| b.is_ascii_digit());
         let account = path.next().filter(digits).map(str::to_owned);
-        let host = uri.host().unwrap_or_default();
-        let amazon = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"].iter().any(|end| host.ends_with(end));
-        let parts: Vec<&str> = host.split('.').collect();
-        // sqs.REGION.amazonaws.com, ID.sqs.REGION.vpce.amazonaws.com, and of old REGION.queue.amazonaws.com.
-        let after = parts.iter().position(|part| *part == "sqs" || *part == "sqs-fips").map(|at| at + 1);
-        let region = match after {
-            Some(at) => parts.get(at),
-            None => parts.iter().position(|part| *part == "queue").and_then(|at| parts.get(at.checked_sub(1)?)),
-        };
-        let region = region.filter(|region| amazon && region.contains('-')).map(|region| (*region).to_owned());
+        let region = region_of_host(uri.host().unwrap_or_default()).map(str::to_owned);
         Some(Self { region, account, name })
     }
 
@@ -43,42 +66,79 @@ impl Place {
     #[must_use]
     pub fn arn(&self) -> Option<String> {
         let (region, account) = (self.region.as_ref()?, self.account.as_ref()?);
-        let partition = match region.as_str() {
-            china if china.starts_with("cn-") => "aws-cn",
-            gov if gov.starts_with("us-gov-") => "aws-us-gov",
-            _ => "aws",
-        };
+        let partition = PARTITIONS.iter().find(|(begin, _)| region.starts_with(begin)).map_or("aws", |(_, name)| name);
         Some(format!("arn:{partition}:sqs:{region}:{account}:{}", self.name))
     }
+}
+
+/// The region that a host of AWS's names: `sqs.REGION.amazonaws.com`, `ID.sqs.REGION.vpce.amazonaws.com`, and of old
+/// `REGION.queue.amazonaws.com`.
+fn region_of_host(host: &str) -> Option<&str> {
+    if host == FIRST.0 {
+        return Some(FIRST.1);
+    }
+    let names = host.strip_suffix(SUFFIXES.iter().find(|end| host.ends_with(**end))?)?;
+    let mut names = names.split('.').peekable();
+    while let Some(name) = names.next() {
+        let region = match (name, names.peek()) {
+            ("sqs" | "sqs-fips", Some(region)) => *region,
+            (region, Some(&"queue")) => region,
+            _ => continue,
+        };
+        return Some(region).filter(|region| region.contains('-'));
+    }
+    None
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide";
-
     #[test]
     fn a_url_says_where_a_queue_is() {
-        let place = |url| Place::of(url).map(|place| (place.region, place.account, place.name));
+        let place = |url: &str| Place::of(url).map(|place| (place.region, place.account, place.name));
         let aws = |region: &str| Some((Some(region.to_owned()), Some("123456789012".to_owned()), "ebbtide".to_owned()));
-        for (url, region) in [
-            (URL, "eu-west-1"),
-            ("https://vpce-1-2.sqs.us-east-1.vpce.amazonaws.com/123456789012/ebbtide", "us-east-1"),
-            ("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/ebbtide", "cn-north-1"),
-            ("https://us-east-2.queue.amazonaws.com/123456789012/ebbtide", "us-east-2"),
-            ("https://sqs.us-west-2.api.aws/123456789012/ebbtide", "us-west-2"),
-            ("https://sqs-fips.us-gov-west-1.amazonaws.com/123456789012/ebbtide", "us-gov-west-1"),
+        for (host, region, partition) in [
+            ("sqs.eu-west-1.amazonaws.com", "eu-west-1", "aws"),
+            ("sqs.eu-west-1.amazonaws.com:443", "eu-west-1", "aws"),
+            ("vpce-1-2.sqs.us-east-1.vpce.amazonaws.com", "us-east-1", "aws"),
+            ("vpce-1-2-us-east-1a.sqs.us-east-1.vpce.amazonaws.com", "us-east-1", "aws"),
+            ("queue.amazonaws.com", "us-east-1", "aws"),
+            ("us-east-2.queue.amazonaws.com", "us-east-2", "aws"),
+            ("sqs.us-west-2.api.aws", "us-west-2", "aws"),
+            ("sqs-fips.us-west-2.api.aws", "us-west-2", "aws"),
+            ("sqs-fips.us-gov-west-1.amazonaws.com", "us-gov-west-1", "aws-us-gov"),
+            ("sqs.us-gov-east-1.api.aws", "us-gov-east-1", "aws-us-gov"),
+            ("sqs.cn-north-1.amazonaws.com.cn", "cn-north-1", "aws-cn"),
+            ("sqs.cn-north-1.api.amazonwebservices.com.cn", "cn-north-1", "aws-cn"),
+            ("cn-northwest-1.queue.amazonaws.com.cn", "cn-northwest-1", "aws-cn"),
+            ("vpce-1-2.sqs.cn-north-1.vpce.amazonaws.com.cn", "cn-north-1", "aws-cn"),
+            ("sqs.us-iso-east-1.c2s.ic.gov", "us-iso-east-1", "aws-iso"),
+            ("sqs.us-iso-west-1.api.aws.ic.gov", "us-iso-west-1", "aws-iso"),
+            ("sqs.us-isob-east-1.sc2s.sgov.gov", "us-isob-east-1", "aws-iso-b"),
+            ("sqs.us-isob-east-1.api.aws.scloud", "us-isob-east-1", "aws-iso-b"),
+            ("sqs.eu-isoe-west-1.cloud.adc-e.uk", "eu-isoe-west-1", "aws-iso-e"),
+            ("sqs.us-isof-south-1.csp.hci.ic.gov", "us-isof-south-1", "aws-iso-f"),
+            ("sqs.eusc-de-east-1.amazonaws.eu", "eusc-de-east-1", "aws-eusc"),
         ] {
-            assert_eq!(place(url), aws(region), "{url}");
+            let url = format!("https://{host}/123456789012/ebbtide");
+            assert_eq!(place(&url), aws(region), "{url}");
+            let arn = format!("arn:{partition}:sqs:{region}:123456789012:ebbtide");
+            assert_eq!(Place::of(&url).unwrap().arn(), Some(arn), "{url}");
+        }
+        // What is not AWS's, or names no region where one stands.
+        for host in [
+            "sqs.example.com",
+            "sqs.eu-west-1.example.com",
+            "sqs.amazonaws.com",
+            "eu-west-1.amazonaws.com",
+            "amazonaws.com",
+        ] {
+            assert_eq!(Place::region_of(&format!("https://{host}/123456789012/q")), None, "{host}");
         }
         let local = (None, Some("000000000000".to_owned()), "q".to_owned());
         assert_eq!(place("http://127.0.0.1:5000/000000000000/q"), Some(local));
-        assert_eq!(place("https://sqs.example.com/q").unwrap().0, None);
         let arn = |url| Place::of(url)?.arn();
-        assert_eq!(arn(URL).as_deref(), Some("arn:aws:sqs:eu-west-1:123456789012:ebbtide"));
         assert_eq!(arn("https://sqs.cn-north-1.amazonaws.com.cn/1/q"), None, "its account is none");
-        let china = arn("https://sqs.cn-north-1.amazonaws.com.cn/123456789012/q");
-        assert_eq!(china.as_deref(), Some("arn:aws-cn:sqs:cn-north-1:123456789012:q"));
     }
 }

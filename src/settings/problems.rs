@@ -15,6 +15,15 @@ const SHORTEST_HOOK: Duration = Duration::from_secs(30);
 /// A spot instance, and one that goes down by itself, is drained for no longer.
 const TWO_MINUTES: Duration = Duration::from_mins(2);
 
+/// What the hosts of a partition end with, where that is common knowledge.
+fn host_of(partition: &str) -> Option<&'static str> {
+    match partition {
+        "aws" | "aws-us-gov" => Some("amazonaws.com"),
+        "aws-cn" => Some("amazonaws.com.cn"),
+        _ => None,
+    }
+}
+
 /// What was found so far.
 #[derive(Default)]
 pub(super) struct Problems(pub Vec<Problem>);
@@ -48,11 +57,11 @@ impl Problems {
         if let Some(arn) = url.strip_prefix("arn:") {
             let parts: Vec<&str> = arn.split(':').collect();
             let hint = match parts.as_slice() {
-                [_, "sqs", region, account, name] => {
-                    format!("; this queue's is https://sqs.{region}.amazonaws.com/{account}/{name}")
-                }
-                _ => String::new(),
+                [partition, "sqs", region, account, name] => host_of(partition)
+                    .map(|host| format!("; this queue's is https://sqs.{region}.{host}/{account}/{name}")),
+                _ => None,
             };
+            let hint = hint.unwrap_or_default();
             return self.add(flag, format!("\"{url}\" is an ARN; the queue's URL is wanted{hint}"));
         }
         let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
