@@ -3,6 +3,7 @@
 //! Retries of the SDKs are off: there is one layer of them, ours, which sees the deadline. All clients of AWS share one HTTP client.
 
 mod cluster;
+mod credentials;
 mod http;
 mod retry_after;
 
@@ -86,7 +87,7 @@ pub async fn clients(clock: Clock, near: Option<String>) -> Result<Clients, Conn
 pub async fn clients_without_region(clock: Clock, near: Option<String>) -> Result<Clients, ConnectError> {
     let http = http::client(variable)?;
     let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http).time_source(clock);
-    let config = config.region(region(near).await).load().await;
+    let config = credentials::named(config.region(region(near).await).load().await);
     let (kube, watches) = kube_clients().await?;
     Ok(aws_clients(&config, kube, watches))
 }
@@ -99,7 +100,9 @@ async fn region(near: Option<String>) -> Option<Region> {
     if named.is_some() {
         return named.map(Region::new);
     }
-    match (ProfileFileRegionProvider::new().region().await, near) {
+    // A profile may have a region that is nothing, too.
+    let profile = ProfileFileRegionProvider::new().region().await.filter(|region| !region.as_ref().is_empty());
+    match (profile, near) {
         (Some(profile), _) => Some(profile),
         (None, Some(near)) => Some(Region::new(near)),
         (None, None) => ImdsRegionProvider::builder().build().region().await,

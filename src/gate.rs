@@ -11,7 +11,7 @@ mod error;
 
 pub use admit::{Classes, Limits};
 pub use backoff::Backoff;
-pub use error::{AwsError, Category, KubeError, category_of_code};
+pub use error::{AwsError, Category, KubeError, NO_CREDENTIALS, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Turn};

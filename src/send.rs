@@ -101,6 +101,9 @@ impl Checked {
     fn unsent(&self, error: &AwsError) -> String {
         let said = brief(error);
         match error.category {
+            _ if error.lacks_credentials() => format!(
+                "{said}; give credentials of yours that may send to the queue: by AWS_PROFILE, aws sso login or aws login"
+            ),
             Category::Denied => format!(
                 "{said}; ebbtide send needs credentials of yours that allow sqs:SendMessage on {} (and its KMS key), the service's own role can't send",
                 self.queue_url

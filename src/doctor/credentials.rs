@@ -1,7 +1,7 @@
 //! Who we are at AWS. Pure.
 
 use super::check::{Area, Check, Failed, Read};
-use crate::gate::Category;
+use crate::gate::{Category, NO_CREDENTIALS};
 use crate::queue::Place;
 
 /// What STS says of us.
@@ -14,7 +14,7 @@ pub struct Identity {
 }
 
 const GIVE: &str = "Give this process credentials: in a pod by EKS Pod Identity or an IRSA role on its service account, elsewhere \
-                    by AWS_PROFILE or aws sso login. Without any of them the SDK has none to sign with.";
+                    by AWS_PROFILE, aws sso login or aws login. Without any of them the SDK has none to sign with.";
 
 /// What is found of them.
 #[must_use]
@@ -23,8 +23,7 @@ pub fn judge(identity: &Read<Identity>, queue_url: &str) -> Vec<Check> {
     let identity = match identity {
         Ok(identity) => identity,
         Err(failed) if useless(failed) => {
-            // What each of the SDK's providers says of itself helps nobody who has set up none.
-            let none = failed.what.contains("no credentials found in chain");
+            let none = unsigned(failed) && !failed.what.contains(&format!("{NO_CREDENTIALS}:"));
             let found = if none { "There are no AWS credentials." } else { &failed.what };
             return vec![area.failure("identity", found, GIVE)];
         }
@@ -48,10 +47,14 @@ pub fn judge(identity: &Read<Identity>, queue_url: &str) -> Vec<Check> {
 }
 
 /// Whether there are no credentials, or AWS does not take them: then every other call fails as well. Whoever has credentials may ask
-/// who they are, and the SDK tells a lack of them as a call that could not be sent.
+/// who they are.
 #[must_use]
 pub fn useless(failed: &Failed) -> bool {
-    failed.answered() || (failed.category == Category::Unreachable && failed.what.contains("credential"))
+    failed.answered() || unsigned(failed)
+}
+
+fn unsigned(failed: &Failed) -> bool {
+    failed.category == Category::Unreachable && failed.what.contains(NO_CREDENTIALS)
 }
 
 #[cfg(test)]
@@ -73,8 +76,8 @@ mod tests {
     fn no_credentials_are_a_failure_and_no_answer_is_none() {
         for (category, what, status, at_start) in [
             (Category::Denied, "ExpiredToken", Status::Failure, Status::Failure),
-            (Category::Unreachable, "the credential provider was not enabled", Status::Failure, Status::Failure),
-            (Category::Unreachable, "no credentials found in chain. Attempted: …", Status::Failure, Status::Failure),
+            (Category::Unreachable, "sts:GetCallerIdentity: no AWS credentials", Status::Failure, Status::Failure),
+            (Category::Unreachable, "no AWS credentials: AWS_PROFILE is …", Status::Failure, Status::Failure),
             (Category::Unreachable, "connection refused", Status::Warning, Status::Skipped),
             (Category::TimedOut, "no answer within 3 s", Status::Warning, Status::Skipped),
         ] {

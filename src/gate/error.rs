@@ -1,5 +1,6 @@
 //! What became of a call that failed: one type for AWS and one for the API server, with one set of categories.
 
+use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::time::Duration;
@@ -56,6 +57,9 @@ impl Category {
     }
 }
 
+/// What a call to AWS says that could not be signed; why follows, where somebody knows.
+pub const NO_CREDENTIALS: &str = "no AWS credentials";
+
 /// A call to AWS that failed.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{service}:{operation} for {subject}: {}{}", self.said(), self.advice())]
@@ -107,9 +111,15 @@ impl AwsError {
         };
         let message = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
             Some(message) => message.to_owned(),
-            None => chain(error),
+            None => unsigned(error).unwrap_or_else(|| chain(error)),
         };
         Self { service, operation, subject: subject.to_owned(), category, code, message }
+    }
+
+    /// Whether there was nothing to sign it with. It counts as unreachable: whoever gives out credentials may not have been reached.
+    #[must_use]
+    pub fn lacks_credentials(&self) -> bool {
+        self.category == Category::Unreachable && self.message.starts_with(NO_CREDENTIALS)
     }
 
     fn said(&self) -> String {
@@ -126,6 +136,9 @@ impl AwsError {
                 self.service, self.operation
             ),
             Category::NotFound => " (check the name, the account and AWS_REGION)".to_owned(),
+            Category::Unreachable if self.lacks_credentials() => {
+                " (check the role that this process is given, or AWS_PROFILE)".to_owned()
+            }
             Category::Unreachable => {
                 " (check AWS_REGION, the endpoint, and that the network lets this pod reach it)".to_owned()
             }
@@ -291,6 +304,18 @@ impl KubeError {
     }
 }
 
+/// Why a call could not be signed, if that is what failed. The SDK tells it as a request that could not be sent, and of a chain of
+/// providers that all have nothing what each of them says, which helps nobody.
+fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let mut failed = error;
+    while !failed.is::<CredentialsError>() {
+        failed = failed.source()?;
+    }
+    let why = chain(failed.source().unwrap_or(failed));
+    let none = why.starts_with("no credentials found in chain");
+    Some(if none { NO_CREDENTIALS.to_owned() } else { format!("{NO_CREDENTIALS}: {why}") })
+}
+
 /// An error with its sources, each said once.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -361,6 +386,32 @@ mod tests {
         let text = denied.to_string();
         assert!(text.starts_with("list nodes: nodes is forbidden (check that"), "{text}");
         assert!(text.contains("\"list\" on \"nodes\""), "{text}");
+    }
+
+    #[test]
+    fn a_call_that_could_not_be_signed_says_why_and_no_more() {
+        use aws_sdk_sqs::operation::send_message::SendMessageError;
+        use aws_smithy_runtime_api::client::result::ConnectorError;
+
+        let said = |why: ConnectorError| {
+            AwsError::from_sdk("sqs", "SendMessage", "q", &SdkError::<SendMessageError, _>::dispatch_failure(why))
+        };
+        let other = |why: CredentialsError| said(ConnectorError::other(why.into(), None));
+        for (why, message) in [
+            (CredentialsError::not_loaded("AWS_PROFILE is \"nope\""), "no AWS credentials: AWS_PROFILE is \"nope\""),
+            (CredentialsError::not_loaded("no credentials found in chain. Attempted: …"), "no AWS credentials"),
+            (
+                CredentialsError::provider_timed_out(Duration::from_secs(5)),
+                "no AWS credentials: credentials provider timed out after 5 seconds",
+            ),
+        ] {
+            let error = other(why);
+            assert_eq!((error.message.as_str(), error.lacks_credentials()), (message, true));
+            assert!(error.to_string().ends_with("(check the role that this process is given, or AWS_PROFILE)"));
+        }
+        let refused = said(ConnectorError::io("connection refused".into()));
+        assert!(refused.category == Category::Unreachable && !refused.lacks_credentials(), "{refused}");
+        assert!(refused.to_string().contains("connection refused"), "{refused}");
     }
 
     #[test]
