@@ -1,0 +1,127 @@
+"""Credentials as people have them on their machines: by a profile of each kind, or by one that is not there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.doctor import Report
+from harness.signer import ACCOUNT, Signer, arn
+from harness.world import World
+
+TOKEN = "the-token-of-the-portal"
+SESSION = "own"
+LOGIN = f"arn:aws:iam::{ACCOUNT}:user/somebody"
+EXPIRES = "2100-01-01T00:00:00Z"
+
+CONFIG = f"""
+[profile process]
+credential_process = {{process}}
+
+[profile sso]
+sso_session = {SESSION}
+sso_account_id = {ACCOUNT}
+sso_role_name = reader
+
+[sso-session {SESSION}]
+sso_region = eu-west-1
+sso_start_url = https://example.awsapps.com/start
+
+[profile login]
+login_session = {LOGIN}
+"""
+
+PROCESS = """#!/bin/sh
+echo '{"Version": 1, "AccessKeyId": "of-the-process", "SecretAccessKey": "secret", "SessionToken": "session"}'
+"""
+
+
+@pytest.fixture
+def signer(world: World) -> Iterator[Signer]:
+    """A home with a profile of each kind, somebody who is signed in, and who tells whose credentials are whose."""
+    folder = world.folder / "home" / ".aws"
+    process = world.folder / "process"
+    process.write_text(PROCESS)
+    process.chmod(0o755)
+    write(folder / "config", CONFIG.format(process=process))
+    # As the AWS CLI leaves them when somebody has signed in.
+    sso = {"accessToken": TOKEN, "expiresAt": EXPIRES, "region": "eu-west-1"}
+    write(folder / "sso" / "cache" / f"{hashlib.sha1(SESSION.encode()).hexdigest()}.json", json.dumps(sso))
+    keys = {"accessKeyId": "of-the-login", "secretAccessKey": "secret", "sessionToken": "session"}
+    login = {
+        "accessToken": keys | {"accountId": ACCOUNT, "expiresAt": EXPIRES},
+        "tokenType": "aws_sigv4",
+        "refreshToken": "refresh",
+        "clientId": "arn:aws:signin:::devtools/same-device",
+        "dpopKey": "no key: nothing is refreshed",
+    }
+    write(folder / "login" / "cache" / f"{hashlib.sha256(LOGIN.encode()).hexdigest()}.json", json.dumps(login))
+    made = Signer(TOKEN)
+    yield made
+    made.stop()
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file, with its folders."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def variables(signer: Signer, profile: str) -> dict[str, str]:
+    """Nothing but a profile."""
+    return {"AWS_PROFILE": profile, "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", **signer.variables}
+
+
+def doctor(world: World, changed: dict[str, str]) -> Report:
+    """What the doctor says with these variables."""
+    done = world.ask_with(changed, "doctor", "--output", "json", "--queue-url", world.queue_url)
+    return Report(done.returncode, json.loads(done.stdout)["checks"])
+
+
+@pytest.mark.parametrize(
+    ("profile", "key"),
+    [
+        pytest.param("process", "of-the-process", id="process"),
+        pytest.param("sso", f"portal-{ACCOUNT}-reader", id="sso"),
+        pytest.param("login", "of-the-login", id="login"),
+    ],
+)
+def test_a_profile_of_each_kind(world: World, signer: Signer, profile: str, key: str) -> None:
+    report = doctor(world, variables(signer, profile))
+    assert report.found("credentials", "identity") == arn(key)
+
+
+def test_a_session_that_has_ended(world: World, signer: Signer) -> None:
+    signer.forget()
+    said = doctor(world, variables(signer, "sso")).said("credentials", "identity")
+    assert "no AWS credentials:" in said
+    assert "aws sso login" in said
+
+
+def test_a_profile_that_is_not_there(world: World, signer: Signer) -> None:
+    named = 'AWS_PROFILE is "nope", and neither the AWS config file nor the credentials file has that profile'
+    assert named in doctor(world, variables(signer, "nope")).said("credentials", "identity")
+    node = world.node()
+    world.control_plane.kubectl.output("annotate", "node", node.name, "ebbtide/allow-test=true")
+    wanted = ("--kind", "spot", "--node", node.name, "--queue-url", world.queue_url)
+    sent = world.ask_with(variables(signer, "nope"), "send", *wanted)
+    assert sent.returncode == 1
+    assert named in sent.stderr
+    assert "give credentials of yours that may send to the queue" in sent.stderr
+    assert "try again" not in sent.stderr
+    assert len(sent.stderr.splitlines()) == 1, sent.stderr
+
+
+def test_a_profile_whose_region_is_nothing(world: World, signer: Signer) -> None:
+    write(world.folder / "home" / ".aws" / "config", "[default]\nregion =\n")
+    changed = {"AWS_REGION": ""}
+    url = "https://sqs.eu-west-1.amazonaws.com/123456789012/q"
+    done = world.ask_with(changed, "doctor", "--output", "json", "--queue-url", url)
+    report = Report(done.returncode, json.loads(done.stdout)["checks"])
+    assert report.found("queue", "region") == "eu-west-1"
+    none = doctor(world, changed)
+    assert "AWS's region is not known" in none.said("credentials", "settings")
