@@ -31,7 +31,7 @@ pub use read::{Ask, Extent, Seen, see};
 pub use report::Report;
 
 use crate::clock::Clock;
-use crate::connect::Clients;
+use crate::connect::{Clients, Ways};
 use crate::fact::{Fact, Facts};
 use crate::gate::Gate;
 use crate::settings::Settings;
@@ -45,6 +45,15 @@ pub async fn examine(settings: &Settings, ask: &Ask) -> Report {
 /// What all that was read says. Pure.
 #[must_use]
 pub fn judge(settings: &Settings, seen: &Seen) -> Report {
+    let mut checks = seen.no_aws.as_ref().map_or_else(|| at_aws(settings, seen), |line| vec![line.clone()]);
+    match &seen.no_cluster {
+        Some(line) => checks.push(line.clone()),
+        None => checks.extend(in_cluster(settings, seen)),
+    }
+    Report::new(checks)
+}
+
+fn at_aws(settings: &Settings, seen: &Seen) -> Vec<Check> {
     let mut checks = credentials::judge(&seen.identity, &settings.queue_url);
     checks.extend(queue::judge(settings, seen));
     // Without credentials they would all say the same.
@@ -53,22 +62,26 @@ pub fn judge(settings: &Settings, seen: &Seen) -> Report {
         checks.extend(groups::judge(settings, seen));
         checks.extend(calls::judge(settings, seen));
     }
-    checks.extend(permissions::judge(settings, seen));
-    checks.extend(cluster::judge(seen));
-    checks.push(skew::judge(&seen.server));
-    Report::new(checks)
+    checks
 }
 
-/// What `ebbtide doctor` finds: `clients` are all there is.
-pub async fn consult(settings: &Settings, clients: Clients, clock: Clock) -> Report {
+fn in_cluster(settings: &Settings, seen: &Seen) -> Vec<Check> {
+    let mut checks = permissions::judge(settings, seen);
+    checks.extend(cluster::judge(seen));
+    checks.push(skew::judge(&seen.server));
+    checks
+}
+
+/// What `ebbtide doctor` finds, by the ways that there are.
+pub async fn consult(settings: &Settings, ways: Ways, clock: Clock) -> Report {
     let nobody = Facts::to(Vec::new());
-    examine(settings, &Ask::new(clients, Gate::new(nobody), clock, Extent::WHOLE)).await
+    examine(settings, &Ask::new(ways, Gate::new(nobody), clock, Extent::WHOLE)).await
 }
 
 /// The same at the start of the service, by the way, and told as facts. Calls to the API server take their turn at the service's own
 /// gate, after all others.
 pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, clock: Clock, facts: Facts) {
-    let report = examine(&settings, &Ask::new(clients, gate, clock, Extent::START)).await;
+    let report = examine(&settings, &Ask::new(clients.into(), gate, clock, Extent::START)).await;
     for check in report.checks() {
         facts.emit(&Fact::Checked {
             area: check.area.as_str(),

@@ -67,10 +67,8 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
     };
     answer(async move {
         let clock = Clock::system();
-        let report = match connect::clients(clock, Place::region_of(&settings.queue_url)).await {
-            Ok(clients) => doctor::consult(&settings, clients, clock).await,
-            Err(error) => doctor::Report::unconnected(&error),
-        };
+        let ways = connect::ways(clock, Place::region_of(&settings.queue_url)).await;
+        let report = doctor::consult(&settings, ways, clock).await;
         let said = match output {
             Output::Text => report.text(),
             Output::Json => report.json(),

@@ -72,7 +72,7 @@ impl Checked {
             Ok(trial) => trial,
             Err(error) => return Answer::failed(&error),
         };
-        match queue::send(&clients.sqs, &facts, &self.queue_url, &trial.body).await {
+        match queue::send(&clients.aws.sqs, &facts, &self.queue_url, &trial.body).await {
             Ok(message) => Answer::well(self.sent(&trial, &message)),
             Err(error) => Answer::failed(&self.unsent(&error)),
         }

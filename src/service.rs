@@ -127,7 +127,7 @@ impl Service {
         let collector = collector(&settings, &clients, clock, &facts, &gate);
         let collector = collector.map(|it| tasks.spawn(Kind::Collector, it.run(shutdown.ordered.clone())));
 
-        let queue = Queue::new(clients.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
+        let queue = Queue::new(clients.aws.sqs.clone(), settings.queue_url.clone(), clock, &tasks, facts.clone());
         let interrupter = interrupter(&settings, &clients, clock, (&facts, &tasks), (index.clone(), gate), &shutdown);
         if !settings.policy.dry_run {
             let undo = Undo { index, marker: interrupter.marker.clone(), clock, facts: facts.clone() };
@@ -331,10 +331,10 @@ fn interrupter(
         clock,
         facts: facts.clone(),
         tasks: tasks.clone(),
-        owner: Owner::new(clients.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
+        owner: Owner::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
         marker,
         drainer: Arc::new(drainer),
-        hooks: Hooks::new(clients.autoscaling.clone(), Gate::new(facts.clone())),
+        hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
         drains: Slots::new(tasks.clone(), Kind::Drain),
         index,
         policy,

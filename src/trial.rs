@@ -130,7 +130,7 @@ async fn find_hook(
     Wanted { kind, ignored_hooks, .. }: Wanted<'_>,
 ) -> Result<GroupHook, String> {
     let terminating = kind == Kind::AsgTerminate;
-    match hook_of_instance(&clients.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await {
+    match hook_of_instance(&clients.aws.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await {
         Ok(Some(found)) => Ok(found),
         Ok(None) => Err(format!(
             "{instance} is in no Auto Scaling group that has a hook for {kind}, beside those that others complete"
@@ -150,7 +150,7 @@ pub fn brief(error: &AwsError) -> String {
 /// The region that the Node says it is in, else the one that AWS is asked in.
 fn region(node: &TrimmedNode, clients: &Clients) -> String {
     let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("topology.kubernetes.io/region"));
-    let configured = || clients.sqs.config().region().map(ToString::to_string);
+    let configured = || clients.aws.region().map(str::to_owned);
     label.cloned().or_else(configured).unwrap_or_default()
 }
 

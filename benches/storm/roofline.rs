@@ -74,7 +74,7 @@ pub async fn run(nodes: usize) -> Cost {
 
 impl Bare<'_> {
     async fn receive(&self) -> Vec<(String, String)> {
-        let receive = self.clients.sqs.receive_message().queue_url(&self.url).max_number_of_messages(10);
+        let receive = self.clients.aws.sqs.receive_message().queue_url(&self.url).max_number_of_messages(10);
         let messages = receive.visibility_timeout(300).send().await.expect("the receive must work").messages;
         let ids = messages.into_iter().flatten().map(|message| (message.message_id, message.receipt_handle));
         ids.map(|(id, receipt)| (id.expect("a message has an id"), receipt.expect("a message has a receipt"))).collect()
@@ -95,7 +95,8 @@ impl Bare<'_> {
                 self.drain(n).await;
             }
             if let Some(token) = token {
-                let complete = self.clients.autoscaling.complete_lifecycle_action().auto_scaling_group_name("group");
+                let complete =
+                    self.clients.aws.autoscaling.complete_lifecycle_action().auto_scaling_group_name("group");
                 let complete =
                     complete.lifecycle_hook_name("hook").lifecycle_action_token(token).instance_id(instance(n));
                 complete.lifecycle_action_result("CONTINUE").send().await.expect("the completion must work");
@@ -135,7 +136,7 @@ impl Bare<'_> {
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(receipt).build()
         };
         let entries: Result<Vec<_>, _> = receipts.into_iter().enumerate().map(entry).collect();
-        let delete = self.clients.sqs.delete_message_batch().queue_url(&self.url);
+        let delete = self.clients.aws.sqs.delete_message_batch().queue_url(&self.url);
         let deleted = delete.set_entries(Some(entries.expect("entries are whole"))).send().await;
         assert!(deleted.expect("the deletion must work").failed.is_empty());
     }

@@ -36,7 +36,7 @@ pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .time_source(clock)
         .build();
-    aws_clients(&aws, kube(loopback), kube(loopback))
+    Clients { aws: aws_clients(&aws), kube: kube(loopback), watches: kube(loopback) }
 }
 
 fn kube(loopback: &Loopback) -> kube::Client {

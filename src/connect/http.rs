@@ -1,18 +1,20 @@
-//! HTTP to AWS: one client for all of its services, through a proxy where the environment names one.
+//! HTTP to AWS: one client for all of its services, through a proxy where the environment names one. And the proxy to the API server.
 
+use super::ConnectError;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::{Builder, Connector, tls};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use http::Uri;
-use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::client::proxy::matcher::{Intercept, Matcher};
+use std::net::IpAddr;
 
 const TLS: tls::Provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
 
 /// What may name the proxy; the first that is set does.
 const PROXY: [&str; 4] = [KUBES_PROXY[0], KUBES_PROXY[1], "ALL_PROXY", "all_proxy"];
 
-/// Those of them that kube reads, too.
+/// Those of them that are for the API server, too, as kubectl has it.
 const KUBES_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 
 /// What may name AWS's endpoints: all, or those of one service.
@@ -60,37 +62,84 @@ pub fn client(variable: impl Fn(&str) -> Option<String>) -> Result<SharedHttpCli
 /// The proxy for HTTPS, which is what AWS's services are asked by. Those who give out credentials are asked by HTTP, on the node
 /// itself, where no proxy gets to: that is why the environment is not handed over as it is.
 fn proxy(variable: impl Fn(&str) -> Option<String>) -> Result<Option<ProxyConfig>, BadVariable> {
-    let set = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
-    let Some((name, url)) = PROXY.iter().find_map(|name| Some((*name, set(name)?))) else { return Ok(None) };
-    // As everywhere, HOST:PORT will do.
-    let url = if url.contains("://") { url } else { format!("http://{url}") };
+    let Some((name, url)) = named(&PROXY, &variable)? else { return Ok(None) };
     let proxy = ProxyConfig::https(url).map_err(|_| BadVariable::Proxy(name))?;
     Ok(Some(proxy.no_proxy(around(&variable))))
 }
 
-/// The proxy for the API server: `found` is kube's, of the kubeconfig or of the environment. Of the latter kube takes no `HOST:PORT`,
-/// and asks whether `NO_PROXY` names the proxy, where it should ask for the server.
-pub fn to_api_server(found: Option<Uri>, server: &Uri, variable: impl Fn(&str) -> Option<String>) -> Option<Uri> {
-    let found = found?;
-    let of_environment = |name: &&str| variable(name).is_some_and(|url| url.parse().is_ok_and(|url: Uri| url == found));
-    if !KUBES_PROXY.iter().any(of_environment) {
-        return Some(found);
-    }
-    let matcher = Matcher::builder().all("http://proxy").no(around(&variable)).build();
-    matcher.intercept(server)?;
-    if found.scheme().is_some() { Some(found) } else { format!("http://{found}").parse().ok() }
+/// The first of these variables that is set, and the proxy that it names.
+fn named(
+    names: &[&'static str],
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<(&'static str, String)>, BadVariable> {
+    let set = |name: &str| variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+    let Some((name, url)) = names.iter().find_map(|name| Some((*name, set(name)?))) else { return Ok(None) };
+    proxy_of(&url).map(|url| Some((name, url))).ok_or(BadVariable::Proxy(name))
 }
 
-/// What is asked directly, as `NO_PROXY` says. Many write `*.NAME` for `.NAME`, and some a port, which the client does not know.
+/// The URL of a proxy. As everywhere, HOST:PORT will do.
+fn proxy_of(url: &str) -> Option<String> {
+    let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
+    // What stands behind the host is of no use to a proxy: with an @ in it, it was meant to be a password's end.
+    let behind = url.split_once("://").and_then(|(_, rest)| rest.split_once(['/', '?', '#']));
+    (leads_somewhere(&url) && !behind.is_some_and(|(_, rest)| rest.contains('@'))).then_some(url)
+}
+
+/// Whether this is a URL of HTTP's, with a host and a port that are ones: a port that is none would be left out silently.
+fn leads_somewhere(url: &str) -> bool {
+    let Ok(url) = url.parse::<Uri>() else { return false };
+    let Some(authority) = url.authority() else { return false };
+    let host = authority.as_str().rsplit(['@', ']']).next().unwrap_or_default();
+    let port = host.split_once(':').map_or("", |(_, port)| port);
+    matches!(url.scheme_str(), Some("http" | "https"))
+        && !authority.host().is_empty()
+        && (port.is_empty() || authority.port_u16().is_some())
+}
+
+/// The proxy for the API server: `own` is the kubeconfig's, which is for this server whatever else is said. The environment's is not
+/// for what is on this machine, nor for what is asked without TLS. So kubectl does it.
+///
+/// # Errors
+/// When what should name it does not.
+pub fn to_api_server(
+    own: Option<Uri>,
+    server: &Uri,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<Option<Intercept>, ConnectError> {
+    if let Some(own) = own {
+        let own = proxy_of(&own.to_string()).ok_or(ConnectError::BadClusterProxy)?;
+        return Ok(Matcher::builder().all(own).build().intercept(server));
+    }
+    if server.scheme_str() != Some("https") || is_here(server) {
+        return Ok(None);
+    }
+    let Some((_, url)) = named(&KUBES_PROXY, &variable)? else { return Ok(None) };
+    Ok(Matcher::builder().https(url).no(around(&variable)).build().intercept(server))
+}
+
+/// Whether the server is on this machine.
+fn is_here(server: &Uri) -> bool {
+    let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// What is asked directly, as `NO_PROXY` says. Many write `*.NAME` for `.NAME`, and some a port, which the client does not know, or
+/// the brackets that an address of IPv6 has before one.
 fn around(variable: impl Fn(&str) -> Option<String>) -> String {
     let names = ["NO_PROXY", "no_proxy"].iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
     let known = |name: &str| {
         let name = name.trim();
-        let name = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
-        match name.split_once(':') {
-            Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host.to_owned(),
-            _ => name.to_owned(),
+        // To the client it is all names, and no address.
+        if name == "*" {
+            return "*,0.0.0.0/0,::/0".to_owned();
         }
+        let name = name.strip_prefix('*').filter(|rest| rest.starts_with('.')).unwrap_or(name);
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        match name.strip_prefix('[').and_then(|name| name.split_once(']')) {
+            Some((address, port)) if port.is_empty() || port.strip_prefix(':').is_some_and(is_port) => address,
+            _ => name.split_once(':').filter(|(_, port)| is_port(port)).map_or(name, |(host, _)| host),
+        }
+        .to_owned()
     };
     names.unwrap_or_default().split(',').map(known).collect::<Vec<_>>().join(",")
 }
@@ -100,11 +149,7 @@ fn endpoints(variable: impl Fn(&str) -> Option<String>) -> Result<(), BadVariabl
     if variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(|ignore| ignore.eq_ignore_ascii_case("true")) {
         return Ok(());
     }
-    let leads_nowhere = |url: String| {
-        let url = url.parse::<Uri>().ok();
-        !url.is_some_and(|url| matches!(url.scheme_str(), Some("http" | "https")) && url.host().is_some())
-    };
-    let bad = ENDPOINTS.into_iter().find(|name| variable(name).is_some_and(leads_nowhere));
+    let bad = ENDPOINTS.into_iter().find(|name| variable(name).is_some_and(|url| !leads_somewhere(&url)));
     bad.map_or(Ok(()), |name| Err(BadVariable::Endpoint(name)))
 }
 
@@ -117,7 +162,7 @@ mod tests {
         |name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
     }
 
-    fn named(variables: &[(&str, &str)]) -> Result<bool, BadVariable> {
+    fn there_is_one(variables: &[(&str, &str)]) -> Result<bool, BadVariable> {
         proxy(environment(variables)).map(|proxy| proxy.is_some())
     }
 
@@ -128,20 +173,36 @@ mod tests {
             ("https_proxy", "https://user:word@proxy.example"),
             ("ALL_PROXY", "proxy.example:3128"),
             ("all_proxy", " http://10.0.0.1:3128/ "),
+            ("HTTPS_PROXY", "http://user:w%2Frd@[fd00::1]:3128"),
+            ("HTTPS_PROXY", "http://[fd00::1]"),
         ] {
-            assert_eq!(named(&[variables]), Ok(true), "{variables:?}");
+            assert_eq!(there_is_one(&[variables]), Ok(true), "{variables:?}");
         }
         // Charts set what they have no value for to nothing; and what is asked by HTTP is on the node.
         assert_eq!(
-            named(&[("HTTPS_PROXY", ""), ("HTTP_PROXY", "http://proxy.example:3128"), ("NO_PROXY", "*")]),
+            there_is_one(&[("HTTPS_PROXY", ""), ("HTTP_PROXY", "http://proxy.example:3128"), ("NO_PROXY", "*")]),
             Ok(false)
         );
     }
 
     #[test]
     fn what_is_no_proxy_is_named_without_its_password() {
-        for value in ["socks5://user:word@proxy.example", "http://", "http://a b", "http://user:word@proxy example"] {
-            let refused = named(&[("HTTPS_PROXY", value)]).unwrap_err();
+        for value in [
+            "socks5://user:word@proxy.example",
+            "http://",
+            "http://a b",
+            "http://user:word@proxy example",
+            // A port that is none would be left out, and 80 asked.
+            "http://proxy:31Z8",
+            "http://user:word@proxy:70000",
+            "https://[fd00::1]:x",
+            // The password's end would be the path, and the user the host.
+            "http://user:word/s@proxy:3128",
+            "http://user:1/word@proxy:3128",
+            "user:1?word@proxy",
+            "http://user:2#word@proxy",
+        ] {
+            let refused = there_is_one(&[("HTTPS_PROXY", value)]).unwrap_err();
             assert_eq!(refused, BadVariable::Proxy("HTTPS_PROXY"), "{value}");
             assert!(!refused.to_string().contains("word"));
         }
@@ -160,25 +221,70 @@ mod tests {
             assert!(direct(names, SQS), "{names}");
         }
         assert!(direct("10.0.0.0/8", "https://10.0.0.1:6443/") && direct("fd00::/8", "https://[fd00::1]/"));
+        for names in ["[fd00::1]:6443", "[fd00::1]", "fd00::1", "a,,*", "x, [fd00::1]:443,"] {
+            assert!(direct(names, "https://[fd00::1]:6443/"), "{names}");
+        }
         for names in ["", "sqs", "*.example.com", "10.0.0.0/8"] {
             assert!(!direct(names, SQS), "{names}");
         }
     }
 
+    /// The proxy that is asked for the API server, with its word.
+    fn through(own: Option<&str>, server: &str, variables: &[(&str, &str)]) -> Result<Option<String>, String> {
+        let uri = |text: &str| text.parse::<Uri>().unwrap();
+        let proxy = to_api_server(own.map(uri), &uri(server), environment(variables));
+        let proxy = proxy.map_err(|error| error.to_string())?;
+        let word = |proxy: &Intercept| proxy.basic_auth().map_or("", |_| " with a word");
+        Ok(proxy.map(|proxy| format!("{}{}", proxy.uri(), word(&proxy))))
+    }
+
     #[test]
     fn the_api_server_is_asked_through_the_proxy_that_is_for_it() {
-        let uri = |text: &str| text.parse::<Uri>().unwrap();
-        let through = |found: &str, variables: &[(&str, &str)]| {
-            let server = uri("https://10.0.0.1:6443/");
-            to_api_server(Some(uri(found)), &server, environment(variables)).map(|proxy| proxy.to_string())
-        };
-        let set = ("HTTPS_PROXY", "proxy:3128");
-        assert_eq!(through("proxy:3128", &[set]).as_deref(), Some("http://proxy:3128/"));
-        assert_eq!(through("proxy:3128", &[set, ("NO_PROXY", "10.0.0.0/8")]), None);
-        // The kubeconfig's own is for this server, whatever the environment says.
-        let own = through("http://own:3128/", &[set, ("NO_PROXY", "10.0.0.0/8")]);
-        assert_eq!(own.as_deref(), Some("http://own:3128/"));
-        assert_eq!(to_api_server(None, &uri("https://10.0.0.1:6443/"), |_| None), None);
+        let (eks, set) = ("https://1234.eks.amazonaws.com/", ("HTTPS_PROXY", "10.1.2.3:3128"));
+        let by_environment = |variables: &[(&str, &str)]| through(None, eks, variables).unwrap();
+        assert_eq!(by_environment(&[]), None);
+        assert_eq!(by_environment(&[set]).as_deref(), Some("http://10.1.2.3:3128/"));
+        // It is about the server, not about the proxy.
+        for names in ["10.0.0.0/8", "10.1.2.3", "a,b,", "other.example"] {
+            assert_eq!(
+                by_environment(&[set, ("NO_PROXY", names)]).as_deref(),
+                Some("http://10.1.2.3:3128/"),
+                "{names}"
+            );
+        }
+        for names in [".eks.amazonaws.com", "*", "a,*", "*.amazonaws.com:443,"] {
+            assert_eq!(by_environment(&[set, ("no_proxy", names)]), None, "{names}");
+        }
+        assert_eq!(by_environment(&[("ALL_PROXY", "10.1.2.3:3128")]), None, "kubectl does not know it");
+        let word = by_environment(&[("https_proxy", " http://me:w%40rd@proxy:3128 ")]);
+        assert_eq!(word.as_deref(), Some("http://proxy:3128/ with a word"));
+        assert!(through(None, eks, &[("HTTPS_PROXY", "http://me:word@x:y")]).unwrap_err().starts_with("HTTPS_PROXY"));
+    }
+
+    #[test]
+    fn what_is_here_or_without_tls_is_asked_directly() {
+        let set = [("HTTPS_PROXY", "http://proxy:3128"), ("HTTP_PROXY", "http://proxy:3128")];
+        for server in [
+            "https://127.0.0.1:6443",
+            "https://127.1.2.3",
+            "https://[::1]:6443",
+            "https://localhost:6443",
+            "http://10.0.0.1:8001",
+        ] {
+            assert_eq!(through(None, server, &set), Ok(None), "{server}");
+        }
+    }
+
+    #[test]
+    fn the_kubeconfigs_own_proxy_is_for_its_server() {
+        let set = [("HTTPS_PROXY", "http://proxy:3128"), ("NO_PROXY", "*")];
+        for server in ["https://10.0.0.1:6443", "https://127.0.0.1:6443", "http://10.0.0.1:8001"] {
+            assert_eq!(through(Some("http://own:3128"), server, &set), Ok(Some("http://own:3128/".into())), "{server}");
+        }
+        for own in ["socks5://me:word@own", "http://me:word@own:70000", "http://me:1/word@own:3128"] {
+            let refused = through(Some(own), "https://10.0.0.1:6443", &[]).unwrap_err();
+            assert_eq!(refused, "the kubeconfig's proxy-url names no proxy; write it as http://HOST:PORT", "{own}");
+        }
     }
 
     #[test]
@@ -189,7 +295,7 @@ mod tests {
         }
         let ignored = |name: &str| Some(if name.starts_with("AWS_IGNORE") { "true" } else { "" }.to_owned());
         assert_eq!(endpoints(ignored), Ok(()));
-        for value in ["", " ", "localhost:4566", "/sqs", "ftp://host", "https://"] {
+        for value in ["", " ", "localhost:4566", "/sqs", "ftp://host", "https://", "http://a:45Z6", "https://a:70000"] {
             assert_eq!(said(value), Err(BadVariable::Endpoint("AWS_ENDPOINT_URL_SQS")), "{value}");
         }
     }

@@ -1,5 +1,6 @@
 //! One finding, as a value.
 
+use crate::connect::ConnectError;
 use crate::gate::{AwsError, Category, KubeError};
 
 /// What a check is about, in the order in which they are shown.
@@ -67,12 +68,30 @@ impl Area {
         self.check(name, Status::Skipped, why.into(), None)
     }
 
+    /// There is no way to where it would be found out: what is said in the place of all that this costs.
+    #[must_use]
+    pub fn unconnected(self, error: &ConnectError) -> Check {
+        let text = error.to_string();
+        let (found, remedy) = text.rsplit_once("; ").unwrap_or((&text, "See docs/doctor.md."));
+        self.failure("settings", sentence(found), sentence(remedy))
+    }
+
     /// It could not be read, and is no part of the service's own work: what to grant, if that is what it takes.
     #[must_use]
     pub fn unread(self, name: &'static str, failed: &Failed, grant: &str) -> Check {
         let remedy = failed.denied().then(|| format!("To have it checked, allow {grant}."));
         self.check(name, Status::Skipped, failed.what.clone(), remedy)
     }
+}
+
+/// A sentence of an error's, which may begin with the name of a variable.
+fn sentence(text: &str) -> String {
+    let text = text.trim_end_matches('.');
+    let name = text.split(' ').next().is_some_and(|word| word.contains('_'));
+    let mut letters = text.chars();
+    let first = letters.next().filter(|_| !name).into_iter().flat_map(char::to_uppercase).collect::<String>();
+    let rest = if name { text } else { letters.as_str() };
+    format!("{first}{rest}.")
 }
 
 /// How a check ended.
@@ -197,12 +216,35 @@ pub fn count(number: usize, one: &str, many: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::{BadProgram, BadVariable};
 
     #[test]
     fn names_are_few_and_counted() {
         assert_eq!(few(&["a", "b", "c"]), "a, b, c");
         assert_eq!(few(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
         assert_eq!((count(1, "node", "nodes"), count(2, "node", "nodes")), ("1 node".into(), "2 nodes".into()));
+    }
+
+    #[test]
+    fn what_keeps_us_from_asking_is_a_finding() {
+        let said = |error: ConnectError| {
+            let check = Area::Credentials.unconnected(&error);
+            assert_eq!((check.name, check.status), ("settings", Status::Failure));
+            (check.found, check.remedy.unwrap_or_default())
+        };
+        assert_eq!(
+            said(ConnectError::NoRegion),
+            ("AWS's region is not known.".into(), "Set AWS_REGION to the queue's region.".into())
+        );
+        assert_eq!(
+            said(BadVariable::Proxy("https_proxy").into()),
+            ("https_proxy names no proxy.".into(), "Write it as http://HOST:PORT.".into())
+        );
+        let program = BadProgram::Missing { program: "aws".into(), place: "on PATH" };
+        assert_eq!(
+            said(program.into()),
+            ("The kubeconfig's program `aws` is not on PATH.".into(), "Install it.".into())
+        );
     }
 
     #[test]

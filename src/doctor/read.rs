@@ -6,7 +6,7 @@ mod kube;
 
 use super::calls;
 use super::calls::{Trial, Tried};
-use super::check::{Failed, Read};
+use super::check::{Area, Check, Failed, Read};
 use super::cluster::{Budgets, Nodes, Workloads};
 use super::credentials::Identity;
 use super::groups::{self, Groups};
@@ -15,7 +15,7 @@ use super::queue::{self, Attributes};
 use super::rules::Rules;
 use super::skew::Server;
 use crate::clock::Clock;
-use crate::connect::Clients;
+use crate::connect::{Aws, Ways};
 use crate::event::InstanceId;
 use crate::fact::Facts;
 use crate::gate::{self, Call, Category, Class, Gate};
@@ -58,7 +58,9 @@ impl Extent {
 /// What calls are made with.
 #[derive(Clone)]
 pub struct Ask {
-    clients: Clients,
+    /// The clients, or what is said in the place of all that they would be asked.
+    aws: Result<Aws, Check>,
+    cluster: Result<::kube::Client, Check>,
     gate: Gate,
     clock: Clock,
     extent: Extent,
@@ -70,8 +72,18 @@ pub struct Ask {
 impl Ask {
     /// From now on, for some seconds.
     #[must_use]
-    pub fn new(clients: Clients, gate: Gate, clock: Clock, extent: Extent) -> Self {
-        Self { clients, gate, clock, extent, by: Instant::now() + ALL, nobody: Facts::to(Vec::new()) }
+    pub fn new(ways: Ways, gate: Gate, clock: Clock, extent: Extent) -> Self {
+        let aws = ways.aws.map_err(|error| Area::Credentials.unconnected(&error));
+        let cluster = ways.kube.map_err(|error| Area::Permissions.unconnected(&error));
+        Self { aws, cluster, gate, clock, extent, by: Instant::now() + ALL, nobody: Facts::to(Vec::new()) }
+    }
+
+    fn clients(&self) -> Read<&Aws> {
+        self.aws.as_ref().map_err(|line| unknown(&line.found))
+    }
+
+    fn cluster(&self) -> Read<::kube::Client> {
+        self.cluster.clone().map_err(|line| unknown(&line.found))
     }
 
     fn until(&self) -> Instant {
@@ -120,6 +132,10 @@ fn timely(failed: Failed, what: &str) -> Failed {
 /// All that was read, or why not.
 #[derive(Clone, Debug)]
 pub struct Seen {
+    /// What is said in the place of all that AWS would be asked, where there is no way to it.
+    pub no_aws: Option<Check>,
+    /// The same for the API server.
+    pub no_cluster: Option<Check>,
     /// The region that AWS is asked in.
     pub region: Option<String>,
     /// Who we are.
@@ -226,7 +242,9 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     trials.push(Trial { tried: Tried::Instances, answers: vec![(String::new(), instances)] });
     trials.extend(hooks);
     Seen {
-        region: ask.clients.sqs.config().region().map(ToString::to_string),
+        no_aws: ask.aws.as_ref().err().cloned(),
+        no_cluster: ask.cluster.as_ref().err().cloned(),
+        region: ask.aws.as_ref().ok().and_then(Aws::region).map(str::to_owned),
         identity,
         queue,
         oldest,

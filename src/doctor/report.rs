@@ -1,7 +1,6 @@
 //! All findings, as people read them and as programs do.
 
-use super::check::{Area, Check, Status};
-use crate::connect::ConnectError;
+use super::check::{Check, Status};
 use serde_json::json;
 
 /// How wide a line may be.
@@ -21,20 +20,6 @@ impl Report {
     #[must_use]
     pub const fn new(checks: Vec<Check>) -> Self {
         Self { checks }
-    }
-
-    /// What is said where there are not even clients: nothing else can be looked at.
-    #[must_use]
-    pub fn unconnected(error: &ConnectError) -> Self {
-        let text = error.to_string();
-        let (found, remedy) = text.rsplit_once("; ").unwrap_or((&text, "See docs/doctor.md."));
-        let area = if matches!(error, ConnectError::NoRegion) { Area::Credentials } else { Area::Permissions };
-        let sentence = |text: &str| {
-            let mut letters = text.trim_end_matches('.').chars();
-            let first = letters.next().into_iter().flat_map(char::to_uppercase);
-            first.chain(letters).chain(['.']).collect::<String>()
-        };
-        Self::new(vec![area.failure("settings", sentence(found), sentence(remedy))])
     }
 
     /// Each finding.
@@ -127,6 +112,7 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Area;
 
     fn report() -> Report {
         Report::new(vec![
@@ -166,13 +152,5 @@ skipped   clock skew            The API server did not tell its time.
         assert_eq!(read["checks"][1]["area"], "queue");
         assert_eq!(read["summary"], json!({ "ok": 1, "warning": 0, "failure": 1, "skipped": 1 }));
         assert!(report().failed());
-    }
-
-    #[test]
-    fn what_keeps_it_from_connecting_is_a_finding() {
-        let report = Report::unconnected(&ConnectError::NoRegion);
-        assert_eq!(report.checks()[0].found, "AWS's region is not known.");
-        assert_eq!(report.checks()[0].remedy.as_deref(), Some("Set AWS_REGION to the queue's region."));
-        assert!(report.failed());
     }
 }

@@ -85,6 +85,8 @@ pub(super) fn healthy(settings: &Settings) -> Seen {
     let web = Owned { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
     let tried = [Tried::Delete, Tried::Extend, Tried::Instances, Tried::Hooks, Tried::Heartbeat, Tried::Complete];
     Seen {
+        no_aws: None,
+        no_cluster: None,
         region: Some("eu-west-1".to_owned()),
         identity: Ok(Identity { account: "123456789012".to_owned(), arn: "arn:aws:sts::123456789012:role".to_owned() }),
         queue: Ok(attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),

@@ -4,6 +4,7 @@ use crate::harness::{Replica, Stage, instance, node, s};
 use clap::Parser;
 use ebbtide::cli::{Cli, Command};
 use ebbtide::clock::Clock;
+use ebbtide::connect::{ConnectError, Ways};
 use ebbtide::doctor::{Check, Report, Status, consult};
 use ebbtide::settings::Settings;
 use ebbtide_sim::aws::{GroupSpec, HookSpec};
@@ -53,7 +54,7 @@ fn settings(stage: &Stage, flags: &[&str]) -> Settings {
 
 async fn examined(stage: &Stage, flags: &[&str]) -> Report {
     let clock = Clock::showing(stage.world.clock.now());
-    consult(&settings(stage, flags), stage.clients(clock), clock).await
+    consult(&settings(stage, flags), stage.clients(clock).into(), clock).await
 }
 
 /// The line of checks that are as they should be.
@@ -238,7 +239,7 @@ async fn a_queue_that_is_not_there_fails_alone() {
     let mut settings = settings(&stage, &[]);
     settings.queue_url = settings.queue_url.replace("/ebbtide", "/another");
     let clock = Clock::showing(stage.world.clock.now());
-    let report = consult(&settings, stage.clients(clock), clock).await;
+    let report = consult(&settings, stage.clients(clock).into(), clock).await;
     let failed: Vec<_> = report.checks().iter().filter(|check| check.status == Status::Failure).collect();
     assert_eq!(failed.len(), 1, "{}", report.text());
     assert!(failed[0].found.starts_with("There is no such queue in eu-west-1"), "{}", failed[0].found);
@@ -287,6 +288,38 @@ async fn an_api_server_that_hangs_fails_once_and_aws_is_looked_at_all_the_same()
     let failed: Vec<_> = faults(&report).into_iter().filter(|fault| fault.2 == "failure").collect();
     assert_eq!(failed, [("permissions", "api-server", "failure")], "{}", report.text());
     assert!(report.checks().iter().any(|check| check.name == "policy" && check.status == Status::Ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_way_to_one_side_the_other_is_looked_at() {
+    let stage = healthy();
+    let clock = Clock::showing(stage.world.clock.now());
+    let settings = settings(&stage, &[]);
+    let of = |report: &Report, area: &str| report.checks().iter().filter(|check| check.area.as_str() == area).count();
+    let everything = examined(&stage, &[]).await;
+
+    let ways = Ways { kube: Err(ConnectError::BadClusterProxy), ..stage.clients(clock).into() };
+    let report = consult(&settings, ways, clock).await;
+    let failed =
+        [("groups", "groups", "skipped"), ("calls", "complete", "skipped"), ("permissions", "settings", "failure")];
+    assert_eq!(faults(&report), failed, "{}", report.text());
+    assert!(line(&report, "permissions settings").contains("The kubeconfig's proxy-url"), "{}", report.text());
+    for area in ["credentials", "queue", "rules"] {
+        assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
+    }
+    assert_eq!((of(&report, "cluster"), of(&report, "clock")), (0, 0), "that they can't be seen is said once");
+
+    let ways = Ways { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
+    let report = consult(&settings, ways, clock).await;
+    assert_eq!(faults(&report), [("credentials", "settings", "failure")], "{}", report.text());
+    for area in ["permissions", "cluster", "clock"] {
+        assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
+    }
+
+    let ways = Ways { aws: Err(ConnectError::NoRegion), kube: Err(ConnectError::BadClusterProxy) };
+    let report = consult(&settings, ways, clock).await;
+    let failed = [("credentials", "settings", "failure"), ("permissions", "settings", "failure")];
+    assert_eq!((faults(&report), report.checks().len()), (failed.to_vec(), 2), "{}", report.text());
 }
 
 #[tokio::test(start_paused = true)]

@@ -127,7 +127,7 @@ impl Stage {
             .time_source(clock)
             .build();
         let kube = || kube_client(self.world.kube.client_builder());
-        aws_clients(&config, kube(), kube())
+        Clients { aws: aws_clients(&config), kube: kube(), watches: kube() }
     }
 
     /// Sends a spot warning for the n-th node, and gives the message's id.

@@ -90,7 +90,7 @@ const ALLOWED: [(&str, &[&str]); 27] = [
 
 /// Crates that may be named only in some modules.
 const CRATES: [(&str, &[&str]); 10] = [
-    ("serde_saphyr", &["migrate"]),
+    ("serde_saphyr", &["connect", "migrate"]),
     ("aws_sdk_sqs", &["queue", "gate", "service", "connect", "doctor"]),
     ("aws_sdk_autoscaling", &["interruption", "service", "connect", "doctor"]),
     ("aws_sdk_ec2", &["node", "service", "connect", "doctor"]),
@@ -121,6 +121,7 @@ const CRATES: [(&str, &[&str]); 10] = [
             "service",
             "explain",
             "trial",
+            "connect",
             "doctor",
         ],
     ),

@@ -68,7 +68,7 @@ async fn completions_pass_heartbeats_that_wait_and_the_next_to_expire_is_the_fir
     };
     let hooks: Vec<_> = (0..20).map(hook).collect();
     let clients = stage.clients(Clock::showing(stage.world.clock.now()));
-    let calls = Hooks::new(clients.autoscaling, Gate::new(Facts::to(Vec::new())));
+    let calls = Hooks::new(clients.aws.autoscaling, Gate::new(Facts::to(Vec::new())));
     // Of those that fill the gate one is answered sooner, and its place is the only one to be had.
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(1))).times(1));
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(5))).times(15));

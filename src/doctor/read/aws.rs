@@ -36,13 +36,13 @@ pub fn each<'a, I, T, F: Future<Output = T>>(of: &'a [I], ask: impl FnMut(&'a I)
 }
 
 pub async fn identity(ask: &Ask) -> Read<Identity> {
-    let request = ask.clients.sts.get_caller_identity();
+    let request = ask.clients()?.sts.get_caller_identity();
     let answer = ask.aws(("sts", "GetCallerIdentity"), "the caller", || request.send()).await?;
     Ok(Identity { account: answer.account.unwrap_or_default(), arn: answer.arn.unwrap_or_default() })
 }
 
 pub async fn attributes(ask: &Ask, url: &str) -> Read<Attributes> {
-    let request = ask.clients.sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
+    let request = ask.clients()?.sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
     let answer = ask.aws(("sqs", "GetQueueAttributes"), url, || request.send()).await?;
     let attributes = answer.attributes.unwrap_or_default().into_iter();
     Ok(attributes.map(|(name, value)| (name.as_str().to_owned(), value)).collect())
@@ -51,7 +51,7 @@ pub async fn attributes(ask: &Ask, url: &str) -> Read<Attributes> {
 /// A batch answers for each entry: that ours fails is what is meant. An entry that has all it needs can't be refused by its builder.
 pub async fn delete(ask: &Ask, url: &str) -> Read<()> {
     let entry = DeleteMessageBatchRequestEntry::builder().id("none").receipt_handle(NONE).build().ok();
-    let request = ask.clients.sqs.delete_message_batch().queue_url(url).set_entries(entry.map(|entry| vec![entry]));
+    let request = ask.clients()?.sqs.delete_message_batch().queue_url(url).set_entries(entry.map(|entry| vec![entry]));
     ask.aws(("sqs", "DeleteMessage"), url, || request.send()).await.map(drop)
 }
 
@@ -59,12 +59,12 @@ pub async fn extend(ask: &Ask, url: &str) -> Read<()> {
     let entry =
         ChangeMessageVisibilityBatchRequestEntry::builder().id("none").receipt_handle(NONE).visibility_timeout(30);
     let entries = entry.build().ok().map(|entry| vec![entry]);
-    let request = ask.clients.sqs.change_message_visibility_batch().queue_url(url).set_entries(entries);
+    let request = ask.clients()?.sqs.change_message_visibility_batch().queue_url(url).set_entries(entries);
     ask.aws(("sqs", "ChangeMessageVisibility"), url, || request.send()).await.map(drop)
 }
 
 pub async fn instances(ask: &Ask) -> Read<()> {
-    let request = ask.clients.ec2.describe_instances().dry_run(true);
+    let request = ask.clients()?.ec2.describe_instances().dry_run(true);
     ask.aws(("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
 }
 
@@ -73,7 +73,7 @@ pub async fn instances(ask: &Ask) -> Read<()> {
 pub async fn oldest(ask: &Ask, arn: &str) -> Read<Option<Duration>> {
     let queue = arn.rsplit(':').next().unwrap_or_default();
     let now = ask.clock.now().as_second();
-    let request = ask.clients.cloudwatch.get_metric_statistics().namespace("AWS/SQS");
+    let request = ask.clients()?.cloudwatch.get_metric_statistics().namespace("AWS/SQS");
     let request = request.metric_name("ApproximateAgeOfOldestMessage").statistics(Statistic::Maximum).period(60);
     let request = request.dimensions(Dimension::builder().name("QueueName").value(queue).build());
     let request = request.start_time(DateTime::from_secs(now - LOOK_BACK)).end_time(DateTime::from_secs(now));
@@ -89,7 +89,7 @@ pub async fn rules(ask: &Ask, arn: &str) -> Read<Rules> {
     let mut next = None;
     let mut all = false;
     for page in 0.. {
-        let request = ask.clients.eventbridge.list_rule_names_by_target().target_arn(arn).set_next_token(next);
+        let request = ask.clients()?.eventbridge.list_rule_names_by_target().target_arn(arn).set_next_token(next);
         let asked = ask.aws(("events", "ListRuleNamesByTarget"), arn, || request.send()).await;
         let Some(answer) = so_far(page, asked)? else { break };
         names.extend(answer.rule_names.unwrap_or_default());
@@ -115,7 +115,7 @@ pub async fn rules(ask: &Ask, arn: &str) -> Read<Rules> {
 }
 
 async fn rule(ask: &Ask, name: &str) -> Read<Rule> {
-    let request = ask.clients.eventbridge.describe_rule().name(name);
+    let request = ask.clients()?.eventbridge.describe_rule().name(name);
     let answer = ask.aws(("events", "DescribeRule"), name, || request.send()).await?;
     Ok(Rule {
         name: name.to_owned(),
@@ -134,7 +134,7 @@ pub async fn groups(ask: &Ask, tag: &ManagedTag, instances: &HashSet<&str>) -> R
             all = false;
             break;
         }
-        let request = ask.clients.autoscaling.describe_auto_scaling_groups().max_records(100).set_next_token(next);
+        let request = ask.clients()?.autoscaling.describe_auto_scaling_groups().max_records(100).set_next_token(next);
         let asked = ask.aws(("autoscaling", "DescribeAutoScalingGroups"), "all groups", || request.send()).await;
         let Some(answer) = so_far(page, asked)? else {
             all = false;
@@ -176,7 +176,7 @@ fn retains(group: &AutoScalingGroup) -> bool {
 }
 
 async fn hooks(ask: &Ask, group: &str) -> Read<Vec<Hook>> {
-    let request = ask.clients.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
+    let request = ask.clients()?.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
     let answer = ask.aws(("autoscaling", "DescribeLifecycleHooks"), group, || request.send()).await?;
     Ok(answer.lifecycle_hooks.unwrap_or_default().into_iter().map(hook).collect())
 }
@@ -194,13 +194,13 @@ fn hook(hook: LifecycleHook) -> Hook {
 }
 
 pub async fn heartbeat(ask: &Ask, group: &str, hook: &str) -> Read<()> {
-    let request = ask.clients.autoscaling.record_lifecycle_action_heartbeat();
+    let request = ask.clients()?.autoscaling.record_lifecycle_action_heartbeat();
     let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(NONE);
     refused(ask.aws(("autoscaling", "RecordLifecycleActionHeartbeat"), group, || request.send()).await)
 }
 
 pub async fn complete(ask: &Ask, group: &str, hook: &str) -> Read<()> {
-    let request = ask.clients.autoscaling.complete_lifecycle_action();
+    let request = ask.clients()?.autoscaling.complete_lifecycle_action();
     let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(NONE);
     let request = request.lifecycle_action_result("CONTINUE");
     refused(ask.aws(("autoscaling", "CompleteLifecycleAction"), group, || request.send()).await)

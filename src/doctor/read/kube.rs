@@ -40,7 +40,7 @@ struct Version {
 
 /// Its version and its time, which everybody who has credentials may ask for.
 pub async fn server(ask: &Ask) -> Read<Server> {
-    let client = ask.clients.kube.clone();
+    let client = ask.cluster()?;
     let before = ask.clock.now();
     let request = http::Request::get("/version").body(kube::client::Body::empty());
     let request = request.map_err(|error| super::unknown(&error.to_string()))?;
@@ -73,7 +73,7 @@ fn status(code: http::StatusCode, body: &[u8]) -> kube::Error {
 
 /// Who we are to it, as servers since Kubernetes 1.28 tell.
 pub async fn who(ask: &Ask) -> Option<String> {
-    let api: Api<SelfSubjectReview> = Api::all(ask.clients.kube.clone());
+    let api: Api<SelfSubjectReview> = Api::all(ask.cluster().ok()?);
     let review = SelfSubjectReview::default();
     let params = PostParams::default();
     let answer = ask.kube("create", "selfsubjectreviews", || api.create(&params, &review)).await.ok()?;
@@ -90,7 +90,7 @@ pub async fn reviews(ask: &Ask, needs: Vec<Need>) -> Vec<(Need, Read<bool>)> {
 }
 
 async fn review(ask: &Ask, need: &Need) -> Read<bool> {
-    let api: Api<SelfSubjectAccessReview> = Api::all(ask.clients.kube.clone());
+    let api: Api<SelfSubjectAccessReview> = Api::all(ask.cluster()?);
     let (resource, sub) = need.resource.split_once('/').map_or((need.resource, None), |(r, sub)| (r, Some(sub)));
     let attributes = ResourceAttributes {
         group: Some(need.group.to_owned()),
@@ -118,7 +118,7 @@ async fn pages<K: Resource<DynamicType = ()>, P, U>(
 where
     Trimmed<P, U>: Clone + std::fmt::Debug + DeserializeOwned + Resource<DynamicType = ApiResource>,
 {
-    let api: Api<Trimmed<P, U>> = Api::all_with(ask.clients.kube.clone(), &ApiResource::erase::<K>(&()));
+    let api: Api<Trimmed<P, U>> = Api::all_with(ask.cluster()?, &ApiResource::erase::<K>(&()));
     let mut params = ListParams::default().limit(PAGE);
     for page in 0..ask.extent.pages {
         let Some(page) = so_far(page, ask.kube("list", name, || api.list(&params)).await)? else { return Ok(false) };
