@@ -1,4 +1,4 @@
-"""A cluster that reaches AWS through a proxy only."""
+"""A cluster that reaches AWS through a proxy only; and an API server behind one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from harness import messages
+from harness import kubeconfigs, messages
 from harness.aws import REGION
 from harness.proxy import WORD, Proxy
 from harness.wait import eventually
@@ -45,6 +45,24 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
         assert set(proxy.tunnels) == tunnels
         assert set(proxy.plain) == {"/credentials"}
         assert WORD not in service.process.log.read_text()
+    finally:
+        proxy.stop()
+
+
+def test_the_kubeconfig_has_a_proxy_of_its_own(world: World) -> None:
+    node = world.node()
+    proxy = Proxy(world.recorder, world.folder / "proxy")
+    try:
+        kubeconfig = kubeconfigs.of(world, "own-proxy", cluster={"proxy-url": proxy.url})
+        variables = {
+            "KUBECONFIG": str(kubeconfig),
+            # Neither is said of it, and kube's own client can't read the second.
+            "HTTPS_PROXY": "http://nowhere.invalid:3128",
+            "NO_PROXY": "127.0.0.1,localhost,",
+        }
+        said = world.ask_with(variables, "explain", "--kind", "spot", "--node", node.name)
+        assert (said.returncode, said.stderr) == (0, "")
+        assert set(proxy.tunnels) == {urlsplit(world.kube.url).netloc}
     finally:
         proxy.stop()
 

@@ -1,8 +1,13 @@
-"""An HTTP proxy as companies have one: who wants to reach AWS asks it for a tunnel. The recorder is at its end."""
+"""An HTTP proxy as companies have one: who wants to reach AWS asks it for a tunnel, at whose end the recorder is.
+
+A tunnel to anything else leads there.
+"""
 
 from __future__ import annotations
 
 import json
+import select
+import socket
 import ssl
 import threading
 from base64 import b64encode
@@ -72,9 +77,14 @@ class _Tunnel(BaseHTTPRequestHandler):
         self.server.proxy.tunnels.append(self.path)
         self.send_response(200)
         self.end_headers()
+        self.close_connection = True
+        if not self.path.endswith(".amazonaws.com:443"):
+            host, _, port = self.path.rpartition(":")
+            with socket.create_connection((host, int(port))) as there:
+                splice(self.connection, there)
+            return
         with self.server.tls.wrap_socket(self.connection, server_side=True) as tunnel:
             self.server.recorder.serve(tunnel)
-        self.close_connection = True
 
     def do_GET(self) -> None:
         self.server.proxy.plain.append(self.path)
@@ -90,3 +100,18 @@ class _Tunnel(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """The list of tunnels is the log."""
+
+
+def splice(one: socket.socket, other: socket.socket) -> None:
+    """Passes on what each side says, until one of them ends."""
+    ends = {one: other, other: one}
+    while True:
+        heard, _, _ = select.select(list(ends), [], [])
+        for end in heard:
+            try:
+                said = end.recv(65536)
+                ends[end].sendall(said)
+            except OSError:
+                return
+            if not said:
+                return
