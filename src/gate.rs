@@ -88,6 +88,8 @@ impl Classes for Lifecycle {
     const LIMITS: Limits = Limits { first: 16, least: 1, most: 64 };
     /// The rate is the account's, whoever of us calls.
     const KEEPS_PLACE: bool = true;
+    /// A beat that is the last before its hook expires goes out 3 s before that, and may find the only place kept.
+    const KEEPS_MOST: Duration = Duration::from_secs(2);
 
     fn rank(self) -> usize {
         self as usize

@@ -20,8 +20,8 @@ const PATIENCE: u32 = 8;
 /// Another class is let go first for no longer than this, so that one of its calls that hangs stops nobody.
 const LETS_FIRST: Duration = Duration::from_secs(5);
 
-/// How long a throttled call waits where nobody says how long: at first, and at the most.
-const KEEPS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// How long a throttled call waits at first, where nobody says how long.
+const KEEPS_FIRST: Duration = Duration::from_millis(250);
 
 /// A server that asks for longer is asked again after this: a wrong word of a proxy must not stop drains, whose deadlines may have
 /// moved nearer meanwhile.
@@ -53,6 +53,9 @@ pub trait Classes: Copy + std::fmt::Debug + Send + Sync + 'static {
 
     /// Whether a throttled call keeps its place while it waits: where others would only be throttled in its stead.
     const KEEPS_PLACE: bool = false;
+
+    /// How long a throttled call waits at the most, where nobody says how long.
+    const KEEPS_MOST: Duration = Duration::from_secs(5);
 }
 
 /// Bounds of how many calls may be in flight.
@@ -85,6 +88,8 @@ struct State {
     /// Those of them that press.
     pressing_in_flight: usize,
     cut_at: Option<Instant>,
+    /// How long a throttled call waits at the most.
+    keeps_most: Duration,
     /// While calls are throttled: how long one waits, and since when it is so long.
     throttled: Option<(Duration, Instant)>,
     arrivals: u64,
@@ -129,6 +134,7 @@ impl Admission {
             in_flight: 0,
             pressing_in_flight: 0,
             cut_at: None,
+            keeps_most: C::KEEPS_MOST,
             throttled: None,
             arrivals: 0,
             waiting: (0..C::COUNT).map(|_| Line::new()).collect(),
@@ -299,8 +305,8 @@ impl State {
     /// that were in flight with it say nothing new.
     fn keeps(&mut self, begun: Instant, now: Instant) -> Duration {
         let keeps = match self.throttled {
-            None => KEEPS.0,
-            Some((keeps, since)) if begun > since => (keeps * 2).min(KEEPS.1),
+            None => KEEPS_FIRST,
+            Some((keeps, since)) if begun > since => (keeps * 2).min(self.keeps_most),
             Some((keeps, _)) => return keeps,
         };
         self.throttled = Some((keeps, now));
@@ -620,14 +626,14 @@ mod tests {
             begun.elapsed()
         };
         let throttled = Some(Category::Throttled);
-        for least in [250, 500, 1000, 2000, 4000, 5000, 5000].map(|step| Duration::from_millis(step / 2)) {
+        for least in [250, 500, 1000, 2000, 2000, 2000].map(|step| Duration::from_millis(step / 2)) {
             let kept = kept(throttled).await;
             assert!(kept >= least && kept <= least * 2 + MOMENT, "{kept:?} {least:?}");
         }
         assert_eq!(kept(Some(Category::Unavailable)).await, Duration::ZERO);
-        assert!(kept(throttled).await >= KEEPS.1 / 2, "a failure is no sign that it is over");
+        assert!(kept(throttled).await >= Lifecycle::KEEPS_MOST / 2, "a failure is no sign that it is over");
         assert_eq!(kept(None).await, Duration::ZERO);
-        assert!(kept(throttled).await <= KEEPS.0 + MOMENT);
+        assert!(kept(throttled).await <= KEEPS_FIRST + MOMENT);
     }
 
     #[tokio::test(start_paused = true)]
