@@ -113,7 +113,7 @@ fn refuse(code: u8, problems: &str) -> ExitCode {
 
 /// Log lines go through a bounded buffer that drops, with a count, rather than let a full pipe hold a drain up.
 fn start_log(format: LogFormat, filter: Targets) -> WorkerGuard {
-    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).finish(std::io::stdout());
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).finish(stdout());
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),

@@ -216,13 +216,28 @@ fn each_value_of_queue_mode_by_itself() {
     }
 }
 
+const LOST: &str = "Not carried over:\n";
+const DIFFERS: &str = "Carried over, but not the same:\n";
+const NEEDLESS: &str = "Not needed:\n";
+const UNKNOWN: &str = "Not values of NTH's chart:\n";
+
+/// Asserts that these values are remarked on, each under its title.
+#[track_caller]
+fn tell(remarks: &[(&str, &str, &str)]) {
+    for (title, given, told) in remarks {
+        let (values, remarks) = one(given);
+        assert_eq!(migrated(&format!("{GIVEN}{given}")).2, *title == NEEDLESS, "{given}");
+        let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
+        assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
+        for secret in ["hidden", "a-secret"] {
+            assert!(!values.contains(secret) && !remarks.contains(secret), "{given}");
+        }
+    }
+}
+
 #[test]
 fn what_is_lost_or_differs_is_told() {
-    const LOST: &str = "Not carried over:\n";
-    const DIFFERS: &str = "Carried over, but not the same:\n";
-    const NEEDLESS: &str = "Not needed:\n";
-    const UNKNOWN: &str = "Not values of NTH's chart:\n";
-    let table = [
+    tell(&[
         (LOST, "podTerminationGracePeriod: 0", "podTerminationGracePeriod: 0 would let"),
         (LOST, "podTerminationGracePeriod: 90000", "podTerminationGracePeriod: is longer than 24 h"),
         (LOST, "nodeTerminationGracePeriod: 200000", "nodeTerminationGracePeriod: is longer than 48 h"),
@@ -259,6 +274,35 @@ fn what_is_lost_or_differs_is_told() {
             "extraEnv: [{name: WORKERS, value: \"3\"}, {value: x}]",
             "extraEnv: WORKERS, one without a name left out",
         ),
+        (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
+        (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
+        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
+        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats go on"),
+        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown, and was left out; is queueURL meant?"),
+        (
+            UNKNOWN,
+            "heartBeatIntervall: 3",
+            "heartBeatIntervall: is unknown, and was left out; is heartbeatInterval meant?",
+        ),
+        (
+            UNKNOWN,
+            "somethingNew: 3",
+            "somethingNew: is unknown, and was left out: a typing error, or newer than this table",
+        ),
+        (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
+        (UNKNOWN, "image: v1", "image: must have values of its own below it"),
+        (
+            UNKNOWN,
+            "aws-node-termination-handler: {replicas: 2}",
+            "aws-node-termination-handler: these are values of a chart around",
+        ),
+    ]);
+}
+
+/// Names, labels and ports, and what is bound to a namespace.
+#[test]
+fn what_means_something_else_here_is_told() {
+    tell(&[
         (
             DIFFERS,
             "topologySpreadConstraints: [{labelSelector: {matchLabels: {app: aws-node-termination-handler}}}]",
@@ -323,38 +367,7 @@ fn what_is_lost_or_differs_is_told() {
             "serviceMonitor.labels: release left out",
         ),
         (LOST, "resources: {limits: [a]}", "resources: is not a map of maps"),
-        (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
-        (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
-        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
-        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats go on"),
-        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown, and was left out; is queueURL meant?"),
-        (
-            UNKNOWN,
-            "heartBeatIntervall: 3",
-            "heartBeatIntervall: is unknown, and was left out; is heartbeatInterval meant?",
-        ),
-        (
-            UNKNOWN,
-            "somethingNew: 3",
-            "somethingNew: is unknown, and was left out: a typing error, or newer than this table",
-        ),
-        (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
-        (UNKNOWN, "image: v1", "image: must have values of its own below it"),
-        (
-            UNKNOWN,
-            "aws-node-termination-handler: {replicas: 2}",
-            "aws-node-termination-handler: these are values of a chart around",
-        ),
-    ];
-    for (title, given, told) in table {
-        let (values, remarks) = one(given);
-        assert_eq!(migrated(&format!("{GIVEN}{given}")).2, title == NEEDLESS, "{given}");
-        let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
-        assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
-        for secret in ["hidden", "a-secret"] {
-            assert!(!values.contains(secret) && !remarks.contains(secret), "{given}");
-        }
-    }
+    ]);
 }
 
 #[test]
