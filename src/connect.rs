@@ -138,7 +138,7 @@ pub async fn clients_without_region(clock: Clock, near: Option<String>) -> Resul
 
 /// Makes the clients of each side, as far as there is a way to it.
 pub async fn ways(clock: Clock, near: Option<String>) -> Ways {
-    let (aws, kube) = join!(aws(clock, near), kube_clients(clock));
+    let (aws, kube) = join!(Box::pin(aws(clock, near)), Box::pin(kube_clients(clock)));
     Ways { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
 }
 
