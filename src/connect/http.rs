@@ -110,10 +110,11 @@ pub fn to_api_server(
         let own = proxy_of(&own.to_string()).ok_or(ConnectError::BadClusterProxy)?;
         return Ok(Matcher::builder().all(own).build().intercept(server));
     }
-    if server.scheme_str() != Some("https") || is_here(server) {
+    if is_here(server) {
         return Ok(None);
     }
     let Some((_, url)) = named(&KUBES_PROXY, &variable)? else { return Ok(None) };
+    // By HTTP a server is asked directly: this is the proxy for HTTPS.
     Ok(Matcher::builder().https(url).no(around(&variable)).build().intercept(server))
 }
 
