@@ -27,6 +27,19 @@ once() {
     ) 9>"$folder.lock"
 }
 
+# with_go COMMAND…: for a program that downloads Go modules. Go asks for each only once, so one answer that fails in hundreds would fail
+# all; what has arrived, and what is built, is there when it is tried again. Not for a function: errors inside would not end it here.
+with_go() {
+    local attempt
+    for attempt in 1 2; do
+        "$@" && return
+        command -v go >/dev/null || return 1
+        echo "${0##*/}: that failed; it may have been a download: trying again in $((attempt * 10)) s" >&2
+        sleep $((attempt * 10))
+    done
+    "$@"
+}
+
 # python_with FILE: prints the folder of a virtual environment with the packages that FILE lists.
 python_with() {
     local digest

@@ -18,8 +18,8 @@ build() {
 # Builds what the harness stands on, and tells it where that is.
 export_parts() {
     python=$(python_with "$here/requirements.txt")/bin/python
-    EBBTIDE_CONTROL_PLANE=$("$here/control-plane/build" "$cache")
-    EBBTIDE_KUBECTL=$("$here/control-plane/build-kubectl" "$cache")
+    EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache")
+    EBBTIDE_KUBECTL=$(with_go "$here/control-plane/build-kubectl" "$cache")
     PYTHONDONTWRITEBYTECODE=1
     export EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
 }
