@@ -8,6 +8,12 @@ source "$here/../../deploy/image/once.sh"
 build() {
     local profile=$1 package arguments=()
     shift
+    if [[ $profile == dev ]]; then
+        # With what examples may depend on, so the libraries are those that `cargo test --workspace` has built.
+        (cd "$root" && cargo build --locked --workspace --bins --examples >&2)
+        echo "${CARGO_TARGET_DIR:-$root/target}/debug"
+        return
+    fi
     for package in "$@"; do
         arguments+=(--package "$package" --bin "$package")
     done
