@@ -40,6 +40,12 @@ with_go() {
     "$@"
 }
 
+# go_source MODULE@VERSION: prints the folder in which Go keeps its source.
+go_source() {
+    # Not in a folder with a go.mod, which would have a word in it.
+    (cd / && GOWORK=off GOFLAGS=-mod=mod with_go go mod download -json "$1") | awk -F '"' '$2 == "Dir" { print $4 }'
+}
+
 # python_with FILE: prints the folder of a virtual environment with the packages that FILE lists.
 python_with() {
     local digest

@@ -6,19 +6,19 @@ source "$here/../../deploy/image/once.sh"
 
 # build PROFILE PACKAGE…: builds the programs of these packages, and prints the folder that they are in.
 build() {
-    local profile=$1 package arguments=()
+    local profile=$1 folder=$1 package arguments=()
     shift
     if [[ $profile == dev ]]; then
         # With what examples may depend on, so the libraries are those that `cargo test --workspace` has built.
-        (cd "$root" && cargo build --locked --workspace --bins --examples >&2)
-        echo "${CARGO_TARGET_DIR:-$root/target}/debug"
-        return
+        folder=debug
+        arguments=(--workspace --bins --examples)
+    else
+        for package in "$@"; do
+            arguments+=(--package "$package" --bin "$package")
+        done
     fi
-    for package in "$@"; do
-        arguments+=(--package "$package" --bin "$package")
-    done
     (cd "$root" && cargo build --locked --profile "$profile" "${arguments[@]}" >&2)
-    echo "${CARGO_TARGET_DIR:-$root/target}/$profile"
+    echo "${CARGO_TARGET_DIR:-$root/target}/$folder"
 }
 
 # Builds what the harness stands on, and tells it where that is.
