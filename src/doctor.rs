@@ -45,11 +45,8 @@ pub async fn examine(settings: &Settings, ask: &Ask) -> Report {
 /// What all that was read says. Pure.
 #[must_use]
 pub fn judge(settings: &Settings, seen: &Seen) -> Report {
-    let mut checks = seen.no_aws.as_ref().map_or_else(|| at_aws(settings, seen), |line| vec![line.clone()]);
-    match &seen.no_cluster {
-        Some(line) => checks.push(line.clone()),
-        None => checks.extend(in_cluster(settings, seen)),
-    }
+    let mut checks = seen.no_aws.clone().map_or_else(|| at_aws(settings, seen), |line| vec![line]);
+    checks.extend(seen.no_cluster.clone().map_or_else(|| in_cluster(settings, seen), |line| vec![line]));
     Report::new(checks)
 }
 

@@ -63,13 +63,10 @@ fn files(named: Option<String>, home: Option<PathBuf>) -> Vec<PathBuf> {
 }
 
 async fn by_kubeconfig(files: &[PathBuf]) -> Result<Way, ConnectError> {
-    let mut kubeconfig = files
-        .iter()
-        .try_fold(Kubeconfig::default(), |merged, file| {
-            let read = Kubeconfig::read_from(file).map_err(|error| unread(file, &error))?;
-            merged.merge(read).map_err(|error| unread(file, &error))
-        })
-        .map_err(ConnectError::Kubeconfig)?;
+    let mut kubeconfig = files.iter().try_fold(Kubeconfig::default(), |merged, file| {
+        let merged = Kubeconfig::read_from(file).and_then(|read| merged.merge(read));
+        merged.map_err(|error| unread(file, &error))
+    })?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         let proxy = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty());
         cluster.proxy_url = Some(proxy.unwrap_or_else(|| NO_PROXY.to_owned()));

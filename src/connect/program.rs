@@ -118,8 +118,8 @@ impl Program {
     /// When it gives no credentials.
     pub async fn start(exec: ExecConfig, clock: Clock) -> Result<(Self, Option<Pair>), BadProgram> {
         let exec = Arc::new(exec);
-        let given = ask(&exec).await?;
-        let pair = given.pair.clone();
+        let mut given = ask(&exec).await?;
+        let pair = given.pair.take();
         Ok((Self { exec, clock, held: Mutex::new(Held { given, asked: None }) }, pair))
     }
 
@@ -142,11 +142,8 @@ impl Program {
             (held.given.clone(), held.asked.get_or_insert_with(ask).clone())
         };
         // A drain does not wait for the new token while the old one will do.
-        let answer = if old.lasts(self.clock.now(), SignedDuration::ZERO) {
-            asked.clone().now_or_never()
-        } else {
-            Some(asked.clone().await)
-        };
+        let will_do = old.lasts(self.clock.now(), SignedDuration::ZERO);
+        let answer = if will_do { asked.clone().now_or_never() } else { Some(asked.clone().await) };
         let Some(answer) = answer else { return Ok(old.bearer) };
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         // Of all that waited for this run the first comes here.
@@ -157,7 +154,7 @@ impl Program {
             }
         }
         match answer {
-            Err(_) if old.lasts(self.clock.now(), SignedDuration::ZERO) => Ok(old.bearer),
+            Err(_) if will_do => Ok(old.bearer),
             answer => answer.map(|given| given.bearer),
         }
     }

@@ -87,11 +87,12 @@ impl Area {
 /// A sentence of an error's, which may begin with the name of a variable.
 fn sentence(text: &str) -> String {
     let text = text.trim_end_matches('.');
-    let name = text.split(' ').next().is_some_and(|word| word.contains('_'));
+    let is_variable = text.split(' ').next().is_some_and(|word| word.contains('_'));
     let mut letters = text.chars();
-    let first = letters.next().filter(|_| !name).into_iter().flat_map(char::to_uppercase).collect::<String>();
-    let rest = if name { text } else { letters.as_str() };
-    format!("{first}{rest}.")
+    match letters.next() {
+        Some(first) if !is_variable => format!("{}{}.", first.to_uppercase(), letters.as_str()),
+        _ => format!("{text}."),
+    }
 }
 
 /// How a check ended.
