@@ -319,7 +319,7 @@ async fn failures_are_told_and_tried_again() {
         sleep(s(1800)).await;
         assert_eq!(stage.leases().len(), 1, "{place}: what is not known to be leaked stays");
         let told = replica.metric(&format!("ebbtide_retries_total{{category=\"{category}\",step=\"collect\"}}"));
-        assert!((8.0..19.0).contains(&told), "{place}: {told} tries in half an hour");
+        assert!((8.0..18.0).contains(&told), "{place}: {told} tries in half an hour");
         stage.world.faults.clear();
         stage.until("it is gone after all", s(310), || stage.leases().is_empty()).await;
         stage.rest(&[&replica]).await;
