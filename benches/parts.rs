@@ -13,12 +13,13 @@ mod wire;
 
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
-use ebbtide::ack::verdict;
-use ebbtide::drain::{Choice, TrimmedPod, select};
-use ebbtide::event::{self, InstanceId, Parsed};
 use ebbtide::fact::Facts;
-use ebbtide::interruption::Outcome;
-use ebbtide::node::{Index, Node, node_api};
+use ebbtide::pipeline::delivery::verdict;
+use ebbtide::pipeline::drain::{Choice, TrimmedPod, select};
+use ebbtide::pipeline::event;
+use ebbtide::pipeline::event::{InstanceId, Parsed};
+use ebbtide::pipeline::interruption::Outcome;
+use ebbtide::pipeline::node::{Index, Node, node_api};
 use ebbtide_sim::World;
 use k8s_openapi::api::core::v1;
 use kube::api::{ObjectList, WatchEvent};

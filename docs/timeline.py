@@ -13,7 +13,7 @@ from pathlib import Path
 
 PICTURE = Path(__file__).with_suffix(".svg")
 
-# What the program reckons with: src/drain/deadline.rs and src/interruption/plan.rs.
+# What the program reckons with: src/pipeline/drain/deadline.rs and src/pipeline/interruption/policy.rs.
 REAP, TRIAL = 2, 10
 
 MINUS = "\N{MINUS SIGN}"

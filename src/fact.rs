@@ -3,10 +3,6 @@
 //! Telling people never delays a drain: a [`Subscriber`] returns at once, and one that has to wait for something owns a
 //! bounded buffer and counts what it drops. A fact borrows what it tells, so emitting one that nobody keeps costs nothing.
 
-pub mod events;
-pub mod log;
-pub mod metrics;
-
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;

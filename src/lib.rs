@@ -1,59 +1,85 @@
 //! Ebbtide drains Kubernetes nodes before AWS takes them away.
 //!
-//! A message's journey, left to right; the modules below come in its order:
+//! This file is the map. A message's journey, left to right; the modules of [`pipeline`] come in its order:
 //!
 //! ```text
-//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ ack ─▶ SQS delete | release
+//!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
 //!           │               pure               index + owner   pre_drain                  ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
 //!                                                              │          shared          │
 //!                                                              └ post_drain | early_exit ─┘
-//!         every stage emits facts ─▶ fact ─▶ log · metrics · Events
+//!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
 //! ```
 //!
-//! Imports follow the picture and never go back. [`task`] is the one place that spawns, [`gate`] the one gate for outgoing
-//! calls, [`batch`] what makes many of them few, [`watch`] what tells of changes, [`clock`] the one clock. The rules that make
-//! it correct, and where building showed a better way than planned, are in `docs/design.md`.
+//! Imports follow the list below and never go back: `tests/service/layering.rs` holds them to it. The decisions behind the design
+//! are in `docs/design.md`.
 
-// The way in.
-pub mod cli;
-pub mod doctor;
-pub mod service;
-pub mod settings;
+/// The command line: flags, the settings that they make, and how an answer is printed.
+pub mod cli {
+    pub mod answer;
+    pub mod flags;
+    pub mod input;
+    pub mod settings;
+}
 
-// Asking what would be done, and trying it.
-pub mod explain;
-pub mod send;
-pub mod trial;
+/// One-off commands: they ask, explain or test, and end.
+pub mod commands {
+    pub mod doctor;
+    pub mod explain;
+    pub mod migrate;
+    pub mod send;
+    pub mod test_message;
+}
 
-// A message's journey.
-pub mod queue;
+/// The life of the service: wiring, start, ordered shutdown.
+pub mod service {
+    pub mod lifecycle;
+    pub mod signals;
+}
 
-pub mod event;
+/// The journey of a message, a module for each stage.
+pub mod pipeline {
+    pub mod queue;
 
-pub mod node;
+    pub mod event;
 
-pub mod interruption;
+    pub mod node;
 
-pub mod drain;
+    pub mod interruption;
 
-pub mod ack;
+    pub mod drain;
 
-// Beside the journey.
-pub mod collect;
-pub mod migrate;
+    pub mod delivery;
+}
 
-// What all of it stands on.
-pub mod admin;
-pub mod answer;
-pub mod batch;
-pub mod clock;
-pub mod connect;
+/// Collecting leaked Leases of deleted Nodes.
+pub mod leases {
+    pub mod collector;
+    pub mod turn;
+}
+
+/// Subscribers of facts, and the server that shows them.
+pub mod telemetry {
+    pub mod admin;
+    pub mod kube_events;
+    pub mod log;
+    pub mod metrics;
+}
+
+/// Calls to AWS and to the API server.
+pub mod clients {
+    pub mod batch;
+    pub mod connect;
+    pub mod gate;
+    pub mod trimmed;
+    pub mod watch;
+}
+
+/// Tasks and time.
+pub mod runtime {
+    pub mod clock;
+    pub mod task;
+}
+
 pub mod fact;
-pub mod gate;
-pub mod input;
-pub mod object;
-pub mod signals;
-pub mod task;
-pub mod watch;

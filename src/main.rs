@@ -1,16 +1,18 @@
 //! Parse, build, run, exit code; nothing else.
 
-use ebbtide::answer::Answer;
-use ebbtide::cli::doctor::{Doctor, Output};
-use ebbtide::cli::{Cli, Command, LogFormat, Run};
-use ebbtide::clock::Clock;
-use ebbtide::fact::log::Log;
-use ebbtide::fact::metrics::Metrics;
+use ebbtide::cli::answer::Answer;
+use ebbtide::cli::flags::doctor::{Doctor, Output};
+use ebbtide::cli::flags::{Cli, Command, LogFormat, Run};
+use ebbtide::cli::settings::Settings;
+use ebbtide::clients::connect;
+use ebbtide::commands::{doctor, explain, migrate, send};
 use ebbtide::fact::{Facts, Subscriber};
-use ebbtide::queue::Place;
-use ebbtide::service::{Exit, Service, Shutdown};
-use ebbtide::settings::Settings;
-use ebbtide::{connect, doctor, explain, migrate, send, signals};
+use ebbtide::pipeline::queue::Place;
+use ebbtide::runtime::clock::Clock;
+use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
+use ebbtide::service::signals;
+use ebbtide::telemetry::log::Log;
+use ebbtide::telemetry::metrics::Metrics;
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;

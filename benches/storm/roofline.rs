@@ -5,10 +5,11 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::meter::{Cost, Meter};
-use crate::mix::{self, PODS, Work};
+use crate::mix;
+use crate::mix::{PODS, Work};
 use aws_sdk_sqs::types::DeleteMessageBatchRequestEntry;
-use ebbtide::clock::Clock;
-use ebbtide::connect::Clients;
+use ebbtide::clients::connect::Clients;
+use ebbtide::runtime::clock::Clock;
 use futures_util::{StreamExt, stream};
 use http::Request;
 use kube::core::request::Request as Path;

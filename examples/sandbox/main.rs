@@ -32,12 +32,13 @@ mod teller;
 
 use check::Checks;
 use clap::Parser;
-use ebbtide::clock::Clock;
-use ebbtide::fact::log::Log;
-use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Facts, Subscriber};
-use ebbtide::service::{Exit, Service, Shutdown};
-use ebbtide::{signals, task};
+use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::task;
+use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
+use ebbtide::service::signals;
+use ebbtide::telemetry::log::Log;
+use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::World;
 use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};

@@ -1,9 +1,10 @@
 //! The storm: sends the notices, lifts what is to be lifted, and waits until all is quiet again.
 
-use crate::plan::{self, GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
+use crate::plan;
+use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
 use crate::tally::Tally;
 use crate::teller::Teller;
-use ebbtide::task::{Kind, Tasks};
+use ebbtide::runtime::task::{Kind, Tasks};
 use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};

@@ -5,8 +5,8 @@ use crate::paint::{Paint, Tone};
 use crate::plan::Plan;
 use crate::storm::at_rest;
 use crate::tally::Tally;
-use ebbtide::event;
-use ebbtide::task::{Kind, Tasks};
+use ebbtide::pipeline::event;
+use ebbtide::runtime::task::{Kind, Tasks};
 use ebbtide_sim::World;
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-"""The flags of `ebbtide run`, as src/cli.rs has them."""
+"""The flags of `ebbtide run`, as src/cli/flags.rs has them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chart import ROOT
 
-CLI = (ROOT / "src" / "cli.rs").read_text()
+CLI = (ROOT / "src" / "cli" / "flags.rs").read_text()
 
 _ARGUMENT = re.compile(r"#\[arg\((?P<how>.*?)\)\]\s*pub (?P<field>\w+): (?P<type>[^\n]+),\n", re.DOTALL)
 _VARIABLE = re.compile(r'env = "(EBBTIDE_\w+)"')
@@ -37,5 +37,5 @@ def flags() -> list[Flag]:
         variable, default = _VARIABLE.search(argument["how"]), _DEFAULT.search(argument["how"])
         if variable:
             found.append(Flag(argument["field"], variable[1], argument["type"], default[1] if default else ""))
-    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli.rs is written otherwise than is read here"
+    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli/flags.rs is written otherwise than is read here"
     return found

@@ -27,7 +27,7 @@ EXAMPLES = {
     "String": ("a", "a"),
     "Option<String>": ("a", "a"),
 }
-"""A value and what the program is to be told, by a flag's type in src/cli.rs."""
+"""A value and what the program is to be told, by a flag's type in src/cli/flags.rs."""
 
 SPECIAL = {
     "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),

@@ -1,8 +1,8 @@
 //! Leaked Leases are collected, by one replica at a time, and nothing else is.
 
 use crate::harness::{Replica, Stage, instance, node, s};
-use ebbtide::service::Exit;
-use ebbtide::task::Kind;
+use ebbtide::runtime::task::Kind;
+use ebbtide::service::lifecycle::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};

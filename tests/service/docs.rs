@@ -1,11 +1,11 @@
 //! The documents stay true: every flag and every metric is described, and nothing is that does not exist.
 
 use clap::CommandFactory;
-use ebbtide::cli::Cli;
+use ebbtide::cli::flags::Cli;
+use ebbtide::commands::migrate::{Row, Section, rows};
 use ebbtide::fact::Facts;
-use ebbtide::fact::metrics::Metrics;
-use ebbtide::migrate::{Row, Section, rows};
-use ebbtide::task::Tasks;
+use ebbtide::runtime::task::Tasks;
+use ebbtide::telemetry::metrics::Metrics;
 use std::collections::BTreeSet;
 
 const OPERATING: &str = include_str!("../../docs/operating.md");
@@ -86,7 +86,7 @@ fn every_alert_has_its_runbook() {
 #[test]
 fn every_warning_is_explained() {
     let mut lines = BTreeSet::new();
-    let source = include_str!("../../src/fact/log.rs");
+    let source = include_str!("../../src/telemetry/log.rs");
     for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
         .into_iter()
         .flat_map(|call| source.match_indices(call).map(move |(at, _)| (call, at + call.len())))

@@ -1,14 +1,15 @@
 //! A world, replicas of the service in it, and ways to see what they did.
 
 use clap::Parser;
-use ebbtide::cli::{Cli, Command};
-use ebbtide::clock::Clock;
-use ebbtide::connect::{Clients, aws_clients, kube_client};
-use ebbtide::fact::metrics::Metrics;
-use ebbtide::fact::{Facts, Subscriber, log::Log};
-use ebbtide::service::{Exit, Service, Shutdown};
-use ebbtide::settings::Settings;
-use ebbtide::task::{Kind, Tasks};
+use ebbtide::cli::flags::{Cli, Command};
+use ebbtide::cli::settings::Settings;
+use ebbtide::clients::connect::{Clients, aws_clients, kube_client};
+use ebbtide::fact::{Facts, Subscriber};
+use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::task::{Kind, Tasks};
+use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
+use ebbtide::telemetry::log::Log;
+use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::kube::{Evicted, Pod};

@@ -1,154 +1,67 @@
-//! Imports follow the picture in `src/lib.rs` and never go back. Read from the `use` lines.
+//! Imports follow the map in `src/lib.rs`: they never run back. Read from the paths that begin with `crate::`.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// What each module may import of its siblings.
-const ALLOWED: [(&str, &[&str]); 27] = [
-    ("clock", &[]),
-    ("fact", &["clock", "gate", "task"]),
-    ("task", &["fact"]),
-    ("gate", &["fact"]),
-    ("batch", &["task", "fact"]),
-    ("event", &[]),
-    ("queue", &["batch", "clock", "fact", "gate", "task"]),
-    ("node", &["batch", "clock", "event", "fact", "gate", "object", "task", "watch"]),
-    ("drain", &["clock", "fact", "gate", "node", "object", "task", "watch"]),
-    ("object", &[]),
-    ("watch", &["gate"]),
-    ("interruption", &["clock", "drain", "event", "fact", "gate", "node", "task"]),
-    ("ack", &["event", "fact", "interruption", "queue", "task"]),
-    ("admin", &["fact", "task"]),
-    ("collect", &["clock", "fact", "gate", "object"]),
-    ("answer", &[]),
-    ("input", &[]),
-    ("cli", &[]),
-    ("migrate", &["answer", "input", "settings"]),
-    ("settings", &["cli", "drain", "event", "fact", "interruption", "node"]),
-    ("trial", &["connect", "event", "fact", "gate", "interruption", "node", "queue"]),
-    (
-        "explain",
-        &[
-            "answer",
-            "cli",
-            "clock",
-            "connect",
-            "drain",
-            "event",
-            "fact",
-            "gate",
-            "input",
-            "interruption",
-            "node",
-            "queue",
-            "settings",
-            "task",
-            "trial",
-        ],
-    ),
-    ("send", &["answer", "cli", "clock", "connect", "event", "fact", "gate", "node", "queue", "settings", "trial"]),
-    (
-        "doctor",
-        &[
-            "clock",
-            "collect",
-            "connect",
-            "drain",
-            "event",
-            "fact",
-            "gate",
-            "interruption",
-            "node",
-            "object",
-            "queue",
-            "settings",
-        ],
-    ),
-    ("signals", &["service"]),
-    ("connect", &["clock"]),
-    (
-        "service",
-        &[
-            "ack",
-            "admin",
-            "clock",
-            "collect",
-            "connect",
-            "doctor",
-            "drain",
-            "fact",
-            "gate",
-            "interruption",
-            "node",
-            "queue",
-            "settings",
-            "task",
-        ],
-    ),
+/// The folders of `src` from the top down. A folder imports those below it.
+const FOLDERS: [(&str, &[&str]); 9] = [
+    ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
+    ("service", &["commands", "cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
+    ("cli", &["telemetry", "pipeline", "fact"]),
+    ("telemetry", &["clients", "runtime", "fact"]),
+    ("pipeline", &["clients", "runtime", "fact"]),
+    ("leases", &["clients", "runtime", "fact"]),
+    ("clients", &["runtime", "fact"]),
+    ("runtime", &["fact"]),
+    ("fact", &[]),
 ];
 
-/// Crates that may be named only in some modules.
-const CRATES: [(&str, &[&str]); 10] = [
-    ("serde_saphyr", &["connect", "migrate"]),
-    ("aws_sdk_sqs", &["queue", "gate", "service", "connect", "doctor"]),
-    ("aws_sdk_autoscaling", &["interruption", "service", "connect", "doctor"]),
-    ("aws_sdk_ec2", &["node", "service", "connect", "doctor"]),
-    ("aws_sdk_cloudwatch", &["connect", "doctor"]),
-    ("aws_sdk_eventbridge", &["connect", "doctor"]),
-    ("aws_sdk_sts", &["connect", "doctor"]),
-    (
-        "kube",
-        &["object", "watch", "collect", "node", "drain", "fact", "gate", "service", "connect", "explain", "doctor"],
-    ),
-    (
-        "tokio",
-        &[
-            "clock",
-            "watch",
-            "fact",
-            "task",
-            "gate",
-            "batch",
-            "queue",
-            "node",
-            "drain",
-            "interruption",
-            "ack",
-            "collect",
-            "admin",
-            "signals",
-            "service",
-            "explain",
-            "trial",
-            "connect",
-            "doctor",
-        ],
-    ),
-    ("tracing", &["fact"]),
+/// The stages of the pipeline, and the stages that each imports.
+const STAGES: [(&str, &[&str]); 6] = [
+    ("queue", &[]),
+    ("event", &[]),
+    ("node", &["event"]),
+    ("drain", &["node"]),
+    ("interruption", &["drain", "event", "node"]),
+    ("delivery", &["event", "interruption", "queue"]),
+];
+
+/// Crates that only some folders name.
+const CRATES: [(&str, &[&str]); 7] = [
+    ("serde_saphyr", &["clients", "commands"]),
+    ("aws_sdk_sqs", &["clients", "commands", "pipeline"]),
+    ("aws_sdk_autoscaling", &["clients", "commands", "pipeline"]),
+    ("aws_sdk_ec2", &["clients", "commands", "pipeline"]),
+    ("aws_sdk_eventbridge", &["clients", "commands"]),
+    ("aws_sdk_sts", &["clients", "commands"]),
+    ("tracing", &["telemetry"]),
 ];
 
 #[test]
-fn imports_never_go_back() {
+fn imports_never_run_back() {
     let mut wrong = Vec::new();
-    for (module, path, text) in sources() {
-        let allowed = ALLOWED.iter().find(|(name, _)| *name == module).map(|(_, allowed)| *allowed);
-        let allowed = allowed.unwrap_or_else(|| panic!("{module} has no place in the picture: give it one"));
-        for imported in siblings(&text) {
-            if imported != module && !allowed.contains(&imported.as_str()) {
-                wrong.push(format!("{path} imports {imported}"));
+    let mut check = |source: &Source, level: usize, allowed: &[(&str, &[&str])]| {
+        let own = &source.module[level];
+        let (_, below) = allowed.iter().find(|(name, _)| name == own).unwrap_or_else(|| panic!("{own} has no row"));
+        for import in source.imports.iter().filter(|import| import[..level] == source.module[..level]) {
+            let Some(other) = import.get(level) else { continue };
+            if other != own && allowed.iter().any(|(name, _)| name == other) && !below.contains(&other.as_str()) {
+                wrong.push(format!("{} imports {}", source.module.join("::"), import.join("::")));
             }
         }
+    };
+    let sources = sources();
+    for source in &sources {
+        check(source, 0, &FOLDERS);
+        if source.module[0] == "pipeline" {
+            check(source, 1, &STAGES);
+        }
+    }
+    for source in &sources {
         for (name, places) in CRATES {
-            let named = text.lines().any(|line| {
-                code(line)
-                    .split(|c: char| !(c.is_alphanumeric() || c == '_'))
-                    .collect::<Vec<_>>()
-                    .windows(2)
-                    .any(|pair| pair[0] == name && line.contains(&format!("{name}::")))
-            });
-            if named && !places.contains(&module.as_str()) {
-                wrong.push(format!("{path} names the crate {name}"));
+            if source.crates.contains(name) && !places.contains(&source.module[0].as_str()) {
+                wrong.push(format!("{} names the crate {name}", source.module.join("::")));
             }
         }
     }
@@ -159,28 +72,38 @@ fn imports_never_go_back() {
 fn no_file_is_too_long_to_be_read_in_one_go() {
     let long: Vec<_> = sources()
         .into_iter()
-        .map(|(_, path, text)| (path, text.lines().take_while(|line| *line != "#[cfg(test)]").count()))
-        .filter(|(_, lines)| *lines > 400)
+        .filter(|source| source.lines > 400)
+        .map(|source| (source.module.join("::"), source.lines))
         .collect();
     assert!(long.is_empty(), "{long:?}");
 }
 
-/// Every source file below `src/` but the crate roots: its module, its path, its text without tests.
-fn sources() -> Vec<(String, String, String)> {
+/// A source file below `src/`, without its tests.
+struct Source {
+    /// Its module, as segments: `pipeline`, `drain`, `evict`.
+    module: Vec<String>,
+    /// What it imports of the crate, as segments: `clients`, `gate`, `Gate`.
+    imports: BTreeSet<Vec<String>>,
+    /// The first segments of all paths, among them the crates that it names.
+    crates: BTreeSet<String>,
+    lines: usize,
+}
+
+/// Every source file but the crate roots.
+fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
     let mut folders = vec![root.clone()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).expect("src must be readable") {
             let path = entry.expect("an entry must be readable").path();
-            let inside = path.strip_prefix(&root).expect("it must lie in src").to_string_lossy().into_owned();
+            let inside = path.strip_prefix(&root).expect("it must lie in src").with_extension("");
+            let module: Vec<String> = inside.iter().map(|part| part.to_string_lossy().into_owned()).collect();
             if path.is_dir() {
                 folders.push(path);
-            } else if !matches!(inside.as_str(), "lib.rs" | "main.rs") && !inside.contains("tests") {
-                let module = inside.split(['/', '.']).next().expect("a path must begin").to_owned();
+            } else if !matches!(module[0].as_str(), "lib" | "main") && !module.contains(&"tests".to_owned()) {
                 let text = fs::read_to_string(&path).expect("a source must be text");
-                let text = text.split("#[cfg(test)]").next().unwrap_or_default().to_owned();
-                found.push((module, inside, text));
+                found.push(source(module, text.split("#[cfg(test)]\nmod").next().unwrap_or_default()));
             }
         }
     }
@@ -188,16 +111,67 @@ fn sources() -> Vec<(String, String, String)> {
     found
 }
 
-/// The siblings that a text names as `crate::NAME`.
-fn siblings(text: &str) -> BTreeSet<String> {
-    let names = text.lines().flat_map(|line| {
-        let after = code(line).split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>();
-        after.into_iter().map(|rest| rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect::<String>())
-    });
-    names.filter(|name| !name.is_empty()).collect()
+fn source(module: Vec<String>, text: &str) -> Source {
+    let code: String =
+        text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
+    let mut imports = BTreeSet::new();
+    let mut crates = BTreeSet::new();
+    for (at, _) in code.match_indices("::") {
+        let first = code[..at].rsplit(|c: char| !is_name(c)).next().unwrap_or_default();
+        let before = &code[..at - first.len()];
+        if before.ends_with("::") || first.is_empty() {
+            continue;
+        }
+        crates.insert(first.to_owned());
+        let base = match first {
+            "crate" => Vec::new(),
+            "super" => module[..module.len() - 1].to_vec(),
+            _ => continue,
+        };
+        expand(base, &code[at + 2..], &mut imports);
+    }
+    Source { module, imports, crates, lines: text.lines().count() }
 }
 
-/// A line without its comment.
-fn code(line: &str) -> &str {
-    line.split("//").next().unwrap_or_default()
+/// The paths that `rest` writes after `base`: one, or several in braces.
+fn expand(mut base: Vec<String>, mut rest: &str, found: &mut BTreeSet<Vec<String>>) {
+    loop {
+        let name: String = rest.chars().take_while(|c| is_name(*c)).collect();
+        rest = &rest[name.len()..];
+        match name.as_str() {
+            "" | "self" => {}
+            "super" => drop(base.pop()),
+            _ => base.push(name),
+        }
+        match rest.strip_prefix("::") {
+            Some(more) => rest = more,
+            None => break,
+        }
+    }
+    let Some(inside) = rest.strip_prefix('{') else {
+        found.insert(base);
+        return;
+    };
+    let (mut depth, mut begin) = (0, 0);
+    for (at, c) in inside.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' if depth > 0 => depth -= 1,
+            ',' | '}' if depth == 0 => {
+                let part = inside[begin..at].trim();
+                if !part.is_empty() {
+                    expand(base.clone(), part, found);
+                }
+                begin = at + 1;
+                if c == '}' {
+                    return;
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn is_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
 }

@@ -1,8 +1,8 @@
 //! The receipt is the only claim: messages are held while they are worked on, and handed over in every other case.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::service::Exit;
-use ebbtide::task::Kind;
+use ebbtide::runtime::task::Kind;
+use ebbtide::service::lifecycle::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};

@@ -2,7 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::EXCLUDE;
-use ebbtide::task::Kind;
+use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};

@@ -1,9 +1,9 @@
 //! What the alerts and the dashboard stand on.
 
 use crate::harness::{Stage, s};
-use ebbtide::fact::metrics::Metrics;
 use ebbtide::fact::{Fact, Facts, Subscriber};
-use ebbtide::task::Tasks;
+use ebbtide::runtime::task::Tasks;
+use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;

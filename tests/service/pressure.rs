@@ -2,7 +2,7 @@
 //! replaced. Each was a fault that a hostile review found.
 
 use crate::harness::{Replica, Stage, instance, node, s};
-use ebbtide::connect::kube_client;
+use ebbtide::clients::connect::kube_client;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{By, Evicted, Pod};
 use ebbtide_sim::messages::{self, Wrapping};

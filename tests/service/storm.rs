@@ -4,7 +4,7 @@
 //! middle. Sizes are a part of what is promised for thousands, for each of these tests is to take a second or two.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::task::Kind;
+use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};

@@ -1,0 +1,460 @@
+//! What the user decided, validated once. Units live in types, rules across flags in one place, and all errors are shown together.
+
+mod problems;
+
+use crate::cli::flags;
+use crate::cli::flags::Run;
+use crate::pipeline::drain::{AtDeadline, Choice};
+use crate::pipeline::event::Kind;
+use crate::pipeline::interruption::{Action, OnFailed, Policy};
+use crate::pipeline::node::ManagedTag;
+use crate::pipeline::node::label::Selector;
+use crate::pipeline::node::mark::Extras;
+use crate::telemetry::kube_events::Scope;
+use problems::Problems;
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+
+/// The settings of `ebbtide run`.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The queue.
+    pub queue_url: String,
+    /// Where probes and metrics are served.
+    pub admin_address: SocketAddr,
+    /// What notices lead to.
+    pub policy: Policy,
+    /// A grace period for every pod, instead of its own.
+    pub pod_grace: Option<Duration>,
+    /// The tag that marks instances as managed.
+    pub managed_tag: ManagedTag,
+    /// Which Nodes are touched, by their labels.
+    pub node_selector: Selector,
+    /// Which pods go.
+    pub choice: Choice,
+    /// Which pods go, by their labels, as the API server reads it.
+    pub pod_selector: Option<String>,
+    /// What becomes of pods that a hard deadline finds.
+    pub at_deadline: AtDeadline,
+    /// Which drains Events tell of, if any.
+    pub events: Option<Scope>,
+    /// Whether the set-up is checked at the start.
+    pub check_at_start: bool,
+    /// Whether leaked Leases are collected; then it is known which pod this is.
+    pub collect_leases: bool,
+    /// What is logged.
+    pub log: Targets,
+}
+
+/// Everything that is wrong with the settings, each with what to do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Invalid(pub Vec<Problem>);
+
+/// One thing that is wrong.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The flag it is about.
+    pub flag: &'static str,
+    /// What is wrong, and what to do.
+    pub what: String,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (n, Problem { flag, what }) in self.0.iter().enumerate() {
+            if n > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{flag}: {what}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// A lifecycle hook lives 48 h at the longest.
+const LONGEST_DRAIN: Duration = Duration::from_hours(48);
+
+/// What is more frequent than this asks AWS for more than the whole account is given.
+pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(5);
+
+/// Kubernetes takes grace periods of any length; one of more than a day is a typing error.
+const LONGEST_GRACE: Duration = Duration::from_hours(24);
+
+impl Settings {
+    /// Checks the flags, all of them.
+    ///
+    /// # Errors
+    /// Every problem found.
+    pub fn from_flags(mut flags: Run) -> Result<Self, Invalid> {
+        let mut problems = Problems::default();
+        let queue_url = problems.queue_url(flags.queue_url.take());
+        Self::checked(flags, queue_url, problems)
+    }
+
+    /// The same for those who read no queue: none need be named.
+    ///
+    /// # Errors
+    /// As [`Settings::from_flags`].
+    pub fn without_queue(mut flags: Run) -> Result<Self, Invalid> {
+        let mut problems = Problems::default();
+        let named = flags.queue_url.take().filter(|url| !url.is_empty());
+        let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
+        Self::checked(flags, queue_url, problems)
+    }
+
+    fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, Invalid> {
+        forget_empty(&mut flags);
+        let admin_address = problems.admin_address(&flags.admin_address);
+        let actions = problems.actions(&flags.on);
+        let heartbeats = problems.heartbeats(&flags.heartbeat);
+        let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
+        let delay = problems.delays(&flags.delay);
+        let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), LONGEST_GRACE);
+        let registration_grace =
+            problems.duration("--registration-grace", Some(&flags.registration_grace), LONGEST_DRAIN);
+        let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), LONGEST_DRAIN);
+        let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref());
+        let taints = problems.taints(&flags.taint);
+        let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
+        let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
+        let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
+        let managed_tag = problems.managed_tag(&flags.managed_tag);
+        let log = problems.log(&flags.log);
+        let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
+        problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
+        let ready = actions.of(Kind::AsgLaunch) == Action::Ready;
+        problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
+        let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
+        problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
+        let drains = |kind| actions.of(kind) == Action::Drain;
+        let holds = flags.complete_after.is_some() && !drains(Kind::AsgTerminate);
+        problems.idle("--complete-after", holds, "--on asg-terminate=drain");
+        let taints_gone =
+            flags.out_of_service_taint && !matches!(actions.of(Kind::StateChange), Action::Drain | Action::Cordon);
+        problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
+        for kind in Kind::ALL {
+            let delayed = delay.of(kind).is_some() && !drains(kind);
+            problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
+        }
+        if !problems.0.is_empty() {
+            return Err(Invalid(problems.0));
+        }
+        let policy = Policy {
+            actions,
+            drain_timeout,
+            delay,
+            heartbeats,
+            registration_grace: registration_grace.unwrap_or_default(),
+            require_tag: flags.require_tag,
+            ignored_hooks: flags.ignore_hook,
+            uncordon_after,
+            extras: Extras { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            out_of_service_taint: flags.out_of_service_taint,
+            on_failed_drain: flags.on_failed_drain.into(),
+            on_failed_launch: flags.on_failed_launch.into(),
+            complete_after: complete_after.unwrap_or_default(),
+            startup_taints,
+            dry_run: flags.dry_run,
+        };
+        let choice = Choice {
+            evict_daemonsets: flags.evict_daemonsets,
+            keep_empty_dir: flags.keep_empty_dir,
+            keep_unmanaged: flags.keep_unmanaged,
+            respect_do_not_disrupt: flags.respect_do_not_disrupt,
+            own_pod,
+        };
+        let at_deadline = match flags.at_deadline {
+            flags::AtDeadline::Delete => AtDeadline::Delete,
+            flags::AtDeadline::Leave => AtDeadline::Leave,
+        };
+        let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
+        let events = match flags.events {
+            flags::Events::Blocked => Some(Scope::Blocked),
+            flags::Events::All => Some(Scope::All),
+            flags::Events::None => None,
+        };
+        Ok(Self {
+            queue_url,
+            admin_address,
+            policy,
+            pod_grace,
+            managed_tag,
+            node_selector,
+            choice,
+            pod_selector,
+            at_deadline,
+            events,
+            check_at_start: flags.check_at_start,
+            collect_leases: flags.collect_leases,
+            log,
+        })
+    }
+}
+
+/// Checks a queue's URL by itself.
+///
+/// # Errors
+/// What is wrong with it, and what to do.
+pub fn queue_url(url: Option<String>) -> Result<String, Invalid> {
+    let mut problems = Problems::default();
+    let url = problems.queue_url(url);
+    if problems.0.is_empty() { Ok(url) } else { Err(Invalid(problems.0)) }
+}
+
+/// An empty environment variable says as much as none: charts set them so.
+fn forget_empty(flags: &mut Run) {
+    let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
+    for list in [on, ignore_hook, drain_timeout, delay, taint, startup_taint] {
+        for value in list.iter_mut() {
+            *value = value.trim().to_owned();
+        }
+        list.retain(|value| !value.is_empty());
+    }
+    let Run { pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name, .. } =
+        flags;
+    for value in [pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name] {
+        value.take_if(|value| value.is_empty());
+    }
+}
+
+impl From<flags::OnFailedDrain> for OnFailed {
+    fn from(chosen: flags::OnFailedDrain) -> Self {
+        match chosen {
+            flags::OnFailedDrain::Continue => Self::Continue,
+            flags::OnFailedDrain::Abandon => Self::Abandon,
+            flags::OnFailedDrain::Leave => Self::Leave,
+        }
+    }
+}
+
+impl From<flags::OnFailedLaunch> for OnFailed {
+    fn from(chosen: flags::OnFailedLaunch) -> Self {
+        match chosen {
+            flags::OnFailedLaunch::Abandon => Self::Abandon,
+            flags::OnFailedLaunch::Leave => Self::Leave,
+        }
+    }
+}
+
+/// A duration as users write it: `30s`, `5m`, `1h30m`.
+///
+/// # Errors
+/// What is wrong, and how to write it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(duration) if duration.subsec_nanos() == 0 => Ok(duration),
+        Ok(_) => Err(format!("\"{text}\" is finer than a second; write whole seconds, such as 30s")),
+        Err(_) => Err(format!("\"{text}\" is not a duration; write it as 30s, 5m or 1h30m")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::interruption::Heartbeats;
+    use clap::Parser;
+
+    fn settings(flags: &[&str]) -> Result<Settings, Invalid> {
+        let mut all = vec!["ebbtide", "run"];
+        if !flags.contains(&"--queue-url") {
+            all.extend(["--queue-url", "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"]);
+        }
+        all.extend(flags);
+        let flags::Command::Run(run) = flags::Cli::try_parse_from(all).unwrap().command else { panic!("it is run") };
+        Settings::from_flags(run)
+    }
+
+    fn problems(flags: &[&str]) -> Vec<&'static str> {
+        settings(flags).unwrap_err().0.into_iter().map(|problem| problem.flag).collect()
+    }
+
+    #[test]
+    fn defaults() {
+        let settings = settings(&[]).unwrap();
+        let policy = &settings.policy;
+        let on = Kind::ALL.map(|kind| policy.actions.of(kind).as_str());
+        assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
+        assert_eq!(Kind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
+        assert_eq!(Kind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
+        let stands = Kind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
+        assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
+        assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
+        assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
+        assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
+        assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
+        assert!(policy.complete_after.is_zero() && policy.extras.taints.is_empty());
+        assert_eq!(settings.admin_address.to_string(), "[::]:8080");
+        let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
+        assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
+        assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
+        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
+        assert_eq!(settings.log.to_string(), "info");
+        assert!(!settings.collect_leases);
+    }
+
+    #[test]
+    fn what_is_given_takes_effect() {
+        let settings = settings(&[
+            "--on",
+            "rebalance=drain",
+            "--on",
+            "asg-launch=report",
+            "--drain-timeout",
+            "10m",
+            "--drain-timeout",
+            "asg-terminate=30m",
+            "--delay",
+            "spot=90s",
+            "--uncordon-after",
+            "0s",
+            "--taint",
+            "going=soon:NoSchedule",
+            "--pod-selector",
+            "app notin (db, cache)",
+            "--at-deadline",
+            "leave",
+            "--pod-grace",
+            "45s",
+            "--heartbeat",
+            "20s",
+            "--managed-tag",
+            "team=blue",
+            "--require-tag",
+            "--ignore-hook",
+            "theirs",
+            "--dry-run",
+            "--pod-namespace",
+            "kube-system",
+            "--pod-name",
+            "ebbtide-1",
+            "--events",
+            "all",
+            "--check-at-start",
+            "false",
+            "--collect-leases",
+        ])
+        .unwrap();
+        assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
+        assert_eq!(settings.policy.actions.of(Kind::AsgLaunch), Action::Report);
+        let timeouts = [Kind::Spot, Kind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
+        assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
+        assert_eq!(settings.policy.delay.of(Kind::Spot), Some(Duration::from_secs(90)));
+        assert_eq!(settings.policy.stands(Kind::Rebalance), None);
+        assert_eq!(settings.policy.extras.taints[0].key, "going");
+        assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
+        assert_eq!(settings.at_deadline, AtDeadline::Leave);
+        assert_eq!(settings.policy.heartbeats, Heartbeats::Every(Duration::from_secs(20)));
+        assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
+        assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
+        assert!(settings.policy.require_tag && settings.policy.dry_run);
+        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::All), false));
+        assert!(settings.collect_leases);
+        assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
+        assert_eq!(settings.choice.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
+    }
+
+    #[test]
+    fn an_empty_value_says_as_much_as_none() {
+        let flags =
+            ["on", "drain-timeout", "delay", "taint", "startup-taint", "pod-grace", "complete-after", "uncordon-after"];
+        let more = ["node-selector", "pod-selector", "pod-name", "pod-namespace"];
+        let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
+        let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
+        assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
+        assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
+    }
+
+    #[test]
+    fn all_problems_are_told_at_once() {
+        let flags = [
+            "--queue-url",
+            "arn:aws:sqs:eu-west-1:123456789012:ebbtide",
+            "--on",
+            "spot=explode",
+            "--on",
+            "weather=drain",
+            "--drain-timeout",
+            "soon",
+            "--heartbeat",
+            "0s",
+            "--managed-tag",
+            "=x",
+            "--pod-name",
+            "me",
+        ];
+        let told =
+            ["--queue-url", "--on", "--on", "--heartbeat", "--drain-timeout", "--managed-tag", "--pod-namespace"];
+        assert_eq!(problems(&flags), told);
+        let text = settings(&flags).unwrap_err().to_string();
+        assert!(text.contains("https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"), "{text}");
+        assert!(text.contains("for spot choose one of drain, cordon, report, ignore"), "{text}");
+    }
+
+    #[test]
+    fn an_arn_is_answered_with_its_queues_url() {
+        for (partition, host) in
+            [("aws", "amazonaws.com"), ("aws-us-gov", "amazonaws.com"), ("aws-cn", "amazonaws.com.cn")]
+        {
+            let said = queue_url(Some(format!("arn:{partition}:sqs:r-1:123456789012:q"))).unwrap_err().to_string();
+            assert!(said.ends_with(&format!("; this queue's is https://sqs.r-1.{host}/123456789012/q")), "{said}");
+        }
+        for other in ["arn:aws-iso:sqs:us-iso-east-1:123456789012:q", "arn:aws:sns:eu-west-1:123456789012:t"] {
+            let said = queue_url(Some(other.to_owned())).unwrap_err().to_string();
+            assert!(said.ends_with("is an ARN; the queue's URL is wanted"), "{said}");
+        }
+    }
+
+    #[test]
+    fn each_bound_is_held() {
+        for (flag, bad) in [
+            ("--on", "spot"),
+            ("--on", "spot=ready"),
+            ("--drain-timeout", "weather=1m"),
+            ("--drain-timeout", "spot=soon"),
+            ("--delay", "10s"),
+            ("--delay", "spot=0s"),
+            ("--complete-after", "0s"),
+            ("--uncordon-after", "soon"),
+            ("--taint", "going"),
+            ("--node-selector", "a in (b"),
+            ("--pod-selector", "a b"),
+            ("--on", "asg-launch=drain"),
+            ("--queue-url", "ebbtide"),
+            ("--queue-url", "https://sqs.eu-west-1.amazonaws.com/"),
+            ("--drain-timeout", "49h"),
+            ("--drain-timeout", "0s"),
+            ("--drain-timeout", "spot=121s"),
+            ("--drain-timeout", "state-change=1d"),
+            ("--pod-grace", "500ms"),
+            ("--heartbeat", "4s"),
+            ("--heartbeat", "2h"),
+            ("--registration-grace", "0s"),
+            ("--admin-address", "8080"),
+            ("--log", "a=b=c"),
+            ("--log", "ebbtide=loud"),
+            ("--queue-url", ""),
+        ] {
+            assert_eq!(problems(&[flag, bad]), [flag], "{bad}");
+        }
+        assert_eq!(problems(&["--on", "spot=drain", "--on", "spot=ignore"]), ["--on"]);
+        assert_eq!(problems(&["--drain-timeout", "1m", "--drain-timeout", "2m"]), ["--drain-timeout"]);
+        assert_eq!(problems(&["--taint", "a=b:NoSchedule,a=c:NoSchedule"]), ["--taint"]);
+        assert_eq!(problems(&["--taint", "node.kubernetes.io/unschedulable:NoSchedule"]), ["--taint"]);
+        for idle in [
+            ["--delay", "rebalance=5m"],
+            ["--delay", "asg-launch=5m"],
+            ["--startup-taint", "cni"],
+            ["--on-failed-launch", "abandon"],
+        ] {
+            assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
+        }
+        assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
+        assert_eq!(problems(&["--collect-leases", "--pod-namespace", "kube-system"]), ["--pod-name"]);
+        assert_eq!(problems(&["--on", "asg-terminate=cordon", "--complete-after", "1m"]), ["--complete-after"]);
+        assert_eq!(problems(&["--on", "state-change=report", "--out-of-service-taint"]), ["--out-of-service-taint"]);
+    }
+}

@@ -1,0 +1,307 @@
+//! Reading each flag, and remembering what is wrong with it.
+
+use super::{LONGEST_DRAIN, Problem, SHORTEST_HEARTBEAT, duration};
+use crate::pipeline::event::Kind;
+use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind};
+use crate::pipeline::node::ManagedTag;
+use crate::pipeline::node::label;
+use crate::pipeline::node::label::{Selector, Taint};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tracing_subscriber::filter::Targets;
+
+/// AWS's shortest heartbeat timeout: an interval must be shorter.
+const SHORTEST_HOOK: Duration = Duration::from_secs(30);
+
+/// A spot instance, and one that goes down by itself, is drained for no longer.
+const TWO_MINUTES: Duration = Duration::from_mins(2);
+
+/// What the hosts of a partition end with, where that is common knowledge.
+fn host_of(partition: &str) -> Option<&'static str> {
+    match partition {
+        "aws" | "aws-us-gov" => Some("amazonaws.com"),
+        "aws-cn" => Some("amazonaws.com.cn"),
+        _ => None,
+    }
+}
+
+/// What was found so far.
+#[derive(Default)]
+pub(super) struct Problems(pub Vec<Problem>);
+
+impl Problems {
+    fn add(&mut self, flag: &'static str, what: impl Into<String>) {
+        self.0.push(Problem { flag, what: what.into() });
+    }
+
+    pub(super) fn admin_address(&mut self, text: &str) -> SocketAddr {
+        text.parse().unwrap_or_else(|_| {
+            self.add(
+                "--admin-address",
+                format!("\"{text}\" is no address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"),
+            );
+            SocketAddr::from(([0, 0, 0, 0], 0))
+        })
+    }
+
+    pub(super) fn queue_url(&mut self, url: Option<String>) -> String {
+        let url = url.unwrap_or_default();
+        self.check_queue_url(&url);
+        url
+    }
+
+    fn check_queue_url(&mut self, url: &str) {
+        let flag = "--queue-url";
+        if url.is_empty() {
+            return self.add(flag, "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL");
+        }
+        if let Some(arn) = url.strip_prefix("arn:") {
+            let parts: Vec<&str> = arn.split(':').collect();
+            let hint = match parts.as_slice() {
+                [partition, "sqs", region, account, name] => host_of(partition)
+                    .map(|host| format!("; this queue's is https://sqs.{region}.{host}/{account}/{name}")),
+                _ => None,
+            };
+            let hint = hint.unwrap_or_default();
+            return self.add(flag, format!("\"{url}\" is an ARN; the queue's URL is wanted{hint}"));
+        }
+        let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
+        match parsed {
+            None => self.add(
+                flag,
+                format!(
+                    "\"{url}\" is not a URL; the SQS console shows it, as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+                ),
+            ),
+            Some(uri) if uri.path().trim_matches('/').is_empty() => {
+                self.add(flag, format!("\"{url}\" names no queue; its path is /ACCOUNT/NAME"));
+            }
+            Some(_) => {}
+        }
+    }
+
+    pub(super) fn actions(&mut self, flags: &[String]) -> Actions {
+        let mut actions = Actions::default();
+        for (kind, action) in self.by_kind("--on", flags, "spot=drain") {
+            if let Some(action) = self.action(kind, action) {
+                actions.set(kind, action);
+            }
+        }
+        actions
+    }
+
+    /// Settings for one kind each, `KIND=VALUE`.
+    fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(Kind, &'a str)> {
+        let mut found: Vec<(Kind, &str)> = Vec::new();
+        for pair in flags {
+            let Some((kind, value)) = pair.split_once('=') else {
+                self.add(flag, format!("\"{pair}\" names no kind; write for instance {example}"));
+                continue;
+            };
+            let Some(kind) = Kind::ALL.into_iter().find(|known| known.as_str() == kind) else {
+                let kinds = Kind::ALL.map(Kind::as_str).join(", ");
+                self.add(flag, format!("there is no kind \"{kind}\"; the kinds are {kinds}"));
+                continue;
+            };
+            if found.iter().any(|(before, _)| *before == kind) {
+                self.add(flag, format!("\"{kind}\" is given twice; leave one"));
+            }
+            found.push((kind, value));
+        }
+        found
+    }
+
+    /// One value for all kinds, and others for some.
+    pub(super) fn drain_timeouts(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
+        let flag = "--drain-timeout";
+        let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
+        if all.len() > 1 {
+            self.add(flag, format!("{} are all for all kinds; leave one", all.join(" and ")));
+        }
+        let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), LONGEST_DRAIN));
+        for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
+            let timeout = self.duration(flag, Some(text), LONGEST_DRAIN);
+            if matches!(kind, Kind::Spot | Kind::StateChange) && timeout > Some(TWO_MINUTES) {
+                self.add(
+                    flag,
+                    format!("{kind}={text} does nothing: there are two minutes; give less, or leave it out"),
+                );
+            }
+            timeouts.set(kind, timeout);
+        }
+        timeouts
+    }
+
+    pub(super) fn delays(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
+        let flag = "--delay";
+        let mut delays = PerKind::all(None);
+        for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
+            delays.set(kind, self.duration(flag, Some(text), LONGEST_DRAIN));
+        }
+        delays
+    }
+
+    pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {
+        let flag = "--taint";
+        let mut taints: Vec<Taint> = Vec::new();
+        for text in flags {
+            match label::taint(text) {
+                Ok(taint) if taint.key.starts_with("node.kubernetes.io/") => {
+                    self.add(
+                        flag,
+                        format!(
+                            "\"{}\" is Kubernetes' own, which sets and removes it by itself; choose another key",
+                            taint.key
+                        ),
+                    );
+                }
+                Ok(taint) if taints.iter().any(|known| known.key == taint.key && known.effect == taint.effect) => {
+                    self.add(flag, format!("\"{}\" is given twice for {}; leave one", taint.key, taint.effect));
+                }
+                Ok(taint) => taints.push(taint),
+                Err(what) => self.add(flag, what),
+            }
+        }
+        taints
+    }
+
+    /// A setting that would do nothing as long as another is not made.
+    pub(super) fn idle(&mut self, flag: &'static str, idle: bool, without: &str) {
+        if idle {
+            self.add(flag, format!("does nothing without {without}; set that, too, or leave this out"));
+        }
+    }
+
+    /// A setting for which replicas must know each other.
+    pub(super) fn without_own_pod(&mut self, flag: &'static str, missing: bool) {
+        // One of the two alone was told already.
+        if missing && self.0.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
+            self.add(
+                flag,
+                "needs --pod-namespace and --pod-name, by which replicas take turns; set both by the downward API",
+            );
+        }
+    }
+
+    pub(super) fn keys(&mut self, flag: &'static str, flags: &[String]) -> Vec<String> {
+        let mut keys = Vec::new();
+        for text in flags {
+            match label::checked_key(text) {
+                Ok(key) => keys.push(key),
+                Err(what) => self.add(flag, what),
+            }
+        }
+        keys
+    }
+
+    pub(super) fn selector(&mut self, flag: &'static str, text: Option<&str>) -> Selector {
+        let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Selector::default() };
+        label::selector(text).unwrap_or_else(|what| {
+            self.add(flag, what);
+            Selector::default()
+        })
+    }
+
+    fn action(&mut self, kind: Kind, action: &str) -> Option<Action> {
+        let allowed: &[Action] = match kind {
+            Kind::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
+            _ => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
+        };
+        let found = allowed.iter().copied().find(|known| known.as_str() == action);
+        if found.is_none() {
+            let names: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
+            self.add("--on", format!("\"{kind}={action}\" can't be; for {kind} choose one of {}", names.join(", ")));
+        }
+        found
+    }
+
+    pub(super) fn heartbeats(&mut self, text: &str) -> Heartbeats {
+        let flag = "--heartbeat";
+        match text {
+            "auto" => Heartbeats::Auto,
+            "off" => Heartbeats::Off,
+            interval => match duration(interval) {
+                Ok(interval) if interval.is_zero() => {
+                    self.add(flag, "0 is not an interval; write \"off\" for no heartbeats");
+                    Heartbeats::Off
+                }
+                Ok(interval) if interval >= Duration::from_hours(2) => {
+                    self.add(
+                        flag,
+                        "no lifecycle hook lives for 2 h without a heartbeat; choose a shorter interval, or auto",
+                    );
+                    Heartbeats::Off
+                }
+                Ok(interval) => {
+                    if interval < SHORTEST_HEARTBEAT {
+                        let (hook, shortest) = (SHORTEST_HOOK.as_secs(), SHORTEST_HEARTBEAT.as_secs());
+                        self.add(flag, format!("heartbeats every {interval:?} would be throttled, for all of the account; no hook is shorter than {hook} s: choose {shortest}s or more, or auto"));
+                    }
+                    Heartbeats::Every(interval)
+                }
+                Err(what) => {
+                    self.add(flag, format!("{what}; or auto, or off"));
+                    Heartbeats::Off
+                }
+            },
+        }
+    }
+
+    pub(super) fn duration(&mut self, flag: &'static str, text: Option<&str>, most: Duration) -> Option<Duration> {
+        let text = text?;
+        match duration(text) {
+            Ok(duration) if duration > most => {
+                self.add(flag, format!("{text} is too long; {} is the most", humantime::format_duration(most)));
+                None
+            }
+            Ok(Duration::ZERO) => {
+                self.add(flag, "0 is not possible; write at least 1s, or leave the flag out");
+                None
+            }
+            Ok(duration) => Some(duration),
+            Err(what) => {
+                self.add(flag, what);
+                None
+            }
+        }
+    }
+
+    /// A duration of which 0 says never.
+    pub(super) fn duration_or_zero(&mut self, flag: &'static str, text: Option<&str>) -> Option<Duration> {
+        let zero = text.is_some_and(|text| duration(text) == Ok(Duration::ZERO));
+        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, LONGEST_DRAIN) }
+    }
+
+    pub(super) fn managed_tag(&mut self, text: &str) -> ManagedTag {
+        let (key, value) = match text.split_once('=') {
+            Some((key, value)) => (key, Some(value.to_owned())),
+            None => (text, None),
+        };
+        if key.is_empty() {
+            self.add("--managed-tag", format!("\"{text}\" has no key; write KEY or KEY=VALUE"));
+        }
+        ManagedTag { key: key.to_owned(), value }
+    }
+
+    pub(super) fn log(&mut self, text: &str) -> Targets {
+        text.parse().unwrap_or_else(|error| {
+            self.add("--log", format!("\"{text}\" is no filter: {error}; write info, or info,ebbtide=debug"));
+            Targets::new()
+        })
+    }
+
+    pub(super) fn own_pod(&mut self, namespace: Option<String>, name: Option<String>) -> Option<(String, String)> {
+        match (namespace, name) {
+            (Some(namespace), Some(name)) => Some((namespace, name)),
+            (None, None) => None,
+            (Some(_), None) => {
+                self.add("--pod-name", "is missing, though --pod-namespace is given; give both, or neither");
+                None
+            }
+            (None, Some(_)) => {
+                self.add("--pod-namespace", "is missing, though --pod-name is given; give both, or neither");
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+use super::*;
+use crate::commands::doctor::Status;
+use crate::commands::doctor::tests::{found, one};
+
+fn labels(app: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("app".to_owned(), app.to_owned())])
+}
+
+fn budget(name: &str, app: &str, expected: i32, desired: i32) -> Budget {
+    Budget {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        selector: Some(LabelSelector { match_labels: Some(labels(app)), ..LabelSelector::default() }),
+        expected,
+        desired,
+        current: true,
+    }
+}
+
+fn listed<const N: usize>(budgets: [Budget; N]) -> Budgets {
+    Budgets { budgets: budgets.into(), all: true }
+}
+
+#[test]
+fn a_provider_id_says_instance_and_region() {
+    let mut nodes = Nodes::default();
+    for (name, provider) in [
+        ("a", Some("aws:///eu-west-1a/i-00000000000000001")),
+        ("b", Some("aws:///eu-west-1b/i-0000000a")),
+        ("c", Some("aws:///us-west-2-lax-1a/i-00000000000000002")),
+        ("d", Some("")),
+        ("e", None),
+        ("f", Some("gce://project/zone/name")),
+        ("g", Some("aws:///eu-west-1a/fargate-ip-10-0-0-1.eu-west-1.compute.internal")),
+    ] {
+        nodes.add(name.to_owned(), provider);
+    }
+    assert_eq!(nodes.instances.len(), 3);
+    assert_eq!(nodes.regions, ["eu-west-1", "us-west-2"]);
+    for (zone, region) in [("us-gov-west-1a", "us-gov-west-1"), ("us-east-1-wl1-bos-wlz-1", "us-east-1"), ("", "")] {
+        assert_eq!(region_of(zone), region);
+    }
+    assert_eq!(nodes.without, ["d", "e"]);
+    assert_eq!(nodes.foreign.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
+}
+
+#[test]
+fn nodes_that_no_notice_can_find() {
+    let (name, status, text) = one(&[], |seen| seen.nodes.as_mut().unwrap().add("bare".to_owned(), None));
+    assert_eq!((name, status), ("nodes", Status::Warning));
+    assert!(text.contains("1 node has no provider ID") && text.contains("bare"), "{text}");
+    let foreign = found(&[], |seen| seen.nodes.as_mut().unwrap().add("f".to_owned(), Some("kind://x")));
+    assert_eq!(foreign, Vec::new(), "other nodes are nothing wrong");
+    let (_, status, text) = one(&[], |seen| seen.nodes = Ok(Nodes { all: true, ..Nodes::default() }));
+    assert_eq!(status, Status::Failure, "{text}");
+    let (_, _, text) = one(&[], |seen| seen.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()]);
+    assert!(text.contains("Set AWS_REGION=us-east-1"), "{text}");
+}
+
+#[test]
+fn budgets_that_can_never_be_met() {
+    for (expected, desired, faults) in [(2, 2, 1), (2, 3, 1), (1, 1, 1), (2, 1, 0), (0, 0, 0), (3, 0, 0)] {
+        let found = found(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", expected, desired)])));
+        assert_eq!(found.len(), faults, "{expected} {desired}: {found:?}");
+    }
+    let (name, status, text) = one(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", 2, 2)])));
+    assert_eq!((name, status), ("budgets", Status::Warning));
+    assert!(text.contains("kubectl -n shop patch pdb web"), "{text}");
+    let new = Budget { current: false, ..budget("web", "web", 2, 2) };
+    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([new]))), Vec::new());
+}
+
+#[test]
+fn two_budgets_of_one_pod_refuse_everything() {
+    let (name, _, text) =
+        one(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), budget("two", "web", 2, 1)])));
+    assert_eq!(name, "budgets");
+    assert!(text.contains("the same pods of shop/web"), "{text}");
+    let elsewhere = Budget { namespace: "other".to_owned(), ..budget("two", "web", 2, 1) };
+    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), elsewhere]))), Vec::new());
+}
+
+#[test]
+fn workloads_without_a_budget_are_a_remark() {
+    let owned = |pods| Owned { pods, labels: labels("web") };
+    let key = |name: &str| ("shop".to_owned(), "ReplicaSet".to_owned(), name.to_owned());
+    let workloads = Workloads {
+        owners: BTreeMap::from([(key("many"), owned(3)), (key("one"), owned(1))]),
+        longest_grace: None,
+        all: false,
+    };
+    let check = unprotected(&workloads, &listed([]));
+    assert_eq!(check.status, Status::Ok);
+    assert!(check.found.contains("1 workload of several pods has no budget") && check.found.contains("shop/many"));
+    assert!(check.found.contains("of the pods that were listed"), "{}", check.found);
+    let web = listed([budget("web", "web", 3, 2)]);
+    assert!(unprotected(&workloads, &web).found.starts_with("every workload"));
+    let some = unprotected(&workloads, &Budgets::default());
+    assert_eq!(some.status, Status::Skipped, "a budget that was not listed may be about it");
+}

@@ -1,0 +1,101 @@
+use super::*;
+use crate::clients::gate::Category;
+use crate::commands::doctor::tests::{denied, found, group, hook, one};
+use crate::commands::doctor::{Failed, Status};
+
+fn with(groups: Vec<Group>) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| seen.groups = Ok(Groups { groups, more: 0, all: true })
+}
+
+fn short(seconds: u64) -> impl FnOnce(&mut Seen) {
+    with(vec![group("workers", vec![hook("drain", seconds)])])
+}
+
+#[test]
+fn a_hook_that_is_shorter_than_a_drain_says_what_fits() {
+    for (flags, seconds, said, advised) in [
+        // 27 s are not even the default grace period.
+        (&[][..], 30, "leaves a drain 27s", "--heartbeat-timeout 600"),
+        (&["--pod-grace", "5m"], 300, "their grace period of 300 s do not fit", "--drain-timeout asg-terminate=10m"),
+        (&["--heartbeat", "off", "--drain-timeout", "10m"], 300, "--heartbeat is off", "--heartbeat-timeout 600"),
+        (&["--drain-timeout", "asg-terminate=2h"], 60, "ends after 1h 40m", "--heartbeat-timeout 73"),
+    ] {
+        let (name, status, text) = one(flags, short(seconds));
+        assert_eq!((name, status), ("hook", Status::Failure), "{text}");
+        assert!(text.contains(said) && text.contains(advised), "{text}");
+        assert!(text.contains("Hook drain of group workers"), "{text}");
+    }
+    // Heartbeats make room; so does a hook of another's.
+    assert_eq!(found(&["--drain-timeout", "asg-terminate=10m"], short(30)), Vec::new());
+    assert_eq!(found(&["--ignore-hook", "drain"], short(30)), Vec::new());
+    assert_eq!(found(&["--on", "asg-terminate=cordon"], short(30)), Vec::new());
+    let (_, status, text) = one(&[], short(60));
+    assert_eq!(status, Status::Warning);
+    assert!(
+        text.contains("1 hook leaves a drain 54s, and pod shop/web-1 has a grace period of 1m: workers/drain."),
+        "{text}"
+    );
+    assert_eq!(found(&["--pod-grace", "40s"], short(60)), Vec::new(), "no pod's own grace counts then");
+}
+
+#[test]
+fn groups_without_a_hook_are_named_together() {
+    let mut bare = group("c", vec![hook("launch", 300)]);
+    bare.hooks.as_mut().unwrap()[0].terminating = false;
+    let mut rebalanced = group("b", Vec::new());
+    rebalanced.rebalances = true;
+    let (name, status, text) =
+        one(&[], with(vec![group("a", Vec::new()), rebalanced, bare, group("d", vec![hook("x", 300)])]));
+    assert_eq!((name, status), ("hook", Status::Warning));
+    assert!(text.contains("3 groups are without a terminating hook: a, b, c."), "{text}");
+    assert!(text.contains("so does capacity rebalancing") && text.contains("put-lifecycle-hook"), "{text}");
+    // EKS drains its managed node groups by itself.
+    assert_eq!(found(&[], with(vec![group("eks-a", vec![hook("Terminate-LC-Hook", 300)])])), Vec::new());
+    let managed = with(vec![
+        Group { hooks: denied(), ..group("a", Vec::new()) },
+        Group { hooks: denied(), ..group("b", Vec::new()) },
+    ]);
+    assert_eq!(one(&[], managed).1, Status::Skipped);
+}
+
+#[test]
+fn instances_that_are_kept_are_told() {
+    let kept = |continues| {
+        let mut kept = group("workers", vec![Hook { continues, ..hook("drain", 300) }]);
+        kept.retains = true;
+        with(vec![kept])
+    };
+    let (name, _, text) = one(&[], kept(false));
+    assert_eq!(name, "default-result");
+    assert!(text.contains("--default-result CONTINUE"), "{text}");
+    assert_eq!(found(&[], kept(true)), Vec::new());
+    assert_eq!(one(&["--on-failed-drain", "abandon"], kept(true)).0, "retention");
+    let abandons = with(vec![group("workers", vec![Hook { continues: false, ..hook("drain", 300) }])]);
+    assert_eq!(found(&[], abandons), Vec::new(), "both results terminate where nothing is kept");
+}
+
+#[test]
+fn launch_hooks_let_no_unready_node_in() {
+    let launch = |continues| {
+        let launch = Hook { terminating: false, continues, ..hook("launch", 300) };
+        with(vec![group("workers", vec![hook("drain", 300), launch])])
+    };
+    let ready = ["--on", "asg-launch=ready"];
+    assert_eq!(one(&ready, launch(true)).0, "default-result");
+    assert_eq!(found(&ready, launch(false)), Vec::new());
+    assert_eq!(found(&[], launch(true)), Vec::new());
+}
+
+#[test]
+fn what_is_tried_is_a_hook_of_ours_in_each_group() {
+    let settings = crate::commands::doctor::tests::settings(&[]);
+    let failed =
+        Group { hooks: Err(Failed { category: Category::Denied, what: String::new() }), ..group("d", Vec::new()) };
+    let groups = vec![
+        group("a", vec![hook("Terminate-LC-Hook", 300), hook("mine", 300)]),
+        group("b", Vec::new()),
+        group("c", vec![hook("Terminate-LC-Hook", 300)]),
+        failed,
+    ];
+    assert_eq!(to_try(&settings, &Groups { groups, more: 0, all: true }), [("a".to_owned(), "mine".to_owned())]);
+}

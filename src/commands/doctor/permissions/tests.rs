@@ -1,0 +1,108 @@
+use super::*;
+use crate::commands::doctor::tests::{found, one, settings, silent};
+
+fn named(flags: &[&str]) -> Vec<String> {
+    needs(&settings(flags)).iter().map(|need| format!("{} {}", need.verb, need.resource)).collect()
+}
+
+#[test]
+fn what_is_needed_follows_the_settings() {
+    let all = named(&[]);
+    assert_eq!(
+        all,
+        [
+            "list nodes",
+            "watch nodes",
+            "get nodes",
+            "patch nodes",
+            "list pods",
+            "watch pods",
+            "create pods/eviction",
+            "delete pods",
+            "patch nodes/status",
+            "create events",
+            "patch events",
+        ]
+    );
+    let without = |flags: &[&str], left_out: &[&str]| {
+        let expected: Vec<_> = all.iter().filter(|need| !left_out.contains(&need.as_str())).cloned().collect();
+        assert_eq!(named(flags), expected, "{flags:?}");
+    };
+    // Pods are deleted where the node's capacity is about to go, and nowhere else.
+    let soft =
+        ["asg-terminate", "spot", "scheduled-change", "capacity-reservation"].map(|kind| format!("--on={kind}=cordon"));
+    let mut flags: Vec<&str> = soft.iter().map(String::as_str).collect();
+    without(&flags, &["delete pods"]);
+    flags.push("--on=rebalance=drain");
+    without(&flags, &["delete pods"]);
+    flags.retain(|flag| !flag.contains("=spot="));
+    without(&flags, &[]);
+    let telling = ["patch nodes/status", "create events", "patch events"];
+    without(&["--at-deadline", "leave"], &["delete pods"]);
+    without(&["--events", "none"], &telling);
+    without(&["--dry-run"], &telling);
+    let kinds = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
+    let every = |action: &str| kinds.map(|kind| format!("--on={kind}={action}"));
+    let pods = ["list pods", "watch pods", "create pods/eviction", "delete pods"];
+    let flags = every("cordon");
+    without(&flags.each_ref().map(String::as_str), &[&pods[..], &telling].concat());
+    let flags = every("report");
+    without(&flags.each_ref().map(String::as_str), &[&["get nodes", "patch nodes"], &pods[..], &telling].concat());
+}
+
+const COLLECT: [&str; 5] = ["--collect-leases", "--pod-namespace", "ops", "--pod-name", "ebbtide-1"];
+
+#[test]
+fn what_the_collector_needs_is_in_two_namespaces() {
+    let leases = |more: &[&str]| {
+        let flags: Vec<&str> = COLLECT.iter().chain(more).copied().collect();
+        let leases = needs(&settings(&flags)).into_iter().filter(|need| need.resource == "leases");
+        leases.map(|need| format!("{} {} {}", need.namespace, need.verb, need.name)).collect::<Vec<_>>()
+    };
+    let nodes = ["kube-node-lease list ", "kube-node-lease delete "];
+    let turn = ["ops create ", "ops get ebbtide-lease-collector", "ops update ebbtide-lease-collector"];
+    assert_eq!(leases(&[]), [&nodes[..], &turn].concat());
+    assert_eq!(leases(&["--dry-run"]), nodes);
+    assert_eq!(found(&COLLECT, |_| {}), Vec::new());
+    let refused = |wanted: fn(&Need) -> bool| {
+        let (name, status, text) = one(&COLLECT, |seen| {
+            for (_, may) in seen.reviews.iter_mut().filter(|(need, _)| need.resource == "leases" && wanted(need)) {
+                *may = Ok(false);
+            }
+        });
+        assert_eq!((name, status.as_str()), ("leases", "failure"));
+        text
+    };
+    let text = refused(|need| need.verb == "delete");
+    assert!(text.contains("Not allowed to delete leases in kube-node-lease: leaked Leases stay."), "{text}");
+    assert!(text.contains("Add to a Role in kube-node-lease:"), "{text}");
+    let text = refused(|need| !need.name.is_empty());
+    assert!(text.contains("Not allowed to get, update leases ebbtide-lease-collector in ops: "), "{text}");
+    assert!(text.contains("resourceNames: [\"ebbtide-lease-collector\"]\n    verbs: [\"get\", \"update\"]"), "{text}");
+}
+
+#[test]
+fn a_verb_that_is_not_allowed_is_named_with_its_rule() {
+    let lacking = |verb: &'static str, resource: &'static str| {
+        move |seen: &mut Seen| {
+            for (need, may) in &mut seen.reviews {
+                if (need.verb, need.resource) == (verb, resource) {
+                    *may = Ok(false);
+                }
+            }
+        }
+    };
+    let (name, status, text) = one(&[], lacking("create", "pods/eviction"));
+    assert_eq!((name, status.as_str()), ("pods/eviction", "failure"));
+    assert!(text.contains("Not allowed to create pods/eviction: no pod is evicted."), "{text}");
+    assert!(text.contains("resources: [\"pods/eviction\"]\n    verbs: [\"create\"]"), "{text}");
+    let (_, _, text) = one(&[], |seen| {
+        lacking("list", "nodes")(seen);
+        lacking("patch", "nodes")(seen);
+    });
+    assert!(text.contains("verbs: [\"list\", \"patch\"]"), "{text}");
+    // What is the doctor's own is no fault of the service.
+    assert_eq!(found(&[], |seen| seen.reviews.push((BUDGETS, Ok(false)))), Vec::new());
+    let (name, status, _) = one(&[], |seen| seen.reviews[4].1 = silent());
+    assert_eq!((name, status.as_str()), ("pods", "skipped"));
+}

@@ -1,0 +1,185 @@
+use super::*;
+use crate::commands::doctor::tests::{denied, found, one, policy, rule};
+use crate::commands::doctor::{Read, Status};
+use serde_json::json;
+
+fn set(name: &str, value: &str) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| {
+        seen.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned());
+    }
+}
+
+fn without(name: &str) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| drop(seen.queue.as_mut().unwrap().remove(name))
+}
+
+#[test]
+fn another_region_is_said_once() {
+    let (name, status, text) = one(&[], |seen| {
+        seen.region = Some("us-east-1".to_owned());
+        seen.queue = Err(Failed { category: Category::NotFound, what: "no".to_owned() });
+        seen.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()];
+    });
+    assert_eq!((name, status), ("region", Status::Failure));
+    assert!(text.contains("Set AWS_REGION=eu-west-1"), "{text}");
+}
+
+#[test]
+fn a_queue_that_is_not_there_says_how_to_find_it() {
+    let lost = |category| -> Read<Attributes> { Err(Failed { category, what: "QueueDoesNotExist".to_owned() }) };
+    let (name, status, text) = one(&[], |seen| seen.queue = lost(Category::NotFound));
+    assert_eq!((name, status), ("exists", Status::Failure));
+    assert!(text.contains("aws sqs list-queues"), "{text}");
+    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Denied)).1, Status::Skipped);
+    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Unreachable)).1, Status::Failure);
+}
+
+#[test]
+fn what_keeps_eventbridge_out_is_named() {
+    let statement = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
+        change(&mut policy["Statement"][0]);
+        policy.to_string()
+    };
+    for (policy, said) in [
+        (String::new(), "The queue has no policy"),
+        (
+            statement(&|s| s["Principal"] = json!({ "Service": "s3.amazonaws.com" })),
+            "No statement names events.amazonaws.com",
+        ),
+        (statement(&|s| s["Action"] = json!("sqs:GetQueueUrl")), "sqs:SendMessage is not allowed"),
+        (
+            statement(&|s| s["Resource"] = json!("arn:aws:sqs:eu-west-1:123456789012:other")),
+            "Resource is not arn:aws:sqs",
+        ),
+        (
+            statement(&|s| s["Condition"]["ArnLike"]["aws:SourceArn"] = json!("arn:aws:events:*:*:rule/other")),
+            "not for rule all-ec2",
+        ),
+    ] {
+        let (name, status, text) = one(&[], set("Policy", &policy));
+        assert_eq!((name, status), ("policy", Status::Failure), "{text}");
+        assert!(text.contains(said), "{text}");
+        assert!(text.contains("arn:aws:events:eu-west-1:123456789012:rule/*"), "{text}");
+    }
+    let open = statement(&|s| drop(s.as_object_mut().unwrap().remove("Condition")));
+    let (name, status, text) = one(&[], set("Policy", &open));
+    assert_eq!((name, status), ("policy", Status::Warning));
+    assert!(text.contains("aws:SourceArn is missing"), "{text}");
+    // Where only hooks are acted on, which may notify the queue by a role, the policy is not needed.
+    let only_hooks = ["spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"]
+        .map(|kind| format!("--on={kind}=ignore"));
+    let flags: Vec<&str> = only_hooks.iter().map(String::as_str).collect();
+    assert_eq!(one(&flags, without("Policy")).1, Status::Warning);
+}
+
+#[test]
+fn keys_that_eventbridge_can_not_use() {
+    for key in ["alias/aws/sqs", "arn:aws:kms:eu-west-1:123456789012:alias/aws/sqs"] {
+        let (name, status, text) = one(&[], set("KmsMasterKeyId", key));
+        assert_eq!((name, status), ("encryption", Status::Failure));
+        assert!(text.contains("SqsManagedSseEnabled"), "{text}");
+    }
+    let (name, status, text) = one(&[], set("KmsMasterKeyId", "alias/mine"));
+    assert_eq!((name, status), ("encryption", Status::Warning));
+    assert!(text.contains("kms:GenerateDataKey"), "{text}");
+}
+
+#[test]
+fn messages_outlive_drains_and_outages() {
+    for (kept, said) in [("300", "a drain may take 5m:"), ("3600", "an outage"), ("86399", "an outage")] {
+        let (name, status, text) = one(&["--on", "scheduled-change=cordon"], set("MessageRetentionPeriod", kept));
+        assert_eq!((name, status), ("retention", Status::Warning), "{kept}");
+        assert!(text.contains(said) || kept == "300", "{text}");
+    }
+    let (_, _, text) = one(&[], set("MessageRetentionPeriod", "300"));
+    assert!(text.contains("a drain may take 1h"), "{text}");
+    let (_, _, text) = one(&["--drain-timeout", "asg-terminate=5h"], set("MessageRetentionPeriod", "7200"));
+    assert!(text.contains("a drain may take 5h"), "{text}");
+    assert!(text.contains("MessageRetentionPeriod=345600"), "{text}");
+}
+
+#[test]
+fn delays_dead_letters_and_what_waits() {
+    let (name, _, text) = one(&[], set("DelaySeconds", "60"));
+    assert_eq!(name, "visibility");
+    assert!(text.contains("delayed by 60 s"), "{text}");
+    let (name, status, text) = one(&[], without("RedrivePolicy"));
+    assert_eq!((name, status), ("dead-letters", Status::Warning));
+    assert!(text.contains("maxReceiveCount\\\":10"), "{text}");
+    for few in [json!(3), json!("9")] {
+        let redrive = json!({ "deadLetterTargetArn": "arn:dead", "maxReceiveCount": few }).to_string();
+        let (name, _, text) = one(&[], set("RedrivePolicy", &redrive));
+        assert_eq!(name, "dead-letters");
+        assert!(text.contains("arn:dead"), "{text}");
+    }
+    assert_eq!(one(&[], set("ApproximateNumberOfMessages", "1001")).0, "waiting");
+}
+
+#[test]
+fn a_message_that_is_older_than_any_drain_waits_for_nothing() {
+    let hours = |hours| {
+        move |seen: &mut Seen| {
+            seen.oldest = Ok(Some(Duration::from_hours(hours)));
+            set("ApproximateNumberOfMessages", "1")(seen);
+        }
+    };
+    let (name, status, text) = one(&[], hours(2));
+    assert_eq!((name, status), ("oldest", Status::Warning));
+    assert!(
+        text.contains("the oldest is 2h old, and no drain takes longer than 1h:")
+            && text.contains("at 4days it is lost"),
+        "{text}"
+    );
+    // What is worked on is no older than that, and a queue that nobody uses has no number.
+    assert_eq!(found(&["--drain-timeout", "scheduled-change=3h"], hours(3)), Vec::new());
+    assert_eq!(found(&[], |seen| seen.oldest = Ok(None)), Vec::new());
+    // A cordon waits for a Node that is yet to come, too; a report waits for nothing.
+    let minutes = |seen: &mut Seen| {
+        hours(1)(seen);
+        seen.oldest = Ok(Some(Duration::from_mins(40)));
+        seen.groups.as_mut().unwrap().groups.clear();
+    };
+    for (action, names) in [("cordon", &[][..]), ("report", &["oldest"])] {
+        let on = format!("scheduled-change={action}");
+        let found = found(&["--on", &on, "--on", "rebalance=report"], minutes);
+        assert_eq!(found.iter().map(|check| check.name).collect::<Vec<_>>(), names, "{action}");
+    }
+    // One that is held is worked on; a queue that has become empty has the number of its last; and what is not known may be long.
+    let changed: [fn(&mut Seen); 4] = [
+        |seen| set("ApproximateNumberOfMessages", "0")(seen),
+        |seen| {
+            set("ApproximateNumberOfMessages", "0")(seen);
+            set("ApproximateNumberOfMessagesNotVisible", "0")(seen);
+        },
+        |seen| seen.groups.as_mut().unwrap().all = false,
+        |seen| seen.groups.as_mut().unwrap().more = 1,
+    ];
+    for change in changed {
+        let seen = |seen: &mut Seen| {
+            hours(2)(seen);
+            change(seen);
+        };
+        assert_eq!(found(&[], seen), Vec::new());
+    }
+    let other = |seen: &mut Seen| {
+        hours(2)(seen);
+        seen.identity.as_mut().unwrap().account = "000000000007".to_owned();
+    };
+    let said: Vec<_> = found(&[], other).into_iter().map(|check| (check.name, check.status)).collect();
+    assert_eq!(said, [("account", Status::Warning), ("oldest", Status::Skipped)]);
+    let (name, status, text) = one(&[], |seen| seen.oldest = denied());
+    assert_eq!((name, status), ("oldest", Status::Skipped));
+    assert!(text.contains("allow cloudwatch:GetMetricStatistics"), "{text}");
+}
+
+#[test]
+fn rules_that_are_let_in_by_account_or_through_sns() {
+    let by_account = policy().replace("ArnLike", "StringEquals").replace("aws:SourceArn", "aws:SourceAccount");
+    let by_account = by_account.replace("arn:aws:events:eu-west-1:123456789012:rule/*", "123456789012");
+    let none = found(&[], |seen| {
+        seen.rules.as_mut().unwrap().rules.push(rule("other", "{}"));
+        set("Policy", &by_account)(seen);
+    });
+    assert_eq!(none, Vec::new());
+}

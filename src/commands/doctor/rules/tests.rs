@@ -1,0 +1,128 @@
+use super::*;
+use crate::commands::doctor::Status;
+use crate::commands::doctor::aws_calls::{Trial, Tried};
+use crate::commands::doctor::tests::{QUEUE, found, hook, one, rule, settings};
+use crate::pipeline::event;
+use crate::pipeline::event::Parsed;
+
+fn only(rules: Vec<Rule>) -> impl FnOnce(&mut Seen) {
+    move |seen: &mut Seen| seen.rules = Ok(Rules { rules, unread: None, all: true })
+}
+
+fn keep(kinds: &[Kind]) -> Vec<String> {
+    let others = Kind::ALL.into_iter().filter(|kind| !kinds.contains(kind));
+    others.map(|kind| format!("--on={kind}=ignore")).collect()
+}
+
+#[test]
+fn what_a_rule_is_made_with_lets_its_kind_through() {
+    let settings = settings(&["--out-of-service-taint"]);
+    for kind in Kind::ALL {
+        let pattern = serde_json::from_str(wanted(kind)).unwrap();
+        for sample in samples(kind, &settings) {
+            assert_eq!(event_pattern::judge(&pattern, &sample), Match::Yes, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn samples_are_like_the_events_themselves() {
+    let settings = settings(&[]);
+    for (kind, text) in [
+        (Kind::AsgTerminate, include_str!("../../../../tests/fixtures/events/asg-terminate.json")),
+        (Kind::AsgLaunch, include_str!("../../../../tests/fixtures/events/asg-launch.json")),
+        (Kind::Spot, include_str!("../../../../tests/fixtures/events/spot.json")),
+        (Kind::Spot, include_str!("../../../../tests/fixtures/events/spot-hibernate.json")),
+        (Kind::Rebalance, include_str!("../../../../tests/fixtures/events/rebalance.json")),
+        (Kind::StateChange, include_str!("../../../../tests/fixtures/events/state-stopping.json")),
+        (Kind::ScheduledChange, include_str!("../../../../tests/fixtures/events/health-retirement.json")),
+        (Kind::CapacityReservation, include_str!("../../../../tests/fixtures/events/capacity-reservation.json")),
+    ] {
+        let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
+        assert_eq!(notices[0].kind(), kind);
+        let real: Value = serde_json::from_str(text).unwrap();
+        // What a rule sees of the event is what it is judged by.
+        let told = |sample: &Value| {
+            let detail = sample["detail"].as_object().unwrap().iter().all(|(key, value)| real["detail"][key] == *value);
+            sample["source"] == real["source"] && sample["detail-type"] == real["detail-type"] && detail
+        };
+        assert!(samples(kind, &settings).iter().any(told), "{kind}");
+        let pattern = serde_json::from_str(wanted(kind)).unwrap();
+        assert_eq!(event_pattern::judge(&pattern, &real), Match::Yes, "{kind}");
+    }
+}
+
+#[test]
+fn a_kind_without_a_rule_says_how_to_make_one() {
+    for (kind, status) in [
+        (Kind::AsgTerminate, Status::Failure),
+        (Kind::Spot, Status::Failure),
+        (Kind::Rebalance, Status::Warning),
+        (Kind::StateChange, Status::Warning),
+        (Kind::ScheduledChange, Status::Warning),
+        (Kind::CapacityReservation, Status::Warning),
+    ] {
+        let flags = keep(&[kind]);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let (name, found, text) = one(&flags, only(Vec::new()));
+        assert_eq!((name, found), (kind.as_str(), status), "{text}");
+        assert!(text.contains(&format!("put-rule --name ebbtide-{kind}")) && text.contains(QUEUE), "{text}");
+        assert!(text.contains(&format!("--on {kind}=ignore")), "{text}");
+    }
+    assert_eq!(found(&["--on", "spot=ignore"], |seen| drop(seen.rules.as_mut().unwrap().rules.remove(1))).len(), 1);
+}
+
+#[test]
+fn a_rule_that_is_off_or_sends_too_little_is_named() {
+    let flags = keep(&[Kind::Spot]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let off = Rule { enabled: false, ..rule("mine", r#"{"source": ["aws.ec2"]}"#) };
+    let (_, status, text) = one(&flags, only(vec![off]));
+    assert_eq!(status, Status::Failure);
+    assert!(text.contains("disabled") && text.contains("enable-rule --name mine"), "{text}");
+    let part = rule("mine", r#"{"source": ["aws.ec2"], "detail": {"instance-action": ["terminate"]}}"#);
+    let (_, _, text) = one(&flags, only(vec![part]));
+    assert!(text.contains("those with instance-action stop are missing"), "{text}");
+    let both = vec![
+        rule("one", r#"{"detail": {"instance-action": ["terminate"]}}"#),
+        rule("two", r#"{"detail": {"instance-action": ["stop", "hibernate"]}}"#),
+    ];
+    assert_eq!(found(&flags, only(both)), Vec::new());
+}
+
+#[test]
+fn what_a_rule_narrows_is_not_judged() {
+    let flags = keep(&[Kind::AsgTerminate]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let narrow = rule("mine", r#"{"source": ["aws.autoscaling"], "detail": {"AutoScalingGroupName": ["workers"]}}"#);
+    let (name, status, text) = one(&flags, only(vec![narrow]));
+    assert_eq!((name, status), ("asg-terminate", Status::Skipped));
+    assert!(text.contains("rule mine may let them through, but it narrows detail.AutoScalingGroupName"), "{text}");
+    let schedule = Rule { pattern: None, ..rule("hourly", "") };
+    assert_eq!(one(&flags, only(vec![schedule])).1, Status::Failure);
+}
+
+#[test]
+fn hooks_that_notify_the_queue_need_no_rule() {
+    let flags = keep(&[Kind::AsgTerminate]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let with = |target: Option<&str>| {
+        let hook = groups::Hook { notifies: target.map(str::to_owned), ..hook("drain", 300) };
+        move |seen: &mut Seen| {
+            seen.rules = Ok(Rules { all: true, ..Rules::default() });
+            seen.groups.as_mut().unwrap().groups[0].hooks = Ok(vec![hook]);
+        }
+    };
+    assert_eq!(found(&flags, with(Some(QUEUE))), Vec::new());
+    let elsewhere = found(&flags, with(Some("arn:aws:sns:eu-west-1:123456789012:topic")));
+    let said: Vec<_> = elsewhere.iter().map(|check| (check.name, check.status)).collect();
+    assert_eq!(said, [("asg-terminate", Status::Failure), ("target", Status::Warning)]);
+    // Without a hook nothing comes, and nothing is missed.
+    let (_, status, _) = one(&flags, |seen| {
+        seen.rules = Ok(Rules { all: true, ..Rules::default() });
+        seen.groups.as_mut().unwrap().groups.clear();
+        seen.trials.clear();
+        seen.trials.push(Trial { tried: Tried::Complete, answers: Vec::new() });
+    });
+    assert_eq!(status, Status::Warning);
+}

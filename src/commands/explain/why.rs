@@ -1,0 +1,160 @@
+//! Reasons, in words. What was decided comes from the service's own functions; nothing is decided here.
+
+use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
+use crate::pipeline::interruption::{Heartbeats, HookTimes, Outcome, PerKind, Policy};
+use crate::pipeline::node::{Fate, ManagedTag};
+use crate::runtime::clock::Clock;
+use std::time::Duration;
+
+/// What a message that asks nothing of us is.
+pub(super) const fn ignored(why: Ignored) -> &'static str {
+    match why {
+        Ignored::TestNotification => "Auto Scaling's check, sent when a hook is set up",
+        Ignored::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
+        Ignored::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
+        Ignored::HarmlessState => "an instance state that takes nothing away",
+        Ignored::NotScheduledChange => {
+            "a Health event of another service or category, or one that names no affected instance"
+        }
+        Ignored::Closed => "a Health event that says that it is over",
+    }
+}
+
+/// What a notice says beside its kind and its instance.
+pub(super) fn says(detail: &Detail) -> String {
+    match detail {
+        Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => {
+            let pool = match hook.pool {
+                Some(WarmPool::To) => ", on its way to the warm pool",
+                Some(WarmPool::From) => ", on its way out of the warm pool",
+                None => "",
+            };
+            let direct = if hook.direct { ", from the hook itself" } else { "" };
+            format!("hook {} of group {}{pool}{direct}", hook.name, hook.group)
+        }
+        Detail::Spot { action } => match action {
+            InstanceAction::Terminate => "the instance is taken back, and terminated".to_owned(),
+            InstanceAction::Stop => "the instance is taken back, and stopped".to_owned(),
+            InstanceAction::Hibernate => "the instance is taken back, and hibernates".to_owned(),
+        },
+        Detail::Rebalance => "the instance runs an elevated risk of being taken back".to_owned(),
+        Detail::StateChange { state } => {
+            let state = match state {
+                InstanceState::Stopping => "stopping",
+                InstanceState::Stopped => "stopped",
+                InstanceState::ShuttingDown => "shutting-down",
+                InstanceState::Terminated => "terminated",
+            };
+            format!("the instance is {state}")
+        }
+        Detail::ScheduledChange(change) => match change.start {
+            Some(start) => format!("{}, from {start}", change.code),
+            None => change.code.clone(),
+        },
+        Detail::CapacityReservation { .. } => "the reservation takes its capacity back".to_owned(),
+    }
+}
+
+/// Why a notice is not acted on, whoever's the instance is.
+pub(super) fn settled(outcome: Outcome, notice: &Notice) -> String {
+    match (outcome, notice.hook()) {
+        (Outcome::NotOurs, Some(hook)) => format!("others complete the hook {} (--ignore-hook)", hook.name),
+        _ => format!("--on {}=ignore", notice.kind()),
+    }
+}
+
+/// What EC2's answer says of whose an instance is.
+pub(super) fn fate(fate: Fate, tag: &ManagedTag, (has_node, require_tag): (bool, bool)) -> String {
+    let tag = match &tag.value {
+        Some(value) => format!("{}={value}", tag.key),
+        None => tag.key.clone(),
+    };
+    let without = match (has_node, require_tag) {
+        (true, _) => "--require-tag is set, and",
+        (false, true) => "it has no Node here, --require-tag is set, and",
+        (false, false) => "it has no Node here, and",
+    };
+    match fate {
+        Fate::Known { tagged: true, .. } => format!("it carries the tag {tag}"),
+        Fate::Terminated { tagged: true } if has_node => format!("it carries the tag {tag}"),
+        Fate::Known { .. } => format!("{without} it does not carry the tag {tag}"),
+        Fate::Terminated { .. } => format!("{without} EC2 says that it is terminated"),
+        Fate::Unknown => format!("{without} EC2 does not know it"),
+    }
+}
+
+/// From what a notice's deadline was made.
+pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes>, clock: &Clock) -> String {
+    if let Some(times) = times {
+        return of_hook(policy, notice, times);
+    }
+    let chosen = policy.deadline(notice, None, clock).at;
+    let patient = Policy { drain_timeout: PerKind::all(None), ..policy.clone() };
+    let unasked = patient.deadline(notice, None, clock).at;
+    // The two are reckoned from now one after the other.
+    let differ = chosen.max(unasked) - chosen.min(unasked) > Duration::from_millis(500);
+    if let Some(timeout) = policy.drain_timeout.of(notice.kind()).filter(|_| differ) {
+        return format!("--drain-timeout {}; AWS may leave it longer", span(timeout));
+    }
+    let named = |start| format!("the change begins then: {start}");
+    match &notice.detail {
+        Detail::Spot { action: InstanceAction::Hibernate } => "hibernation begins at once".to_owned(),
+        Detail::Spot { .. } => "EC2 takes a spot instance back 120 s after its warning".to_owned(),
+        Detail::CapacityReservation { terminates_at: Some(_) } => "the notice names this time".to_owned(),
+        Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
+        Detail::Rebalance => "our own patience: nothing says when, or whether, the instance goes".to_owned(),
+        Detail::StateChange { .. } => "2 minutes: EC2 tells no time".to_owned(),
+        Detail::ScheduledChange(change) => match change.start {
+            Some(start) if clock.instant_of(start) <= chosen => named(start),
+            Some(_) => "our own patience, an hour: the change begins later".to_owned(),
+            None => "our own patience, an hour: the notice names no time".to_owned(),
+        },
+        Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => "the hook is not touched".to_owned(),
+    }
+}
+
+fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
+    let margin = span(times.margin());
+    let beat = span(times.heartbeat);
+    let bearable = if policy.heartbeats == Heartbeats::Off { times.heartbeat } else { times.life() };
+    match policy.drain_timeout.of(notice.kind()) {
+        Some(timeout) if timeout > bearable => {
+            format!("{} is all that the hook allows; less a margin of {margin}", span(bearable))
+        }
+        Some(timeout) => format!("--drain-timeout {} after the notice, less a margin of {margin}", span(timeout)),
+        None if times.window != times.heartbeat => {
+            format!("{} after the notice, less a margin of {margin}", span(times.window.min(bearable)))
+        }
+        None => format!("the hook's heartbeat timeout of {beat} after the notice, less a margin of {margin}"),
+    }
+}
+
+/// Why a pod may stay where it is.
+pub(super) fn held_for_good(hard: bool) -> String {
+    let why = if hard { "--at-deadline leave" } else { "a soft deadline deletes nothing" };
+    format!("what is still held back at the deadline is left ({why}), and the drain ends as blocked")
+}
+
+/// A length of time: `1m 52s`.
+pub(super) fn span(length: Duration) -> String {
+    let seconds = length.as_secs();
+    let parts = [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    // Two parts are as exact as anybody reads.
+    let shown = parts.iter().skip_while(|(count, _)| *count == 0).take(2).filter(|(count, _)| *count > 0);
+    let shown: Vec<_> = shown.map(|(count, unit)| format!("{count}{unit}")).collect();
+    if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_length_of_time_has_two_parts() {
+        for (seconds, shown) in
+            [(0, "0s"), (59, "59s"), (60, "1m"), (112, "1m 52s"), (3601, "1h"), (7260, "2h 1m"), (1_209_599, "13d 23h")]
+        {
+            assert_eq!(span(Duration::from_secs(seconds)), shown);
+        }
+    }
+}

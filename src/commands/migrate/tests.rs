@@ -1,0 +1,543 @@
+//! Values files, and what becomes of them, literally.
+
+use super::*;
+use std::fmt::Write;
+
+fn migrated(text: &str) -> (String, String, bool) {
+    let migration = convert(text).unwrap();
+    let values = migration.values.strip_prefix(HEAD).expect("it must begin so").to_owned();
+    (values, migration.to_string(), migration.is_whole())
+}
+
+#[track_caller]
+fn becomes(given: &str, values: &str, remarks: &str) {
+    let (found, told, whole) = migrated(given);
+    assert_eq!(found, values);
+    assert_eq!(told, remarks);
+    let expected = remarks.lines().filter(|line| !line.starts_with(' ')).all(|title| title == "Not needed:");
+    assert_eq!(whole, expected);
+}
+
+/// What queue mode leads to by itself.
+const QUEUE: &str = "\
+queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
+\"on\":
+  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
+settings:
+  requireTag: true  # NTH's default; false is Ebbtide's, and spares calls to EC2
+";
+
+const GIVEN: &str =
+    "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n";
+
+/// What a value leads to beside what queue mode does: the lines that are new, and the remarks.
+fn one(more: &str) -> (String, String) {
+    let (values, remarks, _) = migrated(&format!("{GIVEN}{more}\n"));
+    let new: Vec<&str> = values.lines().filter(|line| !QUEUE.contains(&format!("{line}\n"))).collect();
+    (new.join("\n"), remarks)
+}
+
+#[test]
+fn the_shortest_file_that_works() {
+    becomes(GIVEN, QUEUE, "");
+}
+
+#[test]
+fn what_nth_does_anyway_was_not_asked_for() {
+    let fixture = include_str!("../../../tests/fixtures/nth/values.tsv");
+    let mut file = GIVEN.to_owned();
+    let mut group = "";
+    for (key, default) in fixture.lines().map(|line| line.split_once('\t').unwrap()) {
+        let (above, name) = key.split_once('.').unwrap_or(("", key));
+        if above != group && !above.is_empty() {
+            writeln!(file, "{above}:").unwrap();
+        }
+        group = above;
+        if !["enableSqsTerminationDraining", "queueURL"].contains(&key) {
+            writeln!(file, "{}{name}: {default}", if above.is_empty() { "" } else { "  " }).unwrap();
+        }
+    }
+    assert_eq!(file.lines().count(), 108 + 5);
+    becomes(&file, QUEUE, "");
+}
+
+#[test]
+fn a_typical_file() {
+    let given = "
+enableSqsTerminationDraining: true
+queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth
+awsRegion: eu-west-1
+replicas: 3
+serviceAccount:
+  name: nth
+  annotations:
+    eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/nth
+nodeSelector:
+  karpenter.sh/nodepool: system
+tolerations:
+  - operator: Exists
+  - {key: CriticalAddonsOnly, operator: Exists}
+resources: {requests: {cpu: 50m, memory: 128Mi}}
+serviceMonitor: {create: true, labels: {release: kps}, namespace: monitoring}
+webhookURL: https://hooks.example/a-secret
+checkTagBeforeDraining: false
+podTerminationGracePeriod: 60
+heartbeatInterval: 60
+heartbeatUntil: 7200
+jsonLogging: true
+workers: 50
+";
+    let values = "\
+queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
+aws:
+  region: eu-west-1  # awsRegion
+\"on\":
+  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
+settings:
+  logFormat: json  # jsonLogging
+  podGrace: 60s  # podTerminationGracePeriod
+  requireTag: false  # checkTagBeforeDraining
+  heartbeat: 60s  # heartbeatInterval
+  drainTimeout:
+    asg-terminate: 7200s  # heartbeatUntil
+replicaCount: 3  # replicas
+serviceAccount:
+  name: nth  # serviceAccount.name
+  annotations:  # serviceAccount.annotations
+    eks.amazonaws.com/role-arn: arn:aws:iam::123456789012:role/nth
+resources:  # resources
+  limits: null
+  requests:
+    cpu: \"50m\"
+    memory: \"128Mi\"
+nodeSelector:  # nodeSelector
+  karpenter.sh/nodepool: system
+tolerations:  # tolerations
+  - key: CriticalAddonsOnly
+    operator: Exists
+serviceMonitor:
+  enabled: true  # serviceMonitor.create
+  labels:  # serviceMonitor.labels
+    release: kps
+";
+    let remarks = "\
+Not carried over:
+  webhookURL: Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics
+  serviceMonitor.namespace: the ServiceMonitor is in the release's namespace; let your Prometheus select it there
+Carried over, but not the same:
+  serviceAccount.annotations: the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide
+  tolerations: what tolerates a cordon was left out: a pod of ours could come back to the node that it drains
+Not needed:
+  workers: there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears
+";
+    becomes(given, values, remarks);
+}
+
+#[test]
+fn each_value_of_queue_mode_by_itself() {
+    let table = [
+        ("logLevel: DEBUG", "  log: debug  # logLevel"),
+        ("heartbeatInterval: 5", "  heartbeat: 5s  # heartbeatInterval"),
+        ("dryRun: \"true\"", "  dryRun: true  # dryRun"),
+        ("excludeFromLoadBalancers: true", "  excludeFromLoadBalancers: true  # excludeFromLoadBalancers"),
+        ("deleteLocalData: false", "  keepEmptyDir: true  # deleteLocalData"),
+        ("nodeTerminationGracePeriod: 600", "  drainTimeout:\n    all: 600s  # nodeTerminationGracePeriod"),
+        ("emitKubernetesEvents: true", "  events: all  # emitKubernetesEvents"),
+        ("completeLifecycleActionDelaySeconds: 90", "  completeAfter: 90s  # completeLifecycleActionDelaySeconds"),
+        ("managedTag: team-tag", "  managedTag: team-tag  # managedTag"),
+        ("prometheusServerPort: 9100", "admin:\n  port: 9100  # prometheusServerPort"),
+        ("image: {pullPolicy: Always}", "image:\n  pullPolicy: Always  # image.pullPolicy"),
+        ("priorityClassName: ''", "priorityClassName: \"\"  # priorityClassName"),
+        ("customLabels: {a: \"yes\", b: 1}", "commonLabels:  # customLabels\n  a: \"yes\"\n  b: \"1\""),
+        ("rbac: {create: 'true'}", "rbac:\n  create: true  # rbac.create"),
+        (
+            "customLabels: {a: b}\npodLabels: {a: b, c: d}",
+            "commonLabels:  # customLabels\n  a: b\npodLabels:  # podLabels\n  c: d",
+        ),
+        (
+            "podAnnotations: {prometheus.io/scrape: true, prometheus.io/port: 8080, prometheus.io/path: /metrics}",
+            "podAnnotations:  # podAnnotations\n  prometheus.io/path: \"/metrics\"\n  prometheus.io/port: \"8080\"\n  prometheus.io/scrape: \"true\"",
+        ),
+        (
+            "podAnnotations: {prometheus.io/port: '9100'}\nprometheusServerPort: 9100",
+            "admin:\n  port: 9100  # prometheusServerPort\npodAnnotations:  # podAnnotations\n  prometheus.io/port: \"9100\"",
+        ),
+        // What NTH's leave out is left out here, too, though our chart has defaults.
+        (
+            "resources: {requests: {memory: 512Mi}, limits: {cpu: 20m}}",
+            "resources:  # resources\n  limits:\n    cpu: \"20m\"\n    memory: null\n  requests:\n    cpu: null\n    memory: \"512Mi\"",
+        ),
+        (
+            "resources: {limits: {memory: 1Gi}, requests: {}}",
+            "resources:  # resources\n  limits:\n    memory: \"1Gi\"\n  requests: null",
+        ),
+        (
+            "podDisruptionBudget: {maxUnavailable: 25%}",
+            "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
+        ),
+        ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
+        (
+            "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
+            "extraEnv:  # extraEnv\n  - name: HTTPS_PROXY\n    value: p",
+        ),
+        (
+            "topologySpreadConstraints: [{maxSkew: 1}]",
+            "topologySpreadConstraints:  # topologySpreadConstraints\n  - maxSkew: 1",
+        ),
+        (
+            "affinity: {podAntiAffinity: {preferred: [{weight: 1, of: [a, b]}]}}",
+            "affinity:  # affinity\n  podAntiAffinity:\n    preferred:\n      - of: [\"a\", \"b\"]\n        weight: 1",
+        ),
+        (
+            "podLabels: {app: x}\ntopologySpreadConstraints: [{labelSelector: {matchLabels: {app: x}}}]",
+            "podLabels:  # podLabels\n  app: x\ntopologySpreadConstraints:  # topologySpreadConstraints\n  - labelSelector:\n      matchLabels:\n        app: x",
+        ),
+        (
+            "affinity: {podAffinity: {a: [{labelSelector: {matchLabels: {k8s-app: dns}}, namespaces: [kube-system]}]}}",
+            "affinity:  # affinity\n  podAffinity:\n    a:\n      - labelSelector:\n          matchLabels:\n            k8s-app: dns\n        namespaces: [\"kube-system\"]",
+        ),
+        (
+            "heartbeatUntil: 60\nnodeTerminationGracePeriod: 300",
+            "  drainTimeout:\n    all: 300s  # nodeTerminationGracePeriod\n    asg-terminate: 60s  # heartbeatUntil",
+        ),
+        (
+            "fullnameOverride: \"\"\npodLabels: {}\nresources: {}\naffinity: {}\nextraEnv: []\nimage: {pullSecrets: []}",
+            "",
+        ),
+        ("podTerminationGracePeriod: -30\nheartbeatInterval: 0", ""),
+        ("replicas: null", ""),
+        ("global: {anything: 1}", ""),
+    ];
+    for (given, expected) in table {
+        let (values, remarks) = one(given);
+        assert_eq!((&*values, &*remarks), (expected, ""), "{given}");
+    }
+}
+
+const LOST: &str = "Not carried over:\n";
+const DIFFERS: &str = "Carried over, but not the same:\n";
+const NEEDLESS: &str = "Not needed:\n";
+const UNKNOWN: &str = "Not values of NTH's chart:\n";
+
+/// Asserts that these values are remarked on, each under its title.
+#[track_caller]
+fn tell(remarks: &[(&str, &str, &str)]) {
+    for (title, given, told) in remarks {
+        let (values, remarks) = one(given);
+        assert_eq!(migrated(&format!("{GIVEN}{given}")).2, *title == NEEDLESS, "{given}");
+        let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
+        assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
+        for secret in ["hidden", "a-secret"] {
+            assert!(!values.contains(secret) && !remarks.contains(secret), "{given}");
+        }
+    }
+}
+
+#[test]
+fn what_is_lost_or_differs_is_told() {
+    tell(&[
+        (LOST, "podTerminationGracePeriod: 0", "podTerminationGracePeriod: 0 would let"),
+        (LOST, "podTerminationGracePeriod: 90000", "podTerminationGracePeriod: is longer than 24 h"),
+        (LOST, "nodeTerminationGracePeriod: 200000", "nodeTerminationGracePeriod: is longer than 48 h"),
+        (LOST, "nodeTerminationGracePeriod: 0", "nodeTerminationGracePeriod: sets no limit"),
+        (LOST, "managedTag: ''", "managedTag: is empty"),
+        (LOST, "nodeTerminationGracePeriod: soon", "nodeTerminationGracePeriod: is not a number of seconds"),
+        (LOST, "heartbeatInterval: 4000", "heartbeatInterval: is not a number of seconds up to 3600"),
+        (LOST, "heartbeatInterval: 4", "heartbeatInterval: is shorter than 5 s, and would be throttled"),
+        (LOST, "replicas: two", "replicas: is not a whole number"),
+        (LOST, "dryRun: maybe", "dryRun: is not true or false"),
+        (LOST, "logLevel: loud", "logLevel: is not info, debug or error"),
+        (LOST, "podLabels: [a]", "podLabels: is not a map"),
+        (LOST, "podLabels: {a: [b]}", "podLabels: is not a map of texts"),
+        (LOST, "tolerations: {a: b}", "tolerations: is not a list of maps"),
+        (LOST, "queueURL2: x\nawsRegion: [eu]", "awsRegion: is not a text"),
+        (LOST, "ignoreDaemonSets: false", "ignoreDaemonSets: `false` makes NTH refuse"),
+        (LOST, "awsSecretAccessKey: hidden", "awsSecretAccessKey: give the pod a role"),
+        (LOST, "securityContext: {runAsUser: 0}", "securityContext: the chart's own is stricter"),
+        (LOST, "terminationGracePeriodSeconds: 5", "terminationGracePeriodSeconds: an ordered shutdown"),
+        (LOST, "podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget: the chart's own takes"),
+        (LOST, "managedTag: a=b", "managedTag: has a = in its key"),
+        (
+            LOST,
+            "cordonOnly: true\ncompleteLifecycleActionDelaySeconds: 5",
+            "completeLifecycleActionDelaySeconds: with cordonOnly",
+        ),
+        (LOST, "image: {tag: v1}", "image.tag: is a version of NTH"),
+        (LOST, "serviceMonitor: {create: true, sampleLimit: 9}", "serviceMonitor.sampleLimit: the metrics have"),
+        (DIFFERS, "cordonOnly: true", "cordonOnly: NTH completes a lifecycle hook"),
+        (DIFFERS, "taintNode: true", "taintNode: NTH has a taint for each kind"),
+        (DIFFERS, "enableOutOfServiceTaint: true", "enableOutOfServiceTaint: NTH taints after the drain"),
+        (
+            DIFFERS,
+            "extraEnv: [{name: WORKERS, value: \"3\"}, {value: x}]",
+            "extraEnv: WORKERS, one without a name left out",
+        ),
+        (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
+        (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
+        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
+        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats go on"),
+        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown, and was left out; is queueURL meant?"),
+        (
+            UNKNOWN,
+            "heartBeatIntervall: 3",
+            "heartBeatIntervall: is unknown, and was left out; is heartbeatInterval meant?",
+        ),
+        (
+            UNKNOWN,
+            "somethingNew: 3",
+            "somethingNew: is unknown, and was left out: a typing error, or newer than this table",
+        ),
+        (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
+        (UNKNOWN, "image: v1", "image: must have values of its own below it"),
+        (
+            UNKNOWN,
+            "aws-node-termination-handler: {replicas: 2}",
+            "aws-node-termination-handler: these are values of a chart around",
+        ),
+    ]);
+}
+
+/// Names, labels and ports, and what is bound to a namespace.
+#[test]
+fn what_means_something_else_here_is_told() {
+    tell(&[
+        (
+            DIFFERS,
+            "topologySpreadConstraints: [{labelSelector: {matchLabels: {app: aws-node-termination-handler}}}]",
+            "topologySpreadConstraints: it counts pods of Ebbtide's namespace now",
+        ),
+        (
+            DIFFERS,
+            "affinity: {podAffinity: {required: [{labelSelector: {matchLabels: {k8s-app: dns}}}]}}",
+            "affinity: where it looks for pods it looks in Ebbtide's namespace now",
+        ),
+        (
+            DIFFERS,
+            "affinity: {podAffinity: {a: [{namespaceSelector: {}, labelSelector: {matchLabels: {k8s-app: aws-node-termination-handler}}}]}}",
+            "affinity: where it looks for pods",
+        ),
+        (
+            DIFFERS,
+            "podLabels: {app: x}\naffinity: {podAffinity: {a: [{labelSelector: {matchExpressions: [{key: app, operator: Exists}]}}]}}",
+            "affinity: where it looks for pods",
+        ),
+        (
+            LOST,
+            "fullnameOverride: aws-node-termination-handler",
+            "fullnameOverride: names what is NTH's: two ClusterRoles",
+        ),
+        (LOST, "nameOverride: nth", "nameOverride: names what is NTH's"),
+        (
+            DIFFERS,
+            "serviceAccount: {create: false, name: nth}",
+            "serviceAccount.create: with `false` the ServiceAccount",
+        ),
+        (DIFFERS, "rbac: {create: false}", "rbac.create: with `false` somebody must give"),
+        (DIFFERS, "image: {pullSecrets: [{name: s}]}", "image.pullSecrets: the Secrets must be in Ebbtide's namespace"),
+        (
+            DIFFERS,
+            "extraEnv: [{name: AWS_ACCESS_KEY_ID, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
+            "extraEnv: what AWS_ACCESS_KEY_ID is read from must be in Ebbtide's namespace, too",
+        ),
+        (
+            DIFFERS,
+            "extraEnv: [{name: TZ, valueFrom: {resourceFieldRef: {containerName: aws-node-termination-handler}}}]",
+            "extraEnv: TZ left out",
+        ),
+        (
+            DIFFERS,
+            "podAnnotations: {prometheus.io/port: '9092', prometheus.io/scheme: https}",
+            "podAnnotations: prometheus.io/port is 8080 here; prometheus.io/scheme is http here",
+        ),
+        (
+            DIFFERS,
+            "podAnnotations: {ad.datadoghq.com/aws-node-termination-handler.checks: x}",
+            "podAnnotations: aws-node-termination-handler is named; our pods",
+        ),
+        (
+            DIFFERS,
+            "podLabels: {app.kubernetes.io/name: nth, b: c}\ncustomLabels: {b: d, helm.sh/chart: e}",
+            "podLabels: app.kubernetes.io/name, b left out: the chart itself sets it, or customLabels does",
+        ),
+        (
+            DIFFERS,
+            "customLabels: {release: a}\nserviceMonitor: {create: true, labels: {release: b}}",
+            "serviceMonitor.labels: release left out",
+        ),
+        (LOST, "resources: {limits: [a]}", "resources: is not a map of maps"),
+    ]);
+}
+
+#[test]
+fn what_differs_is_carried_over() {
+    let cordons = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
+    let cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
+    assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
+    assert_eq!(one("taintNode: true").0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    let effect = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: PreferNoSchedule}]";
+    assert_eq!(one(effect).0, "  taint: [\"ebbtide/going:PreferNoSchedule\"]  # taintNode");
+    assert_eq!(one("enableOutOfServiceTaint: true").0, "  outOfServiceTaint: true  # enableOutOfServiceTaint");
+    let port = "podAnnotations: {prometheus.io/port: '9092'}";
+    assert_eq!(one(port).0, "podAnnotations:  # podAnnotations\n  prometheus.io/port: \"8080\"");
+    let odd = "taintNode: true\nextraEnv: [{name: TAINT_EFFECT, value: noschedule}]";
+    assert_eq!(one(odd).0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
+    let account = one("serviceAccount: {create: false, name: nth}").0;
+    assert_eq!(
+        account,
+        "serviceAccount:\n  create: false  # serviceAccount.create\n  name: nth  # serviceAccount.name"
+    );
+    let tolerations = "tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists, effect: NoSchedule}]";
+    assert_eq!(one(tolerations).0, "");
+    // A NoExecute taint of any key is not the cordon's.
+    let tolerations = "tolerations: [{operator: Exists, effect: NoExecute}]";
+    assert_eq!(
+        one(tolerations),
+        ("tolerations:  # tolerations\n  - effect: NoExecute\n    operator: Exists".to_owned(), String::new())
+    );
+}
+
+/// What must be set to null so that it does not come back from our chart's defaults.
+#[test]
+fn resources_know_the_defaults_of_our_chart() {
+    let ours: Value = serde_saphyr::from_str(include_str!("../../../deploy/helm/ebbtide/values.yaml")).unwrap();
+    let parts = ours["resources"].as_object().unwrap();
+    let found: Vec<(&str, Vec<&str>)> = parts
+        .iter()
+        .map(|(part, names)| (&**part, names.as_object().unwrap().keys().map(|key| &**key).collect()))
+        .collect();
+    let mut known = pods::RESOURCES.map(|(part, names)| (part, names.to_vec()));
+    known.sort();
+    assert_eq!(found, known);
+}
+
+#[test]
+fn values_of_imds_mode() {
+    let given = "
+enableSpotInterruptionDraining: false
+enableRebalanceMonitoring: true
+enableScheduledEventDraining: \"false\"
+daemonsetTolerations: []
+podMonitor: {create: true, interval: 15s}
+serviceMonitor: {create: true}
+";
+    let values = "\
+queueUrl: \"\"  # must be set
+\"on\":
+  spot: ignore  # enableSpotInterruptionDraining
+  scheduled-change: ignore  # enableScheduledEventDraining
+  rebalance: cordon  # enableRebalanceMonitoring
+podMonitor:
+  enabled: true  # podMonitor.create
+  interval: 15s  # podMonitor.interval
+";
+    let remarks = "\
+To be done first:
+  enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: make one, and the EventBridge rules that fill it, and set queueUrl
+Not needed:
+  serviceMonitor.create: in IMDS mode NTH makes none
+  daemonsetTolerations: only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none
+";
+    becomes(given, values, remarks);
+    let (values, remarks, whole) = migrated("");
+    assert_eq!((&*values, whole), ("queueUrl: \"\"  # must be set\n", false));
+    assert!(remarks.starts_with("To be done first:\n  enableSqsTerminationDraining: it is not true"), "{remarks}");
+    assert_eq!(migrated("# nothing but a comment\n"), migrated(""));
+    assert_eq!(migrated("---\n---\n---\n"), migrated(""));
+    let (_, remarks, _) = migrated("enableSqsTerminationDraining: yes");
+    assert_eq!(remarks, "To be done first:\n  queueURL: is not set; set queueUrl to the URL of the queue\n");
+}
+
+#[test]
+fn what_is_of_no_use_is_one_sentence() {
+    let bomb = (1..9).fold("a0: &a0 [1,1,1,1,1,1,1,1,1]\n".to_owned(), |bomb, n| {
+        format!("{bomb}a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(","))
+    });
+    let deep = (0..100).fold(String::new(), |deep, n| deep + &"  ".repeat(n) + "k:\n");
+    let wide = format!("a: [{}]", "1,".repeat(50_000));
+    let table = [
+        ("just words", "holds no values, which are a map of names"),
+        ("- a\n- b", "holds no values, which are a map of names"),
+        ("a: 1\na: 2", "says a twice, on line 2 again; leave one"),
+        ("a: 1\n---\nb: 2", "holds another document from line"),
+        ("a: 1\n---\n# nothing\n---\nb: 2", "holds another document from line"),
+        ("a: 1\n---\n{\"a\": [", "is not the YAML of a values file: "),
+        ("{\"a\": [", "is not the YAML of a values file: "),
+        ("a: *b", "is not the YAML of a values file: "),
+        ("a: .inf", "is not the YAML of a values file: "),
+        ("\u{0}", "is not the YAML of a values file: "),
+        (&bomb, "is deeper, or larger, than any values file"),
+        (&deep, "is deeper, or larger, than any values file"),
+        (&wide, "is deeper, or larger, than any values file"),
+        (&"[".repeat(100_000), "is "),
+    ];
+    for (given, expected) in table {
+        let what = convert(given).unwrap_err();
+        let shown: String = given.chars().take(40).collect();
+        assert!(what.starts_with(expected), "{shown}: {what}");
+        assert!(what.lines().count() == 1 && what.len() < 300, "{shown}: {what}");
+    }
+}
+
+#[test]
+fn numbers_are_what_helm_takes_them_for() {
+    let table = [
+        ("010", "8"),
+        ("-010", "-8"),
+        ("0600", "384"),
+        ("089", "89"),
+        ("0o10", "8"),
+        ("0x10", "16"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("1e3", "1000"),
+        ("10.0", "10"),
+        (".5", "0.5"),
+        ("0", "0"),
+        ("yes", "true"),
+        ("Off", "false"),
+        ("y", "true"),
+    ];
+    for (given, text) in table {
+        let (values, remarks) = one(&format!("podAnnotations: {{k: {given}}}"));
+        assert_eq!((values, remarks), (format!("podAnnotations:  # podAnnotations\n  k: \"{text}\""), String::new()));
+    }
+    assert_eq!(one("podAnnotations: {k: ~}"), (String::new(), String::new()));
+    let octal = one("nodeTerminationGracePeriod: 0600");
+    assert_eq!(octal.0, "  drainTimeout:\n    all: 384s  # nodeTerminationGracePeriod");
+    assert_eq!(one("replicas: 1e1").0, "replicaCount: 10  # replicas");
+}
+
+/// A file may begin and end with a line between documents.
+#[test]
+fn documents_that_are_empty_are_none() {
+    for given in [format!("---\n{GIVEN}---\n"), format!("{GIVEN}---\n# nothing\n---\n"), format!("{GIVEN}...\n")] {
+        becomes(&given, QUEUE, "");
+    }
+}
+
+#[test]
+fn nothing_is_taken_for_something_else() {
+    let words = [
+        "yes", "No", "ON", "null", "~", "1e3", "0x1f", "12:30:45", "a: b", "a #b", "*a", "-", "", "ü", "5m", "=", "a:",
+    ];
+    for text in words {
+        let (values, _) = one(&format!("podAnnotations: {{k: {}}}", Value::from(text)));
+        assert_eq!(values, format!("podAnnotations:  # podAnnotations\n  k: {}", Value::from(text)), "in quotes");
+    }
+    let (values, _) = one("podAnnotations: {\"on\": a, \"1\": b, \"x y\": \"c\\nd\"}");
+    assert_eq!(values, "podAnnotations:  # podAnnotations\n  \"1\": b\n  \"on\": a\n  \"x y\": \"c\\nd\"");
+}
+
+#[test]
+fn the_table_has_every_value_of_nths_chart() {
+    let fixture = include_str!("../../../tests/fixtures/nth/values.tsv");
+    let facts: std::collections::BTreeMap<&str, &str> =
+        fixture.lines().map(|line| line.split_once('\t').unwrap()).collect();
+    let table: std::collections::BTreeMap<&str, &str> = rows().map(|row| (row.key, row.default)).collect();
+    assert_eq!(table, facts);
+    assert_eq!((table.len(), rows().count()), (108, 108), "none twice");
+    let silent: Vec<_> = rows().filter(|row| row.to.is_empty() && row.why.is_empty()).map(|row| row.key).collect();
+    assert!(silent.is_empty(), "none without a reason: {silent:?}");
+}

@@ -1,0 +1,46 @@
+//! Which Auto Scaling group and hook an instance belongs to. The service never asks: each message says it. Who makes a message must know.
+
+use crate::clients::gate;
+use crate::clients::gate::{AwsError, CALL_TIMEOUT};
+use crate::fact::Facts;
+use aws_sdk_autoscaling::Client;
+
+/// A group, and a hook of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupHook {
+    /// The group's name.
+    pub group: String,
+    /// The hook's name.
+    pub hook: String,
+}
+
+/// The first hook for instances that go, or (not `terminating`) that come, of the group that `instance` is in, beside those `ignored`;
+/// `None` where it is in no group, or that has no such hook.
+///
+/// # Errors
+/// What AWS or the transport said.
+pub async fn hook_of_instance(
+    client: &Client,
+    facts: &Facts,
+    instance: &str,
+    terminating: bool,
+    ignored: &[String],
+) -> Result<Option<GroupHook>, AwsError> {
+    let request = client.describe_auto_scaling_instances().instance_ids(instance);
+    let operation = ("autoscaling", "DescribeAutoScalingInstances");
+    let answer = gate::aws(facts, operation, instance, CALL_TIMEOUT, || request.send()).await?;
+    let found = answer.auto_scaling_instances.unwrap_or_default().into_iter().next();
+    let Some(group) = found.and_then(|found| found.auto_scaling_group_name) else { return Ok(None) };
+    let request = client.describe_lifecycle_hooks().auto_scaling_group_name(&group);
+    let operation = ("autoscaling", "DescribeLifecycleHooks");
+    let answer = gate::aws(facts, operation, &group, CALL_TIMEOUT, || request.send()).await?;
+    let wanted =
+        if terminating { "autoscaling:EC2_INSTANCE_TERMINATING" } else { "autoscaling:EC2_INSTANCE_LAUNCHING" };
+    let of_kind =
+        |hook: &aws_sdk_autoscaling::types::LifecycleHook| hook.lifecycle_transition.as_deref() == Some(wanted);
+    let others = |hook: &aws_sdk_autoscaling::types::LifecycleHook| {
+        hook.lifecycle_hook_name.as_ref().is_some_and(|name| ignored.contains(name))
+    };
+    let hook = answer.lifecycle_hooks.unwrap_or_default().into_iter().find(|hook| of_kind(hook) && !others(hook));
+    Ok(hook.and_then(|hook| hook.lifecycle_hook_name).map(|hook| GroupHook { group, hook }))
+}

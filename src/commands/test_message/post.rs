@@ -1,0 +1,16 @@
+//! Putting a message on the queue: what the service itself never does, and has no right to.
+
+use crate::clients::gate;
+use crate::clients::gate::{AwsError, CALL_TIMEOUT};
+use crate::fact::Facts;
+use aws_sdk_sqs::Client;
+
+/// Sends `body`, and gives the message's id.
+///
+/// # Errors
+/// What AWS or the transport said.
+pub async fn send(client: &Client, facts: &Facts, url: &str, body: &str) -> Result<String, AwsError> {
+    let request = client.send_message().queue_url(url).message_body(body);
+    let answer = gate::aws(facts, ("sqs", "SendMessage"), url, CALL_TIMEOUT, || request.send()).await?;
+    Ok(answer.message_id.unwrap_or_default())
+}

@@ -1,0 +1,364 @@
+//! A message's body → [`Notice`]s, or the reason why there are none.
+//!
+//! Pure: no clock, no I/O, nothing of tokio, AWS or Kubernetes. Wire structs end here; what travels on is typed.
+
+mod autoscaling;
+mod ec2;
+mod envelope;
+mod health;
+mod wire;
+
+#[cfg(test)]
+mod tests;
+
+use jiff::Timestamp;
+use std::fmt;
+
+/// Reads one message body: an EventBridge event, an SNS notification around one, or a bare lifecycle message.
+#[must_use]
+pub fn parse(body: &str) -> Parsed {
+    envelope::parse(body)
+}
+
+/// What a message's body turned out to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Parsed {
+    /// At least one notice.
+    Notices(Vec<Notice>),
+    /// A message of a form we know which asks nothing of us.
+    Ignored(Ignored),
+    /// A message that can't be read, or that lacks what it must have.
+    Malformed(Malformed),
+}
+
+/// Why a well-formed message asks nothing of us. The set is closed: it labels metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ignored {
+    /// Auto Scaling's check, sent when a hook is set up.
+    TestNotification,
+    /// SNS's own traffic (subscription confirmations).
+    SnsControl,
+    /// An event of a source or detail-type that Ebbtide does not act on.
+    UnknownType,
+    /// An instance state that takes nothing away (`pending`, `running`).
+    HarmlessState,
+    /// A Health event of another service, of another category, or without affected instances.
+    NotScheduledChange,
+    /// A Health event that says it is over (`closed`).
+    Closed,
+}
+
+impl Ignored {
+    /// A fixed word for metric labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::TestNotification => "test-notification",
+            Self::SnsControl => "sns-control",
+            Self::UnknownType => "unknown-type",
+            Self::HarmlessState => "harmless-state",
+            Self::NotScheduledChange => "not-scheduled-change",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+/// What is wrong with a message, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{at}: {what}")]
+pub struct Malformed {
+    /// The reason as a fixed word, for metric labels.
+    pub reason: Reason,
+    /// Where: a path into the message, such as `detail.instance-id`, or `body`.
+    pub at: String,
+    /// What was found, and what was expected.
+    pub what: String,
+}
+
+/// The classes of malformed messages. The set is closed: it labels metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// Not JSON at all, or not an object.
+    NotJson,
+    /// JSON, but neither an event, nor a notification, nor a lifecycle message.
+    UnknownShape,
+    /// A field that must be there is missing.
+    MissingField,
+    /// A field is there with a value that can't be.
+    BadValue,
+}
+
+impl Reason {
+    /// A fixed word for metric labels and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::NotJson => "not-json",
+            Self::UnknownShape => "unknown-shape",
+            Self::MissingField => "missing-field",
+            Self::BadValue => "bad-value",
+        }
+    }
+}
+
+/// One thing that AWS said about one instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What makes two copies the same notice.
+    pub identity: Identity,
+    /// The instance it is about.
+    pub instance: InstanceId,
+    /// When AWS says it happened; by AWS's clock.
+    pub at: Timestamp,
+    /// The kind, with what its hooks need.
+    pub detail: Detail,
+}
+
+impl Notice {
+    /// The kind alone.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self.detail {
+            Detail::AsgTerminate(_) => Kind::AsgTerminate,
+            Detail::AsgLaunch(_) => Kind::AsgLaunch,
+            Detail::Spot { .. } => Kind::Spot,
+            Detail::Rebalance => Kind::Rebalance,
+            Detail::StateChange { .. } => Kind::StateChange,
+            Detail::ScheduledChange(_) => Kind::ScheduledChange,
+            Detail::CapacityReservation { .. } => Kind::CapacityReservation,
+        }
+    }
+}
+
+impl Notice {
+    /// The lifecycle action that waits for us, if one does.
+    #[must_use]
+    pub const fn hook(&self) -> Option<&Hook> {
+        match &self.detail {
+            Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => Some(hook),
+            _ => None,
+        }
+    }
+}
+
+/// What makes two copies of a notice the same: the second joins the first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// A lifecycle action. EventBridge and a direct notification may both tell of it.
+    Hook {
+        /// The Auto Scaling group's name.
+        group: String,
+        /// The lifecycle hook's name.
+        hook: String,
+        /// The lifecycle action's token.
+        token: String,
+    },
+    /// A Health event and one of the instances it affects; AWS sends the event again when it changes.
+    Health {
+        /// The event's ARN.
+        arn: String,
+        /// The affected instance.
+        instance: InstanceId,
+    },
+    /// Any other event, by EventBridge's id.
+    Event(String),
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hook { group, hook, token } => write!(f, "{group}/{hook}/{token}"),
+            Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
+            Self::Event(id) => f.write_str(id),
+        }
+    }
+}
+
+/// An EC2 instance id that looks like one: `i-` and 8 or 17 lower-case hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct InstanceId(Box<str>);
+
+impl InstanceId {
+    /// Takes `text` if it has an instance id's form.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let digits = text.strip_prefix("i-")?;
+        let hex = digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        (hex && matches!(digits.len(), 8 | 17)).then(|| Self(text.into()))
+    }
+
+    /// The id as AWS writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for InstanceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a notice is about, with what its hooks and its deadline need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// A group terminates the instance and waits for the hook.
+    AsgTerminate(Hook),
+    /// A group launched the instance and waits for the hook.
+    AsgLaunch(Hook),
+    /// A spot instance is taken back.
+    Spot {
+        /// What EC2 does with it.
+        action: InstanceAction,
+    },
+    /// A spot instance runs an elevated risk of being taken back.
+    Rebalance,
+    /// The instance leaves, or has left, the state `running`.
+    StateChange {
+        /// Its new state.
+        state: InstanceState,
+    },
+    /// Maintenance, a reboot, a stop or a retirement at a set time.
+    ScheduledChange(ScheduledChange),
+    /// A capacity reservation takes its capacity back.
+    CapacityReservation {
+        /// When the instance goes, where the event says so.
+        terminates_at: Option<Timestamp>,
+    },
+}
+
+/// A lifecycle action that waits for us.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Hook {
+    /// The Auto Scaling group's name.
+    pub group: String,
+    /// The lifecycle hook's name.
+    pub name: String,
+    /// The lifecycle action's token, a UUID.
+    pub token: String,
+    /// Whether the instance comes from a warm pool, or goes to one.
+    pub pool: Option<WarmPool>,
+    /// Whether the hook notified this queue itself, rather than by way of EventBridge: then it is meant for us.
+    pub direct: bool,
+}
+
+/// On which side of a lifecycle action a group's warm pool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WarmPool {
+    /// The instance leaves it.
+    From,
+    /// The instance goes there: it is kept, stopped or running, until the group needs it.
+    To,
+}
+
+/// What EC2 does with an interrupted spot instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstanceAction {
+    /// It is terminated.
+    Terminate,
+    /// It is stopped.
+    Stop,
+    /// It is hibernated; that begins at once.
+    Hibernate,
+}
+
+/// The instance states that take a node away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InstanceState {
+    /// On its way to `stopped`.
+    Stopping,
+    /// Stopped.
+    Stopped,
+    /// On its way to `terminated`.
+    ShuttingDown,
+    /// Gone.
+    Terminated,
+}
+
+/// What AWS Health says of one affected instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduledChange {
+    /// Health's code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
+    pub code: String,
+    /// When it begins, where the event says so.
+    pub start: Option<Timestamp>,
+    /// Whether the capacity goes at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
+    /// maintenance gives the node back.
+    pub hard: bool,
+}
+
+/// The kinds of notice, as users name them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// `asg-terminate`
+    AsgTerminate,
+    /// `asg-launch`
+    AsgLaunch,
+    /// `spot`
+    Spot,
+    /// `rebalance`
+    Rebalance,
+    /// `state-change`
+    StateChange,
+    /// `scheduled-change`
+    ScheduledChange,
+    /// `capacity-reservation`
+    CapacityReservation,
+}
+
+impl Kind {
+    /// Every kind, in the order in which tables show them.
+    pub const ALL: [Self; 7] = [
+        Self::AsgTerminate,
+        Self::AsgLaunch,
+        Self::Spot,
+        Self::Rebalance,
+        Self::StateChange,
+        Self::ScheduledChange,
+        Self::CapacityReservation,
+    ];
+
+    /// The kind's name in settings, logs, metrics and annotations.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::AsgTerminate => "asg-terminate",
+            Self::AsgLaunch => "asg-launch",
+            Self::Spot => "spot",
+            Self::Rebalance => "rebalance",
+            Self::StateChange => "state-change",
+            Self::ScheduledChange => "scheduled-change",
+            Self::CapacityReservation => "capacity-reservation",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// What the identity of a made message begins with, so that it can be told from AWS's own.
+pub const TEST: &str = "ebbtide-test-";
+
+impl Hook {
+    /// Whether its token was made here, and is nobody's.
+    #[must_use]
+    pub fn is_test(&self) -> bool {
+        self.token.starts_with(TEST)
+    }
+}
+
+impl Notice {
+    /// Whether its message was made here.
+    #[must_use]
+    pub fn is_test(&self) -> bool {
+        match &self.identity {
+            Identity::Hook { token, .. } => token.starts_with(TEST),
+            Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Event(id) => id.starts_with(TEST),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! What the policy makes of a notice, one question after the other. Pure, but for the clock that turns AWS's times into instants: what
+//! acts on notices asks here, and so does what only explains them.
+
+use super::policy;
+use super::policy::{Action, HookTimes, OnFailed, Policy};
+use super::{Completion, Outcome};
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
+use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::{Back, Mark};
+use crate::pipeline::node::release::{Over, Why};
+use crate::runtime::clock::Clock;
+use crate::runtime::task::Ending;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A notice is late only when its deadline has passed for so long: clocks differ, and nodes flap.
+const LATE: Duration = Duration::from_mins(1);
+
+/// What a state change leaves of the instance's time; EC2 tells no deadline.
+const GOING_DOWN: Duration = Duration::from_mins(2);
+
+impl Policy {
+    /// How a notice ends that is not ours to act on, whoever's its instance is.
+    #[must_use]
+    pub fn settled(&self, notice: &Notice) -> Option<Outcome> {
+        if self.actions.of(notice.kind()) == Action::Ignore {
+            return Some(Outcome::Ignored);
+        }
+        let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
+        others.then_some(Outcome::NotOurs)
+    }
+
+    /// The lifecycle action that the notice's action keeps alive and completes.
+    #[must_use]
+    pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
+        let touches = matches!(self.actions.of(notice.kind()), Action::Drain | Action::Ready);
+        notice.hook().filter(|_| touches)
+    }
+
+    /// By when the work for a notice must be over; `times` are its hook's.
+    #[must_use]
+    pub fn deadline(&self, notice: &Notice, times: Option<HookTimes>, clock: &Clock) -> Deadline {
+        let at = clock.notice_instant(notice.at);
+        let hook = times.map(|times| (times, self.heartbeats));
+        let timeout = self.drain_timeout.of(notice.kind());
+        policy::deadline(&notice.detail, at, Instant::now(), timeout, hook, |time| clock.instant_of(time))
+    }
+
+    /// Until when the Node of an instance that has none is waited for; `None` where it can't come.
+    #[must_use]
+    pub fn awaits_node_until(&self, detail: &Detail, deadline: Instant, now: Instant) -> Option<Instant> {
+        match detail {
+            // What is terminated in the pool itself is no Node, and is about to become none.
+            Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => None,
+            Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
+            _ => Some(deadline),
+        }
+    }
+
+    /// What a notice leaves on its Node; `deadline` is its drain's, if there is to be one.
+    #[must_use]
+    pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock) -> Mark {
+        let drains = self.actions.of(notice.kind()) == Action::Drain;
+        let deadline = drains.then_some(deadline);
+        let stands = self.stands(notice.kind());
+        let over = stands.map(|stands| deadline.unwrap_or_else(Instant::now) + stands);
+        Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+            .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
+            .until(over.map(|at| clock.timestamp_of(at)))
+            .back(comes_back(&notice.detail))
+    }
+
+    /// What a hook is completed with after work that ended so; `None` leaves it to its own timeout. `excluded`: its Node says now that
+    /// it is to be left alone.
+    #[must_use]
+    pub fn completion(&self, outcome: Outcome, detail: &Detail, excluded: bool) -> Option<Completion> {
+        let chosen = match (outcome, detail) {
+            // Its owner takes care of it now.
+            (Outcome::Excluded, _) => OnFailed::Leave,
+            (Outcome::Uncordoned, _) if excluded => OnFailed::Leave,
+            // An instance that goes to a warm pool need not become a Node.
+            (Outcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
+            (Outcome::NotReady, _) => self.on_failed_launch,
+            (failed, _) if failed.failed() => self.on_failed_drain,
+            _ => OnFailed::Continue,
+        };
+        match chosen {
+            OnFailed::Continue => Some(Completion::Continue),
+            OnFailed::Abandon => Some(Completion::Abandon),
+            OnFailed::Leave => None,
+        }
+    }
+
+    /// Whether a launched instance's Node is what its hook waits for.
+    #[must_use]
+    pub fn in_service(&self, node: &Node) -> bool {
+        let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
+        node.ready && !self.startup_taints.iter().any(has)
+    }
+}
+
+/// Whether the instance runs no more, so that there is nothing to evict.
+#[must_use]
+pub fn runs_no_more(detail: &Detail) -> bool {
+    matches!(detail, Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated })
+}
+
+/// What is left on the Node of an instance that is gone, so that its pods can be moved.
+#[must_use]
+pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
+    Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
+        .back(comes_back(&notice.detail))
+        .out_of_service()
+}
+
+/// How it shows that the instance has come back from what a notice announces, if it can.
+fn comes_back(detail: &Detail) -> Option<Back> {
+    match detail {
+        Detail::Spot { action: InstanceAction::Stop }
+        | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
+        | Detail::Rebalance
+        | Detail::ScheduledChange(_) => Some(Back::Boot),
+        Detail::Spot { action: InstanceAction::Hibernate }
+        | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
+        // Its instance is terminated. Should it be restarted before that, it goes all the same.
+        _ => None,
+    }
+}
+
+/// What was left on the Node of an instance that comes out of its group's warm pool, when it went there.
+#[must_use]
+pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
+    match notice.detail {
+        Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
+            Over::of_kind(node, Kind::AsgTerminate.as_str(), Why::FromWarmPool)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the instance has come back already from what the notice announced.
+#[must_use]
+pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock) -> bool {
+    let goes_at = match notice.detail {
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + GOING_DOWN),
+        _ => deadline.goes,
+    };
+    let passed = goes_at.is_some_and(|at| Instant::now() > at + LATE);
+    passed && node.ready && node.ready_since > Some(notice.at)
+}

@@ -1,0 +1,237 @@
+//! One key, one worker: whoever asks for the same work while it runs joins it, and it ends with the last who wants it.
+//!
+//! A [`Seat`] is a share in the work. [`Seat::leave`] is the polite end: the last to leave tells the work to stop and waits until it
+//! has. Dropping the last seat aborts it. Work that is asked for while its forerunner is still stopping begins after it, so that two
+//! never run side by side.
+
+use crate::runtime::task::{Died, Ending, Handle, Kind, Tasks};
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Work by key. `X` is what the work shares with those who joined it, `T` what it comes to.
+#[derive(Debug)]
+pub struct Slots<K: Hash + Eq, X, T> {
+    tasks: Tasks,
+    kind: Kind,
+    entries: Entries<K, X, T>,
+}
+
+type Entries<K, X, T> = Arc<Mutex<HashMap<K, Weak<Entry<K, X, T>>>>>;
+
+#[derive(Debug)]
+struct Entry<K: Hash + Eq, X, T> {
+    key: K,
+    shared: Arc<X>,
+    stop: CancellationToken,
+    result: watch::Receiver<Option<T>>,
+    /// How many share in it; changed under the lock of `entries` only.
+    seats: AtomicUsize,
+    _task: Handle<()>,
+    entries: Entries<K, X, T>,
+}
+
+/// A share in running work.
+#[derive(Debug)]
+#[must_use = "dropping the last seat aborts the work"]
+pub struct Seat<K: Hash + Eq, X, T> {
+    entry: Arc<Entry<K, X, T>>,
+}
+
+impl<K, X, T> Slots<K, X, T>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    X: Send + Sync + 'static,
+    T: Ending + Clone + Send + Sync + 'static,
+{
+    /// No work yet; its tasks will be of this kind.
+    #[must_use]
+    pub fn new(tasks: Tasks, kind: Kind) -> Self {
+        Self { tasks, kind, entries: Arc::default() }
+    }
+
+    /// Joins the work that runs for `key`, or starts `work` for it. Tells whether it joined.
+    pub fn join<F>(
+        &self,
+        key: K,
+        shared: impl FnOnce() -> X,
+        work: impl FnOnce(Arc<X>, CancellationToken) -> F,
+    ) -> (Seat<K, X, T>, bool)
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let running = entries.get(&key).and_then(Weak::upgrade);
+        if let Some(entry) = running.as_ref().filter(|entry| entry.is_joinable()) {
+            entry.seats.fetch_add(1, Ordering::Relaxed);
+            return (Seat { entry: Arc::clone(entry) }, true);
+        }
+        let (sender, result) = watch::channel(None);
+        let shared = Arc::new(shared());
+        let stop = CancellationToken::new();
+        let before = running.as_ref().map(|entry| entry.result.clone());
+        // Boxed, because the task below would hold it twice: as what it was given, and as what it awaits.
+        let work = Box::pin(work(Arc::clone(&shared), stop.clone()));
+        let task = self.tasks.spawn(self.kind, async move {
+            if let Some(mut before) = before {
+                // An error says that it died: over, too.
+                let _ = before.wait_for(Option::is_some).await;
+            }
+            sender.send_replace(Some(work.await));
+        });
+        let entry = Arc::new(Entry {
+            key: key.clone(),
+            shared,
+            stop,
+            result,
+            seats: AtomicUsize::new(1),
+            _task: task,
+            entries: Arc::clone(&self.entries),
+        });
+        entries.insert(key, Arc::downgrade(&entry));
+        drop(entries);
+        // Only now: if this was the forerunner's last owner, its end takes the lock.
+        drop(running);
+        (Seat { entry }, false)
+    }
+}
+
+impl<K: Hash + Eq, X, T> Slots<K, X, T> {
+    /// Joins the work that runs for `key`, if any does.
+    pub fn join_running(&self, key: &K) -> Option<Seat<K, X, T>> {
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = entries.get(key).and_then(Weak::upgrade)?;
+        if !entry.is_joinable() {
+            // If this was its last owner, its end takes the lock.
+            drop(entries);
+            return None;
+        }
+        entry.seats.fetch_add(1, Ordering::Relaxed);
+        Some(Seat { entry })
+    }
+}
+
+impl<K: Hash + Eq, X, T> Entry<K, X, T> {
+    /// Whether it neither has ended nor is told to.
+    fn is_joinable(&self) -> bool {
+        !self.stop.is_cancelled() && self.result.borrow().is_none() && self.result.has_changed().is_ok()
+    }
+}
+
+impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
+    /// What the work shares.
+    #[must_use]
+    pub fn shared(&self) -> &Arc<X> {
+        &self.entry.shared
+    }
+
+    /// Waits for the work's result.
+    ///
+    /// # Errors
+    /// When the work panicked.
+    pub async fn ended(&self) -> Result<T, Died> {
+        let mut result = self.entry.result.clone();
+        let ended = result.wait_for(Option::is_some).await;
+        ended.ok().and_then(|result| result.clone()).ok_or(Died::Panicked)
+    }
+
+    /// Gives the share up. The last to leave tells the work to stop, and waits until it has.
+    pub async fn leave(self) {
+        let entry = Arc::clone(&self.entry);
+        // Counts down, and tells the work to stop if nobody else wants it; our own share in the entry keeps it from being aborted.
+        drop(self);
+        if entry.stop.is_cancelled() {
+            let mut result = entry.result.clone();
+            let _ = result.wait_for(Option::is_some).await;
+        }
+    }
+}
+
+impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
+    fn drop(&mut self) {
+        // Under the lock: nobody joins work that is told to stop.
+        let _entries = self.entry.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.entry.seats.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.entry.stop.cancel();
+        }
+    }
+}
+
+impl<K: Hash + Eq, X, T> Drop for Entry<K, X, T> {
+    fn drop(&mut self) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        // A successor may stand there already.
+        if entries.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
+            entries.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fact::Facts;
+    use std::time::Duration;
+    use tokio::time::sleep;
+
+    type Worked = Result<u32, ()>;
+
+    fn slots() -> (Tasks, Slots<&'static str, AtomicUsize, Worked>) {
+        let tasks = Tasks::new(Facts::to(Vec::new()));
+        (tasks.clone(), Slots::new(tasks, Kind::Drain))
+    }
+
+    async fn work(started: Arc<AtomicUsize>, stop: CancellationToken) -> Worked {
+        started.fetch_add(1, Ordering::SeqCst);
+        tokio::select! {
+            () = sleep(Duration::from_secs(10)) => Ok(7),
+            () = stop.cancelled() => { sleep(Duration::from_secs(1)).await; Err(()) }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn two_share_one_piece_of_work() {
+        let (tasks, slots) = slots();
+        let starts = Arc::new(AtomicUsize::new(0));
+        let join = || slots.join("a", AtomicUsize::default, |_, stop| work(Arc::clone(&starts), stop));
+        let ((first, joined), (second, joined_too)) = (join(), join());
+        assert_eq!((joined, joined_too), (false, true));
+        first.leave().await;
+        assert_eq!(second.ended().await, Ok(Ok(7)), "the second still wants it");
+        drop(second);
+        assert_eq!(starts.load(Ordering::SeqCst), 1);
+        tasks.gone(|_| true).await;
+        assert!(slots.entries.lock().unwrap().is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_last_to_leave_stops_it_and_a_successor_waits_for_that() {
+        let (tasks, slots) = slots();
+        let starts = Arc::new(AtomicUsize::new(0));
+        let join = || slots.join("a", AtomicUsize::default, |_, stop| work(Arc::clone(&starts), stop)).0;
+        let first = join();
+        let begun = tokio::time::Instant::now();
+        sleep(Duration::from_secs(1)).await;
+        let mut leaving = Box::pin(first.leave());
+        assert!(futures_util::poll!(&mut leaving).is_pending());
+        let successor = join();
+        leaving.await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(2), "leaving waits for the end");
+        assert_eq!(successor.ended().await, Ok(Ok(7)));
+        assert_eq!(begun.elapsed(), Duration::from_secs(12), "the successor began after it");
+        drop(successor);
+        tasks.gone(|_| true).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn dropping_the_last_seat_aborts_it() {
+        let (tasks, slots) = slots();
+        let starts = Arc::new(AtomicUsize::new(0));
+        drop(slots.join("a", AtomicUsize::default, |_, stop| work(Arc::clone(&starts), stop)));
+        tasks.gone(|_| true).await;
+        assert!(slots.entries.lock().unwrap().is_empty());
+    }
+}

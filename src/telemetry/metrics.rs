@@ -1,0 +1,325 @@
+//! Facts as Prometheus metrics. No label has unbounded values: no names of nodes, pods, groups or messages.
+#![allow(
+    clippy::expect_used,
+    reason = "names and descriptions are fixed: a wrong one is wrong at the first start, whatever the input"
+)]
+
+mod held;
+mod make;
+mod note;
+mod zero;
+
+use crate::fact::{Fact, Subscriber};
+use crate::runtime::task;
+use crate::runtime::task::Tasks;
+use held::Held;
+use make::{counter, counters, fractions, gauge, gauges, histograms};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{MetricFamily, MetricType};
+use prometheus::{
+    CounterVec, Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
+};
+use std::sync::Mutex;
+
+/// From a fast answer to a long poll.
+const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
+
+/// From an idle node to a long lifecycle hook; 120 s is what spot gives.
+const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 14400.0];
+
+/// A message should be received within a second; one of minutes has been waiting, or was released often.
+const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
+
+/// What is left of a drain's time at its end: nothing, little, or most of spot's two minutes.
+const LEFT_SECONDS: &[f64] = &[0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 110.0, 300.0, 3600.0];
+
+/// A message that is received so often comes near to what dead-letter queues allow.
+const OFTEN: u32 = 5;
+
+/// All metrics.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    all: All,
+    /// The pods that are held back now.
+    held: Held,
+    /// Two scrapes at once would mix the task counts that each copies.
+    scrape: Mutex<()>,
+}
+
+#[derive(Debug)]
+struct All {
+    messages: IntCounterVec,
+    messages_malformed: IntCounterVec,
+    messages_ignored: IntCounterVec,
+    message_age: HistogramVec,
+    receive_failures: IntCounterVec,
+    notices: IntCounterVec,
+    notice_duration: HistogramVec,
+    cordon_delay: HistogramVec,
+    drain_duration: HistogramVec,
+    drain_time_left: HistogramVec,
+    evictions: IntCounterVec,
+    deletions: IntCounterVec,
+    pods_blocked: IntGauge,
+    pods_blocked_longest: IntGauge,
+    releases: IntCounterVec,
+    leases_collected: IntCounter,
+    events: IntCounterVec,
+    retries: IntCounterVec,
+    heartbeats: IntCounterVec,
+    completions: IntCounterVec,
+    aws_calls: IntCounterVec,
+    aws_call_duration: HistogramVec,
+    kube_calls: IntCounterVec,
+    kube_call_duration: HistogramVec,
+    watch_failures: IntCounterVec,
+    checks: IntGaugeVec,
+    panics: IntCounter,
+    nodes: IntGauge,
+    ready: IntGauge,
+    tasks: IntGaugeVec,
+    tasks_started: IntCounterVec,
+    tasks_ended: IntCounterVec,
+    runtime_workers: IntGauge,
+    runtime_alive_tasks: IntGauge,
+    runtime_queue_depth: IntGauge,
+    runtime_busy: CounterVec,
+    build: IntGaugeVec,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Every metric, at 0.
+    ///
+    /// # Panics
+    /// When two metrics have one name, or a name is not one: known at the first start, whatever the input.
+    #[must_use]
+    pub fn new() -> Self {
+        let all = All {
+            messages: counters("messages_total", "Messages by what became of them.", &["outcome"]),
+            messages_malformed: counters("messages_malformed_total", "Messages that can't be read.", &["reason"]),
+            messages_ignored: counters("messages_ignored_total", "Messages that ask nothing of us.", &["reason"]),
+            message_age: histograms(
+                "message_age_seconds",
+                "Age of messages at their receipt.",
+                AGE_SECONDS,
+                &["receipt"],
+            ),
+            receive_failures: counters("receive_failures_total", "Receives that failed.", &["category"]),
+            notices: counters("notices_total", "Notices by how they ended.", &["kind", "outcome"]),
+            notice_duration: histograms(
+                "notice_duration_seconds",
+                "From a notice's begin to its end.",
+                DRAIN_SECONDS,
+                &["kind"],
+            ),
+            cordon_delay: histograms(
+                "cordon_delay_seconds",
+                "From a notice's time, as AWS wrote it, to the cordon of its node.",
+                DRAIN_SECONDS,
+                &["kind"],
+            ),
+            drain_duration: histograms(
+                "drain_duration_seconds",
+                "How long drains took.",
+                DRAIN_SECONDS,
+                &["deadline", "outcome"],
+            ),
+            drain_time_left: histograms(
+                "drain_time_left_seconds",
+                "Time left at a drain's end until its node goes, or patience ends.",
+                LEFT_SECONDS,
+                &["deadline"],
+            ),
+            evictions: counters("evictions_total", "Answers to evictions.", &["result"]),
+            deletions: counters("deletions_total", "Answers to deletions before a hard deadline.", &["result"]),
+            pods_blocked: gauge("pods_blocked", "Pods that a disruption budget, or an annotation, holds back now."),
+            pods_blocked_longest: gauge(
+                "pods_blocked_longest_seconds",
+                "How long the pod that is held back longest has been held back.",
+            ),
+            releases: counters("releases_total", "Nodes whose marks were taken back.", &["why"]),
+            leases_collected: counter("leases_collected_total", "Leases without a Node that were deleted."),
+            events: counters("events_total", "Kubernetes Events by what became of them.", &["result"]),
+            retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),
+            heartbeats: counters("heartbeats_total", "Lifecycle heartbeats by answer.", &["result"]),
+            completions: counters("completions_total", "Lifecycle completions by answer.", &["result"]),
+            aws_calls: counters("aws_calls_total", "Calls to AWS.", &["service", "operation", "outcome"]),
+            aws_call_duration: histograms(
+                "aws_call_duration_seconds",
+                "How long calls to AWS took.",
+                CALL_SECONDS,
+                &["service", "operation"],
+            ),
+            kube_calls: counters("kube_calls_total", "Calls to the API server.", &["verb", "resource", "outcome"]),
+            kube_call_duration: histograms(
+                "kube_call_duration_seconds",
+                "How long calls to the API server took.",
+                CALL_SECONDS,
+                &["verb", "resource"],
+            ),
+            watch_failures: counters("watch_failures_total", "Watches that broke.", &["resource"]),
+            checks: gauges("checks", "Checks of the set-up at the start, by how they ended.", &["status"]),
+            panics: counter("panics_total", "Tasks that panicked: bugs."),
+            nodes: gauge("nodes", "Nodes in the index."),
+            ready: gauge("ready", "1 while the service does its work."),
+            tasks: gauges(
+                "tasks",
+                "Tasks that live now. At rest all but poller, node-watch, undo, admin, teller, collector, admin-connection and batcher are 0.",
+                &["kind"],
+            ),
+            tasks_started: counters("tasks_started_total", "Tasks that were started.", &["kind"]),
+            tasks_ended: counters("tasks_ended_total", "Tasks that ended.", &["kind", "outcome"]),
+            runtime_workers: gauge("runtime_workers", "Threads of the tokio runtime."),
+            runtime_alive_tasks: gauge(
+                "runtime_alive_tasks",
+                "Tasks that the tokio runtime holds, those of libraries too.",
+            ),
+            runtime_queue_depth: gauge(
+                "runtime_queue_depth",
+                "Tasks that wait for a thread in the runtime's global queue.",
+            ),
+            runtime_busy: fractions("runtime_busy_seconds_total", "Time the runtime's threads were busy.", &["worker"]),
+            build: gauges("build_info", "Always 1; the version is a label.", &["version"]),
+        };
+        all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        all.begin_at_zero();
+        let registry = Registry::new();
+        for one in all.described() {
+            registry.register(one).expect("metric names must differ");
+        }
+        // Only on Linux are there process figures; without them there are the others.
+        #[cfg(target_os = "linux")]
+        let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
+        Self { registry, all, held: Held::default(), scrape: Mutex::default() }
+    }
+
+    /// Name, type and labels of every metric, those without a sample yet included.
+    #[must_use]
+    pub fn described(&self) -> Vec<(String, &'static str, Vec<String>)> {
+        let described = |one: Box<dyn Collector>| {
+            let kind = match one.collect().first().map(MetricFamily::get_field_type) {
+                Some(MetricType::COUNTER) => "counter",
+                Some(MetricType::GAUGE) => "gauge",
+                Some(MetricType::HISTOGRAM) => "histogram",
+                _ => "",
+            };
+            let of = |desc: &Desc| (desc.fq_name.clone(), kind, desc.variable_labels.clone());
+            one.desc().into_iter().map(of).collect::<Vec<_>>()
+        };
+        self.all.described().into_iter().flat_map(described).collect()
+    }
+
+    /// The text that Prometheus reads, with `tasks` as they are now.
+    #[must_use]
+    pub fn render(&self, tasks: &Tasks) -> String {
+        let _one = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        self.copy_tasks(tasks);
+        self.copy_runtime();
+        let longest = self.held.longest().as_secs();
+        self.all.pods_blocked_longest.set(i64::try_from(longest).unwrap_or(i64::MAX));
+        let mut text = Vec::new();
+        // Writing to a Vec can't fail, and every metric was checked when it was registered.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    fn copy_tasks(&self, tasks: &Tasks) {
+        for kind in task::Kind::ALL {
+            let name = kind.as_str();
+            self.all.tasks.with_label_values(&[name]).set(tasks.alive(kind));
+            raise(&self.all.tasks_started.with_label_values(&[name]), tasks.started(kind));
+            for outcome in task::Outcome::ALL {
+                let ended = self.all.tasks_ended.with_label_values(&[name, outcome.as_str()]);
+                raise(&ended, tasks.ended(kind, outcome));
+            }
+        }
+    }
+
+    fn copy_runtime(&self) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let figures = runtime.metrics();
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.all.runtime_workers.set(number(figures.num_workers()));
+        self.all.runtime_alive_tasks.set(number(figures.num_alive_tasks()));
+        self.all.runtime_queue_depth.set(number(figures.global_queue_depth()));
+        for worker in 0..figures.num_workers() {
+            let busy = self.all.runtime_busy.with_label_values(&[&worker.to_string()]);
+            let now = figures.worker_total_busy_duration(worker).as_secs_f64();
+            busy.inc_by((now - busy.get()).max(0.0));
+        }
+    }
+}
+
+/// Brings a counter to what somebody else has counted.
+fn raise(counter: &IntCounter, to: u64) {
+    counter.inc_by(to.saturating_sub(counter.get()));
+}
+
+impl Subscriber for Metrics {
+    fn note(&self, fact: &Fact<'_>) {
+        match fact {
+            Fact::PodBlocked { pod, .. } => self.held.add(pod),
+            Fact::PodUnblocked { pod, .. } => self.held.remove(pod),
+            _ => {}
+        }
+        self.all.note(fact);
+    }
+}
+
+impl All {
+    /// Every metric. It can't forget one: a field that is not named here does not compile.
+    fn described(&self) -> Vec<Box<dyn Collector>> {
+        macro_rules! all {
+            ($($field:ident),* $(,)?) => {{
+                let Self { $($field),* } = self;
+                vec![$(Box::new($field.clone()) as Box<dyn Collector>),*]
+            }};
+        }
+        all!(
+            messages,
+            messages_malformed,
+            messages_ignored,
+            message_age,
+            receive_failures,
+            notices,
+            notice_duration,
+            cordon_delay,
+            drain_duration,
+            drain_time_left,
+            evictions,
+            deletions,
+            pods_blocked,
+            pods_blocked_longest,
+            releases,
+            leases_collected,
+            events,
+            retries,
+            heartbeats,
+            completions,
+            aws_calls,
+            aws_call_duration,
+            kube_calls,
+            kube_call_duration,
+            watch_failures,
+            checks,
+            panics,
+            nodes,
+            ready,
+            tasks,
+            tasks_started,
+            tasks_ended,
+            runtime_workers,
+            runtime_alive_tasks,
+            runtime_queue_depth,
+            runtime_busy,
+            build,
+        )
+    }
+}
