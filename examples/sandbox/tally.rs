@@ -70,10 +70,12 @@ impl Subscriber for Tally {
         let mut counted = self.lock();
         match fact {
             Fact::NodesSynced { .. } => self.begun.notify_one(),
-            Fact::NoticeEnded { about, outcome, .. } => *counted.notices.entry((about.kind, outcome)).or_default() += 1,
-            Fact::NoticeJoined { about } => *counted.notices.entry((about.kind, "joined")).or_default() += 1,
-            Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome).or_default() += 1,
-            Fact::Eviction { result: "evicted", .. } => counted.evicted += 1,
+            Fact::NoticeEnded { about, outcome, .. } => {
+                *counted.notices.entry((about.kind.as_str(), outcome.as_str())).or_default() += 1;
+            }
+            Fact::NoticeJoined { about } => *counted.notices.entry((about.kind.as_str(), "joined")).or_default() += 1,
+            Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome.as_str()).or_default() += 1,
+            Fact::Eviction { result: Ok(()), .. } => counted.evicted += 1,
             Fact::MessageMalformed { .. } => counted.malformed += 1,
             Fact::TaskPanicked { task } => counted.troubles.push(format!("a task panicked: {task}")),
             Fact::MessageLeft { message, error, .. } => {

@@ -2,7 +2,7 @@
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{NEW, OTHER, Plan};
-use ebbtide::fact::{About, Fact, Subscriber};
+use ebbtide::fact::{About, DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, Subscriber};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,7 +101,7 @@ impl Teller {
     /// A line about a notice.
     fn notice(&self, about: &About<'_>, mark: char, tone: Tone, text: impl Into<String>) {
         let who = about.node.or_else(|| self.names.get(about.instance).map(String::as_str)).unwrap_or(about.instance);
-        self.node(who, about.kind, mark, tone, text.into());
+        self.node(who, about.kind.as_str(), mark, tone, text.into());
     }
 
     fn node(&self, who: &str, what: &str, mark: char, tone: Tone, text: String) {
@@ -126,14 +126,16 @@ impl Subscriber for Teller {
             Fact::DrainJoined { about } => {
                 self.notice(about, '=', Tone::Plain, "joins the drain that the node has already");
             }
-            Fact::Heartbeat { about, result: "sent", .. } => self.notice(about, '♥', Tone::Beat, "heartbeat"),
+            Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => {
+                self.notice(about, '♥', Tone::Beat, "heartbeat");
+            }
             Fact::Heartbeat { about, result, .. } => {
-                self.notice(about, '!', Tone::Warn, format!("heartbeat: {result}"));
+                self.notice(about, '!', Tone::Warn, format!("heartbeat: {}", result.as_str()));
             }
             Fact::HookCompleted { about, result } => {
                 self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));
             }
-            Fact::NoticeEnded { about, outcome, .. } => self.ended(about, outcome),
+            Fact::NoticeEnded { about, outcome, .. } => self.ended(about, *outcome),
             Fact::DrainBegun { on, pods, left_alone, until, .. } => {
                 let text =
                     format!("{} to evict, {left_alone} of a DaemonSet; at most {}", pods_of(*pods), seconds(*until));
@@ -143,18 +145,18 @@ impl Subscriber for Teller {
                 lock(&self.blocked).insert(pod.to_string());
                 self.node(on.node, "drain", '!', Tone::Warn, format!("{pod} is held back: {by}"));
             }
-            Fact::Eviction { on, pod, result: "evicted" } => {
+            Fact::Eviction { on, pod, result: Ok(()) } => {
                 if lock(&self.blocked).remove(&pod.to_string()) {
                     self.node(on.node, "drain", ' ', Tone::Plain, format!("{pod} is evicted after all"));
                 }
             }
-            Fact::Deletion { on, pod, grace, result: "deleted" } => {
+            Fact::Deletion { on, pod, grace, result: Ok(()) } => {
                 lock(&self.blocked).remove(&pod.to_string());
                 let text = format!("{pod} is deleted before its node goes, with {grace} s to end by itself");
                 self.node(on.node, "drain", ' ', Tone::Plain, text);
             }
-            Fact::DrainEnded { on, outcome, gone, took, report, .. } => match *outcome {
-                "drained" | "node-gone" => {
+            Fact::DrainEnded { on, outcome, gone, took, report, .. } => match outcome {
+                DrainOutcome::Drained | DrainOutcome::NodeGone => {
                     let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*gone));
                     self.node(on.node, "drain", '✓', Tone::Good, text);
                 }
@@ -170,14 +172,14 @@ impl Subscriber for Teller {
 }
 
 impl Teller {
-    fn ended(&self, about: &About<'_>, outcome: &str) {
+    fn ended(&self, about: &About<'_>, outcome: NoticeOutcome) {
         let (mark, tone, text) = match outcome {
-            "drained" => return,
-            "handed-over" => (' ', Tone::Plain, "handed over to the next receiver; no more heartbeats"),
-            "cordoned" => (' ', Tone::Plain, "done: a cordon is all that a rebalance asks for"),
-            "not-ours" => ('–', Tone::Faint, "not ours: left alone"),
-            "ignored" => ('–', Tone::Faint, "ignored, as the settings say"),
-            "blocked" => ('✗', Tone::Bad, "ended: blocked; its heartbeat has stopped"),
+            NoticeOutcome::Drained => return,
+            NoticeOutcome::HandedOver => (' ', Tone::Plain, "handed over to the next receiver; no more heartbeats"),
+            NoticeOutcome::Cordoned => (' ', Tone::Plain, "done: a cordon is all that a rebalance asks for"),
+            NoticeOutcome::NotOurs => ('–', Tone::Faint, "not ours: left alone"),
+            NoticeOutcome::Ignored => ('–', Tone::Faint, "ignored, as the settings say"),
+            NoticeOutcome::Blocked => ('✗', Tone::Bad, "ended: blocked; its heartbeat has stopped"),
             other => return self.notice(about, '✗', Tone::Bad, format!("ended: {other}")),
         };
         self.notice(about, mark, tone, text);
@@ -191,7 +193,7 @@ impl Teller {
                 ('!', Tone::Warn, "queue", format!("message can't be read ({reason}), deleted: {excerpt}"))
             }
             // Each notice has said so already.
-            Fact::MessageReleased { why: "shutdown", .. } => return,
+            Fact::MessageReleased { why: MessageRelease::Shutdown, .. } => return,
             Fact::MessageReleased { why, .. } => (' ', Tone::Faint, "queue", format!("message released: {why}")),
             Fact::ShutdownBegun { messages } => {
                 (' ', Tone::Faint, "ebbtide", format!("shutdown begins, {messages} messages held"))

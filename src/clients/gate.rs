@@ -9,9 +9,10 @@ mod admit;
 mod backoff;
 mod error;
 
+pub use crate::fact::Category;
 pub use admit::{Classes, Limits};
 pub use backoff::Backoff;
-pub use error::{AwsError, Category, KubeError, NO_CREDENTIALS, category_of_code};
+pub use error::{AwsError, KubeError, NO_CREDENTIALS, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Turn};
@@ -181,8 +182,8 @@ impl Gate {
             Ok(Err(error)) => Err(KubeError::new(verb, resource, subject, &error)),
             Err(_) => Err(KubeError::timed_out(verb, resource, subject, limit)),
         };
-        let outcome = result.as_ref().map_or_else(|error| error.category.as_str(), |_| "ok");
-        self.facts.emit(&Fact::KubeCall { verb, resource, outcome, took: turn.took() });
+        let answer = result.as_ref().map(drop).map_err(|error| error.category);
+        self.facts.emit(&Fact::KubeCall { verb, resource, result: answer, took: turn.took() });
         let (mut failed, mut asked) = (None, None);
         if let Err(error) = &mut result {
             failed = Some(error.category);
@@ -221,8 +222,8 @@ where
         Ok(Err(error)) => Err(AwsError::from_sdk(service, operation, subject, &error)),
         Err(_) => Err(AwsError::timed_out(service, operation, subject, limit)),
     };
-    let outcome = result.as_ref().map_or_else(|error| error.category.as_str(), |_| "ok");
-    facts.emit(&Fact::AwsCall { service, operation, outcome, took: begun.elapsed() });
+    let answer = result.as_ref().map(drop).map_err(|error| error.category);
+    facts.emit(&Fact::AwsCall { service, operation, result: answer, took: begun.elapsed() });
     result
 }
 

@@ -83,11 +83,11 @@ pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, cl
         facts.emit(&Fact::Checked {
             area: check.area.as_str(),
             check: check.name,
-            status: check.status_at_start().as_str(),
+            status: check.status_at_start(),
             found: &check.found,
             remedy: check.remedy.as_deref(),
         });
     }
     let count = |status| report.checks().iter().filter(|check| check.status_at_start() == status).count();
-    facts.emit(&Fact::ChecksEnded { counts: Status::ALL.map(|status| (status.as_str(), count(status))) });
+    facts.emit(&Fact::ChecksEnded { counts: Status::ALL.map(|status| (status, count(status))) });
 }

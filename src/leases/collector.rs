@@ -124,7 +124,7 @@ impl Collector {
                     look_at.map_or(begun + every, |at| at.min(begun + every))
                 }
                 Err(error) => {
-                    self.facts.emit(&Fact::CollectFailed { category: error.category.as_str(), error: &error });
+                    self.facts.emit(&Fact::CollectFailed { category: error.category, error: &error });
                     Instant::now() + backoff.step()
                 }
             };

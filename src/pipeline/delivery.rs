@@ -3,7 +3,7 @@
 //! A message is deleted only when each of its notices has ended. Whatever else happens (shutdown, a lost lease, the end of the time
 //! that SQS allows, a panic), is one path: its interruptions are left, which stops what nobody else holds, and it is released.
 
-use crate::fact::{About, Fact, Facts};
+use crate::fact::{About, Category, Fact, Facts, MessageRelease};
 use crate::pipeline::event;
 use crate::pipeline::event::{Identity, Notice, Parsed};
 use crate::pipeline::interruption::{Interrupter, Outcome, Seat, Shared, Slots};
@@ -126,18 +126,18 @@ impl Deliverer {
     /// Takes one message to its end: deleted, released, or left to become visible by itself.
     pub async fn deliver(&self, mut message: Message, stop: CancellationToken) {
         if stop.is_cancelled() {
-            return self.release(message, Duration::ZERO, "shutdown").await;
+            return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
         let notices = match event::parse(&message.body) {
             Parsed::Notices(notices) => notices,
             Parsed::Ignored(why) => {
-                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why.as_str() });
+                self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
             }
             Parsed::Malformed(error) => {
                 self.facts.emit(&Fact::MessageMalformed {
                     message: &message.id,
-                    reason: error.reason.as_str(),
+                    reason: error.reason,
                     error: &error,
                     excerpt: &excerpt(&message.body),
                 });
@@ -159,16 +159,12 @@ impl Deliverer {
         futures_util::future::join_all(places.into_iter().map(Place::leave)).await;
         match end {
             End::Verdict(Verdict::Delete) => self.delete(message).await,
-            End::Verdict(Verdict::Release(after)) => self.release(message, after, "handed over").await,
-            End::Shutdown => self.release(message, Duration::ZERO, "shutdown").await,
+            End::Verdict(Verdict::Release(after)) => self.release(message, after, MessageRelease::HandedOver).await,
+            End::Shutdown => self.release(message, Duration::ZERO, MessageRelease::Shutdown).await,
             End::Lease(end) => {
-                self.facts.emit(&Fact::LeaseEnded {
-                    message: &message.id,
-                    why: end.as_str(),
-                    lost: end != LeaseEnd::TooOld,
-                });
+                self.facts.emit(&Fact::LeaseEnded { message: &message.id, why: end });
                 if end == LeaseEnd::TooOld {
-                    self.release(message, Duration::ZERO, end.as_str()).await;
+                    self.release(message, Duration::ZERO, MessageRelease::TooOld).await;
                 }
             }
         }
@@ -182,7 +178,7 @@ impl Deliverer {
             return Place::Ended(outcome);
         }
         if notice.is_test() {
-            let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
+            let (kind, instance) = (notice.kind(), notice.instance.as_str());
             self.facts.emit(&Fact::TestNotice { about: About { kind, instance, node: None, message } });
         }
         let (seat, joined) = self.interruptions.join(
@@ -200,7 +196,7 @@ impl Deliverer {
     }
 
     fn tell_joined(&self, notice: &Notice, message: &str) {
-        let (kind, instance) = (notice.kind().as_str(), notice.instance.as_str());
+        let (kind, instance) = (notice.kind(), notice.instance.as_str());
         self.facts.emit(&Fact::NoticeJoined { about: About { kind, instance, node: None, message } });
     }
 
@@ -238,7 +234,7 @@ impl Deliverer {
         }
     }
 
-    fn tell_left(&self, message: &str, category: &'static str, error: &dyn std::fmt::Display) {
+    fn tell_left(&self, message: &str, category: Category, error: &dyn std::fmt::Display) {
         self.facts.emit(&Fact::MessageLeft { message, category, error });
     }
 
@@ -247,15 +243,15 @@ impl Deliverer {
         // Boxed, as what follows: for most of its time a message is held.
         match Box::pin(self.queue.delete(message)).await {
             Ok(()) => self.facts.emit(&Fact::MessageDeleted { message: &id }),
-            Err(error) => self.tell_left(&id, error.category.as_str(), &error),
+            Err(error) => self.tell_left(&id, error.category, &error),
         }
     }
 
-    async fn release(&self, message: Message, after: Duration, why: &'static str) {
+    async fn release(&self, message: Message, after: Duration, why: MessageRelease) {
         let id = Arc::clone(&message.id);
         match Box::pin(self.queue.release(message, after)).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
-            Err(error) => self.tell_left(&id, error.category.as_str(), &error),
+            Err(error) => self.tell_left(&id, error.category, &error),
         }
     }
 }

@@ -21,7 +21,7 @@ pub use select::{Choice, Leaver, Pod, Selection, Stays, Tier, TrimmedPod, pod_ap
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
 use crate::clients::watch as versions;
-use crate::fact::{Fact, Facts};
+use crate::fact::{DrainStep, Fact, Facts};
 use crate::pipeline::node::{Index, Marker, Node, NodeApi};
 use crate::runtime::clock::Clock;
 use departures::Leaving;
@@ -104,7 +104,7 @@ impl Drainer {
         let goes = end.goes.filter(|goes| *goes <= end.at + SHORTLY);
         self.facts.emit(&Fact::DrainEnded {
             on: node.named(),
-            outcome: outcome.as_str(),
+            outcome,
             gone: report.gone(),
             took: begun.elapsed(),
             left: goes.unwrap_or(end.at).saturating_duration_since(Instant::now()),
@@ -252,8 +252,8 @@ impl Drainer {
             // A cache that is behind may stay behind; etcd is not.
             age = Age::Now;
             board.failing(Some(error.to_string().into()));
-            let category = error.category.as_str();
-            self.facts.emit(&Fact::DrainRetried { on: node.named(), step: "list", category, error: &error });
+            let category = error.category;
+            self.facts.emit(&Fact::DrainRetried { on: node.named(), step: DrainStep::List, category, error: &error });
             sleep(error.wait(backoff.step())).await;
         }
     }
@@ -300,8 +300,13 @@ impl Drainer {
                 // It was cordoned all the time, or is gone.
                 Ok(false) => sleep(ROUND).await,
                 Err(error) => {
-                    let category = error.category.as_str();
-                    self.facts.emit(&Fact::DrainRetried { on: node.named(), step: "cordon", category, error: &error });
+                    let category = error.category;
+                    self.facts.emit(&Fact::DrainRetried {
+                        on: node.named(),
+                        step: DrainStep::Cordon,
+                        category,
+                        error: &error,
+                    });
                     sleep(ROUND).await;
                 }
             }

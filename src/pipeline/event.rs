@@ -11,6 +11,8 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+pub use crate::fact::{IgnoreReason as Ignored, MalformedReason as Reason, NoticeKind as Kind};
+
 use jiff::Timestamp;
 use std::fmt;
 
@@ -31,38 +33,6 @@ pub enum Parsed {
     Malformed(Malformed),
 }
 
-/// Why a well-formed message asks nothing of us. The set is closed: it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ignored {
-    /// Auto Scaling's check, sent when a hook is set up.
-    TestNotification,
-    /// SNS's own traffic (subscription confirmations).
-    SnsControl,
-    /// An event of a source or detail-type that Ebbtide does not act on.
-    UnknownType,
-    /// An instance state that takes nothing away (`pending`, `running`).
-    HarmlessState,
-    /// A Health event of another service, of another category, or without affected instances.
-    NotScheduledChange,
-    /// A Health event that says it is over (`closed`).
-    Closed,
-}
-
-impl Ignored {
-    /// A fixed word for metric labels and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::TestNotification => "test-notification",
-            Self::SnsControl => "sns-control",
-            Self::UnknownType => "unknown-type",
-            Self::HarmlessState => "harmless-state",
-            Self::NotScheduledChange => "not-scheduled-change",
-            Self::Closed => "closed",
-        }
-    }
-}
-
 /// What is wrong with a message, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
@@ -73,32 +43,6 @@ pub struct Malformed {
     pub at: String,
     /// What was found, and what was expected.
     pub what: String,
-}
-
-/// The classes of malformed messages. The set is closed: it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
-    /// Not JSON at all, or not an object.
-    NotJson,
-    /// JSON, but neither an event, nor a notification, nor a lifecycle message.
-    UnknownShape,
-    /// A field that must be there is missing.
-    MissingField,
-    /// A field is there with a value that can't be.
-    BadValue,
-}
-
-impl Reason {
-    /// A fixed word for metric labels and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::NotJson => "not-json",
-            Self::UnknownShape => "unknown-shape",
-            Self::MissingField => "missing-field",
-            Self::BadValue => "bad-value",
-        }
-    }
 }
 
 /// One thing that AWS said about one instance.
@@ -286,58 +230,6 @@ pub struct ScheduledChange {
     /// Whether the capacity goes at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
     /// maintenance gives the node back.
     pub hard: bool,
-}
-
-/// The kinds of notice, as users name them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// `asg-terminate`
-    AsgTerminate,
-    /// `asg-launch`
-    AsgLaunch,
-    /// `spot`
-    Spot,
-    /// `rebalance`
-    Rebalance,
-    /// `state-change`
-    StateChange,
-    /// `scheduled-change`
-    ScheduledChange,
-    /// `capacity-reservation`
-    CapacityReservation,
-}
-
-impl Kind {
-    /// Every kind, in the order in which tables show them.
-    pub const ALL: [Self; 7] = [
-        Self::AsgTerminate,
-        Self::AsgLaunch,
-        Self::Spot,
-        Self::Rebalance,
-        Self::StateChange,
-        Self::ScheduledChange,
-        Self::CapacityReservation,
-    ];
-
-    /// The kind's name in settings, logs, metrics and annotations.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AsgTerminate => "asg-terminate",
-            Self::AsgLaunch => "asg-launch",
-            Self::Spot => "spot",
-            Self::Rebalance => "rebalance",
-            Self::StateChange => "state-change",
-            Self::ScheduledChange => "scheduled-change",
-            Self::CapacityReservation => "capacity-reservation",
-        }
-    }
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
 }
 
 /// What the identity of a made message begins with, so that it can be told from AWS's own.

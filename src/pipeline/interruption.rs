@@ -27,7 +27,7 @@ pub use shared_work::{Seat, Slots};
 pub use work::{Interrupter, Shared};
 
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
-use crate::fact::{About, Fact};
+use crate::fact::{About, CompletionResult, Fact};
 use crate::pipeline::drain;
 use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::Node;
@@ -42,95 +42,11 @@ use tokio_util::sync::CancellationToken;
 /// A completion that is not permitted is tried again so often.
 const DENIED: Duration = Duration::from_mins(1);
 
-/// How a notice ended. The set is closed: it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// The node was drained, and the hook completed.
-    Drained,
-    /// The node was cordoned, as the policy says.
-    Cordoned,
-    /// It was told, as the policy says.
-    Reported,
-    /// It was ignored, as the policy says.
-    Ignored,
-    /// The instance is another cluster's, or its hook another's to complete.
-    NotOurs,
-    /// The Node says that it is to be left alone, or the settings do.
-    Excluded,
-    /// The notice came late: its node has been Ready again since what it announced.
-    Stale,
-    /// There is no node to drain: it never registered, or is gone; the hook was completed.
-    NothingToDrain,
-    /// The launched instance's node is Ready, and its hook was completed.
-    Ready,
-    /// At the deadline the launched instance's node was not Ready.
-    NotReady,
-    /// At the deadline a budget, or a pod's annotation, still blocked the drain.
-    Blocked,
-    /// At the deadline pods were still terminating.
-    TimedOut,
-    /// At the deadline the API server had not let the work be done.
-    Failed,
-    /// Somebody took the cordon away in mid-drain, and means it.
-    Uncordoned,
-    /// The hook could not be completed within its life.
-    HookFailed,
-    /// Given up in mid-work, for the next receiver to go on.
-    HandedOver,
-    /// The drain panicked: a bug. The next receiver tries again.
-    Crashed,
-}
-
-impl Outcome {
-    /// The outcome's name in metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drained => "drained",
-            Self::Cordoned => "cordoned",
-            Self::Reported => "reported",
-            Self::Ignored => "ignored",
-            Self::NotOurs => "not-ours",
-            Self::Excluded => "excluded",
-            Self::Stale => "stale",
-            Self::NothingToDrain => "nothing-to-drain",
-            Self::Ready => "ready",
-            Self::NotReady => "not-ready",
-            Self::Blocked => "blocked",
-            Self::TimedOut => "timed-out",
-            Self::Failed => "failed",
-            Self::Uncordoned => "uncordoned",
-            Self::HookFailed => "hook-failed",
-            Self::HandedOver => "handed-over",
-            Self::Crashed => "crashed",
-        }
-    }
-}
+pub use crate::fact::NoticeOutcome as Outcome;
 
 impl Ending for Outcome {
     fn failed(&self) -> bool {
-        matches!(
-            self,
-            Self::NotReady
-                | Self::Blocked
-                | Self::TimedOut
-                | Self::Failed
-                | Self::Uncordoned
-                | Self::HookFailed
-                | Self::Crashed
-        )
-    }
-}
-
-impl From<drain::Outcome> for Outcome {
-    fn from(outcome: drain::Outcome) -> Self {
-        match outcome {
-            drain::Outcome::Drained | drain::Outcome::NodeGone => Self::Drained,
-            drain::Outcome::Blocked => Self::Blocked,
-            drain::Outcome::TimedOut => Self::TimedOut,
-            drain::Outcome::Failed => Self::Failed,
-            drain::Outcome::Uncordoned => Self::Uncordoned,
-        }
+        self.is_failure()
     }
 }
 
@@ -146,7 +62,7 @@ struct Case {
 impl Case {
     fn about(&self) -> About<'_> {
         About {
-            kind: self.notice.kind().as_str(),
+            kind: self.notice.kind(),
             instance: self.notice.instance.as_str(),
             node: self.node.as_ref().map(|node| &*node.name),
             message: &self.message,
@@ -195,7 +111,7 @@ impl Armed {
             let beating = Beating {
                 hooks: interrupter.hooks.clone(),
                 hook: waiting.clone(),
-                kind: case.notice.kind().as_str(),
+                kind: case.notice.kind(),
                 instance: case.notice.instance.as_str().into(),
                 node: case.node.as_ref().map(|node| Arc::clone(&node.name)),
                 message: Arc::clone(&case.message),
@@ -267,8 +183,8 @@ impl Draining {
     /// Completes the hook, with retries for as long as it can be alive. Tells whether that is done.
     async fn complete(&mut self, hook: &Hook, completion: Completion) -> bool {
         let (instead, done) = match completion {
-            Completion::Continue => ("complete the lifecycle action with CONTINUE", "continue"),
-            Completion::Abandon => ("complete the lifecycle action with ABANDON", "abandon"),
+            Completion::Continue => ("complete the lifecycle action with CONTINUE", CompletionResult::Continue),
+            Completion::Abandon => ("complete the lifecycle action with ABANDON", CompletionResult::Abandon),
         };
         if self.case.interrupter.policy.dry_run {
             self.case.tell(&Fact::DryRun { about: self.case.about(), instead });
@@ -282,7 +198,7 @@ impl Draining {
             let answer = Box::pin(interrupter.hooks.complete(hook, notice.instance.as_str(), completion, by)).await;
             let error = match answer {
                 Ok(answer) => {
-                    let result = if answer == Answer::Done { done } else { "over" };
+                    let result = if answer == Answer::Done { done } else { CompletionResult::Over };
                     self.case.tell(&Fact::HookCompleted { about: self.case.about(), result });
                     return true;
                 }
@@ -305,7 +221,7 @@ impl Draining {
             if give_up_at.is_none_or(|at| Instant::now() + wait >= at) {
                 return self.give_up(&error);
             }
-            let category = error.category.as_str();
+            let category = error.category;
             self.case.tell(&Fact::CompletionRetried { about: self.case.about(), category, error: &error });
             sleep(wait).await;
         }

@@ -14,7 +14,7 @@ pub use poll::Poller;
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
-use crate::fact::{Fact, Facts};
+use crate::fact::{Fact, Facts, MessageStep};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use aws_sdk_sqs::Client;
@@ -173,7 +173,7 @@ impl Queue {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
-                            self.tell_retried(id, "delete", &error);
+                            self.tell_retried(id, MessageStep::Delete, &error);
                         }
                         last = Some(error);
                     }
@@ -207,8 +207,8 @@ impl Queue {
         }
     }
 
-    fn tell_retried(&self, message: &str, step: &'static str, error: &AwsError) {
-        let category = error.category.as_str();
+    fn tell_retried(&self, message: &str, step: MessageStep, error: &AwsError) {
+        let category = error.category;
         self.0.facts.emit(&Fact::MessageRetried { message, step, category, error });
     }
 

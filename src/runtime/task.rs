@@ -4,6 +4,7 @@
 //! its members. So a forgotten task is a task that ends, and `ebbtide_tasks{kind}` tells what is going on. When nothing is,
 //! every transient kind reads 0: the test of leak-freedom.
 
+pub use crate::fact::TaskKind as Kind;
 use crate::fact::{Fact, Facts};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,100 +12,6 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
-
-/// What a task is for. The set is closed: it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Receives messages. Fixed.
-    Poller,
-    /// Watches Nodes. Fixed.
-    NodeWatch,
-    /// Takes marks back from Nodes. Fixed.
-    Undo,
-    /// Serves probes and metrics. Fixed.
-    Admin,
-    /// Writes Events and conditions. Fixed.
-    Teller,
-    /// Collects leaked Leases, where that is wanted. Fixed.
-    Collector,
-    /// Collects calls into a batch (deletions, extensions, questions to EC2). Fixed.
-    Batcher,
-    /// Makes one batched call.
-    Batch,
-    /// Holds one message until all its notices have ended.
-    Message,
-    /// Acts on one notice.
-    Interruption,
-    /// Keeps one lifecycle hook alive.
-    Heartbeat,
-    /// Drains one node.
-    Drain,
-    /// Watches pods while drains run.
-    PodWatch,
-    /// Checks the set-up, once, some seconds after the start.
-    Checks,
-    /// Answers one connection of the admin server. Whoever reads the gauges has one open.
-    AdminConnection,
-}
-
-impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 15] = [
-        Self::Poller,
-        Self::NodeWatch,
-        Self::Undo,
-        Self::Admin,
-        Self::Teller,
-        Self::Collector,
-        Self::Batcher,
-        Self::Batch,
-        Self::Message,
-        Self::Interruption,
-        Self::Heartbeat,
-        Self::Drain,
-        Self::PodWatch,
-        Self::Checks,
-        Self::AdminConnection,
-    ];
-
-    /// The kind's name in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Poller => "poller",
-            Self::NodeWatch => "node-watch",
-            Self::Undo => "undo",
-            Self::Admin => "admin",
-            Self::Teller => "teller",
-            Self::Collector => "collector",
-            Self::Batcher => "batcher",
-            Self::Batch => "batch",
-            Self::Message => "message",
-            Self::Interruption => "interruption",
-            Self::Heartbeat => "heartbeat",
-            Self::Drain => "drain",
-            Self::PodWatch => "pod-watch",
-            Self::Checks => "checks",
-            Self::AdminConnection => "admin-connection",
-        }
-    }
-
-    /// Whether tasks of this kind come and go with messages, rather than with the service or with those who watch it.
-    #[must_use]
-    pub const fn transient(self) -> bool {
-        !matches!(
-            self,
-            Self::Poller
-                | Self::NodeWatch
-                | Self::Undo
-                | Self::Admin
-                | Self::Teller
-                | Self::Collector
-                | Self::AdminConnection
-                | Self::Batcher
-        )
-    }
-}
 
 /// How a task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -261,7 +168,7 @@ impl Drop for Alive {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.outcome = Outcome::Panicked;
-            self.tasks.facts.emit(&Fact::TaskPanicked { task: self.kind.as_str() });
+            self.tasks.facts.emit(&Fact::TaskPanicked { task: self.kind });
         }
         let counts = &self.tasks.counts;
         counts.ended[self.kind as usize][self.outcome as usize].fetch_add(1, Ordering::Relaxed);

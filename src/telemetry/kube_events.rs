@@ -9,7 +9,7 @@ mod words;
 mod write;
 
 use crate::clients::gate::{Category, Gate, KubeError};
-use crate::fact::{Fact, Facts, OnNode, OnPod, Subscriber};
+use crate::fact::{DrainOutcome, Fact, Facts, OnNode, OnPod, Subscriber};
 use crate::runtime::clock::Clock;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -82,8 +82,30 @@ enum News {
     Begun { node: Subject, pods: usize, until: Until },
     Blocked { node: Subject, held: Held, until: Until, at: Instant },
     Unblocked { node: Arc<str>, pod: Arc<str> },
-    Ended { node: Subject, outcome: &'static str, report: String, told: bool },
+    Ended { node: Subject, end: DrainEnd, report: String, told: bool },
     Left { node: Arc<str> },
+}
+
+/// The end of a drain, as its Node's condition names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DrainEnd {
+    /// The drain itself ended.
+    Of(DrainOutcome),
+    /// The marks were removed from the Node, so that nothing drains it any more.
+    Released,
+    /// The Node or the settings exclude the Node now.
+    Excluded,
+}
+
+impl DrainEnd {
+    /// The end as a fixed word.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Of(outcome) => outcome.as_str(),
+            Self::Released => "released",
+            Self::Excluded => "excluded",
+        }
+    }
 }
 
 /// A drain's deadline.
@@ -137,19 +159,22 @@ impl News {
                 Self::Blocked { node: Subject::node(on), held, until: until(left, hard), at: now }
             }
             Fact::PodUnblocked { on, pod } => Self::Unblocked { node: on.uid.into(), pod: pod.uid.into() },
-            Fact::DrainEnded { on, outcome, report, told, .. } => {
-                Self::Ended { node: Subject::node(on), outcome, report: bounded(report, LONGEST), told }
-            }
+            Fact::DrainEnded { on, outcome, report, told, .. } => Self::Ended {
+                node: Subject::node(on),
+                end: DrainEnd::Of(outcome),
+                report: bounded(report, LONGEST),
+                told,
+            },
             // A drain that nobody brought to its end has left the condition as it was.
             Fact::NodeReleased { on, told: true, .. } => Self::Ended {
                 node: Subject::node(on),
-                outcome: "released",
+                end: DrainEnd::Released,
                 report: "no notice holds the node any more: its marks were taken back".to_owned(),
                 told: true,
             },
             Fact::DrainForgone { on } => Self::Ended {
                 node: Subject::node(on),
-                outcome: "excluded",
+                end: DrainEnd::Excluded,
                 report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
                 told: true,
             },
@@ -260,11 +285,11 @@ impl Teller {
                     drain.lets_go(&pod);
                 }
             }
-            News::Ended { node, outcome, report, told } => {
+            News::Ended { node, end, report, told } => {
                 let wanted = told || self.scope == Scope::All;
                 let until = Until { at: Instant::now(), hard: true };
                 let Some(drain) = self.drain_of(node, until, wanted) else { return };
-                drain.ends(outcome, report, told);
+                drain.ends(end, report, told);
                 let uid = Arc::clone(&drain.node.uid);
                 self.queue.push_back(uid);
             }
@@ -347,7 +372,7 @@ impl Teller {
             }
             self.denials_told_at.insert(error.resource, now);
         }
-        self.facts.emit(&Fact::TellingFailed { category: error.category.as_str(), error });
+        self.facts.emit(&Fact::TellingFailed { category: error.category, error });
     }
 
     fn tell_drops(&mut self) {
@@ -357,8 +382,7 @@ impl Teller {
         }
         self.drops_told_at = Some(now);
         let dropped = self.noted.dropped.swap(0, Ordering::Relaxed);
-        let error = format_args!("{dropped} facts came faster than they could be told");
-        self.facts.emit(&Fact::TellingFailed { category: "dropped", error: &error });
+        self.facts.emit(&Fact::TellingDropped { count: dropped });
     }
 }
 
@@ -382,9 +406,12 @@ mod tests {
 
     impl Subscriber for Heard {
         fn note(&self, fact: &Fact<'_>) {
-            if let Fact::TellingFailed { category, error } = fact {
-                self.0.lock().unwrap().push(format!("{category}: {error}"));
-            }
+            let text = match fact {
+                Fact::TellingFailed { category, error } => format!("{category}: {error}"),
+                Fact::TellingDropped { count } => format!("{count} dropped"),
+                _ => return,
+            };
+            self.0.lock().unwrap().push(text);
         }
     }
 
@@ -407,12 +434,12 @@ mod tests {
         tokio::pin!(running);
         let told = || heard.0.lock().unwrap().clone();
         assert!(timeout(Duration::from_secs(1), running.as_mut()).await.is_err());
-        assert_eq!(told(), ["dropped: 7 facts came faster than they could be told"]);
+        assert_eq!(told(), ["7 dropped"]);
         overflow(3);
         assert!(timeout(Duration::from_secs(58), running.as_mut()).await.is_err());
         assert_eq!(told().len(), 1, "not yet again");
         assert!(timeout(Duration::from_secs(2), running.as_mut()).await.is_err());
-        assert_eq!(told()[1], "dropped: 3 facts came faster than they could be told");
+        assert_eq!(told()[1], "3 dropped");
     }
 
     #[tokio::test(start_paused = true)]
@@ -441,9 +468,9 @@ mod tests {
         let (first, second) = (Arc::new(Heard::default()), Arc::new(Heard::default()));
         let facts = Facts::to(vec![Arc::clone(&first) as _]);
         let both = facts.with(Arc::clone(&second) as _);
-        facts.emit(&Fact::TellingFailed { category: "a", error: &"1" });
-        both.emit(&Fact::TellingFailed { category: "b", error: &"2" });
-        assert_eq!(*first.0.lock().unwrap(), ["a: 1", "b: 2"]);
-        assert_eq!(*second.0.lock().unwrap(), ["b: 2"]);
+        facts.emit(&Fact::TellingFailed { category: Category::Denied, error: &"1" });
+        both.emit(&Fact::TellingFailed { category: Category::Invalid, error: &"2" });
+        assert_eq!(*first.0.lock().unwrap(), ["denied: 1", "invalid: 2"]);
+        assert_eq!(*second.0.lock().unwrap(), ["invalid: 2"]);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! INFO tells the story of one interruption in about eight lines; WARN is worth a look; ERROR is a bug or a promise not kept.
 
-use crate::fact::{About, Fact, OnNode, Subscriber};
+use crate::fact::{About, CheckStatus, Fact, HeartbeatResult, NoticeOutcome, OnNode, Subscriber, label};
 use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
@@ -14,7 +14,7 @@ pub struct Log;
 macro_rules! about {
     ($level:ident, $about:expr, $($rest:tt)*) => {{
         let About { kind, instance, node, message } = $about;
-        $level!(kind, instance, node, message_id = message, $($rest)*)
+        $level!(kind = kind.as_str(), instance, node, message_id = message, $($rest)*)
     }};
 }
 
@@ -27,6 +27,7 @@ macro_rules! on {
 }
 
 impl Subscriber for Log {
+    #[allow(clippy::too_many_lines, reason = "an arm for each fact, so that none goes unlogged")]
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::MessageReceived { message, receives, age } => {
@@ -34,49 +35,46 @@ impl Subscriber for Log {
                 debug!(message_id = message, receives, age, "message received");
             }
             Fact::MessageMalformed { message, reason, error, excerpt } => {
-                warn!(message_id = message, reason, error = %error, excerpt, "message can't be read; deleted");
+                warn!(message_id = message, reason = reason.as_str(), error = %error, excerpt, "message can't be read; deleted");
             }
-            Fact::MessageIgnored { message, reason } => debug!(message_id = message, reason, "message ignored"),
+            Fact::MessageIgnored { message, reason } => debug!(message_id = message, reason = reason.as_str(), "message ignored"),
             Fact::MessageDeleted { message } => info!(message_id = message, "message deleted"),
-            Fact::MessageReleased { message, why } => info!(message_id = message, why, "message released"),
-            Fact::LeaseEnded { message, why, .. } => warn!(message_id = message, why, "lease of the message ended"),
+            Fact::MessageReleased { message, why } => info!(message_id = message, why = why.as_str(), "message released"),
+            Fact::LeaseEnded { message, why } => warn!(message_id = message, why = why.as_str(), "lease of the message ended"),
             Fact::MessageRetried { message, step, error, .. } => {
-                warn!(message_id = message, step, error = %error, "keeping or deleting the message failed; retried");
+                warn!(message_id = message, step = step.as_str(), error = %error, "keeping or deleting the message failed; retried");
             }
             Fact::MessageLeft { message, error, .. } => {
                 warn!(message_id = message, error = %error, "message could not be deleted or released; it becomes visible by itself");
             }
-            _ => note_service(fact),
-        }
-    }
-}
-
-fn note_service(fact: &Fact<'_>) {
-    match fact {
         Fact::Started { queue, dry_run } => {
             info!(version = env!("CARGO_PKG_VERSION"), queue, dry_run, "ebbtide starts");
         }
         Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
         Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
         Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
-        Fact::WatchFailed { resource, error } => warn!(resource, error = %error, "list or watch failed; begun again"),
+        Fact::WatchFailed { resource, error } => warn!(resource = resource.as_str(), error = %error, "list or watch failed; begun again"),
         Fact::ListsNotStreamed { resource, error } => {
-            info!(resource, error = %error, "the API server streams no lists; asked for lists");
+            info!(resource = resource.as_str(), error = %error, "the API server streams no lists; asked for lists");
         }
         Fact::ReceiveFailed { error, .. } => warn!(error = %error, "receiving failed; retried"),
         Fact::TellingFailed { error, .. } => {
             warn!(error = %error, "an Event or a condition could not be written; left out");
         }
+        Fact::TellingDropped { count } => {
+            let error = format_args!("{count} facts came faster than they could be written");
+            warn!(%error, "an Event or a condition could not be written; left out");
+        }
         Fact::NodeReleased { on, why, uncordoned, .. } => {
-            on!(info, on, why, uncordoned, "marks taken back from the node");
+            on!(info, on, why = why.as_str(), uncordoned, "marks taken back from the node");
         }
         Fact::ReleaseFailed { on, error, .. } => {
             on!(warn, on, error = %error, "marks can't be taken back from the node; retried");
         }
-        Fact::Checked { area, check, status: status @ ("warning" | "failure"), found, remedy } => {
-            warn!(area, check, status, found, remedy, "the set-up has a fault");
+        Fact::Checked { area, check, status: status @ (CheckStatus::Warning | CheckStatus::Failure), found, remedy } => {
+            warn!(area, check, status = status.as_str(), found, remedy, "the set-up has a fault");
         }
-        Fact::Checked { area, check, status, found, .. } => debug!(area, check, status, found, "set-up checked"),
+        Fact::Checked { area, check, status, found, .. } => debug!(area, check, status = status.as_str(), found, "set-up checked"),
         Fact::ChecksEnded { counts } => {
             let [(_, ok), (_, warnings), (_, failures), (_, skipped)] = counts;
             info!(ok, warnings, failures, skipped, "set-up checked; ebbtide doctor shows all of it");
@@ -90,38 +88,32 @@ fn note_service(fact: &Fact<'_>) {
             info!(lease, idle = %Short(*idle), would = "delete the Lease, which has no Node", "dry run");
         }
         Fact::CollectFailed { error, .. } => warn!(error = %error, "collecting leaked Leases failed; retried"),
-        Fact::TaskPanicked { task } => error!(task, "a task panicked; please report this with the log"),
+        Fact::TaskPanicked { task } => error!(task = task.as_str(), "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
         Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),
         Fact::ShutdownEnded { clean: false, took } => {
             warn!(took = %Short(*took), "shutdown cut work off; its messages become visible within 30 s");
         }
-        Fact::AwsCall { service, operation, outcome, took } => {
-            debug!(service, operation, outcome, took = %Short(*took), "call to AWS");
+        Fact::AwsCall { service, operation, result, took } => {
+            debug!(service, operation, outcome = label(*result, "ok"), took = %Short(*took), "call to AWS");
         }
-        Fact::KubeCall { verb, resource, outcome, took } => {
-            debug!(verb, resource, outcome, took = %Short(*took), "call to the API server");
+        Fact::KubeCall { verb, resource, result, took } => {
+            debug!(verb, resource, outcome = label(*result, "ok"), took = %Short(*took), "call to the API server");
         }
-        _ => note_notice(fact),
-    }
-}
-
-fn note_notice(fact: &Fact<'_>) {
-    match fact {
         Fact::NoticeBegun { about, action, until, hard } => {
             let left = until.map(Short).map(tracing::field::display);
-            about!(info, about, action, left, hard, "notice accepted");
+            about!(info, about, action = action.as_str(), left, hard, "notice accepted");
         }
         Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
         Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
         Fact::NoticeEnded { about, outcome, took } => {
-            let took = Short(*took);
-            match *outcome {
-                "blocked" | "timed-out" | "failed" | "uncordoned" | "hook-failed" | "not-ready" | "crashed" => {
-                    about!(warn, about, outcome, %took, "notice ended");
+            let (took, word) = (Short(*took), outcome.as_str());
+            match outcome {
+                failure if failure.is_failure() => about!(warn, about, outcome = word, %took, "notice ended"),
+                NoticeOutcome::NotOurs | NoticeOutcome::Ignored => {
+                    about!(debug, about, outcome = word, %took, "notice ended");
                 }
-                "not-ours" | "ignored" => about!(debug, about, outcome, %took, "notice ended"),
-                _ => about!(info, about, outcome, %took, "notice ended"),
+                _ => about!(info, about, outcome = word, %took, "notice ended"),
             }
         }
         Fact::NodeAwaited { about, at_most } => {
@@ -153,15 +145,15 @@ fn note_notice(fact: &Fact<'_>) {
         Fact::HookUnknown { about, error } => {
             about!(warn, about, error = %error, "can't look the hook's timeout up; assuming AWS's shortest, 30 s");
         }
-        Fact::Heartbeat { about, result: "sent", .. } => about!(info, about, "heartbeat sent"),
-        Fact::Heartbeat { about, result: "over", .. } => {
+        Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => about!(info, about, "heartbeat sent"),
+        Fact::Heartbeat { about, result: HeartbeatResult::Over, .. } => {
             about!(info, about, "AWS says that the lifecycle action is over; heartbeats end");
         }
-        Fact::Heartbeat { about, result, error } => {
+        Fact::Heartbeat { about, result: HeartbeatResult::Failed(category), error } => {
             let error = error.map(tracing::field::display);
-            about!(warn, about, result, error, "heartbeat failed; retried");
+            about!(warn, about, result = category.as_str(), error, "heartbeat failed; retried");
         }
-        Fact::HookCompleted { about, result } => about!(info, about, result, "lifecycle action completed"),
+        Fact::HookCompleted { about, result } => about!(info, about, result = result.as_str(), "lifecycle action completed"),
         Fact::CompletionRetried { about, error, .. } => {
             about!(warn, about, error = %error, "completing the lifecycle action failed; retried");
         }
@@ -169,25 +161,21 @@ fn note_notice(fact: &Fact<'_>) {
             about!(error, about, error = %error, "the lifecycle action could not be completed; its timeout will end it");
         }
         Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),
-        _ => note_drain(fact),
-    }
-}
-
-fn note_drain(fact: &Fact<'_>) {
-    match fact {
         Fact::DrainBegun { on, pods, left_alone, until, hard } => {
             on!(info, on, pods, left_alone, left = %Short(*until), hard, "drain begins");
         }
-        Fact::Eviction { on, pod, result } => on!(debug, on, %pod, result, "eviction answered"),
-        Fact::Deletion { on, pod, grace, result: "deleted" } => {
+        Fact::Eviction { on, pod, result } => on!(debug, on, %pod, result = label(*result, "evicted"), "eviction answered"),
+        Fact::Deletion { on, pod, grace, result: Ok(()) } => {
             on!(warn, on, %pod, grace, "pod deleted, because the deadline takes its node away");
         }
-        Fact::Deletion { on, pod, grace, result } => on!(debug, on, %pod, grace, result, "deletion answered"),
+        Fact::Deletion { on, pod, grace, result: Err(category) } => {
+ on!(debug, on, %pod, grace, result = category.as_str(), "deletion answered");
+ },
         Fact::PodBlocked { on, pod, by, until, hard } => {
             on!(warn, on, %pod, by, left = %Short(*until), hard, "pod is held back");
         }
         Fact::PodUnblocked { on, pod } => on!(debug, on, %pod, "pod no longer held back"),
-        Fact::DrainRetried { on, step, error, .. } => on!(warn, on, step, error = %error, "drain step failed; retried"),
+        Fact::DrainRetried { on, step, error, .. } => on!(warn, on, step = step.as_str(), error = %error, "drain step failed; retried"),
         Fact::NodeRecordoned { on } => {
             on!(warn, on, "somebody took the cordon away in mid-drain; cordoned again, once");
         }
@@ -195,13 +183,20 @@ fn note_drain(fact: &Fact<'_>) {
             on!(info, on, "all other pods have gone: this process ends, and another replica goes on");
         }
         Fact::DrainEnded { on, outcome, took, report, .. } => {
-            let took = Short(*took);
-            match *outcome {
-                "drained" | "node-gone" => on!(info, on, outcome, %took, report = %report, "drain ended"),
-                _ => on!(warn, on, outcome, %took, report = %report, "drain ended"),
+            let (took, word) = (Short(*took), outcome.as_str());
+            if outcome.is_success() {
+                on!(info, on, outcome = word, %took, report = %report, "drain ended");
+            } else {
+                on!(warn, on, outcome = word, %took, report = %report, "drain ended");
             }
         }
-        _ => {}
+            // The first list tells as much; the service writes what is known at any time as a metric.
+            Fact::NodesKnown { .. }
+            // Only bookkeeping for Events and conditions.
+            | Fact::DrainLeft { .. }
+            | Fact::DrainForgone { .. }
+            | Fact::EventWritten { .. } => {}
+        }
     }
 }
 

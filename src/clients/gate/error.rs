@@ -1,59 +1,20 @@
 //! What became of a call that failed: one type for AWS and one for the API server, with one set of categories.
 
+use crate::fact::Category;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::time::Duration;
 
-/// The class of a failed call. The set is closed: it labels metrics, and decides about retries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Category {
-    /// The service asks for fewer calls.
-    Throttled,
-    /// Credentials or permissions don't allow it.
-    Denied,
-    /// The subject is not there.
-    NotFound,
-    /// Somebody else changed the subject meanwhile.
-    Conflict,
-    /// A disruption budget forbids the eviction now.
-    Refused,
-    /// The service calls the request wrong.
-    Invalid,
-    /// The service failed (5xx).
-    Unavailable,
-    /// No answer in time.
-    TimedOut,
-    /// No connection, or it broke.
-    Unreachable,
-}
-
-impl Category {
-    /// The category's name in metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Throttled => "throttled",
-            Self::Denied => "denied",
-            Self::NotFound => "not-found",
-            Self::Conflict => "conflict",
-            Self::Refused => "refused",
-            Self::Invalid => "invalid",
-            Self::Unavailable => "unavailable",
-            Self::TimedOut => "timed-out",
-            Self::Unreachable => "unreachable",
-        }
-    }
-
-    const fn of_status(status: u16) -> Self {
-        match status {
-            401 | 403 => Self::Denied,
-            404 => Self::NotFound,
-            409 => Self::Conflict,
-            429 => Self::Throttled,
-            400..=499 => Self::Invalid,
-            _ => Self::Unavailable,
-        }
+/// The class of an HTTP status.
+const fn category_of_status(status: u16) -> Category {
+    match status {
+        401 | 403 => Category::Denied,
+        404 => Category::NotFound,
+        409 => Category::Conflict,
+        429 => Category::Throttled,
+        400..=499 => Category::Invalid,
+        _ => Category::Unavailable,
     }
 }
 
@@ -107,7 +68,7 @@ impl AwsError {
             (SdkError::DispatchFailure(_), _) => Category::Unreachable,
             (SdkError::ConstructionFailure(_), _) => Category::Denied,
             (SdkError::ServiceError(_), Some(code)) => category_of_code(code, status),
-            _ => Category::of_status(status),
+            _ => category_of_status(status),
         };
         let message = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
             Some(message) => message.to_owned(),
@@ -173,7 +134,7 @@ pub fn category_of_code(code: &str, status: u16) -> Category {
         | "OptInRequired" => Category::Denied,
         "NonExistentQueue" | "QueueDoesNotExist" => Category::NotFound,
         "InternalFailure" | "InternalError" | "ServiceUnavailable" | "Unavailable" => Category::Unavailable,
-        _ => Category::of_status(status),
+        _ => category_of_status(status),
     }
 }
 
@@ -261,7 +222,7 @@ impl KubeError {
                     webhook || details.is_some_and(|d| d.causes.iter().any(|cause| cause.reason == "DisruptionBudget"));
                 failed.status = status.code;
                 failed.category =
-                    if status.code == 429 && budget { Category::Refused } else { Category::of_status(status.code) };
+                    if status.code == 429 && budget { Category::Refused } else { category_of_status(status.code) };
                 failed.retry_after = details
                     .map(|d| u64::from(d.retry_after_seconds))
                     .filter(|seconds| *seconds > 0)

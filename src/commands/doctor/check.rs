@@ -1,5 +1,7 @@
 //! One finding, as a value.
 
+pub use crate::fact::CheckStatus as Status;
+
 use crate::clients::connect::ConnectError;
 use crate::clients::gate::{AwsError, Category, KubeError};
 
@@ -92,35 +94,6 @@ fn sentence(text: &str) -> String {
     match letters.next() {
         Some(first) if !is_variable => format!("{}{}.", first.to_uppercase(), letters.as_str()),
         _ => format!("{text}."),
-    }
-}
-
-/// How a check ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Status {
-    /// As it should be.
-    Ok,
-    /// Works, but not in every case.
-    Warning,
-    /// Does not work.
-    Failure,
-    /// Not known.
-    Skipped,
-}
-
-impl Status {
-    /// Every status.
-    pub const ALL: [Self; 4] = [Self::Ok, Self::Warning, Self::Failure, Self::Skipped];
-
-    /// The status's name.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warning => "warning",
-            Self::Failure => "failure",
-            Self::Skipped => "skipped",
-        }
     }
 }
 

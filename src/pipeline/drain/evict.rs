@@ -7,7 +7,7 @@ use super::select::{Leaver, Pod, TrimmedPod, pod_resource};
 use super::tier::Turns;
 use super::{Drainer, Node};
 use crate::clients::gate::{Backoff, Call, Category, Class, KubeError};
-use crate::fact::Fact;
+use crate::fact::{DrainStep, Fact};
 use crate::runtime::clock;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -159,7 +159,7 @@ impl Evictions<'_> {
         let pod = &leaver.pod;
         let (on, named) = (self.node.named(), pod.named());
         let answer = Box::pin(self.request_eviction(leaver, tried, class)).await;
-        let result = answer.as_ref().map_or_else(|error| error.category.as_str(), |_| "evicted");
+        let result = answer.as_ref().map(drop).map_err(|error| error.category);
         self.drainer.facts.emit(&Fact::Eviction { on, pod: named, result });
         match answer {
             Ok(_) if self.drainer.dry_run => {
@@ -176,7 +176,7 @@ impl Evictions<'_> {
                     self.board.set(pod, Standing::Refused(error.message.as_str().into()));
                 } else {
                     self.board.failed(pod, error.to_string().into());
-                    self.retried("evict", &error);
+                    self.retried(DrainStep::Evict, &error);
                 }
                 Err(error)
             }
@@ -225,7 +225,7 @@ impl Evictions<'_> {
                 }
                 Err(error) if is_not_there(&error) => return Some(Went::NotThere),
                 Err(error) => {
-                    self.retried("delete-pod", &error);
+                    self.retried(DrainStep::DeletePod, &error);
                     sleep(error.wait(trouble.step())).await;
                 }
             }
@@ -257,7 +257,7 @@ impl Evictions<'_> {
         let name = pod.to_string();
         let call = Call { verb: "delete", resource: "pods", subject: &name };
         let answer = drainer.gate.kube(call, Class::Urgent, self.end().at, request).await;
-        let result = answer.as_ref().map_or_else(|error| error.category.as_str(), |_| "deleted");
+        let result = answer.as_ref().map(drop).map_err(|error| error.category);
         let grace = seconds(Duration::from_secs(sent.into_inner()));
         let (on, pod) = (self.node.named(), pod.named());
         drainer.facts.emit(&Fact::Deletion { on, pod, grace, result });
@@ -286,7 +286,7 @@ impl Evictions<'_> {
                 Ok(sooner) => ends = sooner,
                 Err(error) if is_not_there(&error) => return,
                 Err(error) => {
-                    self.retried("delete-pod", &error);
+                    self.retried(DrainStep::DeletePod, &error);
                     sleep(error.wait(trouble.step())).await;
                 }
             }
@@ -335,8 +335,8 @@ impl Evictions<'_> {
         Api::namespaced_with(self.drainer.client.clone(), &pod.namespace, &pod_resource())
     }
 
-    fn retried(&self, step: &'static str, error: &KubeError) {
-        let category = error.category.as_str();
+    fn retried(&self, step: DrainStep, error: &KubeError) {
+        let category = error.category;
         self.drainer.facts.emit(&Fact::DrainRetried { on: self.node.named(), step, category, error });
     }
 }

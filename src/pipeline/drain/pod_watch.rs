@@ -10,7 +10,7 @@ use crate::clients::gate::Backoff;
 use crate::clients::trimmed::Bare;
 use crate::clients::watch as pods;
 use crate::clients::watch::{Broken, Pace, Seen};
-use crate::fact::{Fact, Facts};
+use crate::fact::{Fact, Facts, WatchedResource};
 use crate::runtime::task::{Handle, Kind, Tasks};
 use kube::Api;
 use kube::ResourceExt;
@@ -245,7 +245,7 @@ async fn run(gone: Gone, known: watch::Sender<Option<Known>>, missed: watch::Sen
                 sleep(backoff.step()).await;
             }
             Err(Broken::Failed(error)) => {
-                gone.0.facts.emit(&Fact::WatchFailed { resource: "pods", error: &error });
+                gone.0.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Pods, error: &error });
                 // Nothing is missed, but it may take long: until then lists have to do.
                 if told_at.is_none_or(|at| at.elapsed() >= LISTED_AGAIN) {
                     told_at = Some(Instant::now());

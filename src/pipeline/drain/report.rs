@@ -10,43 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// How a drain ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nothing is left that had to go.
-    Drained,
-    /// At its deadline a budget still forbade an eviction, or a pod's annotation.
-    Blocked,
-    /// At its deadline pods were still on their way out.
-    TimedOut,
-    /// At its deadline the API server had not let it do its work.
-    Failed,
-    /// The Node was deleted, and its pods with it.
-    NodeGone,
-    /// Somebody else took the cordon away, and means it.
-    Uncordoned,
-}
-
-impl Outcome {
-    /// A fixed word for metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drained => "drained",
-            Self::Blocked => "blocked",
-            Self::TimedOut => "timed-out",
-            Self::Failed => "failed",
-            Self::NodeGone => "node-gone",
-            Self::Uncordoned => "uncordoned",
-        }
-    }
-
-    /// Whether the node has nothing left that had to go.
-    #[must_use]
-    pub const fn is_success(self) -> bool {
-        matches!(self, Self::Drained | Self::NodeGone)
-    }
-}
+pub use crate::fact::DrainOutcome as Outcome;
 
 /// Where one pod stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

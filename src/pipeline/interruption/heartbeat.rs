@@ -6,7 +6,7 @@
 use super::hook::{Answer, Hooks};
 use super::policy::{Heartbeats, HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
-use crate::fact::{About, Fact, Facts};
+use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind};
 use crate::pipeline::event::Hook;
 use crate::runtime::task::{Handle, Kind, Tasks};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const JITTER: f64 = 0.1;
 pub(super) struct Beating {
     pub hooks: Hooks,
     pub hook: Hook,
-    pub kind: &'static str,
+    pub kind: NoticeKind,
     pub instance: Arc<str>,
     pub node: Option<Arc<str>>,
     pub message: Arc<str>,
@@ -98,17 +98,17 @@ impl Beating {
             // Boxed: a heartbeat sleeps for almost all of its life, and a call is ten times as large.
             let error = match Box::pin(self.hooks.beat(&self.hook, &self.instance, expires)).await {
                 Ok(Answer::Done) => {
-                    self.tell("sent", None);
+                    self.tell(HeartbeatResult::Sent, None);
                     return Some(sent);
                 }
                 Ok(Answer::Over) => {
-                    self.tell("over", None);
+                    self.tell(HeartbeatResult::Over, None);
                     self.over.cancel();
                     return None;
                 }
                 Err(error) => error,
             };
-            self.tell(error.category.as_str(), Some(&error));
+            self.tell(HeartbeatResult::Failed(error.category), Some(&error));
             if matches!(error.category, Category::Invalid | Category::NotFound) || Instant::now() >= dead_at {
                 return None;
             }
@@ -124,7 +124,7 @@ impl Beating {
         (left / 4).max(least).mul_f64(0.75 + fastrand::f64() / 4.0)
     }
 
-    fn tell(&self, result: &'static str, error: Option<&dyn std::fmt::Display>) {
+    fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
         let about =
             About { kind: self.kind, instance: &self.instance, node: self.node.as_deref(), message: &self.message };
         self.facts.emit(&Fact::Heartbeat { about, result, error });

@@ -50,12 +50,12 @@ impl Draining {
             let error = match interrupter.marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
                 Ok(None) => return,
                 Ok(Some((Over { why, .. }, uncordoned))) => {
-                    let (on, why, told) = (node.named(), why.as_str(), node.draining);
+                    let (on, why, told) = (node.named(), why, node.draining);
                     return self.case.tell(&Fact::NodeReleased { on, why, uncordoned, told });
                 }
                 Err(error) => error,
             };
-            let category = error.category.as_str();
+            let category = error.category;
             self.case.tell(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
             let wait = error.wait(backoff.step());
             // The launch is worth more than the marks: a cordon can be seen, and taken away by hand.

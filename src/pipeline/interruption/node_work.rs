@@ -120,7 +120,7 @@ impl Draining {
             if action == Action::Drain {
                 early.join();
             }
-            self.case.tell(&Fact::CordonFailed { about, category: error.category.as_str(), error: &error });
+            self.case.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
             let wait = error.wait(backoff.step());
             if Instant::now() + wait >= give_up {
                 return None;

@@ -39,7 +39,7 @@ impl Interrupter {
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    let category = error.category().as_str();
+                    let category = error.category();
                     case.tell(&Fact::OwnerUnknown { about: case.about(), category, error: &error });
                 }
             }
@@ -54,7 +54,7 @@ impl Interrupter {
             Ok(Marked::Cordoned { .. }) => case.tell(&Fact::NodeOutOfService { about: case.about() }),
             Ok(Marked::Gone) => {}
             Err(error) => {
-                let category = error.category.as_str();
+                let category = error.category;
                 case.tell(&Fact::CordonFailed { about: case.about(), category, error: &error });
                 return false;
             }

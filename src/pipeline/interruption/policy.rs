@@ -6,34 +6,7 @@ use crate::pipeline::node::mark::Extras;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a kind of notice leads to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Cordon and drain the node; complete the hook.
-    Drain,
-    /// Cordon the node.
-    Cordon,
-    /// Wait until the node is Ready, and complete the launch hook.
-    Ready,
-    /// Say so, and do nothing.
-    Report,
-    /// Do nothing.
-    Ignore,
-}
-
-impl Action {
-    /// The action's name in settings and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Drain => "drain",
-            Self::Cordon => "cordon",
-            Self::Ready => "ready",
-            Self::Report => "report",
-            Self::Ignore => "ignore",
-        }
-    }
-}
+pub use crate::fact::Action;
 
 /// One setting for each kind of notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -72,7 +72,7 @@ impl Interrupter {
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: Arc::clone(&self), notice, message, node };
         let outcome = self.outcome(case.clone(), &shared, &stop).await;
-        case.tell(&Fact::NoticeEnded { about: case.about(), outcome: outcome.as_str(), took: begun.elapsed() });
+        case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed() });
         outcome
     }
 
@@ -165,7 +165,7 @@ impl Interrupter {
                         return ours(false).unwrap_or_else(|| owned_by_fate(fate, has_node));
                     }
                     Err(error) => {
-                        let category = error.category().as_str();
+                        let category = error.category();
                         self.facts.emit(&Fact::OwnerUnknown { about: case.about(), category, error: &error });
                     }
                 }
@@ -187,7 +187,7 @@ impl Interrupter {
         let deadline = self.deadline(&case.notice, times);
         let until = Some(deadline.at.saturating_duration_since(Instant::now()));
         let about = case.about();
-        self.facts.emit(&Fact::NoticeBegun { about, action: action.as_str(), until, hard: deadline.is_hard() });
+        self.facts.emit(&Fact::NoticeBegun { about, action, until, hard: deadline.is_hard() });
         let begun = self.clock.notice_instant(case.notice.at);
         Armed { case, deadline, hook: times.map(|times| (times, begun)) }
     }

@@ -5,7 +5,7 @@ use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{Broken, Pace, Seen};
-use crate::fact::{Fact, Facts};
+use crate::fact::{Fact, Facts, WatchedResource};
 use crate::pipeline::event::InstanceId;
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use kube::core::Selector;
@@ -204,7 +204,7 @@ impl Index {
                 }
             };
             if known.is_none() && streams.failed(&error, cut) {
-                facts.emit(&Fact::ListsNotStreamed { resource: "nodes", error: &error });
+                facts.emit(&Fact::ListsNotStreamed { resource: WatchedResource::Nodes, error: &error });
                 continue;
             }
             self.broke(&error, &facts);
@@ -256,7 +256,7 @@ impl Index {
 
     fn broke(&self, error: &KubeError, facts: &Facts) {
         self.0.live.send_replace(false);
-        facts.emit(&Fact::WatchFailed { resource: "nodes", error });
+        facts.emit(&Fact::WatchFailed { resource: WatchedResource::Nodes, error });
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

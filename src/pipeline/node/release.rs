@@ -6,31 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 
-/// Why marks are taken back. The set is closed: it labels metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Nothing has followed for as long as the user wanted to wait.
-    Expired,
-    /// The Node is Ready again after a restart: what was to happen has happened.
-    Rebooted,
-    /// Somebody took our cordon away, and it has stayed so: the Node is wanted.
-    Uncordoned,
-    /// The instance has come back from its group's warm pool.
-    FromWarmPool,
-}
-
-impl Why {
-    /// The reason's name in metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Rebooted => "rebooted",
-            Self::Uncordoned => "uncordoned",
-            Self::FromWarmPool => "from-warm-pool",
-        }
-    }
-}
+pub use crate::fact::UndoReason as Why;
 
 /// Marks that are to be taken back from a Node.
 #[derive(Clone, Debug, PartialEq, Eq)]

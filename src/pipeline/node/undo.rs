@@ -109,12 +109,12 @@ impl Undo {
         match self.marker.release(&node, Instant::now() + CALL_TIMEOUT, over).await {
             Ok(None) => true,
             Ok(Some((Over { why, .. }, uncordoned))) => {
-                let (on, why, told) = (node.named(), why.as_str(), node.draining);
+                let (on, why, told) = (node.named(), why, node.draining);
                 self.facts.emit(&Fact::NodeReleased { on, why, uncordoned, told });
                 true
             }
             Err(error) => {
-                let category = error.category.as_str();
+                let category = error.category;
                 self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
                 false
             }

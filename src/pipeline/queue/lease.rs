@@ -27,25 +27,7 @@ pub(super) struct Keeper {
     visible_at: Instant,
 }
 
-/// Why a lease ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LeaseEnd {
-    /// The message is visible again, or somebody else's.
-    Lost,
-    /// It was held for almost as long as SQS allows.
-    TooOld,
-}
-
-impl LeaseEnd {
-    /// A fixed word for logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Lost => "lost",
-            Self::TooOld => "held for 11 h 50",
-        }
-    }
-}
+pub use crate::fact::{LeaseEnd, MessageStep};
 
 impl Lease {
     pub(super) fn new(receipt: Receipt, received_at: Instant) -> Self {
@@ -109,7 +91,7 @@ impl Keeper {
                 Ok(Err(error)) if lost(&error) => return false,
                 Ok(Err(error)) => {
                     if !std::mem::replace(&mut told, true) {
-                        queue.tell_retried(message, "extend", &error);
+                        queue.tell_retried(message, MessageStep::Extend, &error);
                     }
                     sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await;
                 }

@@ -120,5 +120,5 @@ fn hand_on(batch: Vec<Message>, messages: &mpsc::UnboundedSender<Message>) {
 }
 
 fn tell(queue: &Queue, error: &AwsError) {
-    queue.0.facts.emit(&Fact::ReceiveFailed { category: error.category.as_str(), error });
+    queue.0.facts.emit(&Fact::ReceiveFailed { category: error.category, error });
 }

@@ -1,6 +1,6 @@
 //! What is known of one drain, and what is to be told of it next. Pure: a step for each piece of news, and no call.
 
-use super::{BLOCKED_FOR, Held, Scope, Subject, Until, words};
+use super::{BLOCKED_FOR, DrainEnd, Held, Scope, Subject, Until, words};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ pub(super) enum Story {
     /// It has been blocked for a while. `first` is one of the pods that block it; `until` says what becomes of it.
     Blocked { message: String, first: Held, until: String },
     /// It ended. `condition`: whether that was True in the end. `always`: an Event tells it, even if none told of the drain before.
-    Ended { outcome: &'static str, report: String, condition: bool, always: bool },
+    Ended { end: DrainEnd, report: String, condition: bool, always: bool },
 }
 
 /// What this process has written about a drain.
@@ -61,7 +61,7 @@ struct Next {
     /// That it is blocked.
     blocked: bool,
     /// That it ended.
-    ended: Option<(&'static str, String, bool)>,
+    ended: Option<(DrainEnd, String, bool)>,
 }
 
 impl Drain {
@@ -118,9 +118,9 @@ impl Drain {
     }
 
     /// It ended so. `told`: the Node's condition is True, by whomever.
-    pub(super) fn ends(&mut self, outcome: &'static str, report: String, told: bool) {
+    pub(super) fn ends(&mut self, end: DrainEnd, report: String, told: bool) {
         self.enters(Phase::Ended);
-        self.next.ended = Some((outcome, report, told));
+        self.next.ended = Some((end, report, told));
     }
 
     /// It was given up.
@@ -154,10 +154,10 @@ impl Drain {
 
     fn next_story(&mut self, scope: Scope, clock: Clock, written: &Written) -> Option<Story> {
         let until = clock.timestamp_of(self.until.at);
-        if let Some((outcome, report, condition)) = self.next.ended.take() {
+        if let Some((end, report, condition)) = self.next.ended.take() {
             let always = scope == Scope::All;
             let wanted = always || condition || written.condition || written.event.is_some();
-            return wanted.then_some(Story::Ended { outcome, report, condition, always });
+            return wanted.then_some(Story::Ended { end, report, condition, always });
         }
         if let Some(pods) = self.next.begun.take() {
             return Some(Story::Begun { message: words::begun(pods, until) });
@@ -176,7 +176,10 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fact::DrainOutcome;
     use std::time::Duration;
+
+    const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
 
     fn subject(uid: &str) -> Subject {
         Subject { kind: "Pod", namespace: "default".into(), name: uid.into(), uid: uid.into() }
@@ -223,9 +226,9 @@ mod tests {
         let (mut drain, until, now, clock) = begun();
         let due = drain.holds(held("a"), until, now).unwrap();
         assert!(drain.is_due(due));
-        drain.ends("drained", "1 of 1 pods gone".to_owned(), false);
+        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), false);
         assert!(drain.story(Scope::Blocked, clock).is_none() && !drain.has_more());
-        drain.ends("drained", "1 of 1 pods gone".to_owned(), true);
+        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), true);
         assert!(matches!(drain.story(Scope::Blocked, clock), Some((Story::Ended { condition: true, .. }, _))));
     }
 
@@ -236,12 +239,12 @@ mod tests {
         assert!(drain.is_due(due));
         let Some((_, written)) = drain.story(Scope::Blocked, clock) else { panic!("a story") };
         assert_eq!((written.condition, written.event), (false, None));
-        drain.ends("blocked", "0 of 1 pods gone".to_owned(), false);
+        drain.ends(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
         assert!(drain.story(Scope::Blocked, clock).is_none() && drain.has_more(), "one story at a time");
         drain.begins(None, until);
         drain.written = Some(Written { event: None, condition: true });
         assert!(!drain.has_more() && drain.phase == Phase::Runs);
-        drain.ends("drained", "1 of 1 pods gone".to_owned(), false);
-        assert!(matches!(tell(&mut drain, clock), Some(Story::Ended { outcome: "drained", .. })));
+        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        assert!(matches!(tell(&mut drain, clock), Some(Story::Ended { end: DRAINED, .. })));
     }
 }

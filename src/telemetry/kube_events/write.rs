@@ -2,9 +2,9 @@
 
 use super::story::{Story, Written};
 use super::words::{event_name, eviction_blocked, reason};
-use super::{Held, Subject};
+use super::{DrainEnd, Held, Subject};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
-use crate::fact::{Fact, Facts};
+use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -66,7 +66,7 @@ impl Writer {
         match story {
             Story::Begun { message } => {
                 let name = event_name(&node.name, fastrand::u64(..));
-                if done(self.create(node, &name, ("Normal", "Draining"), &message).await) {
+                if done(self.create(node, &name, ("Normal", EventReason::Draining), &message).await) {
                     written.event = Some(name);
                 }
                 let set =
@@ -75,7 +75,7 @@ impl Writer {
             }
             Story::Blocked { message, first, until } => {
                 let name = event_name(&node.name, fastrand::u64(..));
-                if done(self.create(node, &name, ("Warning", "DrainBlocked"), &message).await) {
+                if done(self.create(node, &name, ("Warning", EventReason::DrainBlocked), &message).await) {
                     written.event = Some(name);
                 }
                 let set =
@@ -84,19 +84,20 @@ impl Writer {
                 let Held { pod, by } = first;
                 let message = eviction_blocked(&node.name, &by, &until);
                 let name = event_name(&pod.name, fastrand::u64(..));
-                done(self.create(&pod, &name, ("Warning", "EvictionBlocked"), &message).await);
+                done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
-            Story::Ended { outcome, report, condition, always } => {
-                let went = matches!(outcome, "drained" | "node-gone");
-                let said = (if went { "Normal" } else { "Warning" }, "DrainEnded");
+            Story::Ended { end, report, condition, always } => {
+                let went = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
+                let said = (if went { "Normal" } else { "Warning" }, EventReason::DrainEnded);
                 if let Some(name) = written.event.take() {
                     done(self.update(node, &name, said, &report).await);
                 } else if always {
                     done(self.create(node, &event_name(&node.name, fastrand::u64(..)), said, &report).await);
                 }
                 // A Node that is gone has no condition.
-                if (condition || written.condition) && outcome != "node-gone" {
-                    let set = Condition { status: "False", changes: true, reason: &reason(outcome), message: &report };
+                if (condition || written.condition) && end != DrainEnd::Of(DrainOutcome::NodeGone) {
+                    let set =
+                        Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
                     written.condition &= !done(self.set(node, set).await);
                 }
             }
@@ -108,7 +109,7 @@ impl Writer {
         &self,
         about: &Subject,
         name: &str,
-        (severity, reason): (&str, &'static str),
+        (severity, reason): (&str, EventReason),
         message: &str,
     ) -> Result<(), KubeError> {
         let namespaced = Some(&about.namespace).filter(|namespace| !namespace.is_empty()).map(ToString::to_string);
@@ -128,7 +129,7 @@ impl Writer {
                 ..ObjectReference::default()
             },
             type_: Some(severity.to_owned()),
-            reason: Some(reason.to_owned()),
+            reason: Some(reason.as_str().to_owned()),
             message: Some(message.to_owned()),
             count: Some(1),
             first_timestamp: Some(now.clone()),
@@ -155,12 +156,12 @@ impl Writer {
         &self,
         node: &Subject,
         name: &str,
-        (severity, reason): (&str, &str),
+        (severity, reason): (&str, EventReason),
         message: &str,
     ) -> Result<(), KubeError> {
         let last = Time(self.clock.now());
         let patch = Patch::Merge(json!({
-            "count": 2, "type": severity, "reason": reason, "message": message, "lastTimestamp": last,
+            "count": 2, "type": severity, "reason": reason.as_str(), "message": message, "lastTimestamp": last,
         }));
         let api: Api<Event> = Api::namespaced(self.client.clone(), node.events_namespace());
         let call = Call { verb: "patch", resource: "events", subject: name };

@@ -1,13 +1,14 @@
 //! Which fact is counted where; each is named, so that none is forgotten.
 
 use super::{All, OFTEN};
-use crate::fact::Fact;
+use crate::fact::{Category, Fact, LeaseEnd, label};
 
 impl All {
     #[allow(clippy::too_many_lines, reason = "an arm for each fact")]
     pub(super) fn note(&self, fact: &Fact<'_>) {
         let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
-        let retried = |step: &str, category: &str| self.retries.with_label_values(&[step, category]).inc();
+        let retried =
+            |step: &str, category: &Category| self.retries.with_label_values(&[step, category.as_str()]).inc();
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
                 message("received");
@@ -20,63 +21,65 @@ impl All {
                     self.message_age.with_label_values(&[receipt]).observe(age.as_secs_f64());
                 }
             }
-            Fact::MessageMalformed { reason, .. } => self.messages_malformed.with_label_values(&[reason]).inc(),
-            Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason]).inc(),
+            Fact::MessageMalformed { reason, .. } => {
+                self.messages_malformed.with_label_values(&[reason.as_str()]).inc();
+            }
+            Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason.as_str()]).inc(),
             Fact::MessageDeleted { .. } => message("deleted"),
             Fact::MessageReleased { .. } => message("released"),
             Fact::MessageLeft { .. } => message("left"),
             // One that is not lost is released next, and counted so.
-            Fact::LeaseEnded { lost: true, .. } => message("lease-ended"),
-            Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category]).inc(),
-            Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind, "joined"]).inc(),
+            Fact::LeaseEnded { why: LeaseEnd::Lost, .. } => message("lease-ended"),
+            Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
+            Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
             Fact::NoticeEnded { about, outcome, took } => {
-                self.notices.with_label_values(&[about.kind, outcome]).inc();
-                self.notice_duration.with_label_values(&[about.kind]).observe(took.as_secs_f64());
+                self.notices.with_label_values(&[about.kind.as_str(), outcome.as_str()]).inc();
+                self.notice_duration.with_label_values(&[about.kind.as_str()]).observe(took.as_secs_f64());
             }
             Fact::OwnerUnknown { category, .. } => retried("owner", category),
             Fact::CordonFailed { category, .. } => retried("cordon", category),
-            Fact::MessageRetried { step, category, .. } | Fact::DrainRetried { step, category, .. } => {
-                retried(step, category);
-            }
-            Fact::Eviction { result, .. } => self.evictions.with_label_values(&[result]).inc(),
-            Fact::Deletion { result, .. } => self.deletions.with_label_values(&[result]).inc(),
-            Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why]).inc(),
+            Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
+            Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),
+            Fact::Eviction { result, .. } => self.evictions.with_label_values(&[label(*result, "evicted")]).inc(),
+            Fact::Deletion { result, .. } => self.deletions.with_label_values(&[label(*result, "deleted")]).inc(),
+            Fact::NodeReleased { why, .. } => self.releases.with_label_values(&[why.as_str()]).inc(),
             Fact::ReleaseFailed { category, .. } => retried("release", category),
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
             Fact::CollectFailed { category, .. } => retried("collect", category),
             Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
-            Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category]).inc(),
+            Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category.as_str()]).inc(),
+            Fact::TellingDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
             // Who finds it cordoned has not done it, and says nothing about how long that took.
             Fact::NodeCordoned { about, after, already: false } => {
-                self.cordon_delay.with_label_values(&[about.kind]).observe(after.as_secs_f64());
+                self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }
             Fact::DrainEnded { outcome, took, left, goes, .. } => {
                 let deadline = if *goes { "hard" } else { "soft" };
-                self.drain_duration.with_label_values(&[deadline, outcome]).observe(took.as_secs_f64());
+                self.drain_duration.with_label_values(&[deadline, outcome.as_str()]).observe(took.as_secs_f64());
                 self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }
-            Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result]).inc(),
-            Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result]).inc(),
+            Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result.as_str()]).inc(),
+            Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result.as_str()]).inc(),
             Fact::CompletionRetried { category, .. } => {
                 self.completions.with_label_values(&["retried"]).inc();
                 retried("complete", category);
             }
             Fact::HookLeft { .. } => self.completions.with_label_values(&["left"]).inc(),
             Fact::CompletionFailed { .. } => self.completions.with_label_values(&["failed"]).inc(),
-            Fact::AwsCall { service, operation, outcome, took } => {
-                self.aws_calls.with_label_values(&[service, operation, outcome]).inc();
+            Fact::AwsCall { service, operation, result, took } => {
+                self.aws_calls.with_label_values(&[service, operation, label(*result, "ok")]).inc();
                 self.aws_call_duration.with_label_values(&[service, operation]).observe(took.as_secs_f64());
             }
-            Fact::KubeCall { verb, resource, outcome, took } => {
-                self.kube_calls.with_label_values(&[verb, resource, outcome]).inc();
+            Fact::KubeCall { verb, resource, result, took } => {
+                self.kube_calls.with_label_values(&[verb, resource, label(*result, "ok")]).inc();
                 self.kube_call_duration.with_label_values(&[verb, resource]).observe(took.as_secs_f64());
             }
-            Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource]).inc(),
+            Fact::WatchFailed { resource, .. } => self.watch_failures.with_label_values(&[resource.as_str()]).inc(),
             Fact::ChecksEnded { counts } => {
                 for (status, number) in counts {
-                    self.checks.with_label_values(&[status]).set(i64::try_from(*number).unwrap_or(i64::MAX));
+                    self.checks.with_label_values(&[status.as_str()]).set(i64::try_from(*number).unwrap_or(i64::MAX));
                 }
             }
             Fact::TaskPanicked { .. } => self.panics.inc(),

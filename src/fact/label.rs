@@ -1,0 +1,293 @@
+//! The closed sets of words that facts carry. Each word labels metrics and log lines, so its spelling is part of the interface.
+
+use std::fmt;
+
+/// Declares an enum whose values have names, and lists all of them.
+macro_rules! labels {
+    ($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $value:ident => $label:literal,)+ }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum $name {
+            $($(#[$meaning])* $value,)+
+        }
+
+        impl $name {
+            /// Every value, in the order in which tables show them.
+            pub const ALL: [Self; [$($label),+].len()] = [$(Self::$value),+];
+
+            /// The value's name in settings, metrics, logs and annotations.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$value => $label,)+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+    };
+}
+
+labels! {
+    /// Why a well-formed message has no notice for Ebbtide.
+    IgnoreReason {
+        /// Auto Scaling's check, sent when a hook is set up.
+        TestNotification => "test-notification",
+        /// SNS's own traffic (subscription confirmations).
+        SnsControl => "sns-control",
+        /// An event of a source or detail-type that Ebbtide does not act on.
+        UnknownType => "unknown-type",
+        /// An instance state that takes nothing away (`pending`, `running`).
+        HarmlessState => "harmless-state",
+        /// A Health event of another service, of another category, or without affected instances.
+        NotScheduledChange => "not-scheduled-change",
+        /// A Health event that is over (`closed`).
+        Closed => "closed",
+    }
+}
+
+labels! {
+    /// What is wrong with a message that can't be read.
+    MalformedReason {
+        /// The body is not JSON, or not an object.
+        NotJson => "not-json",
+        /// The body is JSON, but neither an event, nor a notification, nor a lifecycle message.
+        UnknownShape => "unknown-shape",
+        /// A required field is missing.
+        MissingField => "missing-field",
+        /// A field has an impossible value.
+        BadValue => "bad-value",
+    }
+}
+
+labels! {
+    /// Why a message was released for another receiver.
+    MessageRelease {
+        /// The service shuts down.
+        Shutdown => "shutdown",
+        /// The work on one of its notices was handed over.
+        HandedOver => "handed over",
+        /// The message was held for almost the 12 h that SQS allows.
+        TooOld => "held for 11 h 50",
+    }
+}
+
+labels! {
+    /// Why the lease of a message ended before its notices did.
+    LeaseEnd {
+        /// The message is visible again, or another receiver has it.
+        Lost => "lost",
+        /// The message was held for almost the 12 h that SQS allows.
+        TooOld => "held for 11 h 50",
+    }
+}
+
+labels! {
+    /// A retried step in the life of a message.
+    MessageStep {
+        /// Deleting the message.
+        Delete => "delete",
+        /// Extending its visibility.
+        Extend => "extend",
+    }
+}
+
+labels! {
+    /// A retried step of a drain.
+    DrainStep {
+        /// Listing the node's pods.
+        List => "list",
+        /// Restoring the cordon.
+        Cordon => "cordon",
+        /// Evicting a pod.
+        Evict => "evict",
+        /// Deleting a pod before a hard deadline.
+        DeletePod => "delete-pod",
+    }
+}
+
+labels! {
+    /// Why marks were removed from a Node.
+    UndoReason {
+        /// No interruption followed within the time that the user set.
+        Expired => "expired",
+        /// The Node is Ready again after a restart: the announced change is over.
+        Rebooted => "rebooted",
+        /// Somebody removed the cordon and kept it removed.
+        Uncordoned => "uncordoned",
+        /// The instance has returned from its group's warm pool.
+        FromWarmPool => "from-warm-pool",
+    }
+}
+
+labels! {
+    /// How a lifecycle action was completed.
+    CompletionResult {
+        /// With CONTINUE.
+        Continue => "continue",
+        /// With ABANDON.
+        Abandon => "abandon",
+        /// It had ended before, as AWS answered.
+        Over => "over",
+    }
+}
+
+labels! {
+    /// The class of a failed call. It decides about retries.
+    Category {
+        /// The service asks for fewer calls.
+        Throttled => "throttled",
+        /// Credentials or permissions don't allow the call.
+        Denied => "denied",
+        /// The subject does not exist.
+        NotFound => "not-found",
+        /// Another writer changed the subject meanwhile.
+        Conflict => "conflict",
+        /// A disruption budget forbids the eviction now.
+        Refused => "refused",
+        /// The service calls the request invalid.
+        Invalid => "invalid",
+        /// The service failed (5xx).
+        Unavailable => "unavailable",
+        /// No answer in time.
+        TimedOut => "timed-out",
+        /// No connection, or it broke.
+        Unreachable => "unreachable",
+    }
+}
+
+labels! {
+    /// A resource that the service watches.
+    WatchedResource {
+        /// Nodes.
+        Nodes => "nodes",
+        /// Pods.
+        Pods => "pods",
+    }
+}
+
+labels! {
+    /// The reason of a Kubernetes Event.
+    EventReason {
+        /// A drain began.
+        Draining => "Draining",
+        /// A drain has been blocked for some seconds.
+        DrainBlocked => "DrainBlocked",
+        /// A pod can't be evicted.
+        EvictionBlocked => "EvictionBlocked",
+        /// A drain ended.
+        DrainEnded => "DrainEnded",
+    }
+}
+
+labels! {
+    /// How a check of the set-up ended.
+    CheckStatus {
+        /// The set-up is as it should be.
+        Ok => "ok",
+        /// The set-up works, but not in every case.
+        Warning => "warning",
+        /// The set-up does not work.
+        Failure => "failure",
+        /// The check could not be made.
+        Skipped => "skipped",
+    }
+}
+
+labels! {
+    /// The kinds of task.
+    TaskKind {
+        /// Receives messages. Fixed.
+        Poller => "poller",
+        /// Watches Nodes. Fixed.
+        NodeWatch => "node-watch",
+        /// Removes marks from Nodes. Fixed.
+        Undo => "undo",
+        /// Serves probes and metrics. Fixed.
+        Admin => "admin",
+        /// Writes Events and conditions. Fixed.
+        Teller => "teller",
+        /// Collects leaked Leases. Fixed.
+        Collector => "collector",
+        /// Collects calls into a batch (deletions, extensions, questions to EC2). Fixed.
+        Batcher => "batcher",
+        /// Makes one batched call.
+        Batch => "batch",
+        /// Holds one message until all its notices have ended.
+        Message => "message",
+        /// Acts on one notice.
+        Interruption => "interruption",
+        /// Keeps one lifecycle hook alive.
+        Heartbeat => "heartbeat",
+        /// Drains one node.
+        Drain => "drain",
+        /// Watches pods while drains run.
+        PodWatch => "pod-watch",
+        /// Checks the set-up once, some seconds after the start.
+        Checks => "checks",
+        /// Answers one connection of the admin server. Whoever reads the gauges has one open.
+        AdminConnection => "admin-connection",
+    }
+}
+
+impl TaskKind {
+    /// Whether tasks of this kind come and go with messages, rather than with the service or with its observers.
+    #[must_use]
+    pub const fn transient(self) -> bool {
+        !matches!(
+            self,
+            Self::Poller
+                | Self::NodeWatch
+                | Self::Undo
+                | Self::Admin
+                | Self::Teller
+                | Self::Collector
+                | Self::AdminConnection
+                | Self::Batcher
+        )
+    }
+}
+
+/// How a heartbeat was answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeartbeatResult {
+    /// The lifecycle action's timeout began again.
+    Sent,
+    /// AWS says that the lifecycle action has ended.
+    Over,
+    /// The call failed.
+    Failed(Category),
+}
+
+impl HeartbeatResult {
+    /// Every label of a result.
+    pub fn labels() -> impl Iterator<Item = &'static str> {
+        [Self::Sent, Self::Over].into_iter().chain(Category::ALL.map(Self::Failed)).map(Self::as_str)
+    }
+
+    /// The result's name in metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sent => "sent",
+            Self::Over => "over",
+            Self::Failed(category) => category.as_str(),
+        }
+    }
+}
+
+/// How a call was answered: well, or with a failure of a category.
+pub type CallResult = Result<(), Category>;
+
+/// The name of a call's result in metrics and logs: `ok`, or the failure's category.
+#[must_use]
+pub const fn label(result: CallResult, ok: &'static str) -> &'static str {
+    match result {
+        Ok(()) => ok,
+        Err(category) => category.as_str(),
+    }
+}

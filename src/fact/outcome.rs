@@ -1,0 +1,143 @@
+//! What notices lead to, and how notices and drains end.
+
+use std::fmt;
+
+labels! {
+    /// The kinds of notice, as users name them.
+    NoticeKind {
+        /// An Auto Scaling group terminates the instance.
+        AsgTerminate => "asg-terminate",
+        /// An Auto Scaling group launches the instance.
+        AsgLaunch => "asg-launch",
+        /// A spot instance is interrupted.
+        Spot => "spot",
+        /// A spot instance has an elevated risk of interruption.
+        Rebalance => "rebalance",
+        /// The instance leaves the state `running`.
+        StateChange => "state-change",
+        /// AWS Health schedules a change of the instance.
+        ScheduledChange => "scheduled-change",
+        /// A capacity reservation takes its capacity back.
+        CapacityReservation => "capacity-reservation",
+    }
+}
+
+labels! {
+    /// The response to a kind of notice.
+    Action {
+        /// Cordon and drain the node; complete the hook.
+        Drain => "drain",
+        /// Cordon the node.
+        Cordon => "cordon",
+        /// Wait until the node is Ready, and complete the launch hook.
+        Ready => "ready",
+        /// Log the notice, and do nothing.
+        Report => "report",
+        /// Do nothing.
+        Ignore => "ignore",
+    }
+}
+
+labels! {
+    /// How a notice ended.
+    NoticeOutcome {
+        /// The node was drained, and the hook completed.
+        Drained => "drained",
+        /// The node was cordoned, as the policy says.
+        Cordoned => "cordoned",
+        /// The notice was logged, as the policy says.
+        Reported => "reported",
+        /// The notice was ignored, as the policy says.
+        Ignored => "ignored",
+        /// The instance belongs to another cluster, or somebody else completes the hook.
+        NotOurs => "not-ours",
+        /// The Node or the settings exclude the Node.
+        Excluded => "excluded",
+        /// The notice came late: its node has become Ready again since the announced change.
+        Stale => "stale",
+        /// No node was there to drain: it never registered, or is gone; the hook was completed.
+        NothingToDrain => "nothing-to-drain",
+        /// The launched instance's node is Ready, and its hook was completed.
+        Ready => "ready",
+        /// At the deadline the launched instance's node was not Ready.
+        NotReady => "not-ready",
+        /// At the deadline a budget or a pod's annotation still blocked the drain.
+        Blocked => "blocked",
+        /// At the deadline pods were still terminating.
+        TimedOut => "timed-out",
+        /// Calls to the API server failed until the deadline.
+        Failed => "failed",
+        /// Somebody removed the cordon during the drain, and again after it was restored.
+        Uncordoned => "uncordoned",
+        /// The hook could not be completed within its life.
+        HookFailed => "hook-failed",
+        /// The work stopped halfway; the next receiver of the message continues it.
+        HandedOver => "handed-over",
+        /// The drain panicked: a bug. The next receiver tries again.
+        Crashed => "crashed",
+    }
+}
+
+impl NoticeOutcome {
+    /// Whether the notice ended without its purpose.
+    #[must_use]
+    pub const fn is_failure(self) -> bool {
+        match self {
+            Self::NotReady
+            | Self::Blocked
+            | Self::TimedOut
+            | Self::Failed
+            | Self::Uncordoned
+            | Self::HookFailed
+            | Self::Crashed => true,
+            Self::Drained
+            | Self::Cordoned
+            | Self::Reported
+            | Self::Ignored
+            | Self::NotOurs
+            | Self::Excluded
+            | Self::Stale
+            | Self::NothingToDrain
+            | Self::Ready
+            | Self::HandedOver => false,
+        }
+    }
+}
+
+labels! {
+    /// How a drain ended.
+    DrainOutcome {
+        /// Every pod that had to go is gone.
+        Drained => "drained",
+        /// The Node was deleted, and its pods with it.
+        NodeGone => "node-gone",
+        /// At the deadline a budget or a pod's annotation still forbade an eviction.
+        Blocked => "blocked",
+        /// At the deadline pods were still terminating.
+        TimedOut => "timed-out",
+        /// Calls to the API server failed until the deadline.
+        Failed => "failed",
+        /// Somebody removed the cordon, and again after it was restored.
+        Uncordoned => "uncordoned",
+    }
+}
+
+impl DrainOutcome {
+    /// Whether no pod that had to go is left on the node.
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Drained | Self::NodeGone)
+    }
+}
+
+impl From<DrainOutcome> for NoticeOutcome {
+    fn from(outcome: DrainOutcome) -> Self {
+        match outcome {
+            DrainOutcome::Drained | DrainOutcome::NodeGone => Self::Drained,
+            DrainOutcome::Blocked => Self::Blocked,
+            DrainOutcome::TimedOut => Self::TimedOut,
+            DrainOutcome::Failed => Self::Failed,
+            DrainOutcome::Uncordoned => Self::Uncordoned,
+        }
+    }
+}
