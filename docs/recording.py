@@ -42,7 +42,8 @@ SGR = re.compile(r"\x1b\[([\d;]*)m")
 
 def record(command: list[str]) -> list[tuple[float, str]]:
     """Runs a command in a terminal and returns its lines, each with the second at which it was complete."""
-    lines, rest, began = [], b"", time.monotonic()
+    lines: list[tuple[float, str]] = []
+    rest, began = b"", time.monotonic()
 
     def read(terminal: int) -> bytes:
         nonlocal rest
@@ -71,7 +72,8 @@ def drawn(row: list[tuple[str, str]], y: int) -> str:
     runs: list[tuple[int, str, str]] = []
     for column, (char, codes) in enumerate(row):
         last = runs[-1] if runs else None
-        if last and last[2] == codes and char.isascii() and last[1].isascii() and not (char != " " and last[1].endswith("  ")):
+        same = last and last[2] == codes and char.isascii() and last[1].isascii()
+        if last and same and (char == " " or not last[1].endswith("  ")):
             runs[-1] = (last[0], last[1] + char, codes)
         else:
             runs.append((column, char, codes))
@@ -104,9 +106,9 @@ def picture(lines: list[tuple[float, str]]) -> str:
         f"@keyframes roll{{{''.join(steps)}}}",
     ]
     dots = "".join(f'<circle cx="{18 + 18 * nth}" cy="17" r="5.5" fill="#3d4a57"/>' for nth in range(3))
-    return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img"'
-        ' aria-label="The sandbox in a terminal">',
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        ' role="img" aria-label="The sandbox in a terminal">',
         "<!-- Written by docs/recording.py: change that, not this. -->",
         "<title>cargo run --example sandbox</title>",
         f"<style>{''.join(style)}</style>",
@@ -117,7 +119,8 @@ def picture(lines: list[tuple[float, str]]) -> str:
         "</g></svg>",
         "</svg>",
         "",
-    ])
+    ]
+    return "\n".join(parts)
 
 
 def main() -> int:
