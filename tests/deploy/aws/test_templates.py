@@ -219,10 +219,10 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"Namespace": '"'}, "must be the name of a Kubernetes namespace"),
         ({"ServiceAccount": "A"}, "must be the name of a Kubernetes service account"),
         ({"OidcAudience": '"'}, "must be an audience"),
-        ({"ClusterName": '"'}, "must be a cluster's name"),
+        ({"ClusterName": '"'}, "must be a cluster name"),
         ({"MessageRetentionSeconds": "300"}, "MessageRetentionSeconds"),
-        ({"LifecycleTagKey": '"}'}, "must be a tag's key"),
-        ({"LifecycleTagValue": '"'}, "must be a tag's value"),
+        ({"LifecycleTagKey": '"}'}, "must be a tag key"),
+        ({"LifecycleTagValue": '"'}, "must be a tag value"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),
     ],
 )
