@@ -51,8 +51,8 @@ def test_every_call_is_permitted_and_nothing_else_is() -> None:
     made = policies(stack())
     service = allowed(made["ServicePolicy"]) | allowed(made["LifecyclePolicy"])
     doctor = allowed(made["DoctorPolicy"])
-    # Who has a message made asks of which group and hook it is.
-    of_doctor = calls("doctor.rs", "doctor/**/*.rs", "interruption/group.rs")
+    # A test message of a lifecycle action needs its group and hook.
+    of_doctor = calls("commands/doctor.rs", "commands/doctor/**/*.rs", "commands/test_message/group.rs")
     everything = calls("**/*.rs")
     assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "the code is read"
     assert everything <= service | doctor, "a call without a permission: add it to both templates and to README.md"
