@@ -1,23 +1,23 @@
-# The image: the static program, the certificates it trusts, the licence, and nothing else. Below 25 MiB, for amd64 and arm64.
+# The image: the static program, certificate authorities, the licence. Below 25 MiB, for amd64 and arm64.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 .                                 compiles for both, without emulation
-#   docker buildx build --target files --output dist --platform linux/arm64 .                only compiles, and leaves the files in dist
+#   docker buildx build --target files --output dist --platform linux/arm64 .                compiles only, into dist
 #   docker buildx build --build-context files=dist --platform linux/amd64,linux/arm64 .      only the last stage, from such files
 #
-# The compiler runs on the machine that builds, whatever the target is. Another mirror, or a digest, is a build argument:
+# The compiler runs on the build machine's architecture. A build argument selects another mirror or a digest:
 # --build-arg RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm@sha256:…
 ARG RUST_IMAGE=docker.io/library/rust:1.95.0-slim-bookworm
 
 FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
-# Of Debian come Python, which brings zig, and the certificates; none of it gets into the program.
+# Debian provides Python, which installs zig, and the certificates; neither becomes part of the program.
 # hadolint ignore=DL3008
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends ca-certificates python3 python3-venv \
     && rm -rf /var/lib/apt/lists/*
 WORKDIR /ebbtide
 ENV EBBTIDE_CACHE=/cache CARGO_TARGET_DIR=/target
-# The tools have a layer of their own: they change more seldom than the sources.
+# The tools have their own layer, because they change less often than the sources.
 COPY deploy/image/ deploy/image/
 RUN deploy/image/build-binary --tools-only
 COPY Cargo.toml Cargo.lock ./
@@ -29,7 +29,7 @@ ARG TARGETARCH
 RUN deploy/image/build-binary "${TARGETARCH}" /out \
     && cp /etc/ssl/certs/ca-certificates.crt /out/
 
-# What the last stage takes, as `--output` writes it and as `--build-context files=FOLDER` gives it:
+# The input of the last stage, as `--output` writes it and `--build-context files=FOLDER` reads it:
 # linux/amd64/ebbtide or linux/arm64/ebbtide, and ca-certificates.crt.
 FROM scratch AS files
 COPY --from=build /out/ /
@@ -47,9 +47,9 @@ LABEL org.opencontainers.image.title="Ebbtide" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --chmod=0644 LICENSE /LICENSE
-# Where the TLS library looks for them, without a setting.
+# The TLS library's default path.
 COPY --from=files --chmod=0644 /ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 COPY --from=files --chmod=0755 /linux/${TARGETARCH}/ebbtide /ebbtide
-# A number, so that Kubernetes can tell that it is not root; there is no /etc/passwd to name it.
+# A number, because Kubernetes' runAsNonRoot needs one and the image has no /etc/passwd.
 USER 65532:65532
 ENTRYPOINT ["/ebbtide"]

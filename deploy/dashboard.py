@@ -2,7 +2,7 @@
 """Writes the Grafana dashboard, deploy/helm/ebbtide/files/dashboard.json.
 
 deploy/dashboard.py           writes it
-deploy/dashboard.py --check   exits 1 when the file is not what would be written
+deploy/dashboard.py --check   exits 1 if the file differs
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ from typing import Any
 
 FILE = Path(__file__).parent / "helm" / "ebbtide" / "files" / "dashboard.json"
 
-# Which service a panel is about. "All" is .*, which also matches a label that is not there, as `cluster` is not in a Prometheus of
-# one cluster.
+# Selector of the service. "All" is .*, which also matches a missing label, such as `cluster` in a Prometheus of one cluster.
 OF = 'cluster=~"$cluster",namespace=~"$namespace",job=~"$job"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
-# PLAIN is the colour of text. In the first of its colours a panel tells that it has no value.
+# PLAIN is the colour of text. A panel without a value uses the first of its colours.
 PLAIN, GREEN, ORANGE, RED = "text", "green", "orange", "red"
-# As they are. Of the unit "s" Grafana would make 1.67 mins on one axis with 50 s, and 13.3 mins.
+# Units without conversion. With the unit "s" Grafana mixes 50 s and 1.67 mins on one axis.
 SECONDS, MINUTES = "suffix:s", "suffix:min"
-# An axis goes at least this far; one with nothing but zeros would go up to 100. A single event is more than this.
+# Minimum upper end of an axis: Grafana extends an axis of zeros to 100. A single event exceeds these values.
 AXIS = {"ops": 0.01, "short": 1}
 
 
 def steps(*later: tuple[float, str], first: str = GREEN) -> dict[str, Any]:
-    """Colours from these values on."""
+    """Returns thresholds: each colour from its value on."""
     return {
         "mode": "absolute",
         "steps": [{"color": first, "value": None}, *({"color": colour, "value": value} for value, colour in later)],
@@ -37,22 +36,22 @@ def steps(*later: tuple[float, str], first: str = GREEN) -> dict[str, Any]:
 
 
 def metric(name: str, *labels: str) -> str:
-    """A metric of the service that was chosen."""
+    """Returns a metric of the selected service."""
     return f"ebbtide_{name}{{{','.join([OF, *labels])}}}"
 
 
 def rate(name: str, *labels: str) -> str:
-    """How fast a counter grows, a second."""
+    """Returns a counter's rate per second."""
     return f"rate({metric(name, *labels)}[$__rate_interval])"
 
 
 def grown(name: str, *labels: str) -> str:
-    """How much a counter has grown in the time shown."""
+    """Returns a counter's increase in the time range."""
     return f"increase({metric(name, *labels)}[$__range])"
 
 
 def quantile(part: float, name: str, by: str, *labels: str) -> str:
-    """A quantile of a histogram, by a label. Of nothing it would be NaN, for which Grafana shows an empty picture."""
+    """Returns a quantile of a histogram by a label. `>= 0` drops NaN, for which Grafana would show an empty panel."""
     by = ", ".join(filter(None, ["le", by]))
     return f"histogram_quantile({part}, sum by ({by}) ({rate(f'{name}_bucket', *labels)})) >= 0"
 
@@ -65,12 +64,12 @@ class Dashboard:
         self.x = self.y = self.height = 0
 
     def row(self, title: str) -> None:
-        """Begins a row with a heading."""
+        """Starts a row with a heading."""
         self.end_line()
         self.put({"type": "row", "title": title, "collapsed": False, "panels": []}, WIDTH, 1)
 
     def stat(self, title: str, about: str, query: str, unit: str = "none", width: int = 4, **more: Any) -> None:
-        """One number. `thresholds`, `instant`, `legend`, and the words for no value, `none`, may be given."""
+        """Adds a single number. Options: `thresholds`, `instant`, `legend`, and `none`, the text for no value."""
         targets = [target("A", query, more.get("legend", ""), instant=more.get("instant", False))]
         options = {
             "colorMode": "value",
@@ -82,7 +81,7 @@ class Dashboard:
         }
         defaults: dict[str, Any] = {"unit": unit, "thresholds": more.get("thresholds", steps())}
         if unit == "short":
-            # What increase() makes of a count is no whole number.
+            # increase() of a count is not a whole number.
             defaults["decimals"] = 0
         if unit == "percentunit":
             defaults |= {"min": 0, "max": 1, "decimals": 1}
@@ -92,21 +91,21 @@ class Dashboard:
         self.put(panel | {"fieldConfig": {"defaults": defaults, "overrides": []}}, width, more.get("height", 4))
 
     def lines(self, title: str, about: str, queries: dict[str, str], unit: str, **more: Any) -> None:
-        """Lines over time: by legend, a query. `width`, `limit`, a red line, and `none`, as above, may be given."""
+        """Adds lines over time, a query by legend. Options: `width`, `limit` (a red line), and `none`, as above."""
         targets = [target(chr(ord("A") + n), query, legend) for n, (legend, query) in enumerate(queries.items())]
         limit = more.get("limit")
         custom: dict[str, Any] = {
             "drawStyle": "line",
             "lineWidth": 1,
             "fillOpacity": 10,
-            # A single value between gaps, as most drains are in hours of time, has no line: only as a point is it seen.
+            # A single value between gaps, such as one drain in hours, is visible only as a point.
             "showPoints": "auto",
             "pointSize": 4,
             "spanNulls": False,
             "stacking": {"group": "A", "mode": "normal" if more.get("stacked") else "none"},
             "thresholdsStyle": {"mode": "line" if limit else "off"},
         }
-        # Grafana draws a limit that is above the values outside of the picture.
+        # Grafana would draw a limit above all values outside the panel.
         axis = limit * 1.1 if limit else AXIS.get(unit)
         if axis and more.get("axis", True):
             custom["axisSoftMax"] = axis
@@ -127,7 +126,7 @@ class Dashboard:
         self.put(panel | {"fieldConfig": config}, more.get("width", 8), more.get("height", 8))
 
     def put(self, panel: dict[str, Any], width: int, height: int) -> None:
-        """Places a panel to the right of the last one, or below."""
+        """Places a panel to the right of the last one, or in the next line."""
         if self.x + width > WIDTH:
             self.end_line()
         place = {"x": self.x, "y": self.y, "w": width, "h": height}
@@ -139,18 +138,18 @@ class Dashboard:
         self.height = max(self.height, height)
 
     def end_line(self) -> None:
-        """Goes on below what has been placed."""
+        """Starts a new line of panels."""
         self.x, self.y, self.height = 0, self.y + self.height, 0
 
 
 def target(letter: str, query: str, legend: str, instant: bool = False) -> dict[str, Any]:
-    """One query of a panel."""
+    """Returns one query of a panel."""
     asked = {"datasource": DATASOURCE, "refId": letter, "expr": query, "legendFormat": legend or "__auto"}
     return asked | ({"instant": True, "range": False} if instant else {"range": True})
 
 
 def variable(name: str, label: str, query: str) -> dict[str, Any]:
-    """A label of the service, to choose by."""
+    """Returns a variable that selects the service by a label."""
     return {
         "type": "query",
         "name": name,
@@ -180,12 +179,12 @@ THROTTLED = 'outcome="throttled"'
 
 
 def two_minutes(board: Dashboard) -> None:
-    """The question that the dashboard is for."""
+    """Adds the panels on deadlines, the dashboard's main question."""
     drains = "drain_duration_seconds_count"
     board.stat(
         "Did we make the two minutes?",
-        "The share of drains with a hard deadline (spot, capacity reservation, the end of a hook) that ended in time. "
-        "Nodes that somebody uncordoned don't count. No drain: there was none such in the time shown.",
+        "Share of the drains with a hard deadline (spot, capacity reservation, lifecycle hook) that ended in time, without "
+        "nodes that somebody uncordoned. No drain: none in the time range.",
         f"sum({grown(drains, HARD, IN_TIME)}) / (sum({grown(drains, HARD, COUNTED)}) > 0)",
         "percentunit",
         width=6,
@@ -197,7 +196,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.lines(
         "From notice to cordon",
-        "How old a spot warning was when its node was cordoned: the queue's time counts. The line is the two minutes.",
+        "Age of a spot warning at the cordon of its node, including its time on the queue. The line is at two minutes.",
         {
             "median": quantile(0.5, "cordon_delay_seconds", "", 'kind="spot"'),
             "99th percentile": quantile(0.99, "cordon_delay_seconds", "", 'kind="spot"'),
@@ -209,8 +208,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.lines(
         "Length of hard drains",
-        "Of drains with a hard deadline. Spot gives 120 s, the line; hooks may give more. By the buckets of a "
-        "histogram, so not to the second.",
+        "Drains with a hard deadline. Spot gives 120 s (the line), hooks may give more. Estimated from histogram buckets.",
         {
             "median": quantile(0.5, "drain_duration_seconds", "", HARD),
             "99th percentile": quantile(0.99, "drain_duration_seconds", "", HARD),
@@ -222,7 +220,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.stat(
         "Ended in time",
-        "Drains of nodes that AWS takes, in the time shown.",
+        "Drains with a hard deadline that ended in time, in the time range.",
         f"sum({grown(drains, HARD, IN_TIME)})",
         "short",
         width=4,
@@ -232,7 +230,7 @@ def two_minutes(board: Dashboard) -> None:
     )
     board.stat(
         "Missed",
-        "Drains that left pods on a node that AWS takes, in the time shown.",
+        "Drains with a hard deadline that left pods on the node, in the time range.",
         f"sum({grown(drains, HARD, MISSED)})",
         "short",
         width=4,
@@ -241,13 +239,13 @@ def two_minutes(board: Dashboard) -> None:
         none="none",
         thresholds=steps((0.5, RED)),
     )
-    # Under the two above.
+    # Below the two above.
     x, y = 16, board.y + 4
     left = "drain_time_left_seconds"
     board.stat(
         "Least time to spare",
-        "One drain of twenty with a hard deadline had less than this left at its end, in the time shown.",
-        # Of no drain the quantile is NaN, for which Grafana would show an empty panel.
+        "5% of the drains with a hard deadline had less time left at their end, in the time range.",
+        # Without drains the quantile is NaN, for which Grafana would show an empty panel.
         f"histogram_quantile(0.05, sum by (le) ({grown(f'{left}_bucket', HARD)})) "
         f"and sum({grown(f'{left}_count', HARD)}) > 0",
         SECONDS,
@@ -262,46 +260,46 @@ def two_minutes(board: Dashboard) -> None:
 
 
 def running(board: Dashboard) -> None:
-    """What goes on now."""
+    """Adds the panels on current work."""
     board.row("What runs")
     numbers = [
-        ("Replicas ready", "Two are usual.", f"sum({metric('ready')})", steps((1, GREEN), first=RED)),
+        ("Replicas ready", "Normally two.", f"sum({metric('ready')})", steps((1, GREEN), first=RED)),
         ("Nodes known", "Nodes that are EC2 instances.", f"max({metric('nodes')})", steps()),
-        ("Messages held", "Received, and not finished.", f"sum({task('message')})", steps()),
-        ("Drains", "At most one for each node.", f"sum({task('drain')})", steps()),
-        ("Hooks kept alive", "Heartbeats that run.", f"sum({task('heartbeat')})", steps()),
+        ("Messages held", "Received and not finished.", f"sum({task('message')})", steps()),
+        ("Drains", "At most one per node.", f"sum({task('drain')})", steps()),
+        ("Hooks kept alive", "Running heartbeats.", f"sum({task('heartbeat')})", steps()),
         ("Pods held back", "By a budget or an annotation.", f"sum({metric('pods_blocked')})", steps((1, ORANGE))),
     ]
     for title, about, query, thresholds in numbers:
         board.stat(title, about, query, thresholds=thresholds, legend=title)
     kinds = 'kind=~"message|interruption|drain|heartbeat|pod-watch|batch"'
     tasks = {"{{kind}}": f"sum by (kind) ({metric('tasks', kinds)})"}
-    board.lines("Tasks", "What comes and goes with work. All are 0 when nothing is going on.", tasks, "short")
+    board.lines("Tasks", "Tasks of the current work; all 0 when idle.", tasks, "short")
     notices = {"{{kind}}: {{outcome}}": f"sum by (kind, outcome) ({rate('notices_total')}) > 0"}
-    board.lines("Notices by how they ended", "See docs/metrics.md for the outcomes.", notices, "ops", none="none")
+    board.lines("Notices by how they ended", "Outcomes: docs/metrics.md.", notices, "ops", none="none")
     drains = {"{{deadline}}: {{outcome}}": f"sum by (deadline, outcome) ({rate('drain_duration_seconds_count')}) > 0"}
-    about = "hard: AWS takes the node. soft: only patience ends."
+    about = "hard: the node's capacity is lost at the deadline. soft: only the drain's time limit ends."
     board.lines("Drains by how they ended", about, drains, "ops", none="none")
 
 
 def task(kind: str) -> str:
-    """The gauge of one kind of task."""
+    """Returns the gauge of one kind of task."""
     return metric("tasks", f'kind="{kind}"')
 
 
 def queue(board: Dashboard) -> None:
-    """SQS."""
+    """Adds the panels on SQS."""
     board.row("Queue")
     board.lines(
         "Messages",
-        "Received, and what became of them.",
+        "Received messages and their outcome.",
         {"{{outcome}}": f"sum by (outcome) ({rate('messages_total')})"},
         "ops",
         width=6,
     )
     board.lines(
         "Age of messages at their receipt",
-        "99th percentile. first: what a notice lost on the queue. again, often: after a hand-over.",
+        "99th percentile. first: time that a notice waited on the queue. again, often: after a hand-over.",
         {"{{receipt}}": quantile(0.99, "message_age_seconds", "receipt")},
         SECONDS,
         limit=60,
@@ -317,7 +315,7 @@ def queue(board: Dashboard) -> None:
     )
     board.lines(
         "Messages that name nothing to do",
-        "Unreadable ones, and those that ask for nothing, by reason.",
+        "By reason, see docs/events.md.",
         {
             "unreadable: {{reason}}": f"sum by (reason) ({rate('messages_malformed_total')}) > 0",
             "ignored: {{reason}}": f"sum by (reason) ({rate('messages_ignored_total')})",
@@ -328,7 +326,7 @@ def queue(board: Dashboard) -> None:
 
 
 def calls(board: Dashboard) -> None:
-    """AWS and the API server."""
+    """Adds the panels on calls to AWS and the API server."""
     board.row("Calls and throttling")
     for name, which, by in [("AWS", "aws", "operation"), ("The API server", "kube", "verb, resource")]:
         legend = " ".join(f"{{{{{label}}}}}" for label in by.split(", "))
@@ -342,7 +340,7 @@ def calls(board: Dashboard) -> None:
         )
         board.lines(
             f"{name}: throttled and failed",
-            "By operation and category. A budget's refusal is no failure.",
+            "By operation and category, without budgets' refusals.",
             {f"{legend}: {{{{outcome}}}}": f"sum by ({by}, outcome) ({rate(total, FAILED)}) > 0"},
             "ops",
             width=6,
@@ -350,8 +348,8 @@ def calls(board: Dashboard) -> None:
         )
         without_polls = ['operation!="ReceiveMessage"'] if which == "aws" else []
         board.lines(
-            f"{name}: time a call takes",
-            "99th percentile, without the wait for its turn" + (", and without long polls." if without_polls else "."),
+            f"{name}: duration of calls",
+            "99th percentile, without the wait for its turn" + (" and long polls." if without_polls else "."),
             {legend: quantile(0.99, f"{which}_call_duration_seconds", by, *without_polls)},
             "s",
             width=6,
@@ -359,7 +357,7 @@ def calls(board: Dashboard) -> None:
         )
         board.lines(
             f"{name}: share throttled",
-            "Above a tenth for long, an alert fires.",
+            "Above 10% for minutes an alert fires.",
             {"throttled": f"sum({rate(total, THROTTLED)}) / sum({rate(total)}) or 0 * sum({rate(total)})"},
             "percentunit",
             limit=0.1,
@@ -368,20 +366,20 @@ def calls(board: Dashboard) -> None:
 
 
 def hooks(board: Dashboard) -> None:
-    """Lifecycle hooks."""
+    """Adds the panels on lifecycle hooks."""
     board.row("Lifecycle hooks")
     heartbeats = {"{{result}}": f"sum by (result) ({rate('heartbeats_total')}) > 0"}
-    board.lines("Heartbeats", "sent and over are well.", heartbeats, "ops", width=12, none="none")
+    board.lines("Heartbeats", "sent and over are normal.", heartbeats, "ops", width=12, none="none")
     completions = {"{{result}}": f"sum by (result) ({rate('completions_total')}) > 0"}
-    board.lines("Completions", "failed: the hook ran into its own timeout.", completions, "ops", width=12, none="none")
+    board.lines("Completions", "failed: the hook reached its timeout.", completions, "ops", width=12, none="none")
 
 
 def budgets(board: Dashboard) -> None:
-    """What holds drains up."""
-    board.row("Evictions, and what holds them back")
+    """Adds the panels on blocked drains."""
+    board.row("Evictions and blocked pods")
     board.lines(
         "Evictions and deletions",
-        "refused: by a budget. deleted: before a hard deadline, because the node goes.",
+        "refused: by a budget. deleted: before a hard deadline.",
         {
             "eviction: {{result}}": f"sum by (result) ({rate('evictions_total')})",
             "deletion: {{result}}": f"sum by (result) ({rate('deletions_total')})",
@@ -389,41 +387,41 @@ def budgets(board: Dashboard) -> None:
         "ops",
     )
     blocked = {"{{instance}}": metric("pods_blocked")}
-    board.lines("Pods held back, by replica", "By a budget, or an annotation of their own.", blocked, "short")
+    board.lines("Pods held back, by replica", "By a budget or an annotation.", blocked, "short")
     longest = {"{{instance}}": f"{metric('pods_blocked_longest_seconds')} / 60"}
-    board.lines("Held back for longest", "Above 15 minutes an alert fires.", longest, MINUTES, limit=15)
+    board.lines("Longest held back", "Above 15 minutes an alert fires.", longest, MINUTES, limit=15)
 
 
 def errors(board: Dashboard) -> None:
-    """What went wrong."""
+    """Adds the panels on errors."""
     board.row("Errors")
     retries = {"{{step}}: {{category}}": f"sum by (step, category) ({rate('retries_total')})"}
-    board.lines("Failures that were retried", "Until the deadline.", retries, "ops", width=6, none="none")
+    board.lines("Retried failures", "Until the deadline.", retries, "ops", width=6, none="none")
     watches = {"{{resource}}": f"sum by (resource) ({rate('watch_failures_total')})"}
-    board.lines("Watches that broke", "One now and then is usual.", watches, "ops", width=6)
+    board.lines("Broken watches", "Occasional ones are normal.", watches, "ops", width=6)
     crashes = {"{{instance}}": f"increase({metric('panics_total')}[$__rate_interval])"}
     board.lines("Panics", "Each is a bug.", crashes, "short", width=6)
     events = {"{{result}}": f"sum by (result) ({rate('events_total')})"}
-    board.lines("Kubernetes Events", "written, dropped, or why not.", events, "ops", width=6)
+    board.lines("Kubernetes Events", "written, dropped, or the failure.", events, "ops", width=6)
 
 
 def process(board: Dashboard) -> None:
-    """The process."""
-    board.row("The process")
-    # Prometheus' usual figures of a process name no program: the replica is found by a metric of ours.
+    """Adds the panels on the process."""
+    board.row("Process")
+    # Prometheus' process metrics name no program: a metric of Ebbtide selects the replica.
     ours = f"and on (cluster, namespace, job, instance) {metric('build_info')}"
     memory = {"{{instance}}": f"process_resident_memory_bytes{{{OF}}} {ours}"}
-    board.lines("Memory", "Resident.", memory, "bytes", width=6)
+    board.lines("Memory", "Resident memory.", memory, "bytes", width=6)
     cpu = {"{{instance}}": f"rate(process_cpu_seconds_total{{{OF}}}[$__rate_interval]) {ours}"}
-    board.lines("CPU", "Cores.", cpu, "short", width=6, axis=False)
+    board.lines("CPU", "In cores.", cpu, "short", width=6, axis=False)
     alive = {"{{instance}}": metric("runtime_alive_tasks")}
-    board.lines("Tasks of the runtime", "Those of libraries, too.", alive, "short", width=6)
+    board.lines("Tasks of the runtime", "Including those of libraries.", alive, "short", width=6)
     busy = {"{{instance}}": f"max by (instance) ({rate('runtime_busy_seconds_total')})"}
-    board.lines("Busiest thread", "1: it never sleeps.", busy, "percentunit", width=6)
+    board.lines("Busiest thread", "1: the thread is always busy.", busy, "percentunit", width=6)
 
 
 def dashboard() -> dict[str, Any]:
-    """All of it."""
+    """Returns the dashboard."""
     board = Dashboard()
     for part in (two_minutes, running, queue, calls, hooks, budgets, errors, process):
         part(board)
@@ -444,7 +442,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "ebbtide",
         "title": "Ebbtide",
-        "description": "Drains of nodes that AWS takes away. Alerts and what to do about them: docs/operating.md.",
+        "description": "Node drains before AWS takes the nodes away. Runbook: docs/operating.md.",
         "tags": ["ebbtide", "kubernetes", "aws"],
         "schemaVersion": 41,
         "version": 1,
@@ -485,12 +483,12 @@ def dashboard() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes, or compares."""
+    """Writes or compares the file."""
     text = json.dumps(dashboard(), indent=2) + "\n"
     if "--check" not in sys.argv:
         FILE.write_text(text)
     elif FILE.read_text() != text:
-        print(f"{FILE.name} is not what deploy/dashboard.py writes: run it", file=sys.stderr)
+        print(f"{FILE.name} differs from what deploy/dashboard.py writes: run it", file=sys.stderr)
         return 1
     return 0
 

@@ -1,5 +1,5 @@
-# What is made once, and kept outside the checkout. Sourced by the scripts that need such a thing, those of the tests too; it lies
-# here because the Dockerfile sees this folder and not theirs.
+# Builds tools once and keeps them outside the checkout. Sourced by scripts of this folder and of the tests; it is here because the
+# Dockerfile copies this folder, not theirs.
 # shellcheck shell=bash disable=SC2034 # what is set here is used there
 
 # A failed build in a command substitution must not leave an older program to be used.
@@ -9,8 +9,8 @@ shopt -s inherit_errexit
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${EBBTIDE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ebbtide}
 
-# once FOLDER COMMAND…: makes a folder by `COMMAND… FOLDER`; two runs at once make it once, and never by half.
-# Not to be called in a condition: there bash goes on after errors, and what failed would be marked as complete.
+# once FOLDER COMMAND…: makes a folder with `COMMAND… FOLDER`, once even in concurrent runs, and never partially.
+# Don't call it in a condition: bash then continues after errors, and marks a failed folder as complete.
 once() {
     local folder=$1
     shift
@@ -27,8 +27,8 @@ once() {
     ) 9>"$folder.lock"
 }
 
-# with_go COMMAND…: for a program that downloads Go modules. Go asks for each only once, so one answer that fails in hundreds would fail
-# all; what has arrived, and what is built, is there when it is tried again. Not for a function: errors inside would not end it here.
+# with_go COMMAND…: retries a program that downloads Go modules. Go requests each module only once, so one failed download fails
+# the build; a retry keeps what was downloaded and built. Not for functions: their errors would not end them here.
 with_go() {
     local attempt
     for attempt in 1 2; do

@@ -1,11 +1,11 @@
-# What builds the program for the image, with its versions. Sourced by the scripts of this folder and by tests/deploy/image, which
-# set `here` to deploy/image.
+# The tools that build the program for the image, with their versions. Sourced by the scripts of this folder and by
+# tests/deploy/image, which set `here` to deploy/image.
 # shellcheck shell=bash disable=SC2034,SC2154 # what is set here is used there, and the other way round
 
 # shellcheck source=deploy/image/once.sh
 source "$here/once.sh"
 
-# Another compiler makes other bytes. The Dockerfile names it, too, and tests/deploy/image compares the two.
+# The compiler determines the program's bytes. The Dockerfile repeats the version; tests/deploy/image compares the two.
 rust_version=1.95.0
 auditable_version=0.7.7
 audit_info_version=0.5.4
@@ -21,7 +21,7 @@ need() {
     command -v "$1" >/dev/null || fail "$1 is missing: $2"
 }
 
-# What Rust calls the target that images call so.
+# Prints the Rust target of an image's architecture.
 target_of() {
     case $1 in
         amd64) echo x86_64-unknown-linux-musl ;;

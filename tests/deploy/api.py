@@ -51,7 +51,7 @@ UNSPECIFIC: dict[str, Object] = {
         "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(n|u|m|k|Ki|[MGTPE]i?|[eE][+-]?[0-9]+)?$",
     },
 }
-"""What is not taken over as it is: alternatives would be told of in several sentences."""
+"""Fields that are not copied unchanged: alternatives would give several error sentences."""
 
 SECCOMP = ["RuntimeDefault", "Localhost", "Unconfined"]
 EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]

@@ -121,38 +121,38 @@ EQUAL = [
 
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
-    ("queueUrl: ''", "queueUrl must be set: give the URL of the SQS queue that EventBridge sends to, as in --set"),
+    ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",
-        "queueUrl is an ARN, arn:aws:sqs:eu-west-1:123456789012:ebbtide: give the queue's URL; "
-        "this queue's is https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide",
+        "queueUrl is an ARN, arn:aws:sqs:eu-west-1:123456789012:ebbtide: set the queue's URL; "
+        "for this queue https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide",
     ),
-    ("queueUrl: ebbtide", 'queueUrl is no queue\'s URL, "ebbtide": the SQS console shows it, as https://sqs.REGION.'),
-    ("queueUrl: https://sqs.eu-west-1.amazonaws.com", "queueUrl is no queue's URL"),
-    ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them one"),
-    ("on: {sopt: drain}", "on.sopt: there is no such kind; the kinds are asg-terminate, asg-launch, spot, rebalance,"),
+    ("queueUrl: ebbtide", 'queueUrl is not a queue\'s URL, "ebbtide": the SQS console shows it, as https://sqs.REGION.'),
+    ("queueUrl: https://sqs.eu-west-1.amazonaws.com", "queueUrl is not a queue's URL"),
+    ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them equal"),
+    ("on: {sopt: drain}", "on.sopt is not a kind; choose one of asg-terminate, asg-launch, spot, rebalance,"),
     ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
     ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
     # To YAML off and no are false, and what is false was once taken for what is not given.
     *[(f"on: {{spot: {no}}}", "on.spot can't be ") for no in ("off", "no", "false", "''", "0", "[]", "{}")],
     ("on: {spot: off}", 'on.spot can\'t be "false"; choose one of drain, cordon, report, ignore'),
-    ("on: off", 'on can\'t be "false": it has kinds below it, and what each leads to, as in on: {spot: drain}'),
-    ("on: []", 'on can\'t be "[]": it has kinds below it'),
-    ("on: drain", 'on can\'t be "drain": it has kinds below it, and what each leads to, as in on: {spot: drain}'),
+    ("on: off", 'on can\'t be "false": it is a map of kinds and actions, as in on: {spot: drain}'),
+    ("on: []", 'on can\'t be "[]": it is a map of kinds'),
+    ("on: drain", 'on can\'t be "drain": it is a map of kinds and actions, as in on: {spot: drain}'),
     (
         "on: {spot: report, rebalance: drain}\n'on': {spot: drain, rebalance: drain}",
-        "on.spot is drain in one place, and report in another, under the bare word on, which to YAML is true: which of "
-        'them comes last can\'t be known; write the word with quotes, "on":, in every file of values',
+        'on.spot is set twice: drain under "on", and report under the bare word on, which YAML reads as true; the order of '
+        'the two is unknown: write "on": with quotes in every values file',
     ),
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
-    ("settings: {startupTaint: [a]}", "settings.startupTaint does nothing without on.asg-launch: ready; set that,"),
-    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch does nothing without on.asg-launch: ready"),
+    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without on.asg-launch: ready; set that,"),
+    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without on.asg-launch: ready"),
     # One of the two is the default.
     (
         "resources: {requests: {memory: 512Mi}}",
-        "resources.requests.memory is 512Mi, above resources.limits.memory, which is 256Mi: give both, or set the one",
+        "resources.requests.memory is 512Mi, above resources.limits.memory, 256Mi: set both, or set one",
     ),
-    ("resources: {limits: {cpu: 20m}}", "resources.requests.cpu is 50m, above resources.limits.cpu, which is 20m"),
+    ("resources: {limits: {cpu: 20m}}", "resources.requests.cpu is 50m, above resources.limits.cpu, 20m"),
     *[
         (
             f"resources: {{requests: {{memory: {request}}}, limits: {{memory: {limit}}}}}",
@@ -172,17 +172,17 @@ SENTENCES = [
     ),
     ("commonLabels: {app.kubernetes.io/name: a}", "commonLabels must not set app.kubernetes.io/name, which the chart"),
     ("commonLabels: {app.kubernetes.io/version: a}", "commonLabels must not set app.kubernetes.io/version, which the"),
-    ("commonLabels: {helm.sh/chart: a}", "commonLabels must not set helm.sh/chart, which the chart sets: leave it out"),
+    ("commonLabels: {helm.sh/chart: a}", "commonLabels must not set helm.sh/chart, which the chart sets: remove it"),
     (
         "podMonitor: {labels: {app.kubernetes.io/name: a}}",
         "podMonitor.labels must not set app.kubernetes.io/name, which",
     ),
     (
         "commonLabels: {a: b}\npodLabels: {a: c}",
-        "podLabels must not set a, which commonLabels sets: leave it out of one",
+        "podLabels must not set a, which commonLabels sets: remove it from one",
     ),
     ("commonLabels: {a: b}\ndashboard: {labels: {a: c}}", "dashboard.labels must not set a, which commonLabels sets"),
-    ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "would count everything twice: choose one"),
+    ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "would scrape every pod twice: choose one"),
     ("serviceMonitor: {enabled: true}\nservice: {enabled: false}", "serviceMonitor.enabled needs the Service: set"),
 ]
 """What the templates find."""
@@ -262,7 +262,7 @@ def test_on_is_read_in_both_places() -> None:
     """What stands under the bare word is checked against what --set gives."""
     done = HELM4.try_template("--set", "on.spot=drain", values=QUEUE + "on: {spot: report}")
     assert done.returncode != 0
-    assert "on.spot is drain in one place, and report in another" in done.stderr
+    assert 'on.spot is set twice: drain under "on", and report' in done.stderr
     HELM4.template("--set", "on.spot=drain", values=QUEUE + "on: {spot: drain}")
 
 
@@ -305,7 +305,7 @@ def test_what_is_empty_is_the_default_or_refused(helm: Helm, path: tuple[str, ..
         return
     assert done.returncode != 0
     (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
-    assert f"{'.'.join(path)} is empty: take the line away, or give it " in reason
+    assert f"{'.'.join(path)} is empty: remove the line, or set " in reason
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)

@@ -32,7 +32,7 @@ NODES = 120
 EMPTY = {
     "The API server: throttled and failed": "the simulated API server fails nothing",
     "AWS: throttled and failed": "the simulated AWS fails nothing",
-    "Failures that were retried": "and so nothing is retried",
+    "Retried failures": "and so nothing is retried",
 }
 
 # The sandbox plans an unreadable message, and a drain that must fail.

@@ -26,7 +26,7 @@ LEFT = 16
 """Seconds to the instance's end when the warning comes."""
 
 TOLD = 30
-"""The same, where a pod must be blocked for long enough to be told of: five seconds."""
+"""The same, if a pod must be blocked long enough to be reported: five seconds."""
 
 SNAPSHOTS = Path(__file__).parents[1] / "deploy" / "snapshots"
 """What tests/deploy/run holds to be made of its values."""
@@ -242,7 +242,7 @@ def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
         check_none_forbidden(world, made)
 
 
-# What becomes of a release: upgrades, rollbacks, its end.
+# A release's life: upgrades, rollbacks, its end.
 
 STAYS = {
     "ClusterRole",
@@ -286,7 +286,7 @@ def uids(objects: dict[Key, Object]) -> dict[Key, str]:
 
 
 def contents(objects: dict[Key, Object]) -> dict[Key, Object]:
-    """What helm says of objects, without what the API server and controllers write beside it."""
+    """helm's view of objects, without fields that the API server and controllers write."""
 
     def without(each: Object, *keys: str) -> Object:
         return {key: value for key, value in each.items() if key not in keys}

@@ -24,7 +24,7 @@ FLAGS = ("--evict-daemonsets", "--events", "none")
 
 
 def explained(world: World, *flags: str) -> dict[str, Any]:
-    """What is told of the one notice in a message."""
+    """The explanation of the only notice in a message."""
     done = world.ask("explain", "--output", "json", *flags)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     (notice,) = json.loads(done.stdout)["notices"]

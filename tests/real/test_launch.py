@@ -12,7 +12,7 @@ HEARTBEAT_TIMEOUT = 30
 """The shortest that Auto Scaling allows."""
 
 MAX_RECEIVES = 3
-"""A message that was received so often is dead."""
+"""Number of receives after which a message goes to the dead-letter queue."""
 
 STARTUP_TAINT = "ebbtide.test/agent-not-ready"
 

@@ -40,7 +40,7 @@ def leave(
     holder: str = "",
     owner: Object | None = None,
 ) -> str:
-    """A Lease as a kubelet leaves it, renewed so many seconds ago; returns its name."""
+    """A Lease as a kubelet leaves it, renewed this number of seconds ago; returns its name."""
     full = f"{world.name}-{name}"
     spec = {"holderIdentity": holder or full, "leaseDurationSeconds": 40}
     if renewed is not None:

@@ -183,7 +183,7 @@ def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
             eventually("it is missed", lambda: seen.scraped(down))
 
 
-def test_a_role_that_lost_a_rule_is_mended_by_what_the_doctor_says(world: World) -> None:
+def test_the_doctors_remedy_repairs_a_role_without_a_rule(world: World) -> None:
     with new_installation(world, settings={"collectLeases": True}) as (release, _, _):
         report = healthy(world, release)
         leases = [check["found"] for check in report.checks if check["check"] == "leases"]

@@ -1,4 +1,4 @@
-"""Every account event reaches every cluster's queue: what is not ours is let go, what is ours never waits in vain."""
+"""Every account event reaches every cluster's queue: messages of others are deleted, ours are acted on."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
             "EBBTIDE_QUEUE_URL": f"https://sqs.{REGION}.amazonaws.com{urlsplit(world.queue_url).path}",
             "HTTPS_PROXY": proxy.url,
             "SSL_CERT_FILE": str(proxy.authority),
-            # The API server is beside us.
+            # The API server is on this machine.
             "NO_PROXY": "127.0.0.1",
             # What gives out credentials is on the node, where no proxy gets to.
             "HTTP_PROXY": proxy.url,

@@ -1,4 +1,4 @@
-# Lifecycle hooks; and for those that send by themselves, whom Auto Scaling acts as.
+# Lifecycle hooks, and the role that Auto Scaling assumes for hooks that notify the queue directly.
 
 resource "aws_autoscaling_lifecycle_hook" "terminate" {
   for_each = var.hook_groups
@@ -11,7 +11,7 @@ resource "aws_autoscaling_lifecycle_hook" "terminate" {
   notification_target_arn = var.hook_direct ? aws_sqs_queue.this.arn : null
   role_arn                = var.hook_direct ? aws_iam_role.notification[0].arn : null
 
-  # Auto Scaling tries the role when the hook is made.
+  # Auto Scaling tests the role when the hook is created.
   depends_on = [aws_iam_role_policy.notification, aws_iam_role_policy.notification_key]
 }
 
@@ -22,7 +22,7 @@ resource "aws_autoscaling_lifecycle_hook" "launch" {
   name                   = "${var.hook_name}-launch"
   lifecycle_transition   = "autoscaling:EC2_INSTANCE_LAUNCHING"
   heartbeat_timeout      = var.hook_heartbeat_timeout_seconds
-  # An instance that nobody found Ready is replaced.
+  # An instance that never became Ready is replaced.
   default_result          = "ABANDON"
   notification_target_arn = var.hook_direct ? aws_sqs_queue.this.arn : null
   role_arn                = var.hook_direct ? aws_iam_role.notification[0].arn : null

@@ -70,7 +70,7 @@ locals {
       description = "Interruptions of instances in capacity reservations"
       pattern = {
         source = ["aws.ec2"]
-        # AWS's pages give it both names.
+        # AWS documents both names.
         detail-type = [
           "EC2 Capacity Reservation Instance Interruption Warning",
           "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
@@ -85,7 +85,7 @@ locals {
 resource "aws_sqs_queue" "this" {
   name                      = var.name
   message_retention_seconds = var.message_retention_seconds
-  # Of no effect for Ebbtide, whose receives say both; for whoever looks at the queue by hand.
+  # For people who read the queue by hand; Ebbtide's receives set both.
   visibility_timeout_seconds = 30
   receive_wait_time_seconds  = 20
   sqs_managed_sse_enabled    = local.uses_key ? null : true
@@ -99,7 +99,7 @@ resource "aws_sqs_queue" "this" {
 
 resource "aws_sqs_queue" "dead_letters" {
   name = "${var.name}-dead-letters"
-  # The most that SQS allows: a dead letter's age counts from when it was first sent.
+  # SQS's maximum: a dead letter's age counts from its first sending.
   message_retention_seconds = 1209600
   sqs_managed_sse_enabled   = local.uses_key ? null : true
   kms_master_key_id         = local.key
@@ -114,7 +114,7 @@ resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
   })
 }
 
-# The second queue's for what EventBridge could not deliver; SQS needs no permission for what was received too often.
+# EventBridge sends undelivered events to the dead-letter queue. SQS's redrive needs no permission.
 resource "aws_sqs_queue_policy" "this" {
   for_each = {
     queue        = aws_sqs_queue.this
@@ -150,12 +150,12 @@ resource "aws_kms_key" "this" {
 
   description         = "Encrypts the queues of ${var.name}"
   enable_key_rotation = true
-  # Messages that are left can't be read without it.
+  # Remaining messages can't be read without the key.
   deletion_window_in_days = 30
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [
-      # Without it only this policy could give rights, and nobody could change it any more.
+      # Without this statement IAM policies have no effect on the key, and nobody could change this policy.
       {
         Sid       = "Account"
         Effect    = "Allow"
@@ -163,7 +163,7 @@ resource "aws_kms_key" "this" {
         Action    = "kms:*"
         Resource  = "*"
       },
-      # No condition: AWS documents none for a queue's key. Which rules may send, the queue's policy says.
+      # AWS documents no condition for a queue's key. The queue's policy restricts the rules.
       {
         Sid       = "EventBridge"
         Effect    = "Allow"
@@ -176,8 +176,8 @@ resource "aws_kms_key" "this" {
   tags = var.tags
 }
 
-# The rules. No retry policy: EventBridge's own, 24 hours, does no harm, since Ebbtide knows a notice that comes too late.
-# What can't be delivered goes to the dead-letter queue, with the reason.
+# The rules. EventBridge's default retries, 24 hours, do no harm: Ebbtide recognizes late notices. Undelivered events go to the
+# dead-letter queue, with the reason.
 
 resource "aws_cloudwatch_event_rule" "this" {
   for_each = local.rules

@@ -1,10 +1,10 @@
 output "queue_url" {
-  description = "The chart's queueUrl"
+  description = "Chart value queueUrl"
   value       = aws_sqs_queue.this.url
 }
 
 output "helm_arguments" {
-  description = "What helm install of the chart wants to know of this module"
+  description = "Arguments for helm install"
   value = join(" ", concat(
     ["--namespace ${var.namespace} --create-namespace --set queueUrl=${aws_sqs_queue.this.url} --set aws.region=${local.region}"],
     ["--set serviceAccount.name=${var.service_account}"],
@@ -13,26 +13,26 @@ output "helm_arguments" {
 }
 
 output "queue_arn" {
-  description = "The queue, for hooks that send to it by themselves"
+  description = "ARN of the queue, for hooks that notify it directly"
   value       = aws_sqs_queue.this.arn
 }
 
 output "dead_letter_queue_url" {
-  description = "What could not be worked on, or not be delivered"
+  description = "URL of the dead-letter queue"
   value       = aws_sqs_queue.dead_letters.url
 }
 
 output "region" {
-  description = "The chart's aws.region"
+  description = "Chart value aws.region"
   value       = local.region
 }
 
 output "role_arn" {
-  description = "What the pods run as. With irsa, the service account's annotation eks.amazonaws.com/role-arn"
+  description = "Role of the pods. With irsa, the service account's annotation eks.amazonaws.com/role-arn"
   value       = one(aws_iam_role.this[*].arn)
 }
 
 output "notification_role_arn" {
-  description = "For hooks that send to the queue by themselves"
+  description = "Role of hooks that notify the queue directly"
   value       = one(aws_iam_role.notification[*].arn)
 }

@@ -1,4 +1,4 @@
-# The role, and what it may do: one policy for each part that can be left out.
+# The role, with one policy per optional part.
 
 locals {
   issuer = var.oidc_provider_arn == "" ? "" : split(":oidc-provider/", var.oidc_provider_arn)[1]
@@ -19,7 +19,7 @@ locals {
       Effect    = "Allow"
       Principal = { Service = "pods.eks.amazonaws.com" }
       Action    = ["sts:AssumeRole", "sts:TagSession"]
-      # Tags that Pod Identity gives to each session.
+      # Session tags set by Pod Identity.
       Condition = { StringEquals = {
         "aws:RequestTag/kubernetes-namespace"       = var.namespace
         "aws:RequestTag/kubernetes-service-account" = var.service_account
@@ -39,7 +39,7 @@ locals {
       Action   = ["sqs:ReceiveMessage", "sqs:DeleteMessage", "sqs:ChangeMessageVisibility"]
       Resource = aws_sqs_queue.this.arn
     },
-    # Neither can be restricted to a resource.
+    # These actions can't be restricted to a resource.
     {
       Sid      = "Look"
       Effect   = "Allow"
@@ -76,7 +76,7 @@ locals {
       Action   = "events:DescribeRule"
       Resource = "arn:${local.partition}:events:${local.region}:${local.account}:rule/*"
     },
-    # None of them can be restricted to a resource.
+    # These actions can't be restricted to a resource.
     {
       Sid    = "DoctorLook"
       Effect = "Allow"
@@ -84,7 +84,6 @@ locals {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeAutoScalingInstances",
         "autoscaling:DescribeLifecycleHooks",
-        "cloudwatch:GetMetricStatistics",
         "events:ListRuleNamesByTarget",
       ]
       Resource = "*"
@@ -96,7 +95,7 @@ resource "aws_iam_role" "this" {
   count = local.makes_role ? 1 : 0
 
   name_prefix        = "${substr(var.name, 0, 37)}-"
-  description        = "What Ebbtide may do, with the queue ${var.name}"
+  description        = "Permissions of Ebbtide with the queue ${var.name}"
   assume_role_policy = jsonencode({ Version = "2012-10-17", Statement = [local.trust[var.identity]] })
   tags               = var.tags
 }

@@ -1,16 +1,16 @@
 variable "name" {
-  description = "What everything is named after: one name for each cluster"
+  description = "Prefix of all names: one name per cluster"
   type        = string
   default     = "ebbtide"
 
   validation {
     condition     = can(regex("^[A-Za-z0-9-]{1,40}$", var.name))
-    error_message = "name may have letters, digits and hyphens, at most 40 of them: rules' names are made from it."
+    error_message = "name may have letters, digits and hyphens, at most 40: rule names begin with it."
   }
 }
 
 variable "tags" {
-  description = "Tags of everything that can have tags"
+  description = "Tags of all resources that support tags"
   type        = map(string)
   default     = {}
 }
@@ -18,7 +18,7 @@ variable "tags" {
 # Who may read the queue.
 
 variable "identity" {
-  description = "How the pods get the role: EKS Pod Identity (pod-identity), an OIDC provider (irsa), or a role that you have, such as that of self-managed instances (existing-role)"
+  description = "How the pods get the role: EKS Pod Identity (pod-identity), an OIDC provider (irsa), or an existing role, such as that of self-managed instances (existing-role)"
   type        = string
   default     = "pod-identity"
 
@@ -29,18 +29,18 @@ variable "identity" {
 }
 
 variable "cluster_name" {
-  description = "The EKS cluster. With pod-identity the role is bound to its service account; and lifecycle_tag_key is derived from it"
+  description = "Name of the EKS cluster: with pod-identity binds the role to its service account; default of lifecycle_tag_key"
   type        = string
   default     = ""
 
   validation {
     condition     = can(regex("^[A-Za-z0-9_.-]*$", var.cluster_name))
-    error_message = "cluster_name must be a cluster's name."
+    error_message = "cluster_name must be a cluster name."
   }
 }
 
 variable "oidc_provider_arn" {
-  description = "For irsa: the cluster's IAM OIDC provider"
+  description = "For irsa: ARN of the cluster's IAM OIDC provider"
   type        = string
   default     = ""
 
@@ -56,7 +56,7 @@ variable "oidc_provider_arn" {
 }
 
 variable "oidc_audience" {
-  description = "For irsa: the audience of the pods' tokens. EKS uses sts.amazonaws.com, kOps amazonaws.com"
+  description = "For irsa: audience of the pods' tokens. EKS uses sts.amazonaws.com, kOps amazonaws.com"
   type        = string
   default     = "sts.amazonaws.com"
 
@@ -67,7 +67,7 @@ variable "oidc_audience" {
 }
 
 variable "role_name" {
-  description = "For existing-role: the name (not the ARN) of the role that gets the permissions"
+  description = "For existing-role: name (not ARN) of the role that gets the permissions"
   type        = string
   default     = ""
 
@@ -78,7 +78,7 @@ variable "role_name" {
 }
 
 variable "namespace" {
-  description = "The namespace that Ebbtide runs in"
+  description = "Namespace of Ebbtide"
   type        = string
   default     = "ebbtide"
 
@@ -89,7 +89,7 @@ variable "namespace" {
 }
 
 variable "service_account" {
-  description = "The name of its service account"
+  description = "Name of its service account"
   type        = string
   default     = "ebbtide"
 
@@ -100,12 +100,12 @@ variable "service_account" {
 }
 
 variable "doctor_permissions" {
-  description = "Whether the role may read what `ebbtide doctor` checks. Nothing else needs it"
+  description = "Permissions for `ebbtide doctor`, the checks at the start and `ebbtide explain`"
   type        = bool
   default     = true
 }
 
-# Which events are sent to it.
+# Which events are sent to the queue.
 
 variable "asg_terminate" {
   description = "Terminating instances of Auto Scaling groups. Needs a lifecycle hook on each group, see hook_groups"
@@ -121,7 +121,7 @@ variable "asg_terminate" {
 }
 
 variable "asg_launch" {
-  description = "Launching instances, of use with --on asg-launch=ready only. Needs a lifecycle hook on each group"
+  description = "Launching instances, only for --on asg-launch=ready. Needs a lifecycle hook on each group"
   type        = bool
   default     = false
 }
@@ -139,7 +139,7 @@ variable "rebalance" {
 }
 
 variable "state_change" {
-  description = "Instances that stop or terminate, whoever made them"
+  description = "Instances that stop or terminate, for any reason"
   type        = bool
   default     = true
 }
@@ -159,41 +159,41 @@ variable "capacity_reservation" {
 # Lifecycle hooks.
 
 variable "lifecycle_tag_key" {
-  description = "Only hooks of Auto Scaling groups with this tag may be completed. Empty means kubernetes.io/cluster/CLUSTER_NAME, or without cluster_name aws-node-termination-handler/managed"
+  description = "Tag of the Auto Scaling groups whose hooks may be completed. Empty: kubernetes.io/cluster/CLUSTER_NAME, or without cluster_name aws-node-termination-handler/managed"
   type        = string
   default     = ""
 
   validation {
     condition     = can(regex("^[A-Za-z0-9 _.:/=+@-]*$", var.lifecycle_tag_key))
-    error_message = "lifecycle_tag_key must be a tag's key."
+    error_message = "lifecycle_tag_key must be a tag key."
   }
 }
 
 variable "lifecycle_tag_value" {
-  description = "The value that the tag must have; * is any"
+  description = "Value of that tag; * is any value"
   type        = string
   default     = "*"
 
   validation {
     condition     = can(regex("^[A-Za-z0-9 _.:/=+@*?-]+$", var.lifecycle_tag_value))
-    error_message = "lifecycle_tag_value must be a tag's value; * stands for any characters."
+    error_message = "lifecycle_tag_value must be a tag value; * stands for any characters."
   }
 }
 
 variable "notification_role" {
-  description = "Whether to make a role for lifecycle hooks that send to the queue by themselves, without EventBridge. Set asg_terminate and asg_launch to false for those groups, or each notice comes twice"
+  description = "Whether to create a role for lifecycle hooks that notify the queue directly, without EventBridge. Set asg_terminate and asg_launch to false for those groups; otherwise each notice comes twice"
   type        = bool
   default     = false
 }
 
 variable "hook_groups" {
-  description = "The names of Auto Scaling groups, those whose instances are nodes of the cluster, that get lifecycle hooks"
+  description = "Names of the Auto Scaling groups that get lifecycle hooks: those whose instances are nodes of the cluster"
   type        = set(string)
   default     = []
 }
 
 variable "hook_name" {
-  description = "The hooks' name; launching hooks get -launch after it"
+  description = "Name of the hooks; launch hooks append -launch"
   type        = string
   default     = "ebbtide"
 
@@ -204,7 +204,7 @@ variable "hook_name" {
 }
 
 variable "hook_heartbeat_timeout_seconds" {
-  description = "How long a hook waits without a heartbeat. Ebbtide sends them for longer drains, up to 100 times this and 48 hours; but this long an instance stays if nobody answers"
+  description = "Heartbeat timeout of the hooks. For longer drains Ebbtide sends heartbeats, up to 100 timeouts and 48 hours. Without an answer an instance waits this long"
   type        = number
   default     = 300
 
@@ -215,7 +215,7 @@ variable "hook_heartbeat_timeout_seconds" {
 }
 
 variable "hook_default_result" {
-  description = "What becomes of a terminating instance if nobody answers. Both terminate it; ABANDON skips the group's other hooks, and keeps the instance where an instance lifecycle policy says so"
+  description = "Result of a terminating hook without an answer. Both terminate the instance; ABANDON skips the group's other hooks, and keeps the instance if an instance lifecycle policy says so"
   type        = string
   default     = "CONTINUE"
 
@@ -226,26 +226,26 @@ variable "hook_default_result" {
 }
 
 variable "hook_launch" {
-  description = "Whether to make launching hooks, too. Set asg_launch and --on asg-launch=ready first, or no instance is ever used"
+  description = "Whether to create launch hooks, too. Set asg_launch and --on asg-launch=ready first; otherwise no instance is ever used"
   type        = bool
   default     = false
 }
 
 variable "hook_direct" {
-  description = "Whether the hooks send to the queue by themselves, without EventBridge"
+  description = "Whether the hooks notify the queue directly, without EventBridge"
   type        = bool
   default     = false
 
   validation {
     condition     = !var.hook_direct || var.notification_role
-    error_message = "hook_direct needs notification_role = true, the role with which hooks send."
+    error_message = "hook_direct needs notification_role = true."
   }
 }
 
 # The queue.
 
 variable "encryption" {
-  description = "The queues' encryption by a key of SQS (sqs), by a KMS key that this module makes (new-key), or by one that you have (existing-key)"
+  description = "Encryption of the queues: SQS's own key (sqs), a new KMS key (new-key), or an existing one (existing-key)"
   type        = string
   default     = "sqs"
 
@@ -256,7 +256,7 @@ variable "encryption" {
 }
 
 variable "kms_key_arn" {
-  description = "For existing-key: the key. Its policy must let events.amazonaws.com use it, see ../README.md"
+  description = "For existing-key: ARN of the key, whose policy must allow events.amazonaws.com, see ../README.md"
   type        = string
   default     = ""
 
@@ -272,7 +272,7 @@ variable "kms_key_arn" {
 }
 
 variable "message_retention_seconds" {
-  description = "How long the queue keeps a message; 4 days. At least 48 hours, for which a lifecycle hook can wait: the notice goes with its message"
+  description = "Message retention, by default 4 days. At least 48 hours, the longest life of a lifecycle hook: an expired message loses its notice"
   type        = number
   default     = 345600
 
@@ -283,7 +283,7 @@ variable "message_retention_seconds" {
 }
 
 variable "max_receive_count" {
-  description = "After so many receives a message goes to the dead-letter queue. Each hand-over between replicas is one"
+  description = "Number of receives after which a message goes to the dead-letter queue. Each hand-over between replicas is one"
   type        = number
   default     = 10
 

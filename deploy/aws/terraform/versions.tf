@@ -1,5 +1,5 @@
 terraform {
-  # Conditions of variables that look at other variables need this.
+  # For validations that refer to other variables.
   required_version = ">= 1.9"
 
   required_providers {

@@ -166,7 +166,7 @@ def test_both_make_the_same_hooks(module: Module) -> None:
         ({"namespace": "A"}, "must be the name of a Kubernetes namespace"),
         ({"service_account": "A"}, "must be the name of a Kubernetes service account"),
         ({"oidc_audience": "a b"}, "must be an audience"),
-        ({"cluster_name": "a b"}, "must be a cluster's name"),
+        ({"cluster_name": "a b"}, "must be a cluster name"),
         ({"kms_key_arn": "alias/mine"}, "must be the ARN of a KMS key"),
         ({"message_retention_seconds": 300}, "between 172800"),
         ({"hook_direct": True}, "hook_direct needs notification_role"),

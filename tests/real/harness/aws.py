@@ -73,7 +73,7 @@ class Aws:
         return url
 
     def dead_letters(self, queue: str, name: str, max_receives: int) -> str:
-        """Makes a queue for what another received so often in vain; returns its URL."""
+        """Makes a dead-letter queue of another, with this maximum of receives; returns its URL."""
         url = self.queue(name)
         policy = {"deadLetterTargetArn": self.queue_arn(url), "maxReceiveCount": max_receives}
         self.set_attribute(queue, "RedrivePolicy", json.dumps(policy))

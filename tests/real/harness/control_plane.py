@@ -66,7 +66,7 @@ class ControlPlane:
 def start(programs: Path, kubectl: Path, folder: Path, lease: int = 40) -> ControlPlane:
     """Starts it in a new folder, where its state and its logs are, and waits until it serves.
 
-    kwok renews a node's lease of so many seconds four times before it ends.
+    kwok renews a node's lease, whose duration is given in seconds, four times before it ends.
     """
     starting = _Starting(programs, kubectl, folder, lease)
     try:

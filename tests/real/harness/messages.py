@@ -1,4 +1,4 @@
-"""Messages as AWS writes them: the events, and the two wrappings beside EventBridge's own."""
+"""Messages as AWS writes them: the events, and the two formats besides EventBridge's own."""
 
 from __future__ import annotations
 

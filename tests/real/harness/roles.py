@@ -35,7 +35,7 @@ def default_rules() -> list[Object]:
 
 
 def grant_collector(kube: Kube, user: str, namespace: str) -> None:
-    """Gives a user what --collect-leases needs beside that, with its pods in this namespace."""
+    """Gives a user what --collect-leases needs in addition, with its pods in this namespace."""
     for role in _roles("everything", "Role"):
         where = NODE_LEASES if role["metadata"]["namespace"] == NODE_LEASES else namespace
         name = f"{user}-{namespace}"

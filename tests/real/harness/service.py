@@ -26,7 +26,7 @@ END_WITHIN = 60.0
 _TIMEOUT = 30.0
 
 _NO_CHECKS = {"EBBTIDE_CHECK_AT_START": "false"}
-"""Tests count calls, and most have no set-up beside what they are about."""
+"""Tests count calls, and most set up only what they test."""
 
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')

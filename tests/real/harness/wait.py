@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE = 0.1
-"""Seconds between two looks: short beside anything the tests measure, long enough to leave the cores to the service."""
+"""Seconds between two looks: short compared with anything the tests measure, long enough to leave the cores to the service."""
 
 WITHIN = 120.0
-"""Seconds until a wait gives up. No test takes so long on any machine unless what it waits for does not come."""
+"""Seconds until a wait gives up. No test waits this long on any machine unless the awaited event never happens."""
 
 
 def eventually(what: str, look: Callable[[], T], within: float = WITHIN, pause: float = PAUSE) -> T:

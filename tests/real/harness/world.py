@@ -149,7 +149,7 @@ class World:
         return self.join(self.aws.instance())
 
     def several_nodes(self, count: int) -> list[Node]:
-        """Adds so many nodes of ours, Ready, all at once."""
+        """Adds this number of nodes of ours, Ready, all at once."""
         nodes = [self.register(self.aws.instance()) for _ in range(count)]
         for node in nodes:
             self.wait_ready(node)
@@ -199,7 +199,7 @@ class World:
         self.wait_running(app, replicas)
 
     def run_daemons(self, app: str, expected: int, empty_dir: bool = False) -> None:
-        """Runs a DaemonSet, and waits until so many of its pods run."""
+        """Runs a DaemonSet, and waits until this number of its pods run."""
         self.kube.create(self.apps_path("daemonsets"), manifests.daemon_set(app, self._where(None), empty_dir))
         self.wait_running(app, expected)
 
@@ -227,7 +227,7 @@ class World:
             self.kube.patch(f"{self.pods_path(name)}/status", {"status": {"phase": phase}})
 
     def wait_running(self, app: str, expected: int) -> None:
-        """Waits until so many pods of an app run, terminating ones not counted."""
+        """Waits until this number of an app's pods run, without terminating ones."""
         eventually(f"{expected} pods of {app} run", lambda: self._running(app) == expected)
 
     def close_budget(self, app: str) -> None:
@@ -247,7 +247,7 @@ class World:
         return self.recorder.actions.begin(made, instance)
 
     def dead_letters(self, max_receives: int) -> str:
-        """A queue for what is received so often without being deleted; returns its URL."""
+        """Makes a dead-letter queue, with this maximum of receives; returns its URL."""
         return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
     def lease(self, path: str, name: str, spec: Object, owners: Sequence[Object] = ()) -> str:

@@ -35,7 +35,7 @@ class Member:
 
 
 class Fleet:
-    """So many nodes, each with so many pods: the n-th such fleet of a control plane.
+    """A fleet of nodes, each with the same number of pods: the n-th of a control plane.
 
     Each has names of its own: kwok loses the pods of a node that was there before.
     """

@@ -131,7 +131,7 @@ def node_of(pod: str) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that so many percent are not above; 0 of nothing."""
+    """The percentile of the values; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)

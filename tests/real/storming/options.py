@@ -40,7 +40,7 @@ def read() -> Options:
     """Reads the command line; ends the program where it makes no sense."""
     parser = argparse.ArgumentParser(
         prog="tests/real/storm",
-        description="Sends a storm of notices to the service on a real control plane, and measures it beside a bare "
+        description="Sends a storm of notices to the service on a real control plane, and compares it with a bare "
         "client that knows the nodes already and does nothing but patch, list and evict.",
     )
     parser.add_argument(
@@ -54,7 +54,7 @@ def read() -> Options:
     parser.add_argument("--copies", type=_positive, default=1, help="how often each notice is sent (1)")
     parser.add_argument("--poison", type=_whole, default=0, help="how many messages that mean nothing go between (0)")
     parser.add_argument(
-        "--hang", type=float, default=0.0, help="the API server stands still for so many seconds in the middle (0)"
+        "--hang", type=float, default=0.0, help="number of seconds for which the API server stands still in the middle (0)"
     )
     parser.add_argument(
         "--queue",
@@ -70,7 +70,7 @@ def read() -> Options:
         "--idle",
         type=float,
         default=0.0,
-        help="with --one-by-one: so many seconds of peace before each notice; after 90 no connection is left (0)",
+        help="with --one-by-one: seconds of rest before each notice; after 90 no connection is left (0)",
     )
     parser.add_argument("--no-roofline", action="store_true", help="only the service runs: half of the time")
     parser.add_argument("--flag", action="append", default=[], help="a flag for the service, as --flag=--log=debug")

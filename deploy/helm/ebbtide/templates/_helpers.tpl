@@ -1,12 +1,12 @@
-{{/* A section that is there, but empty, is nothing to helm, without its defaults. `(.Values.section).key` is nothing then, too, which
-is as good as these defaults are. Sections whose defaults are more than nothing must be there: see validate.yaml. */}}
+{{/* helm reads an empty section as null, without its defaults. `(.Values.section).key` is then null, too, which equals the defaults of
+the sections read so. validate.yaml refuses other sections that are empty. */}}
 
 {{/* The chart's name. */}}
 {{- define "ebbtide.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{/* The name of what the chart makes. A release that is named after the chart is not named twice. */}}
+{{/* The full name of objects: release and chart, or the release alone if its name contains the chart's. */}}
 {{- define "ebbtide.fullname" -}}
 {{- $name := include "ebbtide.name" . }}
 {{- if .Values.fullnameOverride }}
@@ -49,7 +49,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
-{{/* The region that a queue's URL names, if it is one of AWS's. */}}
+{{/* The region in an AWS queue URL; else empty. */}}
 {{- define "ebbtide.queueRegion" -}}
 {{- $region := "[a-z]{2,}(?:-[a-z]+)+-[0-9]+" }}
 {{- $url := .Values.queueUrl }}
@@ -64,8 +64,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "ebbtide.queueRegion" .) (.Values.aws).region }}
 {{- end }}
 
-{{/* What each kind leads to, as YAML. The bare word `on` is a boolean to YAML: what stands under it has come as `true`.
-Only null is nothing: what else is false, such as `off`, is for validate.yaml to refuse. */}}
+{{/* The action of each kind, as YAML. YAML reads the bare key `on` as a boolean, so its values arrive under `true`.
+Only null means unset: validate.yaml refuses other false values, such as `off`. */}}
 {{- define "ebbtide.on" -}}
 {{- $on := dict }}
 {{- range list "on" "true" }}
@@ -78,7 +78,7 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- toYaml $on }}
 {{- end }}
 
-{{/* What is set under `settings`, and under `on`, as the variables of `ebbtide run`: a flag fooBar is EBBTIDE_FOO_BAR. */}}
+{{/* The values under `settings` and `on` as environment variables of `ebbtide run`: fooBar becomes EBBTIDE_FOO_BAR. */}}
 {{- define "ebbtide.settings" -}}
 {{- $all := merge (dict "on" (include "ebbtide.on" . | fromYaml)) (default dict .Values.settings) }}
 {{- range $key, $value := $all }}
@@ -105,7 +105,7 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- end }}
 {{- end }}
 
-{{/* What kinds are drained: those that are set to, and those that the program drains by itself. Each between spaces. */}}
+{{/* The kinds whose action is drain, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
 {{- $on := include "ebbtide.on" . | fromYaml }}
 {{- range list "asg-terminate" "spot" "state-change" "scheduled-change" "capacity-reservation" }}
@@ -114,7 +114,7 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- if eq "drain" (default "cordon" (index $on "rebalance")) }} rebalance {{ end }}
 {{- end }}
 
-{{/* Whether a drain may delete pods: one whose deadline is the end of the node's capacity. */}}
+{{/* Whether a drain may delete pods: if a kind with a hard deadline is drained. */}}
 {{- define "ebbtide.deletes" -}}
 {{- $drained := include "ebbtide.drained" . }}
 {{- if ne "leave" (default "delete" (.Values.settings).atDeadline) }}
@@ -124,12 +124,12 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- end }}
 {{- end }}
 
-{{/* Whether Events and the Node's condition are written: a dry run writes none. Without drains they end what an earlier one told of. */}}
+{{/* Whether Events and the Node condition are written. A dry run writes none. Without drains they still end those of earlier drains. */}}
 {{- define "ebbtide.tells" -}}
 {{- if and (ne "none" (default "blocked" (.Values.settings).events)) (not (.Values.settings).dryRun) }}yes{{ end }}
 {{- end }}
 
-{{/* The tolerations: the user's, and those of our own NoExecute taints, for so long as our pods may need on their own node. */}}
+{{/* The user's tolerations, and those of the NoExecute taints of settings.taint, for ownTaintsTolerationSeconds. */}}
 {{- define "ebbtide.tolerations" -}}
 {{- $all := default list .Values.tolerations }}
 {{- $seconds := .Values.ownTaintsTolerationSeconds }}
@@ -150,8 +150,8 @@ Only null is nothing: what else is false, such as `off`, is for validate.yaml to
 {{- end }}
 {{- end }}
 
-{{/* A Kubernetes quantity, such as 250m or 1.5Gi, as a number; nothing where it is none. Sprig multiplies in decimals, so what is the
-same amount is the same number. */}}
+{{/* A Kubernetes quantity, such as 250m or 1.5Gi, as a number; empty for other text. Sprig multiplies in decimals, so equal quantities
+give equal numbers. */}}
 {{- define "ebbtide.quantity" -}}
 {{- $form := "^([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)(n|u|m||k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)$" }}
 {{- $text := toString . }}

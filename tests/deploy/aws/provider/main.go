@@ -1,6 +1,6 @@
 // A provider that knows the schema of the AWS provider's resources, and plans what it is told: enough for `tofu validate` and
 // `tofu plan`, without AWS. The AWS provider itself can't be had as a Go module. The schema is made by provider_schema.py, and
-// read from the file beside the program.
+// read from the file next to the program.
 package main
 
 import (

@@ -2,7 +2,7 @@
 //!
 //! It has no queue, no notices, no index, no budgets and no deadlines. It patches every node, then lists the pods of each, then
 //! evicts every pod, always 64 calls at a time, and looks no further. What it needs for that is what the API server needs: the
-//! roofline, which `tests/real/storm` draws beside the service.
+//! roofline, which `tests/real/storm` compares with the service.
 //!
 //! Nodes are read from standard input, one name a line; `KUBECONFIG` says where the API server is. What it did when is in the API
 //! server's audit log.
