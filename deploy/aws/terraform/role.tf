@@ -84,7 +84,6 @@ locals {
         "autoscaling:DescribeAutoScalingGroups",
         "autoscaling:DescribeAutoScalingInstances",
         "autoscaling:DescribeLifecycleHooks",
-        "cloudwatch:GetMetricStatistics",
         "events:ListRuleNamesByTarget",
       ]
       Resource = "*"
