@@ -16,6 +16,7 @@ from chart import (
     CHART,
     HELM3,
     HELM4,
+    ROOT,
     VALUES,
     Helm,
     Object,
@@ -32,6 +33,7 @@ from chart import (
     the,
     tool,
 )
+from flags import flags
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 EVERYTHING = (VALUES / "everything.yaml").read_text()
@@ -75,8 +77,14 @@ def test_lint(helm: Helm, case: Path) -> None:
 def test_the_readme_is_made_of_the_values() -> None:
     made = readme()
     assert made == (CHART / "README.md").read_text(), "tests/deploy/run --update writes it anew"
+    settings = (ROOT / "docs" / "settings.md").read_text()
+    rows = {flag.key: f"| `--{flag.field.replace('_', '-')}` | `{flag.variable}` |" for flag in flags()}
+    described = {key for key, row in rows.items() if row in settings}
     for key in leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))):
         shown = ".".join(key)
+        if key[0] == "settings":
+            assert key[1] in described, f"{shown} is not in docs/settings.md"
+            continue
         assert any(f"| `{shown[: len(begin)]}` |" in made for begin in prefixes(key)), f"{shown} is not in the README"
 
 

@@ -146,7 +146,7 @@ def test_the_queue_tells_the_region(queue: str, region: str | None) -> None:
 
 
 def test_a_pod_is_given_time_to_end() -> None:
-    service = (ROOT / "src" / "service.rs").read_text()
+    service = "".join(path.read_text() for path in sorted((ROOT / "src" / "service").glob("*.rs")))
     shutdown = int(re.search(r"const SHUTDOWN: Duration = Duration::from_secs\((\d+)\);", service)[1])
     pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > shutdown
