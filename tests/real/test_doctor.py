@@ -58,15 +58,6 @@ def test_that_receives_are_answered_is_known_where_the_service_is(world: World, 
     eventually("nothing is left going on", service.at_rest)
 
 
-def test_messages_that_nobody_receives(world: World, good: SetUp) -> None:
-    world.send("left alone")
-    world.recorder.oldest = 3600
-    faults(world)
-    world.recorder.oldest = 3 * 3600
-    report = faults(world, "queue oldest warning")
-    assert "the oldest is 3h old" in report.said("queue", "oldest")
-
-
 def test_all_is_well(world: World, good: SetUp) -> None:
     world.send("left alone")
 

@@ -16,18 +16,14 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
-
-import cbor2
 
 from .hooks import Actions, Refused
 
 COMPLETE = "CompleteLifecycleAction"
 HEARTBEAT = "RecordLifecycleActionHeartbeat"
-METRIC = "GetMetricStatistics"
 RECEIVE = "ReceiveMessage"
 
 _POLL = 0.2
@@ -72,8 +68,6 @@ class Recorder:
     def __init__(self, moto: tuple[str, int]) -> None:
         self.moto = moto
         self.actions = Actions()
-        self.oldest: float | None = None
-        """The age in seconds of the queue's oldest message, as CloudWatch has it. Moto does not speak its protocol."""
         self.receiving = threading.Lock()
         """One receive at a time: two at once may both get a message from moto, which SQS does far more rarely."""
         self._lock = threading.Lock()
@@ -127,8 +121,6 @@ class Recorder:
             elif action == COMPLETE:
                 self.actions.complete(asked)
                 answer = _done(action)
-            elif action == METRIC:
-                answer = _points(asked, self.oldest)
             else:
                 answer = forward()
         except Refused as refused:
@@ -166,9 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answer)
 
     def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
-        """SQS names its action in a header, in JSON; CloudWatch in the path, in CBOR; the others send forms."""
-        if self.headers.get("Smithy-Protocol") == "rpc-v2-cbor":
-            return self.path.rpartition("/")[2], cbor2.loads(body)
+        """Returns the action and its parameters: SQS names the action in a header, in JSON; the others send forms."""
         target = self.headers.get("X-Amz-Target")
         if target:
             return target.rpartition(".")[2], json.loads(body or b"{}")
@@ -213,8 +203,6 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self.send_response(answer.status)
             self.send_header("Content-Type", answer.content_type)
-            if answer.content_type == "application/cbor":
-                self.send_header("Smithy-Protocol", "rpc-v2-cbor")
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
             self.wfile.write(answer.body)
@@ -232,20 +220,6 @@ def _brief(value: object) -> str:
 
 def _messages(received: Answer) -> int:
     return len(json.loads(received.body).get("Messages", [])) if received.status == 200 else 0
-
-
-def _points(asked: dict[str, Any], age: float | None) -> Answer:
-    """One number for each minute asked for, the newest first: CloudWatch promises no order."""
-    named = (asked["Namespace"], asked["MetricName"], [one["Name"] for one in asked["Dimensions"]])
-    assert named == ("AWS/SQS", "ApproximateAgeOfOldestMessage", ["QueueName"]), asked
-    minutes = (asked["EndTime"] - asked["StartTime"]) // timedelta(seconds=asked["Period"])
-    ages = [] if age is None else [max(age - 60.0 * minute, 0.0) for minute in range(minutes)]
-    points = [
-        {"Timestamp": asked["EndTime"] - timedelta(minutes=minute), "Maximum": age, "Unit": "Seconds"}
-        for minute, age in enumerate(ages)
-    ]
-    body = cbor2.dumps({"Label": asked["MetricName"], "Datapoints": points}, datetime_as_timestamp=True)
-    return Answer(200, "application/cbor", body)
 
 
 _NAMESPACE = "http://autoscaling.amazonaws.com/doc/2011-01-01/"
