@@ -57,8 +57,6 @@ pub struct Aws {
     pub autoscaling: aws_sdk_autoscaling::Client,
     /// EC2.
     pub ec2: aws_sdk_ec2::Client,
-    /// CloudWatch, for the doctor.
-    pub cloudwatch: aws_sdk_cloudwatch::Client,
     /// EventBridge, for the doctor.
     pub eventbridge: aws_sdk_eventbridge::Client,
     /// STS, for the doctor.
@@ -189,7 +187,6 @@ pub fn aws_clients(config: &SdkConfig) -> Aws {
         sqs: aws_sdk_sqs::Client::new(&config),
         autoscaling: aws_sdk_autoscaling::Client::new(&config),
         ec2: aws_sdk_ec2::Client::new(&config),
-        cloudwatch: aws_sdk_cloudwatch::Client::new(&config),
         eventbridge: aws_sdk_eventbridge::Client::new(&config),
         sts: aws_sdk_sts::Client::new(&config),
     }

@@ -98,7 +98,6 @@ async fn a_healthy_set_up_is_all_ok_and_stays_as_it_was() {
             ("DescribeLifecycleHooks", 2),
             ("DescribeRule", 3),
             ("GetCallerIdentity", 1),
-            ("GetMetricStatistics", 1),
             ("GetQueueAttributes", 1),
             ("ListRuleNamesByTarget", 1),
             ("RecordLifecycleActionHeartbeat", 2),
@@ -125,7 +124,7 @@ async fn actions_that_wait_are_neither_completed_nor_kept_alive() {
 #[tokio::test(start_paused = true)]
 async fn each_defect_has_its_own_line() {
     type Defect = fn(&Stage);
-    let defects: [(&str, &[&str], Defect, &str); 23] = [
+    let defects: [(&str, &[&str], Defect, &str); 22] = [
         ("queue policy failure", &[], |s| s.world.aws.sqs.set_attribute("Policy", ""), "Add this statement"),
         (
             "queue policy failure",
@@ -148,7 +147,6 @@ async fn each_defect_has_its_own_line() {
             |s| s.world.aws.sqs.set_retention(Duration::from_mins(5)),
             "MessageRetentionPeriod",
         ),
-        ("queue oldest skipped", &[], |s| deny(s, "GetMetricStatistics"), "allow cloudwatch:GetMetricStatistics"),
         ("queue dead-letters warning", &[], |s| s.world.aws.sqs.set_dead_letter(3), "Choose 10"),
         ("rules asg-terminate failure", &[], no_rule_nor_target, "put-rule --name ebbtide-asg-terminate"),
         ("rules scheduled-change warning", &[], |s| s.world.aws.events.remove_rule("health"), "aws.health"),
@@ -222,18 +220,6 @@ fn without_provider(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_that_nobody_receives_is_old() {
-    let stage = healthy();
-    stage.world.aws.sqs.send("left alone");
-    tokio::time::advance(Duration::from_hours(1)).await;
-    assert_eq!(faults(&examined(&stage, &[]).await), []);
-    tokio::time::advance(Duration::from_mins(16)).await;
-    let report = examined(&stage, &[]).await;
-    assert_eq!(faults(&report), [("queue", "oldest", "warning")], "{}", line(&report, "queue oldest"));
-    assert!(report.text().contains("the oldest is 1h 16m"), "{}", report.text());
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_queue_that_is_not_there_fails_alone() {
     let stage = healthy();
     let mut settings = settings(&stage, &[]);
@@ -250,7 +236,6 @@ async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
     for operation in [
         "GetCallerIdentity",
         "GetQueueAttributes",
-        "GetMetricStatistics",
         "DescribeLifecycleHooks",
         "list pods",
         "get /version",

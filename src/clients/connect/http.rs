@@ -18,14 +18,13 @@ const PROXY: [&str; 4] = [KUBES_PROXY[0], KUBES_PROXY[1], "ALL_PROXY", "all_prox
 const KUBES_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 
 /// What may name AWS's endpoints: all, or those of one service.
-const ENDPOINTS: [&str; 10] = [
+const ENDPOINTS: [&str; 9] = [
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_SQS",
     "AWS_ENDPOINT_URL_AUTO_SCALING",
     "AWS_ENDPOINT_URL_EC2",
     "AWS_ENDPOINT_URL_STS",
     "AWS_ENDPOINT_URL_EVENTBRIDGE",
-    "AWS_ENDPOINT_URL_CLOUDWATCH",
     "AWS_ENDPOINT_URL_SSO",
     "AWS_ENDPOINT_URL_SSO_OIDC",
     "AWS_ENDPOINT_URL_SIGNIN",

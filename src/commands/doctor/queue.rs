@@ -31,9 +31,6 @@ const RECEIVES: u32 = 10;
 /// More than this waits only where nobody receives.
 const MANY: u64 = 1000;
 
-/// A message is received some time after it was sent, comes back some times, and CloudWatch's number is some minutes old.
-const LATE: Duration = Duration::from_mins(15);
-
 /// The queue's ARN: as SQS says, or else as its URL does.
 #[must_use]
 pub fn arn(attributes: Option<&Attributes>, url: &str) -> Option<String> {
@@ -74,7 +71,6 @@ pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
     checks.push(visibility(url, attributes));
     checks.push(dead_letters(url, attributes));
     checks.push(waiting(attributes));
-    checks.push(oldest(settings, seen, attributes));
     checks
 }
 
@@ -326,42 +322,6 @@ fn waiting(attributes: &Attributes) -> Check {
         );
     }
     area.ok(name, format!("{messages}, {held} are being worked on"))
-}
-
-/// A message that is worked on counts, too: only where some wait, what is older than any drain waits for nothing. One that was received
-/// three times is not in the number.
-fn oldest(settings: &Settings, seen: &Seen, attributes: &Attributes) -> Check {
-    let (area, name) = (Area::Queue, "oldest");
-    let account = parts(&arn(Some(attributes), &settings.queue_url).unwrap_or_default())[2].to_owned();
-    if seen.identity.as_ref().is_ok_and(|identity| identity.account != account) {
-        return area.skipped(name, format!("CloudWatch tells it in the queue's own account, {account}."));
-    }
-    let age = match &seen.oldest {
-        Ok(Some(age)) => Duration::from_secs(age.as_secs()),
-        Ok(None) => return area.ok(name, "CloudWatch has no age of the last 15 minutes"),
-        Err(failed) => return area.unread(name, failed, "cloudwatch:GetMetricStatistics"),
-    };
-    let [waiting, held, delayed] =
-        ["", "NotVisible", "Delayed"].map(|which| number(attributes, &format!("ApproximateNumberOfMessages{which}")));
-    // The number of a queue that has become empty is that of its last message, for a while.
-    if waiting + held + delayed == 0 {
-        return area.ok(name, "there is none");
-    }
-    let (shown, longest) = (humantime::format_duration(age), groups::longest_drain(settings, seen));
-    // How long a drain takes that nobody knows of, nobody knows.
-    if waiting == 0 || age <= longest + LATE || !groups::all_known(seen) {
-        return area.ok(name, format!("{shown} old"));
-    }
-    let kept = seconds(attributes, "MessageRetentionPeriod");
-    let lost = kept.map(|kept| format!("; at {} it is lost", humantime::format_duration(kept))).unwrap_or_default();
-    area.warning(
-        name,
-        format!(
-            "Messages wait, the oldest is {shown} old, and no drain takes longer than {}: nobody receives them{lost}.",
-            humantime::format_duration(longest)
-        ),
-        "See that the service runs and is ready. A notice whose time has passed is only deleted.",
-    )
 }
 
 #[cfg(test)]

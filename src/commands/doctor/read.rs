@@ -146,8 +146,6 @@ pub struct Seen {
     pub identity: Read<Identity>,
     /// The queue's attributes.
     pub queue: Read<Attributes>,
-    /// How old its oldest message was a moment ago; nothing of a queue that nobody has used for long.
-    pub oldest: Read<Option<Duration>>,
     /// The rules that send to the queue.
     pub rules: Read<Rules>,
     /// The groups of the cluster's nodes.
@@ -174,12 +172,11 @@ pub struct Seen {
 pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     let queue = async {
         let attributes = aws::attributes(ask, &settings.queue_url).await;
-        let Some(arn) = queue::arn(attributes.as_ref().ok(), &settings.queue_url) else {
-            let no = |what: &str| unknown(&format!("The queue's ARN is not known, so {what} can't be looked up."));
-            return (attributes, Err(no("its oldest message")), Err(no("its rules")));
+        let rules = match queue::arn(attributes.as_ref().ok(), &settings.queue_url) {
+            Some(arn) => aws::rules(ask, &arn).await,
+            None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
         };
-        let (oldest, rules) = join!(aws::oldest(ask, &arn), aws::rules(ask, &arn));
-        (attributes, oldest, rules)
+        (attributes, rules)
     };
     let cluster = async {
         let nodes = kube::nodes(ask).await;
@@ -223,7 +220,7 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
     };
     let (
         identity,
-        (queue, oldest, rules),
+        (queue, rules),
         (nodes, groups, hooks),
         (reviews, budgets, workloads),
         messages,
@@ -251,7 +248,6 @@ pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
         region: ask.aws.as_ref().ok().and_then(Aws::region).map(str::to_owned),
         identity,
         queue,
-        oldest,
         rules,
         groups,
         ready_here,

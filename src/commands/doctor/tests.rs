@@ -90,7 +90,6 @@ pub(super) fn healthy(settings: &Settings) -> Seen {
         region: Some("eu-west-1".to_owned()),
         identity: Ok(Identity { account: "123456789012".to_owned(), arn: "arn:aws:sts::123456789012:role".to_owned() }),
         queue: Ok(attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
-        oldest: Ok(Some(Duration::from_secs(5))),
         rules: Ok(Rules {
             rules: vec![
                 rule("all-ec2", r#"{"source": ["aws.ec2"]}"#),

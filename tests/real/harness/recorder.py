@@ -158,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(answer)
 
     def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
-        """SQS names its action in a header, in JSON; the others send forms."""
+        """Returns the action and its parameters: SQS names the action in a header, in JSON; the others send forms."""
         target = self.headers.get("X-Amz-Target")
         if target:
             return target.rpartition(".")[2], json.loads(body or b"{}")

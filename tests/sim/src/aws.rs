@@ -1,10 +1,9 @@
-//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and as much of EventBridge,
-//! CloudWatch and STS as a doctor asks for.
+//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and as much of EventBridge
+//! and STS as a doctor asks for.
 //!
 //! ```text
 //!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, told by X-Amz-Target
 //!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ events       JSON 1.1, told by X-Amz-Target
-//!                           │                        ├─▶ cloudwatch   CBOR, told by its path
 //!  loopback server ─────────┘                        └─▶ autoscaling, ec2, sts   query, told by its Version
 //! ```
 //!
@@ -17,7 +16,6 @@ use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
 
 mod autoscaling;
-mod cloudwatch;
 mod connector;
 mod ec2;
 mod events;
@@ -54,20 +52,17 @@ pub struct Aws {
     pub ec2: Ec2,
     /// EventBridge's rules.
     pub events: Events,
-    cloudwatch: cloudwatch::CloudWatch,
     sts: sts::Sts,
 }
 
 impl Aws {
     pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
-        let sqs = Sqs::new(clock, edge.clone(), seed);
         Self {
-            sqs: sqs.clone(),
+            sqs: Sqs::new(clock, edge.clone(), seed),
             // Another seed, or the first token would look like the first message id.
             autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
             ec2: Ec2::new(edge.clone()),
             events: Events::new(edge.clone()),
-            cloudwatch: cloudwatch::CloudWatch::new(clock, edge.clone(), sqs),
             sts: sts::Sts::new(edge),
         }
     }
@@ -91,9 +86,6 @@ impl Aws {
         }
         if let Some(operation) = header("x-amz-target").and_then(|target| target.strip_prefix("AWSEvents.")) {
             return self.events.serve(operation, &body).await;
-        }
-        if let Some(operation) = parts.uri.path().strip_prefix(cloudwatch::PATH) {
-            return self.cloudwatch.serve(operation, &body).await;
         }
         let form = query::Form::parse(&body);
         match form.get("Version") {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::doctor::tests::{denied, found, one, policy, rule};
+use crate::commands::doctor::tests::{found, one, policy, rule};
 use crate::commands::doctor::{Read, Status};
 use serde_json::json;
 
@@ -114,63 +114,6 @@ fn delays_dead_letters_and_what_waits() {
         assert!(text.contains("arn:dead"), "{text}");
     }
     assert_eq!(one(&[], set("ApproximateNumberOfMessages", "1001")).0, "waiting");
-}
-
-#[test]
-fn a_message_that_is_older_than_any_drain_waits_for_nothing() {
-    let hours = |hours| {
-        move |seen: &mut Seen| {
-            seen.oldest = Ok(Some(Duration::from_hours(hours)));
-            set("ApproximateNumberOfMessages", "1")(seen);
-        }
-    };
-    let (name, status, text) = one(&[], hours(2));
-    assert_eq!((name, status), ("oldest", Status::Warning));
-    assert!(
-        text.contains("the oldest is 2h old, and no drain takes longer than 1h:")
-            && text.contains("at 4days it is lost"),
-        "{text}"
-    );
-    // What is worked on is no older than that, and a queue that nobody uses has no number.
-    assert_eq!(found(&["--drain-timeout", "scheduled-change=3h"], hours(3)), Vec::new());
-    assert_eq!(found(&[], |seen| seen.oldest = Ok(None)), Vec::new());
-    // A cordon waits for a Node that is yet to come, too; a report waits for nothing.
-    let minutes = |seen: &mut Seen| {
-        hours(1)(seen);
-        seen.oldest = Ok(Some(Duration::from_mins(40)));
-        seen.groups.as_mut().unwrap().groups.clear();
-    };
-    for (action, names) in [("cordon", &[][..]), ("report", &["oldest"])] {
-        let on = format!("scheduled-change={action}");
-        let found = found(&["--on", &on, "--on", "rebalance=report"], minutes);
-        assert_eq!(found.iter().map(|check| check.name).collect::<Vec<_>>(), names, "{action}");
-    }
-    // One that is held is worked on; a queue that has become empty has the number of its last; and what is not known may be long.
-    let changed: [fn(&mut Seen); 4] = [
-        |seen| set("ApproximateNumberOfMessages", "0")(seen),
-        |seen| {
-            set("ApproximateNumberOfMessages", "0")(seen);
-            set("ApproximateNumberOfMessagesNotVisible", "0")(seen);
-        },
-        |seen| seen.groups.as_mut().unwrap().all = false,
-        |seen| seen.groups.as_mut().unwrap().more = 1,
-    ];
-    for change in changed {
-        let seen = |seen: &mut Seen| {
-            hours(2)(seen);
-            change(seen);
-        };
-        assert_eq!(found(&[], seen), Vec::new());
-    }
-    let other = |seen: &mut Seen| {
-        hours(2)(seen);
-        seen.identity.as_mut().unwrap().account = "000000000007".to_owned();
-    };
-    let said: Vec<_> = found(&[], other).into_iter().map(|check| (check.name, check.status)).collect();
-    assert_eq!(said, [("account", Status::Warning), ("oldest", Status::Skipped)]);
-    let (name, status, text) = one(&[], |seen| seen.oldest = denied());
-    assert_eq!((name, status), ("oldest", Status::Skipped));
-    assert!(text.contains("allow cloudwatch:GetMetricStatistics"), "{text}");
 }
 
 #[test]

@@ -9,8 +9,6 @@ use super::{Ask, so_far};
 use crate::clients::gate::Category;
 use crate::pipeline::node::ManagedTag;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
-use aws_sdk_cloudwatch::primitives::DateTime;
-use aws_sdk_cloudwatch::types::{Dimension, Statistic};
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
@@ -22,9 +20,6 @@ use std::time::Duration;
 
 /// So many calls at once: all of the account's calls share a rate.
 const AT_ONCE: usize = 5;
-
-/// CloudWatch's numbers are up to some minutes late; so many seconds have one.
-const LOOK_BACK: i64 = 15 * 60;
 
 /// A lifecycle action token, and a receipt handle, that were never given out.
 const NONE: &str = "00000000-0000-0000-0000-000000000000";
@@ -66,21 +61,6 @@ pub async fn extend(ask: &Ask, url: &str) -> Read<()> {
 pub async fn instances(ask: &Ask) -> Read<()> {
     let request = ask.clients()?.ec2.describe_instances().dry_run(true);
     ask.aws(("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
-}
-
-/// The age of the queue's oldest message. SQS itself does not tell it: it gives CloudWatch a number each minute, of a queue that
-/// somebody used within six hours.
-pub async fn oldest(ask: &Ask, arn: &str) -> Read<Option<Duration>> {
-    let queue = arn.rsplit(':').next().unwrap_or_default();
-    let now = ask.clock.now().as_second();
-    let request = ask.clients()?.cloudwatch.get_metric_statistics().namespace("AWS/SQS");
-    let request = request.metric_name("ApproximateAgeOfOldestMessage").statistics(Statistic::Maximum).period(60);
-    let request = request.dimensions(Dimension::builder().name("QueueName").value(queue).build());
-    let request = request.start_time(DateTime::from_secs(now - LOOK_BACK)).end_time(DateTime::from_secs(now));
-    let answer = ask.aws(("cloudwatch", "GetMetricStatistics"), queue, || request.send()).await?;
-    let points = answer.datapoints.unwrap_or_default().into_iter();
-    let newest = points.max_by_key(|point| point.timestamp().map(DateTime::secs));
-    Ok(newest.and_then(|point| Duration::try_from_secs_f64(point.maximum?).ok()))
 }
 
 /// The rules whose target the queue is. Services send their events to the default bus.

@@ -85,12 +85,6 @@ impl Sqs {
         self.queue().counts().in_flight
     }
 
-    /// How long ago the oldest message was sent, held or not, that was received fewer than three times; `None` where there is none.
-    #[must_use]
-    pub fn oldest(&self) -> Option<Duration> {
-        self.queue().oldest()
-    }
-
     /// Whether no message is left, visible or not. Dead letters don't count.
     #[must_use]
     pub fn is_empty(&self) -> bool {

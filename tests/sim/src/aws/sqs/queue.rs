@@ -120,12 +120,6 @@ impl Queue {
         self.now
     }
 
-    /// As CloudWatch has it: one that was received three times goes to the back.
-    pub fn oldest(&self) -> Option<Duration> {
-        let oldest = self.messages.values().find(|message| message.receives < 3)?;
-        Some(self.now - oldest.sent_at)
-    }
-
     pub fn send(&mut self, wall: Timestamp, body: String, delay: Duration) -> String {
         let id = uuid(&mut self.rng);
         let number = self.next_number;
