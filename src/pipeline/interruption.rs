@@ -3,7 +3,8 @@
 //! ```text
 //! steps      what to do next: one pure sequence    work        executes the steps, owns the hook
 //! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
-//! policy     what the user decided; times          heartbeat   keeps a hook alive
+//! policy     what the user decided                 heartbeat   keeps a hook alive
+//! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -21,14 +22,16 @@ mod ownership;
 mod policy;
 mod shared_work;
 mod steps;
+mod times;
 mod work;
 
 pub use deadlines::Deadlines;
 pub use decisions::left_for_pool;
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, Heartbeats, HookTimes, OnFailed, PerKind, Policy, due_beat};
+pub use policy::{Action, Actions, Heartbeats, OnFailed, PerKind, Policy};
 pub use shared_work::{Seat, Slots};
 pub use steps::{Finding, Present, Sequence, Step, Target};
+pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, due_beat};
 pub use work::{Interrupter, Shared};
 
 use crate::fact::{About, Fact};

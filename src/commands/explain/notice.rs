@@ -160,7 +160,7 @@ impl<'a> Story<'a> {
 
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) {
         self.told.deadline = Some(DeadlineTold {
-            moment: self.moment(deadline.at),
+            moment: self.moment(deadline.at()),
             hard: deadline.is_hard(),
             why: why::deadline(self.notice, self.policy(), times, &self.clock),
         });
@@ -209,7 +209,7 @@ impl<'a> Story<'a> {
             _ => (Outcome::Drained, Outcome::Blocked),
         };
         let begun = self.clock.notice_instant(self.notice.at);
-        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at) };
+        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookTold {
             group: hook.group.clone(),

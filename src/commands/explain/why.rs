@@ -1,7 +1,7 @@
 //! Reasons, in words. What was decided comes from the service's own functions; nothing is decided here.
 
 use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
-use crate::pipeline::interruption::{Heartbeats, HookTimes, Outcome, PerKind, Policy};
+use crate::pipeline::interruption::{HookRoom, HookTimes, Outcome, PerKind, Policy};
 use crate::pipeline::node::{Fate, ManagedTag};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
@@ -103,9 +103,9 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
         return of_hook(policy, notice, times);
     }
     let now = Instant::now();
-    let chosen = policy.deadline(notice, None, clock, now).at;
+    let chosen = policy.deadline(notice, None, clock, now).at();
     let patient = Policy { drain_timeout: PerKind::all(None), ..policy.clone() };
-    let unasked = patient.deadline(notice, None, clock, now).at;
+    let unasked = patient.deadline(notice, None, clock, now).at();
     // The clock takes a notice's time that lies ahead as now, which is another instant for each of the two.
     let differ = chosen.max(unasked) - chosen.min(unasked) > Duration::from_millis(500);
     if let Some(timeout) = policy.drain_timeout.of(notice.kind()).filter(|_| differ) {
@@ -130,18 +130,18 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
 
 fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
     let margin = span(times.margin());
-    let beat = span(times.heartbeat);
-    let bearable = if policy.heartbeats == Heartbeats::Off { times.heartbeat } else { times.life() };
-    match policy.drain_timeout.of(notice.kind()) {
-        Some(timeout) if timeout > bearable => {
-            format!("{} is all that the hook allows; less a margin of {margin}", span(bearable))
-        }
-        Some(timeout) => format!("--drain-timeout {} after the notice, less a margin of {margin}", span(timeout)),
-        None if times.window != times.heartbeat => {
-            format!("{} after the notice, less a margin of {margin}", span(times.window.min(bearable)))
-        }
-        None => format!("the hook's heartbeat timeout of {beat} after the notice, less a margin of {margin}"),
+    let HookRoom { wanted, limit, .. } = policy.hook_room(notice.kind(), times);
+    if policy.drain_timeout.of(notice.kind()).is_some() {
+        return if wanted > limit {
+            format!("{} is all that the hook allows; less a margin of {margin}", span(limit))
+        } else {
+            format!("--drain-timeout {} after the notice, less a margin of {margin}", span(wanted))
+        };
     }
+    if times.window != times.heartbeat {
+        return format!("{} after the notice, less a margin of {margin}", span(wanted.min(limit)));
+    }
+    format!("the hook's heartbeat timeout of {} after the notice, less a margin of {margin}", span(times.heartbeat))
 }
 
 /// Why a pod may stay where it is.

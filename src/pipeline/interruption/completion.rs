@@ -40,7 +40,7 @@ impl KeptHook {
             heartbeats: interrupter.policy.heartbeats,
             times,
             begun,
-            finish: deadline.at,
+            finish: deadline.at(),
             facts: interrupter.facts.clone(),
             over: CancellationToken::new(),
         };

@@ -1,6 +1,6 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
-use super::deadlines::{DrainSeat, Joined};
+use super::deadlines::{DeadlineEntry, DrainSeat};
 use super::policy::Action;
 use super::steps::{Finding, Target};
 use super::{Case, Deadlines, Outcome};
@@ -20,7 +20,7 @@ const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 /// A seat in a drain of the Node that runs before the interruption's own step: the drain learns of the deadline at once, whatever
 /// happens to the mark and the delay.
 pub(super) struct EarlySeat {
-    _deadline: Joined,
+    _deadline: DeadlineEntry,
     _seat: DrainSeat,
 }
 
@@ -58,7 +58,7 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
         let drains = interrupter.policy.actions.of(notice.kind()) == Action::Drain;
-        let give_up = target.deadline.at;
+        let give_up = target.deadline.at();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         if drains {
             self.join_early(&target, early);

@@ -12,7 +12,8 @@
 //! interruption executes the steps, and `explain` narrates them: what is decided about a notice is decided here and nowhere else.
 
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
-use super::policy::{Action, HookTimes, Policy};
+use super::policy::{Action, Policy};
+use super::times::HookTimes;
 use super::{Completion, Outcome};
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
@@ -195,8 +196,8 @@ impl<'a> Sequence<'a> {
             Finding::Owner(Some(Ownership::Ours)) => self.act(present),
             Finding::OutOfService => Step::End(Outcome::NothingToDrain),
             Finding::HookTimes(times) => self.begin(Some(times), present),
-            Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at },
-            Finding::Begun => Step::FindNode { by: self.deadline.at },
+            Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
+            Finding::Begun => Step::FindNode { by: self.deadline.at() },
             Finding::Launched(node) => self.launched(node, present),
             Finding::PoolMarksReleased => self.finish(Outcome::Ready, present),
             Finding::Node(node) => self.cordon(node, present),
@@ -218,7 +219,7 @@ impl<'a> Sequence<'a> {
 
     /// The first step: nothing, if the policy or the notice itself says so.
     fn settle(&self, present: Present<'_>) -> Step<'a> {
-        let by = self.deadline.at.max(present.now + OWNER_TIMEOUT);
+        let by = self.deadline.at().max(present.now + OWNER_TIMEOUT);
         self.policy.settled(self.notice).map_or(Step::FindOwner { by }, Step::End)
     }
 
@@ -234,7 +235,7 @@ impl<'a> Sequence<'a> {
             if !self.policy.out_of_service_taint {
                 return Step::End(Outcome::NothingToDrain);
             }
-            let by = self.policy.deadline(self.notice, None, &self.clock, present.now).at;
+            let by = self.policy.deadline(self.notice, None, &self.clock, present.now).at();
             return Step::MarkOutOfService { mark: out_of_service_mark(self.notice, self.message), by };
         }
         match self.policy.touched_hook(self.notice) {
@@ -253,13 +254,13 @@ impl<'a> Sequence<'a> {
         match node {
             None => self.finish(Outcome::NotReady, present),
             Some(node) if node.is_excluded() => self.finish(Outcome::Excluded, present),
-            Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at },
+            Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at() },
             Some(_) => self.finish(Outcome::Ready, present),
         }
     }
 
     fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
-        match self.policy.awaits_node_until(&self.notice.detail, self.deadline.at, present.now) {
+        match self.policy.awaits_node_until(&self.notice.detail, self.deadline.at(), present.now) {
             Some(until) => Step::AwaitNode { until },
             None => self.finish(self.outcome, present),
         }
@@ -272,7 +273,7 @@ impl<'a> Sequence<'a> {
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
             return self.finish(Outcome::Stale, present);
         }
-        let mark = self.policy.mark(self.notice, self.message, self.deadline.at, &self.clock, present.now);
+        let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
         Step::Cordon { target: Target { node, deadline }, mark }
     }
@@ -282,7 +283,7 @@ impl<'a> Sequence<'a> {
             return self.finish(Outcome::Cordoned, present);
         }
         let at = self.clock.notice_instant(self.notice.at);
-        match self.policy.drains_from(self.notice, at, present.now, self.deadline.at) {
+        match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
             Some(until) => Step::Delay { target, until },
             None => Step::Drain(target),
         }
@@ -301,7 +302,7 @@ impl<'a> Sequence<'a> {
         if outcome == Outcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let by = self.policy.complete_after.min(self.deadline.at.saturating_duration_since(present.now));
+        let by = self.policy.complete_after.min(self.deadline.at().saturating_duration_since(present.now));
         match self.complete(present) {
             Step::Complete(_) if outcome == Outcome::Drained && !by.is_zero() => Step::HoldBack { by },
             step => step,

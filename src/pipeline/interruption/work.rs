@@ -1,8 +1,9 @@
 //! The work on one notice: executes its steps, and owns the heartbeat of its hook meanwhile.
 
 use super::completion::KeptHook;
-use super::policy::{HookTimes, Policy};
+use super::policy::Policy;
 use super::steps::{Finding, Present, Sequence, Step};
+use super::times::HookTimes;
 use super::{Case, Deadlines, Hooks, Outcome, Slots};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Drainer, Report};
@@ -163,7 +164,7 @@ impl Interruption {
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
         let Case { interrupter, notice, .. } = &self.case;
         let action = interrupter.policy.actions.of(notice.kind());
-        let until = Some(deadline.at.saturating_duration_since(Instant::now()));
+        let until = Some(deadline.at().saturating_duration_since(Instant::now()));
         self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
         self.hook = notice.hook().zip(times).map(|(hook, times)| KeptHook::keep(&self.case, hook, times, deadline));
         Finding::Begun
