@@ -4,11 +4,11 @@
 //!
 //! ```text
 //!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
-//!           │               pure               index + owner   pre_drain                  ▲
+//!           │               pure               index + owner   steps, one by one          ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
 //!                                                              │          shared          │
-//!                                                              └ post_drain | early_exit ─┘
+//!                                                              └ hook completed or left ─┘
 //!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
 //! ```
 //!

@@ -6,6 +6,7 @@
 mod deadline;
 mod departures;
 mod evict;
+mod grace;
 mod outlook;
 mod own_pod;
 mod pod_watch;
@@ -13,11 +14,14 @@ mod report;
 mod select;
 mod tier;
 
-pub use deadline::{AtDeadline, Deadline, Grace, Plan};
+pub use deadline::{Deadline, Plan};
+pub use grace::{AtDeadline, Grace};
 pub use outlook::{Outlook, outlook};
 pub use pod_watch::{Gone, Missed};
 pub use report::{How, Outcome, Progress, Report, Standing};
-pub use select::{Choice, Leaver, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, pods_of, select};
+pub use select::{
+    Choice, Leaver, MIRROR_ANNOTATION, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, pods_of, select,
+};
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
 use crate::clients::watch as versions;
@@ -101,13 +105,13 @@ impl Drainer {
         };
         let report = board.report(outcome);
         let end = plan.borrow().end();
-        let goes = end.goes.filter(|goes| *goes <= end.at + SHORTLY);
+        let goes = end.capacity_ends().filter(|goes| *goes <= end.at() + SHORTLY);
         self.facts.emit(&Fact::DrainEnded {
             on: node.named(),
             outcome,
             gone: report.gone(),
             took: begun.elapsed(),
-            left: goes.unwrap_or(end.at).saturating_duration_since(Instant::now()),
+            left: goes.unwrap_or(end.at()).saturating_duration_since(Instant::now()),
             goes: goes.is_some(),
             report: &report,
             told: self.index.get(&node.instance).is_some_and(|node| node.draining),
@@ -227,7 +231,7 @@ impl Drainer {
             on: node.named(),
             pods: selection.evict.len() + selection.going.len() + selection.finished.len(),
             left_alone: selection.stay.len(),
-            until: end.at.saturating_duration_since(Instant::now()),
+            until: end.at().saturating_duration_since(Instant::now()),
             hard: end.is_hard(),
         });
     }
@@ -237,7 +241,7 @@ impl Drainer {
         let Evictions { node, board, watching, .. } = *evictions;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let by = evictions.end().at;
+            let by = evictions.end().at();
             let error = match self.try_list(node, watching.version(), &age, by).await {
                 Ok(pods) => {
                     let version = pods.metadata.resource_version.unwrap_or_default();
@@ -387,7 +391,7 @@ impl Age {
 /// Returns when the plan's end, wherever it has moved, has passed, and not before `least`.
 async fn passed(mut plan: watch::Receiver<Plan>, least: Instant) {
     loop {
-        let at = plan.borrow_and_update().end().at.max(least);
+        let at = plan.borrow_and_update().end().at().max(least);
         tokio::select! {
             biased;
             changed = plan.changed() => if changed.is_err() {

@@ -5,7 +5,7 @@ use super::queue;
 use super::read::Seen;
 use crate::cli::settings::Settings;
 use crate::pipeline::event::Kind;
-use crate::pipeline::interruption::{Action, Heartbeats, HookTimes, OnFailed, Policy};
+use crate::pipeline::interruption::{Action, DEFAULT_DRAIN_TIMEOUT, Heartbeats, HookRoom, HookTimes, OnFailed, Policy};
 use std::time::Duration;
 
 /// The groups of this cluster's nodes.
@@ -50,23 +50,9 @@ pub struct Hook {
 /// A pod without a grace period of its own has this.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long a drain may take that no hook bounds.
-const PATIENCE: Duration = Duration::from_hours(1);
-
-/// How much a hook gives a drain, and how much the settings would have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Room {
-    wanted: Duration,
-    life: Duration,
-    drain: Duration,
-}
-
-fn room(policy: &Policy, hook: &Hook) -> Room {
+fn room(policy: &Policy, hook: &Hook) -> HookRoom {
     let kind = if hook.terminating { Kind::AsgTerminate } else { Kind::AsgLaunch };
-    let times = HookTimes::of(hook.heartbeat);
-    let wanted = policy.drain_timeout.of(kind).unwrap_or(times.window);
-    let life = if policy.heartbeats == Heartbeats::Off { times.heartbeat } else { times.life() };
-    Room { wanted, life, drain: wanted.min(life).saturating_sub(times.margin()) }
+    policy.hook_room(kind, HookTimes::of(hook.heartbeat))
 }
 
 /// How long a message may be worked on at the longest.
@@ -76,12 +62,12 @@ pub fn longest_drain(settings: &Settings, seen: &Seen) -> Duration {
     let hooks = [Kind::AsgTerminate, Kind::AsgLaunch].into_iter().flat_map(|kind| acted(settings, seen, kind));
     let hooks = hooks.map(|(_, hook)| {
         let room = room(policy, hook);
-        room.wanted.min(room.life)
+        room.wanted.min(room.limit)
     });
     // A cordon is done at once, but for an instance that has no Node yet: that one is waited for until then.
     let held = |kind: &Kind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
     let soft = [Kind::Rebalance, Kind::ScheduledChange].into_iter().filter(held);
-    let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(PATIENCE));
+    let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(DEFAULT_DRAIN_TIMEOUT));
     hooks.chain(soft).max().unwrap_or(Duration::from_mins(2))
 }
 
@@ -222,7 +208,7 @@ fn judge_hook(settings: &Settings, seen: &Seen, group: &Group, hook: &Hook) -> V
     let named = format!("Hook {} of group {}", hook.name, group.name);
     let mut checks = Vec::new();
     let policy = &settings.policy;
-    let Room { wanted, life, drain } = room(policy, hook);
+    let HookRoom { wanted, limit: life, drain, .. } = room(policy, hook);
     let [shown_wanted, shown_life, shown_drain] = [wanted, life, drain].map(humantime::format_duration);
     let longer = |seconds: u64| {
         put_hook(&group.name, &hook.name, &format!("\\\n    --heartbeat-timeout {}", seconds.clamp(30, 7200)))
@@ -287,7 +273,7 @@ fn long_grace(settings: &Settings, seen: &Seen) -> Option<Check> {
     let rooms = acted(settings, seen, Kind::AsgTerminate)
         .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(&settings.policy, hook)));
     let tight: Vec<_> =
-        rooms.filter(|(_, room)| room.wanted <= room.life && (GRACE..*most).contains(&room.drain)).collect();
+        rooms.filter(|(_, room)| room.wanted <= room.limit && (GRACE..*most).contains(&room.drain)).collect();
     let shortest = humantime::format_duration(tight.iter().map(|(_, room)| room.drain).min()?);
     let names: Vec<&str> = tight.iter().map(|(name, _)| name.as_str()).collect();
     let hooks = count(names.len(), "hook leaves", "hooks leave");

@@ -1,4 +1,4 @@
-//! One notice's story: the questions that the service asks about it, in its order.
+//! One notice's story: the steps that the service would take, narrated.
 
 use super::calls;
 use super::look::Look;
@@ -8,17 +8,18 @@ use super::told::{
 };
 use super::why;
 use crate::cli::settings::Settings;
-use crate::clients::gate::{KubeError, LAST_CALL};
+use crate::clients::gate::KubeError;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, HookTimes, Outcome, Policy, due_beat, is_late, left_for_pool, out_of_service_mark, runs_no_more,
+    Action, Completion, Finding, HookTimes, Outcome, Policy, Present, Sequence, Step, Target, due_beat, left_for_pool,
 };
 use crate::pipeline::node::mark::{Mark, written};
 use crate::pipeline::node::{Node, Ownership, owned_by_fate, owned_without_asking};
 use crate::runtime::clock::Clock;
 use jiff::Unit;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// So many heartbeats are named.
@@ -30,8 +31,10 @@ const MESSAGE: &str = "explained";
 /// A notice, and what has been found out about it.
 pub(super) struct Story<'a> {
     notice: &'a Notice,
-    node: Option<Node>,
-    pub settings: &'a Settings,
+    node: Option<Arc<Node>>,
+    /// Why the hook's times are only assumed, if they are.
+    assumed: Option<String>,
+    settings: &'a Settings,
     clock: Clock,
     action: Action,
     told: NoticeTold,
@@ -52,7 +55,7 @@ impl<'a> Story<'a> {
         };
         let since = notice.at.duration_since(clock.now()).as_secs();
         told.time = Some(Moment { at: notice.at, in_seconds: since });
-        Self { notice, node, settings, clock, action, told }
+        Self { notice, node: node.map(Arc::new), assumed: None, settings, clock, action, told }
     }
 
     pub fn told(self) -> NoticeTold {
@@ -65,85 +68,103 @@ impl<'a> Story<'a> {
 
     /// Tells it, from the question whose the instance is to the calls that would be made.
     pub async fn tell(&mut self, look: &Look<'_>) -> Result<(), KubeError> {
-        let asked = self.until_work(look).await?;
+        let asked = self.narrate(look).await?;
         self.told.calls = calls::of(&self.told, asked, self.settings);
         Ok(())
     }
 
-    /// What it takes to know whether there is anything to do, and then what that is. Gives what the service would have asked AWS.
-    async fn until_work(&mut self, look: &Look<'_>) -> Result<calls::Asked, KubeError> {
+    /// Goes through the notice's steps as far as their findings are known now. Returns what the service would ask AWS.
+    async fn narrate(&mut self, look: &Look<'_>) -> Result<calls::Asked, KubeError> {
         let mut asked = calls::Asked::default();
-        if let Some(outcome) = self.policy().settled(self.notice) {
-            let why = why::settled(outcome, self.notice);
-            return Ok(self.ends(outcome, why, asked));
-        }
-        asked.owner = self.whose(look).await;
-        match self.told.owner.as_ref().and_then(|owner| owner.ours) {
-            Some(false) => return Ok(self.ends(Outcome::NotOurs, "another's instance".to_owned(), asked)),
-            Some(true) => {}
-            None => self.note("what follows holds if the instance is ours"),
-        }
-        if self.action == Action::Report {
-            let why = format!("--on {}=report", self.notice.kind());
-            return Ok(self.ends(Outcome::Reported, why, asked));
-        }
-        if let Some(by) = self.told.node.as_ref().and_then(|node| node.excluded_by) {
-            return Ok(self.ends(Outcome::Excluded, format!("the Node is to be left alone: {by}"), asked));
-        }
-        if runs_no_more(&self.notice.detail) {
-            self.out_of_service();
-            let why = "the instance runs no more: there is nothing to evict".to_owned();
-            return Ok(self.ends(Outcome::NothingToDrain, why, asked));
-        }
-        let (times, assumed) = match self.policy().touched_hook(self.notice) {
-            Some(hook) => {
-                asked.hook = true;
-                match look.times(hook).await {
-                    Ok(times) => (Some(times), None),
-                    Err(why) => (Some(HookTimes::UNKNOWN), Some(why)),
+        let node = self.node.clone();
+        let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
+        let mut finding = Finding::Received;
+        let mut begun = Instant::now();
+        loop {
+            finding = match sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() }) {
+                Step::FindOwner { .. } => {
+                    asked.owner = self.whose(look).await;
+                    let ours = self.told.owner.as_ref().and_then(|owner| owner.ours);
+                    if ours.is_none() {
+                        self.note("what follows holds if the instance is ours");
+                    }
+                    let foreign = ours == Some(false);
+                    Finding::Owner(Some(if foreign { Ownership::Foreign } else { Ownership::Ours }))
                 }
-            }
-            None => (None, None),
+                Step::MarkOutOfService { mark, .. } => {
+                    self.out_of_service(&mark);
+                    Finding::OutOfService
+                }
+                Step::LookUpHook(hook) => {
+                    asked.hook = true;
+                    let (times, assumed) = match look.times(hook).await {
+                        Ok(times) => (times, None),
+                        Err(why) => (HookTimes::UNKNOWN, Some(why)),
+                    };
+                    asked.visibility = Some(times.visibility());
+                    self.assumed = assumed;
+                    Finding::HookTimes(times)
+                }
+                Step::Begin { deadline, times } => {
+                    self.begin(deadline, times);
+                    Finding::Begun
+                }
+                Step::AwaitReady { until } => {
+                    asked.welcomed = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
+                    let Some(node) = node.clone().filter(|node| self.policy().in_service(node)) else {
+                        self.awaits_ready(until);
+                        return Ok(asked);
+                    };
+                    Finding::Launched(Some(node))
+                }
+                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
+                Step::AwaitNode { until } => {
+                    self.awaits_node(until);
+                    return Ok(asked);
+                }
+                Step::Cordon { target, mark } => {
+                    self.told.marks = Some(self.marks(&target.node, &mark));
+                    Finding::Cordoned(target)
+                }
+                Step::Delay { target, until } => {
+                    begun = until;
+                    self.told.evictions_begin = Some(self.moment(until));
+                    Finding::Delayed(target)
+                }
+                Step::Drain(target) => {
+                    self.drained(look, begun, &target).await?;
+                    return Ok(asked);
+                }
+                Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
+                Step::HoldBack { .. } => Finding::HeldBack,
+                Step::Complete(_) => Finding::Completed(true),
+                Step::LeaveHook => Finding::HookLeft,
+                Step::End(outcome) => {
+                    self.ends(outcome);
+                    return Ok(asked);
+                }
+            };
+        }
+    }
+
+    fn ends(&mut self, outcome: Outcome) {
+        let excluded_by = self.told.node.as_ref().and_then(|node| node.excluded_by);
+        let why = match outcome {
+            Outcome::NotOurs if self.told.owner.is_some() => "another's instance".to_owned(),
+            Outcome::Excluded => format!("the Node is to be left alone: {}", excluded_by.unwrap_or_default()),
+            outcome => why::ended(outcome, self.notice),
         };
-        let deadline = self.policy().deadline(self.notice, times, &self.clock);
+        self.told.ends = Some(EndTold { outcome: outcome.as_str(), why });
+    }
+
+    fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) {
         self.told.deadline = Some(DeadlineTold {
-            moment: self.moment(deadline.at),
+            moment: self.moment(deadline.at()),
             hard: deadline.is_hard(),
             why: why::deadline(self.notice, self.policy(), times, &self.clock),
         });
-        if let (Some(hook), Some(times)) = (self.policy().touched_hook(self.notice), times) {
-            self.told.hook = Some(self.hook(hook, times, assumed, deadline));
-            asked.visibility = Some(times.visibility());
-        }
-        if self.action == Action::Ready {
-            asked.welcomed = self.launched(deadline);
-            return Ok(asked);
-        }
-        let Some(node) = self.node.clone() else {
-            self.without_node(deadline);
-            return Ok(asked);
-        };
-        if is_late(self.notice, &node, deadline, &self.clock) {
-            let why = "the Node has been Ready again since what the notice announced".to_owned();
-            return Ok(self.ends(Outcome::Stale, why, asked));
-        }
-        let deadline_or_soon = deadline.at_least(Instant::now() + LAST_CALL);
-        let mark = self.policy().mark(self.notice, MESSAGE, deadline.at, &self.clock);
-        self.told.marks = Some(self.marks(&node, &mark));
-        if self.action == Action::Cordon {
-            let why = format!("--on {}=cordon: the Node takes no new pods, and none is evicted", self.notice.kind());
-            return Ok(self.ends(Outcome::Cordoned, why, asked));
-        }
-        let (at, now) = (self.clock.notice_instant(self.notice.at), Instant::now());
-        let from = self.policy().drains_from(self.notice, at, now, deadline.at);
-        self.told.evictions_begin = from.map(|from| self.moment(from));
-        self.drained(look, &node, (from.unwrap_or(now), deadline_or_soon)).await?;
-        Ok(asked)
-    }
-
-    fn ends(&mut self, outcome: Outcome, why: String, asked: calls::Asked) -> calls::Asked {
-        self.told.ends = Some(EndTold { outcome: outcome.as_str(), why });
-        asked
+        self.told.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));
     }
 
     fn note(&mut self, note: &str) {
@@ -180,7 +201,7 @@ impl<'a> Story<'a> {
         asked
     }
 
-    fn hook(&self, hook: &Hook, times: HookTimes, assumed: Option<String>, deadline: Deadline) -> HookTold {
+    fn hook(&self, hook: &Hook, times: HookTimes, deadline: Deadline) -> HookTold {
         let policy = self.policy();
         let detail = &self.notice.detail;
         let (well, badly) = match detail {
@@ -188,13 +209,13 @@ impl<'a> Story<'a> {
             _ => (Outcome::Drained, Outcome::Blocked),
         };
         let begun = self.clock.notice_instant(self.notice.at);
-        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at) };
+        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookTold {
             group: hook.group.clone(),
             name: hook.name.clone(),
             heartbeat_timeout_seconds: times.heartbeat.as_secs(),
-            assumed_because: assumed,
+            assumed_because: self.assumed.clone(),
             heartbeats: beats.len(),
             first_heartbeats: beats.into_iter().take(NAMED).map(|at| self.moment(at)).collect(),
             after_success: named(well),
@@ -203,46 +224,33 @@ impl<'a> Story<'a> {
         }
     }
 
-    /// A launched instance: its Node is waited for. Tells whether marks would be taken back from it.
-    fn launched(&mut self, deadline: Deadline) -> bool {
-        if self.node.as_ref().is_some_and(|node| self.policy().in_service(node)) {
-            let why = "the Node is Ready already".to_owned();
-            self.told.ends = Some(EndTold { outcome: Outcome::Ready.as_str(), why });
-        } else {
-            let tainted = !self.policy().startup_taints.is_empty();
-            let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
-            let then = match self.policy().completion(Outcome::NotReady, &self.notice.detail, false) {
-                Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
-                None => "not-ready: the hook is left to its own timeout".to_owned(),
-            };
-            self.told.waits = Some(WaitTold { what: what.to_owned(), until: self.moment(deadline.at), then });
-        }
-        self.node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some())
+    /// A launched instance, whose Node is not in service yet.
+    fn awaits_ready(&mut self, until: Instant) {
+        let tainted = !self.policy().startup_taints.is_empty();
+        let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
+        let then = match self.policy().completion(Outcome::NotReady, &self.notice.detail, false) {
+            Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
+            None => "not-ready: the hook is left to its own timeout".to_owned(),
+        };
+        self.told.waits = Some(WaitTold { what: what.to_owned(), until: self.moment(until), then });
     }
 
     /// An instance that has no Node yet, or none any more.
-    fn without_node(&mut self, deadline: Deadline) {
-        let nothing = Outcome::NothingToDrain;
-        let until = self.policy().awaits_node_until(&self.notice.detail, deadline.at, Instant::now());
-        if let Some(until) = until {
-            let completed = self.told.hook.as_ref().and_then(|hook| hook.after_success);
-            let then = match completed {
-                Some(result) => format!("{}: the hook is completed with {result}", nothing.as_str()),
-                None => nothing.as_str().to_owned(),
-            };
-            let what = "the instance registers as a Node".to_owned();
-            self.told.waits = Some(WaitTold { what, until: self.moment(until), then });
-        } else {
-            let why = "the instance is terminated in its warm pool, where it is no Node".to_owned();
-            self.told.ends = Some(EndTold { outcome: nothing.as_str(), why });
-        }
+    fn awaits_node(&mut self, until: Instant) {
+        let nothing = Outcome::NothingToDrain.as_str();
+        let completed = self.told.hook.as_ref().and_then(|hook| hook.after_success);
+        let then = match completed {
+            Some(result) => format!("{nothing}: the hook is completed with {result}"),
+            None => nothing.to_owned(),
+        };
+        let what = "the instance registers as a Node".to_owned();
+        self.told.waits = Some(WaitTold { what, until: self.moment(until), then });
     }
 
     /// The taint of a Node whose instance is gone.
-    fn out_of_service(&mut self) {
-        if let Some(node) = self.node.clone().filter(|_| self.policy().out_of_service_taint) {
-            let mark = out_of_service_mark(self.notice, MESSAGE);
-            self.told.marks = Some(self.marks(&node, &mark));
+    fn out_of_service(&mut self, mark: &Mark) {
+        if let Some(node) = self.node.clone() {
+            self.told.marks = Some(self.marks(&node, mark));
             self.note("the marks are left once EC2 says that the instance is stopped or terminated");
         }
     }
@@ -265,8 +273,9 @@ impl<'a> Story<'a> {
         }
     }
 
-    async fn drained(&mut self, look: &Look<'_>, node: &Node, span: (Instant, Deadline)) -> Result<(), KubeError> {
-        let pods = look.pods(&node.name).await?;
+    async fn drained(&mut self, look: &Look<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {
+        let span = (begun, target.deadline);
+        let pods = look.pods(&target.node.name).await?;
         let budgets = match look.budgets().await {
             Ok(budgets) => budgets,
             Err(error) => {

@@ -44,7 +44,7 @@ impl<'a> Listed<'a> {
             .collect();
         if let Some(own) = &selection.ourselves {
             let grace: Grace = own.grace_with(settings.pod_grace);
-            let last = grace.told_by(end).unwrap_or(end.at).max(begun);
+            let last = grace.told_by(end).unwrap_or(end.at()).max(begun);
             told.push(self.told(own, "own", (Some(moment(last)), grace.at(last, end).as_secs(), None)));
         }
         let grace = |leaver: &Leaver| leaver.grace_with(settings.pod_grace).at(begun, end).as_secs();

@@ -1,10 +1,11 @@
 //! Reasons, in words. What was decided comes from the service's own functions; nothing is decided here.
 
 use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
-use crate::pipeline::interruption::{Heartbeats, HookTimes, Outcome, PerKind, Policy};
+use crate::pipeline::interruption::{HookRoom, HookTimes, Outcome, PerKind, Policy};
 use crate::pipeline::node::{Fate, ManagedTag};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// What a message that asks nothing of us is.
 pub(super) const fn ignored(why: Ignored) -> &'static str {
@@ -55,11 +56,24 @@ pub(super) fn says(detail: &Detail) -> String {
     }
 }
 
-/// Why a notice is not acted on, whoever's the instance is.
-pub(super) fn settled(outcome: Outcome, notice: &Notice) -> String {
-    match (outcome, notice.hook()) {
-        (Outcome::NotOurs, Some(hook)) => format!("others complete the hook {} (--ignore-hook)", hook.name),
-        _ => format!("--on {}=ignore", notice.kind()),
+/// Why a notice ends so.
+pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
+    let kind = notice.kind();
+    match (outcome, &notice.detail) {
+        (Outcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
+            format!("others complete the hook {} (--ignore-hook)", hook.name)
+        }
+        (Outcome::Ignored, _) => format!("--on {kind}=ignore"),
+        (Outcome::Reported, _) => format!("--on {kind}=report"),
+        (Outcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
+        (Outcome::Stale, _) => "the Node has been Ready again since what the notice announced".to_owned(),
+        (Outcome::Ready, _) => "the Node is Ready already".to_owned(),
+        (Outcome::NothingToDrain, Detail::AsgTerminate(_)) => {
+            "the instance is terminated in its warm pool, where it is no Node".to_owned()
+        }
+        (Outcome::NothingToDrain, _) => "the instance runs no more: there is nothing to evict".to_owned(),
+        // The other outcomes are those of work that has not begun.
+        (outcome, _) => outcome.as_str().to_owned(),
     }
 }
 
@@ -88,10 +102,11 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
     if let Some(times) = times {
         return of_hook(policy, notice, times);
     }
-    let chosen = policy.deadline(notice, None, clock).at;
+    let now = Instant::now();
+    let chosen = policy.deadline(notice, None, clock, now).at();
     let patient = Policy { drain_timeout: PerKind::all(None), ..policy.clone() };
-    let unasked = patient.deadline(notice, None, clock).at;
-    // The two are reckoned from now one after the other.
+    let unasked = patient.deadline(notice, None, clock, now).at();
+    // The clock takes a notice's time that lies ahead as now, which is another instant for each of the two.
     let differ = chosen.max(unasked) - chosen.min(unasked) > Duration::from_millis(500);
     if let Some(timeout) = policy.drain_timeout.of(notice.kind()).filter(|_| differ) {
         return format!("--drain-timeout {}; AWS may leave it longer", span(timeout));
@@ -115,18 +130,18 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
 
 fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
     let margin = span(times.margin());
-    let beat = span(times.heartbeat);
-    let bearable = if policy.heartbeats == Heartbeats::Off { times.heartbeat } else { times.life() };
-    match policy.drain_timeout.of(notice.kind()) {
-        Some(timeout) if timeout > bearable => {
-            format!("{} is all that the hook allows; less a margin of {margin}", span(bearable))
-        }
-        Some(timeout) => format!("--drain-timeout {} after the notice, less a margin of {margin}", span(timeout)),
-        None if times.window != times.heartbeat => {
-            format!("{} after the notice, less a margin of {margin}", span(times.window.min(bearable)))
-        }
-        None => format!("the hook's heartbeat timeout of {beat} after the notice, less a margin of {margin}"),
+    let HookRoom { wanted, limit, .. } = policy.hook_room(notice.kind(), times);
+    if policy.drain_timeout.of(notice.kind()).is_some() {
+        return if wanted > limit {
+            format!("{} is all that the hook allows; less a margin of {margin}", span(limit))
+        } else {
+            format!("--drain-timeout {} after the notice, less a margin of {margin}", span(wanted))
+        };
     }
+    if times.window != times.heartbeat {
+        return format!("{} after the notice, less a margin of {margin}", span(wanted.min(limit)));
+    }
+    format!("the hook's heartbeat timeout of {} after the notice, less a margin of {margin}", span(times.heartbeat))
 }
 
 /// Why a pod may stay where it is.

@@ -1,97 +1,103 @@
-//! When a drain must be over, and what that means for its pods. Pure.
+//! When a drain must be over. Pure.
+//!
+//! The end of our patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard:
+//! only the second overrides a budget.
 
-use std::time::Duration;
 use tokio::time::Instant;
 
-/// What is kept free before a hard deadline: a kubelet has to see a deletion, and the API server its end.
-const REAP: Duration = Duration::from_secs(2);
-
-/// An eviction is tried for so long before the pod is deleted; less, where a quarter of the time is less.
-const TRIAL: Duration = Duration::from_secs(10);
-
-/// A pod whose end comes so close to a hard deadline is not pressed once more.
-const CLOSE: Duration = Duration::from_secs(1);
-
-/// An eviction is tried for so long at the least, however little time is left.
-const A_TRY: Duration = Duration::from_millis(500);
-
-/// A grace period may be any number; nobody waits for longer.
-const LONGEST_GRACE: Duration = Duration::from_hours(24 * 366);
-
-/// The grace period of a pod that names none, in seconds: Kubernetes' default.
-const DEFAULT_GRACE: u64 = 30;
-
-/// What becomes of pods that a hard deadline finds on the node.
+/// When a drain must be over, for one interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtDeadline {
-    /// They are deleted in time to stop by themselves, whatever their budgets say: the node takes them along otherwise.
-    Delete,
-    /// They are left.
-    Leave,
-}
-
-/// A moment, and what happens then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Deadline {
-    /// The moment.
-    pub at: Instant,
-    /// When the capacity goes, if that is known: then, or later.
-    pub goes: Option<Instant>,
+pub enum Deadline {
+    /// The capacity ends first, or together with our patience.
+    Capacity {
+        /// The end of the capacity.
+        ends: Instant,
+    },
+    /// Our patience ends first.
+    Patience {
+        /// The end of our patience.
+        ends: Instant,
+        /// The end of the capacity, if it is known.
+        capacity_ends: Option<Instant>,
+    },
 }
 
 impl Deadline {
-    /// The capacity goes at `at`.
+    /// The capacity ends at `ends`.
     #[must_use]
-    pub const fn hard(at: Instant) -> Self {
-        Self { at, goes: Some(at) }
+    pub const fn hard(ends: Instant) -> Self {
+        Self::Capacity { ends }
     }
 
-    /// We wait until `at`.
+    /// We wait until `ends`; the end of the capacity is not known.
     #[must_use]
-    pub const fn soft(at: Instant) -> Self {
-        Self { at, goes: None }
+    pub const fn soft(ends: Instant) -> Self {
+        Self::Patience { ends, capacity_ends: None }
     }
 
-    /// Whether the capacity goes then, rather than only our patience ends.
-    #[must_use]
-    pub fn is_hard(self) -> bool {
-        self.goes == Some(self.at)
+    /// The first of the end of our patience and the end of the capacity.
+    fn first_of(patience_ends: Instant, capacity_ends: Option<Instant>) -> Self {
+        match capacity_ends {
+            Some(ends) if ends <= patience_ends => Self::Capacity { ends },
+            capacity_ends => Self::Patience { ends: patience_ends, capacity_ends },
+        }
     }
 
-    /// The earlier of two; of two at one moment the hard one. When the capacity goes is known still.
+    /// The time of the deadline.
+    #[must_use]
+    pub const fn at(self) -> Instant {
+        match self {
+            Self::Capacity { ends } | Self::Patience { ends, .. } => ends,
+        }
+    }
+
+    /// Whether the capacity ends then, rather than only our patience.
+    #[must_use]
+    pub const fn is_hard(self) -> bool {
+        matches!(self, Self::Capacity { .. })
+    }
+
+    /// The end of the capacity, if it is known.
+    #[must_use]
+    pub const fn capacity_ends(self) -> Option<Instant> {
+        match self {
+            Self::Capacity { ends } => Some(ends),
+            Self::Patience { capacity_ends, .. } => capacity_ends,
+        }
+    }
+
+    /// The earlier of two. The end of the capacity stays known.
     #[must_use]
     pub fn or_earlier(self, other: Self) -> Self {
-        let goes = self.goes.into_iter().chain(other.goes).min();
-        Self { at: self.at.min(other.at), goes }
+        Self::first_of(self.at().min(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
     }
 
-    /// The same, but not before `least`.
+    /// The deadline of two that share a drain: the longer patience counts, and the earlier end of the capacity.
+    fn shared_with(self, other: Self) -> Self {
+        Self::first_of(self.at().max(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
+    }
+
+    /// The same deadline, but not before `least`.
     #[must_use]
     pub fn at_least(self, least: Instant) -> Self {
-        Self { at: self.at.max(least), goes: self.goes.map(|goes| goes.max(least)) }
+        Self::first_of(self.at().max(least), self.capacity_ends().map(|ends| ends.max(least)))
     }
 }
 
-/// The deadlines of all that a drain runs for.
+/// The deadlines of all interruptions that share a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The first of all.
     first: Instant,
-    /// The last of all.
-    last: Instant,
-    /// When the capacity goes, if that is known.
-    goes: Option<Instant>,
+    end: Deadline,
 }
 
 impl Plan {
-    /// What several deadlines come to; `None` without any.
+    /// The plan for several deadlines; `None` without any.
     #[must_use]
     pub fn of(all: impl IntoIterator<Item = Deadline>) -> Option<Self> {
-        all.into_iter().map(Self::from).reduce(|plan, next| Self {
-            first: plan.first.min(next.first),
-            last: plan.last.max(next.last),
-            goes: plan.goes.into_iter().chain(next.goes).min(),
-        })
+        all.into_iter()
+            .map(Self::from)
+            .reduce(|plan, next| Self { first: plan.first.min(next.first), end: plan.end.shared_with(next.end) })
     }
 
     /// The first deadline, by which the tiers share the time.
@@ -100,183 +106,38 @@ impl Plan {
         self.first
     }
 
-    /// When the drain is over: with the capacity, or when the last patience has ended. What is soft and earlier ends only the waiting of
-    /// the one whose patience it was.
+    /// The end of the drain: the end of the capacity, or of the longest patience. A shorter patience ends only the wait of its own
+    /// interruption.
     #[must_use]
-    pub fn end(self) -> Deadline {
-        match self.goes {
-            Some(goes) if goes <= self.last => Deadline::hard(goes),
-            goes => Deadline { at: self.last, goes },
-        }
+    pub const fn end(self) -> Deadline {
+        self.end
     }
 
-    /// Keeps in mind that the capacity goes at `goes`, though the one who knew has run out of patience.
+    /// The same plan, with an end of the capacity that is known from an interruption whose patience is over.
     #[must_use]
-    pub fn knowing(self, goes: Option<Instant>) -> Self {
-        Self { goes: self.goes.into_iter().chain(goes).min(), ..self }
+    pub fn knowing(self, capacity_ends: Option<Instant>) -> Self {
+        Self { end: Deadline::first_of(self.end.at(), earliest(self.end.capacity_ends(), capacity_ends)), ..self }
     }
 }
 
 impl From<Deadline> for Plan {
-    fn from(Deadline { at, goes }: Deadline) -> Self {
-        Self { first: at, last: at, goes }
+    fn from(end: Deadline) -> Self {
+        Self { first: end.at(), end }
     }
 }
 
-/// How long a pod's end takes. Pure arithmetic on what it was given and what the user wants.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grace {
-    /// Every pod's, if the user says so, in whole seconds.
-    pub wanted: Option<Duration>,
-    /// The pod's own, in seconds.
-    pub own: Option<i64>,
-}
-
-impl Grace {
-    /// What the pod is given when nothing presses; never 0, which would take it from the API while its containers run.
-    #[must_use]
-    pub fn full(self) -> Duration {
-        let own = || self.own.map_or(DEFAULT_GRACE, |own| u64::try_from(own).unwrap_or(1));
-        Duration::from_secs(self.wanted.map_or_else(own, |wanted| wanted.as_secs()).max(1)).min(LONGEST_GRACE)
-    }
-
-    /// What the pod is given at `now`: before a hard deadline no longer than the time left, less what its removal takes. At least 1 s.
-    #[must_use]
-    pub fn at(self, now: Instant, deadline: Deadline) -> Duration {
-        let full = self.full();
-        if !deadline.is_hard() {
-            return full;
-        }
-        Duration::from_secs(full.as_secs().min(whole_seconds_left(now, deadline)))
-    }
-
-    /// What an eviction says at `now`: nothing, where the pod's own will do.
-    #[must_use]
-    pub fn to_send(self, now: Instant, deadline: Deadline) -> Option<Duration> {
-        let given = self.at(now, deadline);
-        (self.wanted.is_some() || given < self.full()).then_some(given)
-    }
-
-    /// When a pod that may not be evicted is deleted, if its eviction was first tried at `tried`: as late as its grace period allows,
-    /// but never before the eviction was tried for a while. Never, where the deadline is soft.
-    #[must_use]
-    pub fn deleted_at(self, deadline: Deadline, tried: Instant) -> Option<Instant> {
-        let latest = self.told_by(deadline)?;
-        let fair = tried + TRIAL.min(deadline.at.saturating_duration_since(tried) / 4).max(A_TRY);
-        Some(latest.max(fair))
-    }
-
-    /// When the pod must be told at the latest that it is to end, so that it can before a hard deadline; `None`, where that is soft.
-    #[must_use]
-    pub fn told_by(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at, self.full() + REAP))
-    }
-
-    /// Until when a pod that asks not to be disturbed is left in peace: then there is just time to try an eviction, and to
-    /// delete it. Without end, where the deadline is soft.
-    #[must_use]
-    pub fn peace_until(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at, self.full() + REAP + TRIAL))
-    }
-
-    /// The grace period that brings the end of a pod, expected at `ends`, forward to where a hard deadline wants it; `None` if it
-    /// ends in time anyway, or can't end any sooner.
-    #[must_use]
-    pub fn shortened(ends: Instant, now: Instant, deadline: Deadline) -> Option<Duration> {
-        let shorter = Duration::from_secs(whole_seconds_left(now, deadline));
-        (deadline.is_hard() && ends > earlier(deadline.at, CLOSE) && now + shorter < ends).then_some(shorter)
-    }
-}
-
-/// The time to a deadline, less what a pod's removal takes. To the nearest second: a call that is some milliseconds late must not cost
-/// the pod a whole one. At least 1.
-fn whole_seconds_left(now: Instant, deadline: Deadline) -> u64 {
-    let left = deadline.at.saturating_duration_since(now).saturating_sub(REAP);
-    (left + Duration::from_millis(500)).as_secs().max(1)
-}
-
-fn earlier(at: Instant, by: Duration) -> Instant {
-    // An instant before the machine's start can't be written; it has passed, too.
-    at.checked_sub(by).unwrap_or(at)
-}
-
-/// When the tier of this `rank` begins at the latest, of `tiers` that share the time from `begun` to `deadline`: each has an equal
-/// part, so that one that is blocked leaves the next its own.
-#[must_use]
-pub fn tier_begins(begun: Instant, deadline: Instant, rank: u32, tiers: u32) -> Instant {
-    begun + deadline.saturating_duration_since(begun) * rank / tiers.max(1)
+/// The earlier of two times, as far as they are known.
+fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
-    }
-
-    #[test]
-    fn the_grace_sent() {
-        let now = Instant::now();
-        let table = [
-            // wanted, own, left, hard → sent
-            (None, Some(30), 120, true, None),
-            (None, Some(300), 120, true, Some(118)),
-            (None, None, 20, true, Some(18)),
-            (None, Some(300), 120, false, None),
-            (Some(s(10)), Some(30), 120, true, Some(10)),
-            (Some(s(200)), Some(30), 120, true, Some(118)),
-            (Some(s(0)), Some(30), 120, false, Some(1)),
-            (None, Some(30), 0, true, Some(1)),
-            (None, Some(0), 0, true, None),
-        ];
-        for (wanted, own, left, hard, sent) in table {
-            let deadline = if hard { Deadline::hard(now + s(left)) } else { Deadline::soft(now + s(left)) };
-            let found = Grace { wanted, own }.to_send(now, deadline);
-            assert_eq!(found, sent.map(s), "{wanted:?} {own:?} {left:?} {hard}");
-        }
-    }
-
-    #[test]
-    fn a_pod_is_deleted_as_late_as_its_grace_allows_and_never_untried() {
-        let now = Instant::now();
-        let table = [
-            // grace, left at the first try → deleted so many milliseconds after it
-            (30, 120, 88_000),
-            (300, 120, 10_000),
-            (30, 20, 5_000),
-            (1, 4, 1_000),
-            (30, 0, 500),
-        ];
-        for (own, left, after) in table {
-            let at = Grace { wanted: None, own: Some(own) }.deleted_at(Deadline::hard(now + s(left)), now);
-            assert_eq!(at, Some(now + Duration::from_millis(after)), "{own} {left}");
-        }
-        assert_eq!(Grace { wanted: None, own: Some(30) }.deleted_at(Deadline::soft(now + s(120)), now), None);
-    }
-
-    #[test]
-    fn an_end_that_comes_too_late_is_brought_forward_once() {
-        let now = Instant::now();
-        let shortened = |ends: u64, left: u64| Grace::shortened(now + s(ends), now, Deadline::hard(now + s(left)));
-        assert_eq!(shortened(600, 120), Some(s(118)));
-        assert_eq!(shortened(118, 120), None, "in time");
-        assert_eq!(shortened(119, 120), None, "near enough");
-        assert_eq!(shortened(30, 1), Some(s(1)), "never 0");
-        assert_eq!(shortened(1, 0), None, "can't end sooner");
-        assert_eq!(
-            Grace::shortened(now + s(600), now, Deadline::soft(now + s(120))),
-            None,
-            "a soft one presses nobody"
-        );
-    }
-
-    #[test]
-    fn tiers_share_the_time() {
-        let now = Instant::now();
-        assert_eq!(tier_begins(now, now + s(120), 0, 3), now);
-        assert_eq!(tier_begins(now, now + s(120), 2, 3), now + s(80));
-        assert_eq!(tier_begins(now + s(9), now, 1, 2), now + s(9), "no time is left");
     }
 
     #[test]
@@ -303,13 +164,21 @@ mod tests {
         let now = Instant::now();
         let spot = Deadline::hard(now + s(120)).or_earlier(Deadline::soft(now + s(60)));
         let end = Plan::from(spot).end();
-        assert_eq!((end.at, end.is_hard()), (now + s(60), false));
+        assert_eq!((end.at(), end.is_hard()), (now + s(60), false));
         let hook = Plan::from(Deadline::hard(now + s(3600)));
-        assert_eq!(hook.knowing(spot.goes).end(), Deadline::hard(now + s(120)), "what it knew outlives its patience");
+        assert_eq!(
+            hook.knowing(spot.capacity_ends()).end(),
+            Deadline::hard(now + s(120)),
+            "what it knew outlives its patience"
+        );
     }
 
     #[test]
-    fn no_grace_is_without_end() {
-        assert_eq!(Grace { wanted: None, own: Some(i64::MAX) }.full(), LONGEST_GRACE);
+    fn of_two_ends_at_one_time_the_capacity_s_counts() {
+        let now = Instant::now();
+        assert_eq!(Deadline::soft(now).or_earlier(Deadline::hard(now)), Deadline::hard(now));
+        let spot = Deadline::hard(now + s(120)).or_earlier(Deadline::soft(now + s(60)));
+        assert_eq!(spot.at_least(now + s(90)).capacity_ends(), Some(now + s(120)));
+        assert_eq!(spot.at_least(now + s(150)), Deadline::hard(now + s(150)), "both have passed");
     }
 }

@@ -1,6 +1,7 @@
 //! One pod's way out: its turn, its eviction, tried until it is accepted or the deadline presses, and then its end.
 
-use super::deadline::{AtDeadline, Deadline, Grace, Plan};
+use super::deadline::{Deadline, Plan};
+use super::grace::{AtDeadline, Grace};
 use super::pod_watch::Watching;
 use super::report::{Board, How, Standing};
 use super::select::{Leaver, Pod, TrimmedPod, pod_resource};
@@ -191,7 +192,7 @@ impl Evictions<'_> {
         class: Option<Class>,
     ) -> Result<Instant, KubeError> {
         let (pod, drainer, pods) = (&leaver.pod, self.drainer, self.api(&leaver.pod));
-        let by = self.end().at;
+        let by = self.end().at();
         // Begun only when the gate has let it through: how long the pod has is said as late as can be.
         let request = async || {
             let (now, deadline) = (Instant::now(), self.end());
@@ -256,7 +257,7 @@ impl Evictions<'_> {
         };
         let name = pod.to_string();
         let call = Call { verb: "delete", resource: "pods", subject: &name };
-        let answer = drainer.gate.kube(call, Class::Urgent, self.end().at, request).await;
+        let answer = drainer.gate.kube(call, Class::Urgent, self.end().at(), request).await;
         let result = answer.as_ref().map(drop).map_err(|error| error.category);
         let grace = seconds(Duration::from_secs(sent.into_inner()));
         let (on, pod) = (self.node.named(), pod.named());

@@ -1,6 +1,7 @@
 //! What awaits a pod that goes, as its drain would be if it began now and nothing disturbed it. Pure.
 
-use super::deadline::{AtDeadline, Deadline};
+use super::deadline::Deadline;
+use super::grace::AtDeadline;
 use super::select::{Leaver, Tier};
 use super::tier::begins_by;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub fn outlook(
     let any = Tier::ALL.map(|tier| leavers.iter().any(|leaver| leaver.tier == tier));
     let of = |leaver: &Leaver| {
         let grace = leaver.grace_with(wanted);
-        let turn = begins_by(leaver.tier, any, begun, end.at);
+        let turn = begins_by(leaver.tier, any, begun, end.at());
         let evicted_by = match leaver.peace {
             Some(_) => grace.peace_until(end).map(|until| until.max(turn)),
             None => Some(turn),

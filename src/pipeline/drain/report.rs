@@ -133,7 +133,7 @@ impl<'a> Board<'a> {
             (Standing::Refused(_), Standing::Refused(_)) => {}
             (_, Standing::Refused(by)) => {
                 let end = self.plan.borrow().end();
-                let (until, hard) = (end.at.saturating_duration_since(Instant::now()), end.is_hard());
+                let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
                 let (on, pod) = (self.node.named(), pod.named());
                 self.facts.emit(&Fact::PodBlocked { on, pod, by: &by, until, hard });
             }

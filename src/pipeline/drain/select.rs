@@ -1,7 +1,7 @@
 //! Which pods of a node go. Pure; as `kubectl drain` selects with its usual switches (`--ignore-daemonsets`,
 //! `--delete-emptydir-data`, `--force`).
 
-use super::deadline::Grace;
+use super::grace::Grace;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::OnPod;
 use jiff::Timestamp;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// The annotation of a static pod's mirror: the kubelet runs the pod whatever the API says.
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 
 /// The priority of `system-cluster-critical`, the lower of the two built-in classes.
 const CRITICAL: i32 = 2_000_000_000;
@@ -242,7 +242,7 @@ fn stays(object: &TrimmedPod, choice: &Choice) -> Option<Stays> {
     if is_daemon(object) && !finished && !choice.evict_daemonsets {
         return Some(Stays::DaemonSet);
     }
-    if meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR)) {
+    if meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
         return Some(Stays::Mirror);
     }
     if choice.keep_empty_dir && !finished && object.spec.volumes.iter().any(|volume| volume.empty_dir.is_some()) {
@@ -333,7 +333,7 @@ mod tests {
             object("agent", owned("DaemonSet", "apps/v1"), "Running"),
             object("agent-crashed", owned("DaemonSet", "apps/v1"), "Failed"),
             object("custom", owned("DaemonSet", "example.com/v1"), "Running"),
-            object("static", json!({ "annotations": { MIRROR: "hash" } }), "Running"),
+            object("static", json!({ "annotations": { MIRROR_ANNOTATION: "hash" } }), "Running"),
             object("leaving", json!({ "deletionTimestamp": "2026-11-21T12:00:00Z" }), "Running"),
             object("job", owned("Job", "batch/v1"), "Succeeded"),
             with("crashed", json!({}), "Failed", scratch),

@@ -1,6 +1,7 @@
 //! Whose turn it is: a tier waits until those before it have gone, but no longer than its share of the time.
 
-use super::deadline::{Plan, tier_begins};
+use super::deadline::Plan;
+use super::grace::tier_begins;
 use super::select::Tier;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};

@@ -1,4 +1,4 @@
-//! Joining a node's drain: each interruption brings its own deadline, and the earliest counts.
+//! A Node's drain is shared: each interruption adds its own deadline.
 
 use super::Seat;
 use crate::pipeline::drain::{Deadline, Plan, Progress, Report};
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// A share in a node's drain.
+/// A seat in a Node's drain.
 pub(super) type DrainSeat = Seat<Arc<str>, Deadlines, Arc<Report>>;
 
 impl Ending for Arc<Report> {
@@ -17,27 +17,27 @@ impl Ending for Arc<Report> {
     }
 }
 
-/// What the interruptions that joined a drain share with it: their deadlines, and how far it has come.
+/// The deadlines of the interruptions that share a drain, and how far the drain has come.
 #[derive(Debug)]
 pub struct Deadlines {
     plan: watch::Sender<Plan>,
-    all: Mutex<All>,
+    entries: Mutex<Entries>,
     progress: Progress,
 }
 
 #[derive(Debug, Default)]
-struct All {
+struct Entries {
     deadlines: BTreeMap<u64, Deadline>,
-    /// When the capacity goes, as anybody has known who joined: that stays true when their patience is over.
-    goes: Option<Instant>,
+    /// The earliest end of the capacity that any interruption has known: it stays true when the interruption has left.
+    capacity_ends: Option<Instant>,
 }
 
 impl Deadlines {
     pub(super) fn new(first: Deadline) -> Self {
-        Self { plan: watch::Sender::new(first.into()), all: Mutex::default(), progress: Progress::default() }
+        Self { plan: watch::Sender::new(first.into()), entries: Mutex::default(), progress: Progress::default() }
     }
 
-    /// What they come to, as it changes.
+    /// The drain's plan, as it changes.
     pub(super) fn plan(&self) -> watch::Receiver<Plan> {
         self.plan.subscribe()
     }
@@ -47,44 +47,46 @@ impl Deadlines {
         self.progress.clone()
     }
 
-    pub(super) fn add(self: &Arc<Self>, deadline: Deadline) -> Joined {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        let id = all.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
-        all.deadlines.insert(id, deadline);
-        all.goes = all.goes.into_iter().chain(deadline.goes).min();
-        self.settle(&all);
-        Joined { deadlines: Arc::clone(self), id }
+    /// Adds a deadline until the entry is dropped.
+    pub(super) fn add(self: &Arc<Self>, deadline: Deadline) -> DeadlineEntry {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
+        entries.deadlines.insert(id, deadline);
+        entries.capacity_ends = entries.capacity_ends.into_iter().chain(deadline.capacity_ends()).min();
+        self.settle(&entries);
+        DeadlineEntry { deadlines: Arc::clone(self), id }
     }
 
-    fn settle(&self, all: &All) {
-        // With nobody left the drain is on its way out, and its last plan stands.
-        if let Some(plan) = Plan::of(all.deadlines.values().copied()) {
-            let plan = plan.knowing(all.goes);
+    fn settle(&self, entries: &Entries) {
+        // Without an entry the drain is on its way out, and its last plan stands.
+        if let Some(plan) = Plan::of(entries.deadlines.values().copied()) {
+            let plan = plan.knowing(entries.capacity_ends);
             self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
         }
     }
 
-    /// Returns when the patience of one who has this deadline is over while the drain goes on for others; never, if it ends with it.
-    pub(super) async fn out_of_patience(&self, ours: Deadline) {
-        sleep_until(ours.at).await;
+    /// Returns when the patience of an interruption with this deadline is over while the drain goes on for others; never, if the drain
+    /// ends with that patience.
+    pub(super) async fn out_of_patience(&self, deadline: Deadline) {
         let mut plan = self.plan.subscribe();
-        let goes_on = |plan: &Plan| !ours.is_hard() && plan.end().at > ours.at;
-        if plan.wait_for(goes_on).await.is_err() {
+        let goes_on = |plan: &Plan| plan.end().at() > deadline.at();
+        sleep_until(deadline.at()).await;
+        if deadline.is_hard() || plan.wait_for(goes_on).await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// An interruption's own deadline in a drain, for as long as it has joined.
-pub(super) struct Joined {
+/// An interruption's deadline in a drain.
+pub(super) struct DeadlineEntry {
     deadlines: Arc<Deadlines>,
     id: u64,
 }
 
-impl Drop for Joined {
+impl Drop for DeadlineEntry {
     fn drop(&mut self) {
-        let mut all = self.deadlines.all.lock().unwrap_or_else(PoisonError::into_inner);
-        all.deadlines.remove(&self.id);
-        self.deadlines.settle(&all);
+        let mut entries = self.deadlines.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.deadlines.remove(&self.id);
+        self.deadlines.settle(&entries);
     }
 }

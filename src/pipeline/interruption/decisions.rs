@@ -1,8 +1,9 @@
 //! What the policy makes of a notice, one question after the other. Pure, but for the clock that turns AWS's times into instants: what
 //! acts on notices asks here, and so does what only explains them.
 
-use super::policy;
-use super::policy::{Action, HookTimes, OnFailed, Policy};
+use super::policy::{Action, OnFailed, Policy};
+use super::times;
+use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, Outcome};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
@@ -14,11 +15,8 @@ use crate::runtime::task::Ending;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A notice is late only when its deadline has passed for so long: clocks differ, and nodes flap.
-const LATE: Duration = Duration::from_mins(1);
-
-/// What a state change leaves of the instance's time; EC2 tells no deadline.
-const GOING_DOWN: Duration = Duration::from_mins(2);
+/// Minimum time between an instance's announced end and a notice that counts as late: clocks differ, and nodes flap.
+const LATE_AFTER: Duration = Duration::from_mins(1);
 
 impl Policy {
     /// How a notice ends that is not ours to act on, whoever's its instance is.
@@ -40,11 +38,11 @@ impl Policy {
 
     /// By when the work for a notice must be over; `times` are its hook's.
     #[must_use]
-    pub fn deadline(&self, notice: &Notice, times: Option<HookTimes>, clock: &Clock) -> Deadline {
+    pub fn deadline(&self, notice: &Notice, times: Option<HookTimes>, clock: &Clock, now: Instant) -> Deadline {
         let at = clock.notice_instant(notice.at);
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
-        policy::deadline(&notice.detail, at, Instant::now(), timeout, hook, |time| clock.instant_of(time))
+        times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time))
     }
 
     /// Until when the Node of an instance that has none is waited for; `None` where it can't come.
@@ -60,11 +58,11 @@ impl Policy {
 
     /// What a notice leaves on its Node; `deadline` is its drain's, if there is to be one.
     #[must_use]
-    pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock) -> Mark {
+    pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
         let drains = self.actions.of(notice.kind()) == Action::Drain;
         let deadline = drains.then_some(deadline);
         let stands = self.stands(notice.kind());
-        let over = stands.map(|stands| deadline.unwrap_or_else(Instant::now) + stands);
+        let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .until(over.map(|at| clock.timestamp_of(at)))
@@ -141,11 +139,11 @@ pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
 
 /// Whether the instance has come back already from what the notice announced.
 #[must_use]
-pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock) -> bool {
+pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let goes_at = match notice.detail {
-        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + GOING_DOWN),
-        _ => deadline.goes,
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
+        _ => deadline.capacity_ends(),
     };
-    let passed = goes_at.is_some_and(|at| Instant::now() > at + LATE);
+    let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     passed && node.ready && node.ready_since > Some(notice.at)
 }

@@ -4,7 +4,8 @@
 //! [`Heartbeat::stop`] and aborted by its drop.
 
 use super::hook::{Answer, Hooks};
-use super::policy::{Heartbeats, HookTimes, due_beat};
+use super::policy::Heartbeats;
+use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
 use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind};
 use crate::pipeline::event::Hook;

@@ -1,6 +1,6 @@
 //! Auto Scaling's lifecycle calls: what a hook's times are, one more heartbeat, the completion.
 
-use super::policy::HookTimes;
+use super::times::HookTimes;
 use crate::clients::gate::{AwsError, Backoff, Category, Gate, Lifecycle};
 use crate::pipeline::event::Hook;
 use aws_sdk_autoscaling::Client;
@@ -15,8 +15,8 @@ const KEPT: Duration = Duration::from_mins(10);
 /// After a failure the next notice asks again, but not each of a storm.
 const FAILURE_KEPT: Duration = Duration::from_secs(30);
 
-/// A drain is not held up for longer by the question how long it may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Timeout of the look-up of a hook's times: a drain waits for it.
+const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Lifecycle hooks wait for a heartbeat no longer than this: an older beat means nothing.
 const LONGEST_TIMEOUT: Duration = Duration::from_hours(2);
@@ -100,7 +100,7 @@ impl Hooks {
 
     async fn look_up(&self, hook: &Hook) -> Result<HookTimes, AwsError> {
         let mut last = None;
-        let by = Instant::now() + PATIENCE;
+        let by = Instant::now() + LOOK_UP_TIMEOUT;
         let tries = async {
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
             loop {
@@ -117,9 +117,9 @@ impl Hooks {
                 sleep(backoff.step()).await;
             }
         };
-        match timeout(PATIENCE, tries).await {
+        match timeout(LOOK_UP_TIMEOUT, tries).await {
             Ok(looked) => looked,
-            Err(_) => Err(last.unwrap_or_else(|| not_described(hook, format!("no answer within {PATIENCE:?}")))),
+            Err(_) => Err(last.unwrap_or_else(|| not_described(hook, format!("no answer within {LOOK_UP_TIMEOUT:?}")))),
         }
     }
 

@@ -1,202 +1,149 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
-use super::deadlines::{DrainSeat, Joined};
-use super::decisions::is_late;
+use super::deadlines::{DeadlineEntry, DrainSeat};
 use super::policy::Action;
-use super::{Case, Draining, Interrupter, Outcome};
-use crate::clients::gate::{Backoff, LAST_CALL};
+use super::steps::{Finding, Target};
+use super::{Case, Deadlines, Outcome};
+use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::drain;
-use crate::pipeline::drain::Deadline;
+use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{Marked, Node};
 use crate::runtime::task::Died;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
-/// A Node that went and came back so often is not followed any more.
-const REPLACED: usize = 5;
+/// Maximum time between the end of an instance's Node and its next registration.
+const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// So long after its Node was found gone, the instance's next one is waited for.
-const SUCCESSOR: Duration = Duration::from_secs(2);
-
-/// What became of the work on one Node.
-enum Worked {
-    /// It has ended.
-    Ended(Outcome),
-    /// The Node is gone; what that comes to, if no other has come in its place.
-    NodeGone(Outcome),
+/// A seat in a drain of the Node that runs before the interruption's own step: the drain learns of the deadline at once, whatever
+/// happens to the mark and the delay.
+pub(super) struct EarlySeat {
+    _deadline: DeadlineEntry,
+    _seat: DrainSeat,
 }
 
-impl Draining {
-    /// Does what the action asks. May be cancelled at any await.
-    pub(super) async fn work(&mut self, action: Action) -> Outcome {
-        if action == Action::Ready {
-            return Box::pin(self.await_ready()).await;
-        }
-        let mut outcome = Outcome::NothingToDrain;
-        for _ in 0..REPLACED {
-            let Some(node) = self.find().await else { return outcome };
-            self.case.node = Some(Arc::clone(&node));
-            match self.work_on(&node, action).await {
-                Worked::Ended(ended) => return ended,
-                Worked::NodeGone(gone) => outcome = gone,
-            }
-            // A Node that somebody deletes while its kubelet lives registers again, with its pods.
-            let other = |known: Option<&Arc<Node>>| known.filter(|known| known.uid != node.uid).map(|_| ());
-            let Case { interrupter, notice, .. } = &self.case;
-            if timeout(SUCCESSOR, interrupter.index.until(&notice.instance, other)).await.is_err() {
-                return outcome;
-            }
-        }
-        outcome
-    }
-
-    async fn work_on(&self, node: &Arc<Node>, action: Action) -> Worked {
-        let Case { interrupter, .. } = &self.case;
-        if node.is_excluded() {
-            self.case.tell_forgone(node);
-            return Worked::Ended(Outcome::Excluded);
-        }
-        if is_late(&self.case.notice, node, self.deadline, &self.case.interrupter.clock) {
-            return Worked::Ended(Outcome::Stale);
-        }
-        // One that has passed leaves a moment, for a drain that runs already, too.
-        let deadline = self.deadline.at_least(Instant::now() + LAST_CALL);
-        let mut early = Early { interrupter, node, deadline, joined: None };
-        if action == Action::Drain {
-            early.join();
-        }
-        match self.cordon(node, action, &mut early).await {
-            Some(Marked::Cordoned { .. }) => {}
-            Some(Marked::Gone) => return Worked::NodeGone(Outcome::NothingToDrain),
-            None => return Worked::Ended(Outcome::Failed),
-        }
-        if action == Action::Cordon {
-            return Worked::Ended(Outcome::Cordoned);
-        }
-        if let Some(outcome) = Box::pin(self.delay(node, &mut early)).await {
-            return Worked::Ended(outcome);
-        }
-        self.drain(node, deadline).await
-    }
-
-    /// The instance's Node; where it has none, waits for it, as long as that is worth it.
-    async fn find(&self) -> Option<Arc<Node>> {
-        let Case { interrupter, notice, .. } = &self.case;
-        if let Some(node) = interrupter.index.get(&notice.instance) {
-            return Some(node);
+impl Case {
+    /// Finds the instance's Node.
+    pub(super) async fn find_node(&self, by: Instant) -> Finding {
+        let index = &self.interrupter.index;
+        if let Some(node) = index.get(&self.notice.instance) {
+            return Finding::Node(node);
         }
         // While the index is blind, the time that is granted for registration does not run.
-        timeout_at(self.deadline.at, interrupter.index.live()).await.ok()?;
-        if let Some(node) = interrupter.index.get(&notice.instance) {
-            return Some(node);
+        if timeout_at(by, index.live()).await.is_err() {
+            return Finding::NoNodeInTime;
         }
-        let now = Instant::now();
-        let give_up = interrupter.policy.awaits_node_until(&notice.detail, self.deadline.at, now)?;
-        let at_most = give_up.saturating_duration_since(now);
-        self.case.tell(&Fact::NodeAwaited { about: self.case.about(), at_most });
-        timeout_at(give_up, interrupter.index.until(&notice.instance, |node| node.map(Arc::clone))).await.ok()
+        index.get(&self.notice.instance).map_or(Finding::NoNode, Finding::Node)
     }
 
-    /// Cordons, again and again until the deadline; one that has passed still leaves a moment. `None` when that failed.
-    async fn cordon(&self, node: &Node, action: Action, early: &mut Early<'_>) -> Option<Marked> {
-        let Case { interrupter, notice, message, .. } = &self.case;
-        let about = self.case.about();
-        let give_up = self.deadline.at.max(Instant::now() + LAST_CALL);
-        let mark = interrupter.policy.mark(notice, message, self.deadline.at, &interrupter.clock);
+    /// Waits until the instance registers as a Node.
+    pub(super) async fn await_node(&self, until: Instant) -> Finding {
+        let at_most = until.saturating_duration_since(Instant::now());
+        self.tell(&Fact::NodeAwaited { about: self.about(), at_most });
+        let registered = self.interrupter.index.until(&self.notice.instance, |node| node.map(Arc::clone));
+        timeout_at(until, registered).await.map_or(Finding::NoNodeInTime, Finding::Node)
+    }
+
+    /// Waits until another Node has taken this one's place.
+    pub(super) async fn await_successor(&self, node: &Node) -> Finding {
+        let other = |known: Option<&Arc<Node>>| known.filter(|known| known.uid != node.uid).map(Arc::clone);
+        let successor = self.interrupter.index.until(&self.notice.instance, other);
+        timeout(SUCCESSOR_TIMEOUT, successor).await.map_or(Finding::NoNodeInTime, Finding::Node)
+    }
+
+    /// Cordons the Node, with retries until the deadline.
+    pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+        let Self { interrupter, notice, .. } = self;
+        let about = self.about();
+        let drains = interrupter.policy.actions.of(notice.kind()) == Action::Drain;
+        let give_up = target.deadline.at();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        if drains {
+            self.join_early(&target, early);
+        }
         loop {
-            let error = match Box::pin(interrupter.marker.cordon(node, &mark, give_up)).await {
-                Ok(marked) => {
-                    if let Marked::Cordoned { already } = marked {
-                        let after = interrupter.clock.notice_instant(notice.at).elapsed();
-                        self.case.tell(&Fact::NodeCordoned { about, already, after });
-                    }
-                    return Some(marked);
+            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, give_up)).await {
+                Ok(Marked::Cordoned { already }) => {
+                    let after = interrupter.clock.notice_instant(notice.at).elapsed();
+                    self.tell(&Fact::NodeCordoned { about, already, after });
+                    return Finding::Cordoned(target);
                 }
+                Ok(Marked::Gone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
                 Err(error) => error,
             };
-            if action == Action::Drain {
-                early.join();
+            if drains {
+                self.join_early(&target, early);
             }
-            self.case.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
+            self.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
             let wait = error.wait(backoff.step());
             if Instant::now() + wait >= give_up {
-                return None;
+                return Finding::Ended(Outcome::Failed);
             }
             sleep(wait).await;
         }
     }
 
-    /// Waits before the drain for as long as the policy wants, and the Node is there. Gives an outcome if somebody takes the cordon away
-    /// meanwhile, and means it.
-    async fn delay(&self, node: &Node, early: &mut Early<'_>) -> Option<Outcome> {
-        let Case { interrupter, notice, .. } = &self.case;
-        let mut running = interrupter.drainer.running.subscribe();
-        if early.join() {
-            return None;
+    /// Waits before the drain while the Node is there and cordoned. A drain that somebody else has begun ends the wait.
+    pub(super) async fn delay(&self, target: Target, until: Instant, early: &mut Option<EarlySeat>) -> Finding {
+        let drainer = &self.interrupter.drainer;
+        let mut running = drainer.running.subscribe();
+        if self.join_early(&target, early) {
+            return Finding::Delayed(target);
         }
-        let (at, now) = (interrupter.clock.notice_instant(notice.at), Instant::now());
-        let from = interrupter.policy.drains_from(notice, at, now, self.deadline.at)?;
-        self.case.tell(&Fact::DrainDelayed { about: self.case.about(), by: from - now });
-        let drainer = &interrupter.drainer;
-        // Somebody else's drain is ours, too.
-        let started = async { while running.changed().await.is_ok() && !early.join() {} };
-        tokio::select! {
+        self.tell(&Fact::DrainDelayed { about: self.about(), by: until.saturating_duration_since(Instant::now()) });
+        let started = async { while running.changed().await.is_ok() && !self.join_early(&target, early) {} };
+        let uncordoned = tokio::select! {
             biased;
-            () = drainer.missing(node) => None,
-            () = drainer.uncordoned(node) => Some(Outcome::Uncordoned),
-            () = started => None,
-            () = sleep_until(from) => None,
-        }
+            () = drainer.missing(&target.node) => false,
+            () = drainer.uncordoned(&target.node) => true,
+            () = started => false,
+            () = sleep_until(until) => false,
+        };
+        if uncordoned { Finding::Ended(Outcome::Uncordoned) } else { Finding::Delayed(target) }
     }
 
-    /// Joins the node's drain, or starts it, and waits for its end, or for that of our patience.
-    async fn drain(&self, node: &Arc<Node>, deadline: Deadline) -> Worked {
-        let (seat, joined) = self.case.interrupter.join_drain(node, deadline);
+    /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience.
+    pub(super) async fn drain(&self, target: &Target) -> Finding {
+        let (seat, joined) = self.join_drain(target);
         if joined {
-            self.case.tell(&Fact::DrainJoined { about: self.case.about() });
+            self.tell(&Fact::DrainJoined { about: self.about() });
         }
         let shared = seat.shared();
-        let _deadline = shared.add(deadline);
+        let _deadline = shared.add(target.deadline);
         tokio::select! {
             biased;
             ended = seat.ended() => match ended {
-                Ok(report) if report.outcome == drain::Outcome::NodeGone => Worked::NodeGone(report.outcome.into()),
-                Ok(report) => Worked::Ended(report.outcome.into()),
-                Err(Died::Panicked | Died::Cancelled) => Worked::Ended(Outcome::Crashed),
+                Ok(report) if report.outcome == drain::Outcome::NodeGone => {
+                    Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+                }
+                Ok(report) => Finding::Ended(report.outcome.into()),
+                Err(Died::Panicked | Died::Cancelled) => Finding::Ended(Outcome::Crashed),
             },
-            () = shared.out_of_patience(deadline) => Worked::Ended(shared.progress().outcome().into()),
+            () = shared.out_of_patience(target.deadline) => Finding::Ended(shared.progress().outcome().into()),
         }
     }
-}
 
-/// A seat in a drain of the node that runs before ours begins: it learns of our deadline at once, whatever becomes of our mark and our
-/// delay.
-struct Early<'a> {
-    interrupter: &'a Interrupter,
-    node: &'a Node,
-    deadline: Deadline,
-    joined: Option<(Joined, DrainSeat)>,
-}
-
-impl Early<'_> {
-    /// Tells whether such a drain runs.
-    fn join(&mut self) -> bool {
-        if self.joined.is_none() {
-            let seat = self.interrupter.drains.join_running(&self.node.uid);
-            self.joined = seat.map(|seat| (seat.shared().add(self.deadline), seat));
-        }
-        self.joined.is_some()
+    fn join_drain(&self, Target { node, deadline }: &Target) -> (DrainSeat, bool) {
+        let drainer = Arc::clone(&self.interrupter.drainer);
+        self.interrupter.drains.join(
+            Arc::clone(&node.uid),
+            || Deadlines::new(*deadline),
+            // A drain that nobody waits for any more has no report to make: it is aborted.
+            |deadlines, _stop| {
+                let node = Arc::clone(node);
+                async move { Arc::new(drainer.run(&node, deadlines.plan(), deadlines.progress()).await) }
+            },
+        )
     }
-}
 
-impl Case {
-    /// Settles what a drain has told of a Node that is left alone now.
-    pub(super) fn tell_forgone(&self, node: &Node) {
-        if node.draining {
-            self.tell(&Fact::DrainForgone { on: node.named() });
+    /// Takes a seat in the Node's drain, if one runs. Returns whether there is a seat.
+    fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
+        if early.is_none() {
+            let seat = self.interrupter.drains.join_running(&target.node.uid);
+            *early = seat.map(|seat| EarlySeat { _deadline: seat.shared().add(target.deadline), _seat: seat });
         }
+        early.is_some()
     }
 }

@@ -1,69 +1,65 @@
 //! An instance that is gone: its Node's taint lets its pods be moved.
 
-use super::decisions::out_of_service_mark;
-use super::{Case, Interrupter};
+use super::Case;
+use super::steps::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{Fate, Marked, Node};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
-impl Interrupter {
-    /// Taints the Node of an instance that is stopped or terminated, once EC2 says so, where the user asks for that.
-    pub(super) async fn put_out_of_service(&self, case: &Case) {
-        if self.policy.out_of_service_taint {
-            let deadline = self.deadline(&case.notice, None).at;
-            // In vain: EC2 has seen it otherwise for two minutes, or the API server does not let it be.
-            let _ = timeout_at(deadline, self.taint_once_gone(case)).await;
-        }
+impl Case {
+    /// Taints the Node of an instance that is stopped or terminated, once EC2 confirms that. Gives up when EC2 has not confirmed it by
+    /// the deadline, or the API server has not taken the patch.
+    pub(super) async fn mark_out_of_service(&self, mark: &Mark, by: Instant) -> Finding {
+        let _ = timeout_at(by, self.taint_once_gone(mark, by)).await;
+        Finding::OutOfService
     }
 
-    async fn taint_once_gone(&self, case: &Case) {
-        let Case { notice, message, .. } = case;
-        let mark = out_of_service_mark(notice, message);
+    async fn taint_once_gone(&self, mark: &Mark, by: Instant) {
+        let Self { interrupter, notice, .. } = self;
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-        self.index.live().await;
+        interrupter.index.live().await;
         loop {
-            let Some(node) = self.index.get(&notice.instance) else { return };
-            if is_back(&node, case) {
+            let Some(node) = interrupter.index.get(&notice.instance) else { return };
+            if self.is_back(&node) {
                 return;
             }
-            // Asked each time: what EC2 said before a patch that failed may be over.
-            match self.owner.ask_anew(&notice.instance).await {
+            // Asked each time: the instance may have been started again since a patch failed.
+            match interrupter.owner.ask_anew(&notice.instance).await {
                 Ok(Fate::Known { stopped: true, .. } | Fate::Terminated { .. })
-                    if self.taint(case, &node, &mark).await =>
+                    if self.taint(&node, mark, by).await =>
                 {
                     return;
                 }
                 Ok(_) => {}
                 Err(error) => {
                     let category = error.category();
-                    case.tell(&Fact::OwnerUnknown { about: case.about(), category, error: &error });
+                    self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
                 }
             }
             sleep(backoff.step()).await;
         }
     }
 
-    /// Tells whether that is settled.
-    async fn taint(&self, case: &Case, node: &Arc<Node>, mark: &Mark) -> bool {
-        let deadline = self.deadline(&case.notice, None).at;
-        match self.marker.cordon(node, mark, deadline).await {
-            Ok(Marked::Cordoned { .. }) => case.tell(&Fact::NodeOutOfService { about: case.about() }),
+    /// Returns whether the Node carries the taint, or is gone.
+    async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
+        match self.interrupter.marker.cordon(node, mark, by).await {
+            Ok(Marked::Cordoned { .. }) => self.tell(&Fact::NodeOutOfService { about: self.about() }),
             Ok(Marked::Gone) => {}
             Err(error) => {
                 let category = error.category;
-                case.tell(&Fact::CordonFailed { about: case.about(), category, error: &error });
+                self.tell(&Fact::CordonFailed { about: self.about(), category, error: &error });
                 return false;
             }
         }
         true
     }
-}
 
-/// Whether the Node has become Ready since the notice.
-fn is_back(node: &Node, case: &Case) -> bool {
-    node.ready && node.ready_since > Some(case.notice.at)
+    /// Whether the Node has become Ready since the notice.
+    fn is_back(&self, node: &Node) -> bool {
+        node.ready && node.ready_since > Some(self.notice.at)
+    }
 }

@@ -1,21 +1,21 @@
-//! What is done for one notice, from the question whose instance it is to its outcome.
+//! The work on one notice: executes its steps, and owns the heartbeat of its hook meanwhile.
 
-use super::deadlines::DrainSeat;
-use super::decisions::runs_no_more;
-use super::policy::{Action, HookTimes, Policy};
-use super::{Armed, Case, Deadlines, Done, Hooks, Outcome, Slots};
-use crate::clients::gate::Backoff;
+use super::completion::KeptHook;
+use super::policy::Policy;
+use super::steps::{Finding, Present, Sequence, Step};
+use super::times::HookTimes;
+use super::{Case, Deadlines, Hooks, Outcome, Slots};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Drainer, Report};
-use crate::pipeline::event::{Detail, Notice};
-use crate::pipeline::node::{Fate, Index, Marker, Node, Owner, Ownership, owned_by_fate, owned_without_asking};
+use crate::pipeline::event::{Hook, Notice};
+use crate::pipeline::node::{Index, Marker, Owner};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// All that interruptions need of the world.
@@ -70,149 +70,111 @@ impl Interrupter {
     ) -> Outcome {
         let begun = Instant::now();
         let node = self.index.get(&notice.instance);
-        let case = Case { interrupter: Arc::clone(&self), notice, message, node };
-        let outcome = self.outcome(case.clone(), &shared, &stop).await;
+        let case = Case { interrupter: self, notice, message, node };
+        let mut interruption = Interruption { case, shared, hook: None };
+        let outcome = tokio::select! {
+            biased;
+            () = stop.cancelled() => Outcome::HandedOver,
+            outcome = interruption.run() => outcome,
+        };
+        let case = interruption.end().await;
         case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed() });
         outcome
     }
-
-    async fn outcome(&self, case: Case, shared: &Shared, stop: &CancellationToken) -> Outcome {
-        let action = self.policy.actions.of(case.notice.kind());
-        if let Some(settled) = self.policy.settled(&case.notice) {
-            return settled;
-        }
-        let owned = tokio::select! {
-            biased;
-            () = stop.cancelled() => return Outcome::HandedOver,
-            // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
-            owned = Box::pin(self.whose(&case, &shared.direct)) => owned,
-        };
-        match owned {
-            None => return Outcome::Failed,
-            Some(Ownership::Foreign) => return Outcome::NotOurs,
-            Some(Ownership::Ours) => {}
-        }
-        if action == Action::Report {
-            return Outcome::Reported;
-        }
-        if let Some(node) = case.excluded_node() {
-            case.tell_forgone(&node);
-            return Outcome::Excluded;
-        }
-        if runs_no_more(&case.notice.detail) {
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Outcome::HandedOver,
-                () = Box::pin(self.put_out_of_service(&case)) => return Outcome::NothingToDrain,
-            }
-        }
-        let times = tokio::select! {
-            biased;
-            () = stop.cancelled() => return Outcome::HandedOver,
-            times = Box::pin(self.hook_times(&case)) => times,
-        };
-        if let Some(times) = times {
-            shared.pace.send_replace(times.visibility());
-        }
-        let armed = self.arm(case, action, times);
-        let mut draining = armed.pre_drain();
-        let worked = tokio::select! {
-            biased;
-            () = stop.cancelled() => None,
-            outcome = draining.work(action) => Some(outcome),
-        };
-        let done = match worked {
-            None => draining.early_exit(Outcome::HandedOver).await,
-            Some(Outcome::Crashed) => draining.early_exit(Outcome::Crashed).await,
-            Some(outcome) if matches!(action, Action::Drain | Action::Ready) => {
-                draining.post_drain(outcome, stop).await
-            }
-            // Any other action never touched the hook.
-            Some(outcome) => Done(outcome),
-        };
-        done.0
-    }
-
-    /// Whose the instance is; `None` when that could not be found out in time.
-    async fn whose(&self, case: &Case, direct: &AtomicBool) -> Option<Ownership> {
-        let notice = &*case.notice;
-        let ours =
-            |node: bool| owned_without_asking(node || direct.load(Ordering::Acquire), notice, self.policy.require_tag);
-        if let Some(owned) = ours(case.node.is_some()) {
-            return Some(owned);
-        }
-        let visible_by = self.clock.notice_instant(notice.at) + VISIBLE_AFTER;
-        let give_up = self.deadline(notice, None).at.max(Instant::now() + OWNER_PATIENCE);
-        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
-        let ask = async {
-            // An index that is blind knows nothing of a Node that came meanwhile.
-            self.index.live().await;
-            loop {
-                if let Some(owned) = ours(self.index.get(&notice.instance).is_some()) {
-                    return owned;
-                }
-                let launching = matches!(notice.detail, Detail::AsgLaunch(_)) && Instant::now() < visible_by;
-                let asked = if launching {
-                    self.owner.ask_anew(&notice.instance).await
-                } else {
-                    self.owner.ask(&notice.instance).await
-                };
-                match asked {
-                    Ok(Fate::Unknown) if launching => {}
-                    // A copy which says that the hook is meant for us may have come while we asked.
-                    Ok(fate) => {
-                        let has_node = self.index.get(&notice.instance).is_some();
-                        return ours(false).unwrap_or_else(|| owned_by_fate(fate, has_node));
-                    }
-                    Err(error) => {
-                        let category = error.category();
-                        self.facts.emit(&Fact::OwnerUnknown { about: case.about(), category, error: &error });
-                    }
-                }
-                sleep(backoff.step()).await;
-            }
-        };
-        timeout_at(give_up, ask).await.ok()
-    }
-
-    async fn hook_times(&self, case: &Case) -> Option<HookTimes> {
-        let hook = self.policy.touched_hook(&case.notice)?;
-        Some(self.hooks.times(hook).await.unwrap_or_else(|error| {
-            self.facts.emit(&Fact::HookUnknown { about: case.about(), error: &*error });
-            HookTimes::UNKNOWN
-        }))
-    }
-
-    fn arm(&self, case: Case, action: Action, times: Option<HookTimes>) -> Armed {
-        let deadline = self.deadline(&case.notice, times);
-        let until = Some(deadline.at.saturating_duration_since(Instant::now()));
-        let about = case.about();
-        self.facts.emit(&Fact::NoticeBegun { about, action, until, hard: deadline.is_hard() });
-        let begun = self.clock.notice_instant(case.notice.at);
-        Armed { case, deadline, hook: times.map(|times| (times, begun)) }
-    }
-
-    pub(super) fn deadline(&self, notice: &Notice, times: Option<HookTimes>) -> Deadline {
-        self.policy.deadline(notice, times, &self.clock)
-    }
-
-    /// Joins the node's drain, or starts it.
-    pub(super) fn join_drain(&self, node: &Arc<Node>, deadline: Deadline) -> (DrainSeat, bool) {
-        let drainer = Arc::clone(&self.drainer);
-        self.drains.join(
-            Arc::clone(&node.uid),
-            || Deadlines::new(deadline),
-            // A drain that nobody waits for any more has no report to make: it is aborted where it stands.
-            |deadlines, _stop| {
-                let node = Arc::clone(node);
-                async move { Arc::new(drainer.run(&node, deadlines.plan(), deadlines.progress()).await) }
-            },
-        )
-    }
 }
 
-/// EC2 is eventually consistent: an instance that is being launched may be unknown for so long.
-const VISIBLE_AFTER: Duration = Duration::from_mins(1);
+/// A notice that is being acted on. Owns its hook, and with that the heartbeat: neither a panic nor a cancelled future leaves one
+/// behind.
+struct Interruption {
+    case: Case,
+    shared: Arc<Shared>,
+    /// The hook to complete, once the work has begun.
+    hook: Option<KeptHook>,
+}
 
-/// A question to EC2 is asked for at least so long, even when the notice's own time is up.
-const OWNER_PATIENCE: Duration = Duration::from_secs(30);
+impl Interruption {
+    /// Executes the notice's steps. May be cancelled at any await.
+    async fn run(&mut self) -> Outcome {
+        let Case { interrupter, notice, message, .. } = self.case.clone();
+        let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
+        let mut finding = Finding::Received;
+        let mut early = None;
+        loop {
+            let node = interrupter.index.get(&notice.instance);
+            let step = sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() });
+            drop(node);
+            let case = &self.case;
+            // A seat in a drain that runs already is for the steps on its Node only.
+            if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Drain(_)) {
+                early = None;
+            }
+            // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
+            finding = match step {
+                Step::FindOwner { by } => Box::pin(case.find_owner(&self.shared.direct, by)).await,
+                Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
+                Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
+                Step::Begin { deadline, times } => self.begin(deadline, times),
+                Step::AwaitReady { until } => {
+                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
+                    Box::pin(case.await_ready(until, over)).await
+                }
+                Step::ReleasePoolMarks { node, by } => Box::pin(case.release_pool_marks(&node, by)).await,
+                Step::FindNode { by } => case.find_node(by).await,
+                Step::AwaitNode { until } => case.await_node(until).await,
+                Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
+                Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
+                Step::Drain(target) => case.drain(&target).await,
+                Step::AwaitSuccessor(node) => case.await_successor(&node).await,
+                Step::HoldBack { by } => {
+                    case.tell(&Fact::CompletionHeld { about: case.about(), by });
+                    sleep(by).await;
+                    Finding::HeldBack
+                }
+                Step::Complete(completion) => Finding::Completed(match &mut self.hook {
+                    Some(hook) => hook.complete(case, completion).await,
+                    None => true,
+                }),
+                Step::LeaveHook => {
+                    case.tell(&Fact::HookLeft { about: case.about() });
+                    Finding::HookLeft
+                }
+                Step::End(outcome) => {
+                    if outcome == Outcome::Excluded {
+                        case.forgo_drain();
+                    }
+                    return outcome;
+                }
+            };
+            if let Finding::Node(node) | Finding::Launched(Some(node)) = &finding {
+                self.case.node = Some(Arc::clone(node));
+            }
+        }
+    }
+
+    async fn look_up(&self, hook: &Hook) -> Finding {
+        let times = self.case.interrupter.hooks.times(hook).await.unwrap_or_else(|error| {
+            self.case.tell(&Fact::HookUnknown { about: self.case.about(), error: &*error });
+            HookTimes::UNKNOWN
+        });
+        self.shared.pace.send_replace(times.visibility());
+        Finding::HookTimes(times)
+    }
+
+    /// Reports the begin, and starts the heartbeat.
+    fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
+        let Case { interrupter, notice, .. } = &self.case;
+        let action = interrupter.policy.actions.of(notice.kind());
+        let until = Some(deadline.at().saturating_duration_since(Instant::now()));
+        self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
+        self.hook = notice.hook().zip(times).map(|(hook, times)| KeptHook::keep(&self.case, hook, times, deadline));
+        Finding::Begun
+    }
+
+    /// Stops the heartbeat, and returns when no beat can go out any more.
+    async fn end(self) -> Case {
+        if let Some(hook) = self.hook {
+            hook.stop().await;
+        }
+        self.case
+    }
+}

@@ -7,6 +7,7 @@ use super::super::permissions::Need;
 use super::{Ask, so_far};
 use crate::clients::gate::Category;
 use crate::clients::trimmed::Trimmed;
+use crate::pipeline::drain::MIRROR_ANNOTATION;
 use futures_util::StreamExt;
 use futures_util::stream;
 use jiff::Timestamp;
@@ -27,9 +28,6 @@ const PAGE: u32 = 100;
 
 /// So many questions at once.
 const AT_ONCE: usize = 8;
-
-/// The annotation of a static pod's mirror.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// What kube's client makes of an answer's text.
 #[derive(Deserialize)]
@@ -169,7 +167,7 @@ pub async fn workloads(ask: &Ask) -> Read<Workloads> {
 
 fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
     let meta = pod.metadata;
-    let mirror = meta.annotations.is_some_and(|annotations| annotations.contains_key(MIRROR));
+    let mirror = meta.annotations.is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION));
     let owner = meta.owner_references.unwrap_or_default().into_iter().find(|owner| owner.controller == Some(true));
     let daemon = owner.as_ref().is_some_and(|owner| owner.kind == "DaemonSet");
     if mirror || daemon || matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {

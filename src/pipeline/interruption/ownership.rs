@@ -1,0 +1,64 @@
+//! Whose an instance is.
+
+use super::Case;
+use super::steps::Finding;
+use crate::clients::gate::Backoff;
+use crate::fact::Fact;
+use crate::pipeline::event::Detail;
+use crate::pipeline::node::{Fate, Ownership, owned_by_fate, owned_without_asking};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// Maximum time between a launch and EC2's knowledge of the instance: EC2 is eventually consistent.
+const VISIBLE_AFTER: Duration = Duration::from_mins(1);
+
+impl Case {
+    /// Finds out whose the instance is. `direct` says whether the hook itself has notified this queue.
+    pub(super) async fn find_owner(&self, direct: &AtomicBool, by: Instant) -> Finding {
+        let ours = self.owned_without_asking(direct, self.node.is_some());
+        if ours.is_some() {
+            return Finding::Owner(ours);
+        }
+        Finding::Owner(timeout_at(by, self.ask_for_owner(direct)).await.ok())
+    }
+
+    fn owned_without_asking(&self, direct: &AtomicBool, has_node: bool) -> Option<Ownership> {
+        let require_tag = self.interrupter.policy.require_tag;
+        owned_without_asking(has_node || direct.load(Ordering::Acquire), &self.notice, require_tag)
+    }
+
+    async fn ask_for_owner(&self, direct: &AtomicBool) -> Ownership {
+        let Self { interrupter, notice, .. } = self;
+        let visible_by = interrupter.clock.notice_instant(notice.at) + VISIBLE_AFTER;
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        // An index that is blind does not know a Node that has come meanwhile.
+        interrupter.index.live().await;
+        loop {
+            let has_node = interrupter.index.get(&notice.instance).is_some();
+            if let Some(owned) = self.owned_without_asking(direct, has_node) {
+                return owned;
+            }
+            let launching = matches!(notice.detail, Detail::AsgLaunch(_)) && Instant::now() < visible_by;
+            let fate = if launching {
+                interrupter.owner.ask_anew(&notice.instance).await
+            } else {
+                interrupter.owner.ask(&notice.instance).await
+            };
+            match fate {
+                Ok(Fate::Unknown) if launching => {}
+                // A copy of the message that came from the hook itself may have arrived meanwhile.
+                Ok(fate) => {
+                    let has_node = interrupter.index.get(&notice.instance).is_some();
+                    let ours = self.owned_without_asking(direct, false);
+                    return ours.unwrap_or_else(|| owned_by_fate(fate, has_node));
+                }
+                Err(error) => {
+                    let category = error.category();
+                    self.tell(&Fact::OwnerUnknown { about: self.about(), category, error: &error });
+                }
+            }
+            sleep(backoff.step()).await;
+        }
+    }
+}

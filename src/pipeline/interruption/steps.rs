@@ -1,0 +1,319 @@
+//! The steps that a notice leads to, in their order. Pure: the time and the instance's Node are inputs.
+//!
+//! ```text
+//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleasePoolMarks ──────────────────┐
+//!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay ─▶ Drain ┤
+//!     │                                   the Node is gone ▲      │                │     │
+//!     │                                                    └ AwaitSuccessor ◀──────┘     │
+//!     └▶ MarkOutOfService ─▶ End               End ◀─ Complete | LeaveHook ◀─ HoldBack ◀─┘
+//! ```
+//!
+//! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
+//! interruption executes the steps, and `explain` narrates them: what is decided about a notice is decided here and nowhere else.
+
+use super::decisions::{is_late, out_of_service_mark, runs_no_more};
+use super::policy::{Action, Policy};
+use super::times::HookTimes;
+use super::{Completion, Outcome};
+use crate::clients::gate::LAST_CALL;
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
+use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::{Node, Ownership};
+use crate::runtime::clock::Clock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum number of Nodes that one notice is worked on for, if each of them is deleted and another takes its place.
+const MAX_NODES: usize = 5;
+
+/// Minimum time for the question whose the instance is, even if the notice's deadline is nearer.
+const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The next thing to do about a notice.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Step<'a> {
+    /// Find out whose the instance is.
+    FindOwner {
+        /// The deadline of the search.
+        by: Instant,
+    },
+    /// Taint the Node of an instance that no longer runs, once EC2 confirms that.
+    MarkOutOfService {
+        /// The mark with the taint.
+        mark: Mark,
+        /// The deadline of the attempt.
+        by: Instant,
+    },
+    /// Look up the times of the lifecycle hook.
+    LookUpHook(&'a Hook),
+    /// Begin the work: report it, and keep the hook alive.
+    Begin {
+        /// The deadline of the work.
+        deadline: Deadline,
+        /// The times of the hook, if the notice has one to complete.
+        times: Option<HookTimes>,
+    },
+    /// Wait until the launched instance's Node is in service, or excluded.
+    AwaitReady {
+        /// The deadline of the wait.
+        until: Instant,
+    },
+    /// Remove the marks that the Node has carried since its instance went to the warm pool.
+    ReleasePoolMarks {
+        /// The Node.
+        node: Arc<Node>,
+        /// The deadline of the attempt.
+        by: Instant,
+    },
+    /// Find the instance's Node, without waiting for one that has not registered.
+    FindNode {
+        /// The deadline of the search.
+        by: Instant,
+    },
+    /// Wait until the instance registers as a Node.
+    AwaitNode {
+        /// The deadline of the wait.
+        until: Instant,
+    },
+    /// Cordon the Node and leave the notice's mark on it.
+    Cordon {
+        /// The Node.
+        target: Target,
+        /// The mark.
+        mark: Mark,
+    },
+    /// Wait before evictions begin.
+    Delay {
+        /// The Node.
+        target: Target,
+        /// The end of the wait.
+        until: Instant,
+    },
+    /// Drain the Node.
+    Drain(Target),
+    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again.
+    AwaitSuccessor(Arc<Node>),
+    /// Wait between the drain and the hook's completion.
+    HoldBack {
+        /// The length of the wait.
+        by: Duration,
+    },
+    /// Complete the hook.
+    Complete(Completion),
+    /// Leave the hook to its own timeout.
+    LeaveHook,
+    /// Stop: this is the notice's outcome.
+    End(Outcome),
+}
+
+/// The Node to work on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// The Node.
+    pub node: Arc<Node>,
+    /// The deadline of its drain; leaves some time, even if the notice's own deadline has passed.
+    pub deadline: Deadline,
+}
+
+/// The result of a step.
+#[derive(Clone, Debug)]
+pub enum Finding {
+    /// The notice has been received.
+    Received,
+    /// The owner of the instance; `None` if it could not be found out in time.
+    Owner(Option<Ownership>),
+    /// The attempt to mark the Node as out of service is over.
+    OutOfService,
+    /// The times of the hook.
+    HookTimes(HookTimes),
+    /// The work has begun.
+    Begun,
+    /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
+    Launched(Option<Arc<Node>>),
+    /// The attempt to remove the warm pool's marks is over.
+    PoolMarksReleased,
+    /// The instance's Node.
+    Node(Arc<Node>),
+    /// The instance has no Node now.
+    NoNode,
+    /// The instance has got no Node in time.
+    NoNodeInTime,
+    /// The Node carries the mark and is cordoned.
+    Cordoned(Target),
+    /// The wait before evictions is over.
+    Delayed(Target),
+    /// The Node is gone; the outcome is the notice's, unless another Node takes its place.
+    NodeGone(Arc<Node>, Outcome),
+    /// The work has ended.
+    Ended(Outcome),
+    /// The wait before the completion is over.
+    HeldBack,
+    /// Whether the hook was completed.
+    Completed(bool),
+    /// The hook is left to its own timeout.
+    HookLeft,
+}
+
+/// The state of the world when a step is chosen.
+#[derive(Clone, Copy, Debug)]
+pub struct Present<'a> {
+    /// The time.
+    pub now: Instant,
+    /// The instance's Node, if it has one.
+    pub node: Option<&'a Node>,
+}
+
+/// The steps of one notice, chosen one by one.
+#[derive(Debug)]
+pub struct Sequence<'a> {
+    policy: &'a Policy,
+    clock: Clock,
+    notice: &'a Notice,
+    message: &'a str,
+    deadline: Deadline,
+    /// The number of Nodes that are gone.
+    gone: usize,
+    /// The outcome, as far as the work has come.
+    outcome: Outcome,
+}
+
+impl<'a> Sequence<'a> {
+    /// The steps of `notice`, which came in the message with this id. The first finding is [`Finding::Received`].
+    #[must_use]
+    pub fn new(policy: &'a Policy, clock: Clock, notice: &'a Notice, message: &'a str) -> Self {
+        let deadline = policy.deadline(notice, None, &clock, Instant::now());
+        Self { policy, clock, notice, message, deadline, gone: 0, outcome: Outcome::NothingToDrain }
+    }
+
+    /// Returns the step that follows from `finding`, the result of the step before.
+    pub fn next(&mut self, finding: Finding, present: Present<'_>) -> Step<'a> {
+        match finding {
+            Finding::Received => self.settle(present),
+            Finding::Owner(None) => Step::End(Outcome::Failed),
+            Finding::Owner(Some(Ownership::Foreign)) => Step::End(Outcome::NotOurs),
+            Finding::Owner(Some(Ownership::Ours)) => self.act(present),
+            Finding::OutOfService => Step::End(Outcome::NothingToDrain),
+            Finding::HookTimes(times) => self.begin(Some(times), present),
+            Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
+            Finding::Begun => Step::FindNode { by: self.deadline.at() },
+            Finding::Launched(node) => self.launched(node, present),
+            Finding::PoolMarksReleased => self.finish(Outcome::Ready, present),
+            Finding::Node(node) => self.cordon(node, present),
+            Finding::NoNode => self.await_node(present),
+            Finding::NoNodeInTime => self.finish(self.outcome, present),
+            Finding::Cordoned(target) => self.delay(target, present),
+            Finding::Delayed(target) => Step::Drain(target),
+            Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
+            Finding::Ended(outcome) => self.finish(outcome, present),
+            Finding::HeldBack => self.complete(present),
+            Finding::Completed(true) | Finding::HookLeft => Step::End(self.outcome),
+            Finding::Completed(false) => Step::End(Outcome::HookFailed),
+        }
+    }
+
+    const fn action(&self) -> Action {
+        self.policy.actions.of(self.notice.kind())
+    }
+
+    /// The first step: nothing, if the policy or the notice itself says so.
+    fn settle(&self, present: Present<'_>) -> Step<'a> {
+        let by = self.deadline.at().max(present.now + OWNER_TIMEOUT);
+        self.policy.settled(self.notice).map_or(Step::FindOwner { by }, Step::End)
+    }
+
+    /// The first step about an instance of ours.
+    fn act(&mut self, present: Present<'_>) -> Step<'a> {
+        if self.action() == Action::Report {
+            return Step::End(Outcome::Reported);
+        }
+        if present.node.is_some_and(Node::is_excluded) {
+            return Step::End(Outcome::Excluded);
+        }
+        if runs_no_more(&self.notice.detail) {
+            if !self.policy.out_of_service_taint {
+                return Step::End(Outcome::NothingToDrain);
+            }
+            let by = self.policy.deadline(self.notice, None, &self.clock, present.now).at();
+            return Step::MarkOutOfService { mark: out_of_service_mark(self.notice, self.message), by };
+        }
+        match self.policy.touched_hook(self.notice) {
+            Some(hook) => Step::LookUpHook(hook),
+            None => self.begin(None, present),
+        }
+    }
+
+    fn begin(&mut self, times: Option<HookTimes>, present: Present<'_>) -> Step<'a> {
+        self.deadline = self.policy.deadline(self.notice, times, &self.clock, present.now);
+        Step::Begin { deadline: self.deadline, times }
+    }
+
+    fn launched(&mut self, node: Option<Arc<Node>>, present: Present<'_>) -> Step<'a> {
+        let from_pool = matches!(&self.notice.detail, Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }));
+        match node {
+            None => self.finish(Outcome::NotReady, present),
+            Some(node) if node.is_excluded() => self.finish(Outcome::Excluded, present),
+            Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at() },
+            Some(_) => self.finish(Outcome::Ready, present),
+        }
+    }
+
+    fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
+        match self.policy.awaits_node_until(&self.notice.detail, self.deadline.at(), present.now) {
+            Some(until) => Step::AwaitNode { until },
+            None => self.finish(self.outcome, present),
+        }
+    }
+
+    fn cordon(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
+        if node.is_excluded() {
+            return self.finish(Outcome::Excluded, present);
+        }
+        if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
+            return self.finish(Outcome::Stale, present);
+        }
+        let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
+        let deadline = self.deadline.at_least(present.now + LAST_CALL);
+        Step::Cordon { target: Target { node, deadline }, mark }
+    }
+
+    fn delay(&mut self, target: Target, present: Present<'_>) -> Step<'a> {
+        if self.action() == Action::Cordon {
+            return self.finish(Outcome::Cordoned, present);
+        }
+        let at = self.clock.notice_instant(self.notice.at);
+        match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
+            Some(until) => Step::Delay { target, until },
+            None => Step::Drain(target),
+        }
+    }
+
+    fn node_gone(&mut self, node: Arc<Node>, outcome: Outcome, present: Present<'_>) -> Step<'a> {
+        self.gone += 1;
+        self.outcome = outcome;
+        if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node) }
+    }
+
+    /// The first step after the work.
+    fn finish(&mut self, outcome: Outcome, present: Present<'_>) -> Step<'a> {
+        self.outcome = outcome;
+        // After a crash the message's next receiver works on, and needs the hook.
+        if outcome == Outcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
+            return Step::End(outcome);
+        }
+        let by = self.policy.complete_after.min(self.deadline.at().saturating_duration_since(present.now));
+        match self.complete(present) {
+            Step::Complete(_) if outcome == Outcome::Drained && !by.is_zero() => Step::HoldBack { by },
+            step => step,
+        }
+    }
+
+    fn complete(&self, present: Present<'_>) -> Step<'a> {
+        let excluded = present.node.is_some_and(Node::is_excluded);
+        self.policy.completion(self.outcome, &self.notice.detail, excluded).map_or(Step::LeaveHook, Step::Complete)
+    }
+}
+
+#[cfg(test)]
+mod tests;

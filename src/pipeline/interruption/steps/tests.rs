@@ -1,0 +1,232 @@
+//! Paths through the steps, for notices of all sorts.
+
+use super::super::policy::{Actions, Heartbeats, OnFailed, PerKind};
+use super::*;
+use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, Kind};
+use std::collections::BTreeMap;
+
+const S: Duration = Duration::from_secs(1);
+
+fn policy() -> Policy {
+    let mut actions = Actions::default();
+    actions.set(Kind::AsgLaunch, Action::Ready);
+    Policy {
+        actions,
+        drain_timeout: PerKind::all(None),
+        delay: PerKind::all(None),
+        uncordon_after: None,
+        extras: crate::pipeline::node::mark::Extras::default(),
+        out_of_service_taint: false,
+        on_failed_drain: OnFailed::Leave,
+        on_failed_launch: OnFailed::Abandon,
+        complete_after: Duration::ZERO,
+        startup_taints: Vec::new(),
+        heartbeats: Heartbeats::Auto,
+        registration_grace: 30 * S,
+        require_tag: false,
+        ignored_hooks: vec!["theirs".to_owned()],
+        dry_run: false,
+    }
+}
+
+fn node() -> Node {
+    Node {
+        name: "node".into(),
+        uid: "uid".into(),
+        resource_version: "1".into(),
+        instance: InstanceId::new("i-00000001").unwrap(),
+        boot: "boot".into(),
+        cordoned: false,
+        ready: true,
+        ready_since: None,
+        draining: false,
+        ignored: false,
+        selected: true,
+        taints: Box::default(),
+        annotations: BTreeMap::new(),
+        labels: BTreeMap::new(),
+    }
+}
+
+fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
+    Hook { group: "group".to_owned(), name: name.to_owned(), token: "token".to_owned(), pool, direct: false }
+}
+
+const SPOT: Detail = Detail::Spot { action: InstanceAction::Terminate };
+
+/// The names of the steps that `detail` leads to. The instance has `node`; `answer` gives findings that differ from those of work
+/// that succeeds.
+fn path(
+    policy: &Policy,
+    detail: Detail,
+    node: Option<&Arc<Node>>,
+    answer: impl Fn(&Step<'_>) -> Option<Finding>,
+) -> String {
+    let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
+    let instance = InstanceId::new("i-00000001").unwrap();
+    let notice = Notice { identity: Identity::Event("e".to_owned()), instance, at: clock.now(), detail };
+    let mut sequence = Sequence::new(policy, clock, &notice, "message");
+    let (mut finding, mut names) = (Finding::Received, Vec::new());
+    while names.len() < 40 {
+        let step = sequence.next(finding, Present { now: Instant::now(), node: node.map(|node| &**node) });
+        let debug = format!("{step:?}");
+        if let Step::End(_) | Step::Complete(_) = step {
+            names.push(debug);
+        } else {
+            names.extend(debug.split(|c: char| !c.is_alphabetic()).next().map(str::to_owned));
+        }
+        finding = match answer(&step) {
+            Some(finding) => finding,
+            None => match step {
+                Step::FindOwner { .. } => Finding::Owner(Some(Ownership::Ours)),
+                Step::MarkOutOfService { .. } => Finding::OutOfService,
+                Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
+                Step::Begin { .. } => Finding::Begun,
+                Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
+                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
+                Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
+                Step::Cordon { target, .. } => Finding::Cordoned(target),
+                Step::Delay { target, .. } => Finding::Delayed(target),
+                Step::Drain(_) => Finding::Ended(Outcome::Drained),
+                Step::HoldBack { .. } => Finding::HeldBack,
+                Step::Complete(_) => Finding::Completed(true),
+                Step::LeaveHook => Finding::HookLeft,
+                Step::End(_) => return names.join(" "),
+            },
+        };
+    }
+    panic!("it does not end: {names:?}")
+}
+
+/// The same for a Node that is there and work that succeeds.
+fn path_of(policy: &Policy, detail: Detail) -> String {
+    path(policy, detail, Some(&Arc::new(node())), |_| None)
+}
+
+#[test]
+fn a_drain_with_and_without_a_hook() {
+    assert_eq!(path_of(&policy(), SPOT), "FindOwner Begin FindNode Cordon Drain End(Drained)");
+    assert_eq!(
+        path_of(&policy(), Detail::AsgTerminate(hook("hook", None))),
+        "FindOwner LookUpHook Begin FindNode Cordon Drain Complete(Continue) End(Drained)"
+    );
+}
+
+#[test]
+fn waits_stand_before_the_drain_and_before_the_completion() {
+    let mut policy = Policy { complete_after: 20 * S, ..policy() };
+    policy.delay.set(Kind::AsgTerminate, Some(10 * S));
+    let detail = || Detail::AsgTerminate(hook("hook", None));
+    assert_eq!(
+        path_of(&policy, detail()),
+        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain HoldBack Complete(Continue) End(Drained)"
+    );
+    let blocked = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(Outcome::Blocked));
+    assert_eq!(
+        path(&policy, detail(), Some(&Arc::new(node())), blocked),
+        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain LeaveHook End(Blocked)",
+        "a hook is held back after a drain only"
+    );
+}
+
+#[test]
+fn what_is_settled_at_once_asks_nobody() {
+    assert_eq!(path_of(&policy(), Detail::AsgTerminate(hook("theirs", None))), "End(NotOurs)");
+    let mut policy = policy();
+    policy.actions.set(Kind::Spot, Action::Ignore);
+    assert_eq!(path_of(&policy, SPOT), "End(Ignored)");
+    policy.actions.set(Kind::Spot, Action::Report);
+    assert_eq!(path_of(&policy, SPOT), "FindOwner End(Reported)");
+    policy.actions.set(Kind::Spot, Action::Cordon);
+    assert_eq!(path_of(&policy, SPOT), "FindOwner Begin FindNode Cordon End(Cordoned)");
+}
+
+#[test]
+fn the_owner_decides() {
+    for (owner, expected) in [(None, "FindOwner End(Failed)"), (Some(Ownership::Foreign), "FindOwner End(NotOurs)")] {
+        let answer = |step: &Step<'_>| matches!(step, Step::FindOwner { .. }).then_some(Finding::Owner(owner));
+        assert_eq!(path(&policy(), SPOT, None, answer), expected);
+    }
+}
+
+#[test]
+fn an_excluded_node_is_left_alone_and_its_hook_too() {
+    let excluded = Arc::new(Node { ignored: true, ..node() });
+    assert_eq!(path(&policy(), SPOT, Some(&excluded), |_| None), "FindOwner End(Excluded)");
+    // It is excluded while the hook is looked up.
+    let late = |step: &Step<'_>| match step {
+        Step::FindNode { .. } => Some(Finding::Node(Arc::clone(&excluded))),
+        _ => None,
+    };
+    assert_eq!(
+        path(&policy(), Detail::AsgTerminate(hook("hook", None)), None, late),
+        "FindOwner LookUpHook Begin FindNode LeaveHook End(Excluded)"
+    );
+}
+
+#[test]
+fn an_instance_that_runs_no_more_is_not_drained() {
+    let stopped = || Detail::StateChange { state: InstanceState::Stopped };
+    assert_eq!(path_of(&policy(), stopped()), "FindOwner End(NothingToDrain)");
+    let tainting = Policy { out_of_service_taint: true, ..policy() };
+    assert_eq!(path_of(&tainting, stopped()), "FindOwner MarkOutOfService End(NothingToDrain)");
+}
+
+#[test]
+fn an_instance_without_a_node_is_waited_for_unless_it_is_in_a_warm_pool() {
+    let terminating = |pool| path(&policy(), Detail::AsgTerminate(hook("hook", pool)), None, |_| None);
+    let (begin, end) = ("FindOwner LookUpHook Begin FindNode", "Complete(Continue) End(NothingToDrain)");
+    assert_eq!(terminating(None), format!("{begin} AwaitNode {end}"));
+    assert_eq!(terminating(Some(WarmPool::From)), format!("{begin} {end}"));
+}
+
+#[test]
+fn a_node_that_is_replaced_is_followed_for_a_while() {
+    let there = Arc::new(node());
+    let gone = |step: &Step<'_>| match step {
+        Step::Drain(target) => Some(Finding::NodeGone(Arc::clone(&target.node), Outcome::Drained)),
+        _ => None,
+    };
+    let once = "Cordon Drain AwaitSuccessor";
+    assert_eq!(path(&policy(), SPOT, Some(&there), gone), format!("FindOwner Begin FindNode {once} End(Drained)"));
+    let for_ever = |step: &Step<'_>| match step {
+        Step::AwaitSuccessor(node) => Some(Finding::Node(Arc::clone(node))),
+        step => gone(step),
+    };
+    let followed = [once; MAX_NODES - 1].join(" ");
+    assert_eq!(
+        path(&policy(), SPOT, Some(&there), for_ever),
+        format!("FindOwner Begin FindNode {followed} Cordon Drain End(Drained)")
+    );
+}
+
+#[test]
+fn a_launch_ends_with_its_node_in_service() {
+    let launch = |pool, node| path(&policy(), Detail::AsgLaunch(hook("hook", pool)), node, |_| None);
+    let (ready, begin) = (Arc::new(node()), "FindOwner LookUpHook Begin AwaitReady");
+    assert_eq!(launch(None, Some(&ready)), format!("{begin} Complete(Continue) End(Ready)"));
+    assert_eq!(
+        launch(Some(WarmPool::From), Some(&ready)),
+        format!("{begin} ReleasePoolMarks Complete(Continue) End(Ready)")
+    );
+    assert_eq!(launch(None, None), format!("{begin} Complete(Abandon) End(NotReady)"));
+    assert_eq!(launch(Some(WarmPool::To), None), format!("{begin} Complete(Continue) End(NotReady)"));
+}
+
+#[test]
+fn a_crash_leaves_the_hook_to_the_next_receiver() {
+    let crash = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(Outcome::Crashed));
+    let detail = Detail::AsgTerminate(hook("hook", None));
+    assert_eq!(
+        path(&policy(), detail, Some(&Arc::new(node())), crash),
+        "FindOwner LookUpHook Begin FindNode Cordon Drain End(Crashed)"
+    );
+}
+
+#[test]
+fn a_hook_that_could_not_be_completed_is_the_outcome() {
+    let fails = |step: &Step<'_>| matches!(step, Step::Complete(_)).then_some(Finding::Completed(false));
+    let path = path(&policy(), Detail::AsgTerminate(hook("hook", None)), Some(&Arc::new(node())), fails);
+    assert!(path.ends_with("Complete(Continue) End(HookFailed)"), "{path}");
+}

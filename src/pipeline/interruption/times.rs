@@ -1,0 +1,250 @@
+//! Times of hooks, deadlines of notices, and heartbeats: arithmetic. Pure.
+
+use super::policy::{Heartbeats, Policy};
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::{Detail, InstanceAction, Kind};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The times of a lifecycle hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookTimes {
+    /// Time that the action lives after its begin or a heartbeat.
+    pub heartbeat: Duration,
+    /// Default duration of a drain.
+    pub window: Duration,
+}
+
+impl HookTimes {
+    /// The times assumed if the hook can't be looked up: AWS's shortest heartbeat timeout, and the longest drain that the limit for
+    /// this timeout allows.
+    pub const UNKNOWN: Self = Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50) };
+
+    /// The times of a hook with this heartbeat timeout.
+    #[must_use]
+    pub const fn of(heartbeat: Duration) -> Self {
+        Self { heartbeat, window: heartbeat }
+    }
+
+    /// Maximum life of the action: 48 h, or 100 timeouts if that is less.
+    #[must_use]
+    pub fn life(self) -> Duration {
+        Duration::from_hours(48).min(self.heartbeat * 100)
+    }
+
+    /// Time kept free before an expiry: a tenth of the timeout, within 3 and 30 s.
+    #[must_use]
+    pub fn margin(self) -> Duration {
+        (self.heartbeat / 10).clamp(Duration::from_secs(3), Duration::from_secs(30))
+    }
+
+    /// Visibility timeout of the hook's message, so that a killed process's work is taken up before the hook expires.
+    #[must_use]
+    pub fn visibility(self) -> Duration {
+        let third = Duration::from_secs(self.heartbeat.as_secs() / 3);
+        third.clamp(Duration::from_secs(10), Duration::from_secs(30))
+    }
+
+    /// The time that the hook gives a drain with these settings.
+    #[must_use]
+    pub fn room(self, drain_timeout: Option<Duration>, heartbeats: Heartbeats) -> HookRoom {
+        let wanted = drain_timeout.unwrap_or(self.window);
+        let limit = if heartbeats == Heartbeats::Off { self.heartbeat } else { self.life() };
+        let drain = wanted.min(limit).saturating_sub(self.margin());
+        HookRoom { wanted, limit, window: self.window, drain }
+    }
+}
+
+/// The time that a lifecycle hook gives a drain, from the begin of its action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookRoom {
+    /// The time that the settings ask for, or else the hook's default.
+    pub wanted: Duration,
+    /// The time after which the hook expires in any case.
+    pub limit: Duration,
+    /// The time that the hook gives a drain by default.
+    pub window: Duration,
+    /// The time for the drain: what is wanted, within the limit, less the margin.
+    pub drain: Duration,
+}
+
+impl Policy {
+    /// The time that a hook with these times gives a drain for a notice of this kind.
+    #[must_use]
+    pub fn hook_room(&self, kind: Kind, times: HookTimes) -> HookRoom {
+        times.room(self.drain_timeout.of(kind), self.heartbeats)
+    }
+}
+
+/// Time between EC2's warning and the end of the instance, for spot instances, and for capacity reservations whose notice names no
+/// time.
+const WARNING_TIME: Duration = Duration::from_mins(2);
+
+/// Time between an instance's state change and its end: an assumption, because EC2 names no time.
+pub(super) const SHUTDOWN_TIME: Duration = Duration::from_mins(2);
+
+/// Maximum duration of a drain that nothing else bounds: the default of a lifecycle hook.
+pub const DEFAULT_DRAIN_TIMEOUT: Duration = Duration::from_hours(1);
+
+/// Returns when the drain for a notice must be over.
+///
+/// `at` is the notice's time and `now` the present; `instant` turns a time that AWS names into an instant. A `drain_timeout` lengthens
+/// a hook's drain within the hook's life; for all other notices it shortens the drain.
+#[must_use]
+pub fn deadline(
+    detail: &Detail,
+    at: Instant,
+    now: Instant,
+    drain_timeout: Option<Duration>,
+    hook: Option<(HookTimes, Heartbeats)>,
+    instant: impl Fn(jiff::Timestamp) -> Instant,
+) -> Deadline {
+    let shortened = |hard: Instant| {
+        let hard = Deadline::hard(hard);
+        drain_timeout.map_or(hard, |timeout| hard.or_earlier(Deadline::soft(now + timeout)))
+    };
+    match detail {
+        Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => {
+            let (times, heartbeats) = hook.unwrap_or((HookTimes::UNKNOWN, Heartbeats::Auto));
+            of_hook(at, times.room(drain_timeout, heartbeats))
+        }
+        Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
+        Detail::Spot { .. } => shortened(at + WARNING_TIME),
+        Detail::CapacityReservation { terminates_at } => shortened(terminates_at.map_or(at + WARNING_TIME, instant)),
+        Detail::Rebalance => Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT)),
+        Detail::StateChange { .. } => {
+            Deadline::soft(now + drain_timeout.map_or(SHUTDOWN_TIME, |timeout| timeout.min(SHUTDOWN_TIME)))
+        }
+        Detail::ScheduledChange(change) => {
+            let patience = Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT));
+            // A start that has passed is no deadline: the change is under way, or was put off.
+            let start = change.start.map(instant).filter(|start| *start > now);
+            let start = start.map(|start| if change.hard { Deadline::hard(start) } else { Deadline::soft(start) });
+            start.map_or(patience, |start| patience.or_earlier(start))
+        }
+    }
+}
+
+fn of_hook(at: Instant, room: HookRoom) -> Deadline {
+    let ends = at + room.drain;
+    // With less than the hook's own time it is only our patience that ends.
+    if room.wanted < room.window.min(room.limit) { Deadline::soft(ends) } else { Deadline::hard(ends) }
+}
+
+/// Returns when the next heartbeat is due for a hook that expires at `expires`.
+///
+/// `finish` is the latest time at which the completion is expected. If the completion may come too late for the expiry, the beat goes
+/// out at half-time. Otherwise it goes out at the last good time, which only a late completion reaches.
+#[must_use]
+fn next_beat(heartbeats: Heartbeats, expires: Instant, times: HookTimes, finish: Instant) -> Option<Instant> {
+    let last = |before: Duration| expires.checked_sub(before).unwrap_or(expires);
+    match heartbeats {
+        Heartbeats::Off => None,
+        // An interval longer than the hook bears would let it expire.
+        Heartbeats::Every(interval) => Some(last(times.heartbeat) + interval.min(times.heartbeat - times.margin())),
+        Heartbeats::Auto if finish > last(times.margin()) => Some(last(times.heartbeat / 2)),
+        Heartbeats::Auto => Some(last(times.margin())),
+    }
+}
+
+/// Returns when the next heartbeat is due for an action that began at `begun`; `None` also when no beat keeps it alive any longer.
+#[must_use]
+pub fn due_beat(
+    heartbeats: Heartbeats,
+    begun: Instant,
+    expires: Instant,
+    times: HookTimes,
+    finish: Instant,
+) -> Option<Instant> {
+    next_beat(heartbeats, expires, times, finish).filter(|due| *due < begun + times.life())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::event::{Hook, InstanceState, ScheduledChange};
+
+    const fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn hook() -> Detail {
+        let name = || "x".to_owned();
+        Detail::AsgTerminate(Hook { group: name(), name: name(), token: name(), pool: None, direct: false })
+    }
+
+    /// The deadline in seconds after the notice, which is 10 s old, and whether it is hard.
+    fn table(detail: &Detail, timeout: Option<u64>, beat: u64, heartbeats: Heartbeats) -> (u64, bool) {
+        let at = Instant::now();
+        let now = at + s(10);
+        let noon: jiff::Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
+        let instant = |time: jiff::Timestamp| match Duration::try_from(time.duration_since(noon)) {
+            Ok(ahead) => now + ahead,
+            Err(_) => at,
+        };
+        let times = Some((HookTimes::of(s(beat)), heartbeats));
+        let deadline = deadline(detail, at, now, timeout.map(s), times, instant);
+        ((deadline.at() - at).as_secs(), deadline.is_hard())
+    }
+
+    #[test]
+    fn a_hook_has_its_timeout_less_a_margin() {
+        let auto = |timeout, beat| table(&hook(), timeout, beat, Heartbeats::Auto);
+        assert_eq!(auto(None, 30), (27, true));
+        assert_eq!(auto(None, 3600), (3570, true));
+        assert_eq!(auto(Some(600), 60), (594, true), "lengthened");
+        assert_eq!(auto(Some(100_000), 60), (5994, true), "at most 100 timeouts");
+        assert_eq!(auto(Some(1_000_000), 7200), (172_770, true), "at most 48 h");
+        assert_eq!(auto(Some(40), 60), (34, false), "shortened: our patience");
+        assert_eq!(
+            table(&hook(), Some(600), 60, Heartbeats::Off),
+            (54, true),
+            "nothing lengthens it without heartbeats"
+        );
+    }
+
+    #[test]
+    fn the_other_kinds() {
+        let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
+        let spot = |action| Detail::Spot { action };
+        assert_eq!(of(&spot(InstanceAction::Terminate), None), (120, true));
+        assert_eq!(of(&spot(InstanceAction::Stop), Some(60)), (70, false));
+        assert_eq!(of(&spot(InstanceAction::Stop), Some(600)), (120, true), "a timeout does not lengthen it");
+        assert_eq!(of(&spot(InstanceAction::Hibernate), None), (10, true));
+        assert_eq!(of(&Detail::Rebalance, None), (3610, false));
+        assert_eq!(of(&Detail::Rebalance, Some(60)), (70, false));
+        assert_eq!(of(&Detail::StateChange { state: InstanceState::Stopping }, None), (130, false));
+        assert_eq!(of(&Detail::CapacityReservation { terminates_at: None }, None), (120, true));
+        let named = "2026-11-21T12:05:00Z".parse().ok();
+        assert_eq!(of(&Detail::CapacityReservation { terminates_at: named }, None), (310, true));
+    }
+
+    #[test]
+    fn a_scheduled_change_is_drained_now_and_ends_at_its_start() {
+        let change = |start: Option<&str>, hard| {
+            let start = start.map(|start| start.parse().unwrap());
+            Detail::ScheduledChange(ScheduledChange { code: String::new(), start, hard })
+        };
+        let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
+        assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), None), (610, true));
+        assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), false), None), (610, false));
+        assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), Some(60)), (70, false));
+        assert_eq!(of(&change(Some("2026-11-28T12:00:00Z"), true), None), (3610, false));
+        assert_eq!(of(&change(Some("2026-11-21T11:00:00Z"), true), None), (3610, false), "it has begun already");
+        assert_eq!(of(&change(None, false), None), (3610, false));
+    }
+
+    #[test]
+    fn a_beat_goes_out_only_where_the_completion_may_come_too_late() {
+        let now = Instant::now();
+        let times = HookTimes::of(s(60));
+        let next = |heartbeats, finish: u64| {
+            next_beat(heartbeats, now + s(60), times, now + s(finish)).map(|at| (at - now).as_secs())
+        };
+        assert_eq!(next(Heartbeats::Auto, 54), Some(54), "in time: a beat only if it is late after all");
+        assert_eq!(next(Heartbeats::Auto, 55), Some(30), "too late: at half-time");
+        assert_eq!(next(Heartbeats::Every(s(20)), 1), Some(20));
+        assert_eq!(next(Heartbeats::Every(s(120)), 1), Some(54), "never too late for the hook");
+        assert_eq!(next(Heartbeats::Off, 500), None);
+    }
+}
