@@ -240,18 +240,6 @@ impl From<flags::OnFailedLaunch> for OnFailed {
     }
 }
 
-/// A duration as users write it: `30s`, `5m`, `1h30m`.
-///
-/// # Errors
-/// What is wrong, and how to write it.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration.subsec_nanos() == 0 => Ok(duration),
-        Ok(_) => Err(format!("\"{text}\" is finer than a second; write whole seconds, such as 30s")),
-        Err(_) => Err(format!("\"{text}\" is not a duration; write it as 30s, 5m or 1h30m")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,11 +1,13 @@
 //! Reading each flag, and remembering what is wrong with it.
 
-use super::{LONGEST_DRAIN, Problem, SHORTEST_HEARTBEAT, duration};
+use super::{LONGEST_DRAIN, Problem, SHORTEST_HEARTBEAT};
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
+use crate::runtime::duration;
+use crate::runtime::duration::Words;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
@@ -220,7 +222,7 @@ impl Problems {
         match text {
             "auto" => Heartbeats::Auto,
             "off" => Heartbeats::Off,
-            interval => match duration(interval) {
+            interval => match duration::parse(interval) {
                 Ok(interval) if interval.is_zero() => {
                     self.add(flag, "0 is not an interval; write \"off\" for no heartbeats");
                     Heartbeats::Off
@@ -239,8 +241,8 @@ impl Problems {
                     }
                     Heartbeats::Every(interval)
                 }
-                Err(what) => {
-                    self.add(flag, format!("{what}; or auto, or off"));
+                Err(error) => {
+                    self.add(flag, format!("{error}; or auto, or off"));
                     Heartbeats::Off
                 }
             },
@@ -249,9 +251,9 @@ impl Problems {
 
     pub(super) fn duration(&mut self, flag: &'static str, text: Option<&str>, most: Duration) -> Option<Duration> {
         let text = text?;
-        match duration(text) {
+        match duration::parse(text) {
             Ok(duration) if duration > most => {
-                self.add(flag, format!("{text} is too long; {} is the most", humantime::format_duration(most)));
+                self.add(flag, format!("{text} is too long; {} is the most", Words(most)));
                 None
             }
             Ok(Duration::ZERO) => {
@@ -259,8 +261,8 @@ impl Problems {
                 None
             }
             Ok(duration) => Some(duration),
-            Err(what) => {
-                self.add(flag, what);
+            Err(error) => {
+                self.add(flag, error.to_string());
                 None
             }
         }
@@ -268,7 +270,7 @@ impl Problems {
 
     /// A duration of which 0 says never.
     pub(super) fn duration_or_zero(&mut self, flag: &'static str, text: Option<&str>) -> Option<Duration> {
-        let zero = text.is_some_and(|text| duration(text) == Ok(Duration::ZERO));
+        let zero = text.is_some_and(|text| duration::parse(text) == Ok(Duration::ZERO));
         if zero { Some(Duration::ZERO) } else { self.duration(flag, text, LONGEST_DRAIN) }
     }
 
