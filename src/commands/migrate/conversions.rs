@@ -3,7 +3,7 @@
 pub use super::row::needless;
 
 use super::row::{Conversion, NthValue};
-use crate::cli::settings::SHORTEST_HEARTBEAT;
+use crate::cli::settings::MIN_HEARTBEAT_INTERVAL;
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -215,8 +215,8 @@ pub fn events(nth: &NthValue<'_>) -> Conversion {
 pub fn heartbeat(nth: &NthValue<'_>) -> Conversion {
     match number(nth.value) {
         Some(seconds) if seconds > 3600 => wrong("a number of seconds up to 3600"),
-        Some(seconds @ 1..) if Duration::from_secs(seconds.unsigned_abs()) < SHORTEST_HEARTBEAT => {
-            let shortest = SHORTEST_HEARTBEAT.as_secs();
+        Some(seconds @ 1..) if Duration::from_secs(seconds.unsigned_abs()) < MIN_HEARTBEAT_INTERVAL => {
+            let shortest = MIN_HEARTBEAT_INTERVAL.as_secs();
             Conversion::Lost(format!(
                 "is shorter than {shortest} s, so AWS would throttle the account; choose {shortest} or more"
             ))
