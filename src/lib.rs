@@ -21,6 +21,7 @@ pub mod cli {
     pub mod flags;
     pub mod input;
     pub mod settings;
+    pub mod text;
 }
 
 /// One-off commands: they ask, explain or test, and end.
@@ -79,6 +80,7 @@ pub mod clients {
 /// Tasks and time.
 pub mod runtime {
     pub mod clock;
+    pub mod duration;
     pub mod task;
 }
 

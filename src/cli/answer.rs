@@ -1,60 +1,60 @@
-//! What a command has to say, and how it ends.
+//! The output and the exit code of a command.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
-/// What a command has to say, and how it ends.
+/// The output and the exit code of a command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Answer {
-    /// For standard output.
+    /// Text for standard output.
     pub said: String,
-    /// For standard error, as it stands.
+    /// Text for standard error.
     pub remarks: String,
-    /// For standard error, one sentence a line.
+    /// Errors for standard error, one per line, which get the program's name as a prefix.
     pub problems: String,
     /// The exit code.
     pub code: u8,
 }
 
 impl Answer {
-    /// It went well.
+    /// Returns a successful answer.
     #[must_use]
     pub fn well(said: String) -> Self {
         Self { said, ..Self::default() }
     }
 
-    /// It could not be done: the cluster or AWS is in the way.
+    /// Returns an answer with exit code 1, for a failure of the cluster or of AWS.
     #[must_use]
     pub fn failed(problem: &impl fmt::Display) -> Self {
         Self { problems: problem.to_string(), code: 1, ..Self::default() }
     }
 
-    /// It was asked for wrongly.
+    /// Returns an answer with exit code 2, for a wrong command line or input.
     #[must_use]
     pub fn wrong(problem: &impl fmt::Display) -> Self {
         Self { problems: problem.to_string(), code: 2, ..Self::default() }
     }
 
-    /// Says it. Gives the exit code, which is 1 if the output could not be written: half an answer must not pass for a whole one.
+    /// Writes the answer. Returns the exit code, which is 1 if the output could not be written completely.
     pub fn say(self, out: &mut impl Write, err: &mut impl Write) -> u8 {
         let Self { said, remarks, mut problems, mut code } = self;
         if let Err(error) = written(out, &said) {
-            problems = format!("the output can't be written: {error}; what there is of it is not whole\n{problems}");
+            problems = format!("the output can't be written: {error}; it is incomplete\n{problems}");
             code = 1;
         }
-        let mut told = remarks;
+        let mut errors = remarks;
         for problem in problems.lines() {
-            told.push_str("ebbtide: ");
-            told.push_str(problem);
-            told.push('\n');
+            errors.push_str("ebbtide: ");
+            errors.push_str(problem);
+            errors.push('\n');
         }
-        // There is nowhere left to say that this could not be said.
-        let _ = written(err, &told);
+        // A failure here can't be reported anywhere.
+        let _ = written(err, &errors);
         code
     }
 }
 
-/// Whoever does not want to read it all is free to stop.
+/// Writes a text. A reader that stops early is no error.
 fn written(to: &mut impl Write, text: &str) -> io::Result<()> {
     match to.write_all(text.as_bytes()).and_then(|()| to.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -66,7 +66,7 @@ fn written(to: &mut impl Write, text: &str) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes, of which it keeps some back until it is flushed, and then fails.
+    /// Buffers all bytes, and fails on the flush if there are more than `room`.
     struct Full {
         room: usize,
         held: usize,

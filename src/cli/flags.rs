@@ -1,4 +1,4 @@
-//! The command line: flags in groups, each with its environment variable. What they mean is checked in `settings`.
+//! The command line: flags in groups, each with its environment variable. `settings` checks their values.
 
 pub mod doctor;
 pub mod explain;
@@ -8,7 +8,7 @@ pub mod send;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
-/// The hooks of EKS's managed node groups, which EKS completes by itself.
+/// The hooks of EKS managed node groups, which EKS itself completes.
 pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
 
 /// Drains Kubernetes nodes before AWS takes them away.
@@ -17,21 +17,21 @@ pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
     name = "ebbtide",
     version,
     about = "Drains Kubernetes nodes before AWS takes them away.",
-    after_help = "AWS and Kubernetes are configured as their own tools are: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod Identity; \
-                  KUBECONFIG, or the pod's service account.",
+    after_help = "Access to AWS and Kubernetes is configured as for their own tools: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod \
+                  Identity; KUBECONFIG, or the pod's service account.",
     max_term_width = 110
 )]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl Cli {
-    /// Reads the command line and the environment. A variable that is empty says as much as none: charts set them so. Ends the process
-    /// where the command line is wrong, or asks for help.
+    /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
+    /// if the command line is wrong or asks for help.
     #[must_use]
-    #[allow(clippy::disallowed_methods, reason = "whether a flag's variable is empty, clap does not tell")]
+    #[allow(clippy::disallowed_methods, reason = "clap can't tell whether a flag's variable is empty")]
     pub fn read() -> Self {
         let filled = |arg: Arg| {
             let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
@@ -42,37 +42,34 @@ impl Cli {
     }
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
-#[allow(clippy::large_enum_variant, reason = "there is one of them, for a moment")]
+#[allow(clippy::large_enum_variant, reason = "a process has one of them")]
 pub enum Command {
-    /// Read the queue and drain nodes, until told to end
+    /// Read the queue and drain nodes, until a signal ends the process
     #[command(
         after_help = "Durations are written 30s, 5m, 1h30m. Lists in an environment variable are separated by commas.\n\
-                            Exit codes: 0 after an ordered shutdown, 1 when it can't start, 2 for wrong settings, 3 when work was cut off, 4 after a bug."
+                            Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
-    /// Tell what would be done about a message, and change nothing
-    #[command(
-        after_help = "Takes the flags and the environment variables of the service whose decisions are explained, but no queue need be named; only reads.\n\
-                            Exit codes: 0 when it is explained, also where nothing would be done; 1 when the cluster can't be read, 2 for wrong flags or a message that can't be read."
-    )]
+    /// Explain what the service would do about a message; change nothing
+    #[command(after_help = "Takes the flags and variables of the service, but needs no queue. Only reads.\n\
+                            Exit codes: 0 with an explanation, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message.")]
     Explain(Box<explain::Explain>),
-    /// Put a test message on the queue, for a Node that allows it
+    /// Send a test message to the queue, for a Node that allows tests
     #[command(
-        after_help = "The message is one as AWS would send it, and is handled as one: the Node is cordoned and drained. Uses the caller's credentials.\n\
-                            Exit codes: 0 when it was sent, 1 when it was not, or when the output can't be written, 2 for wrong flags."
+        after_help = "The message looks like one from AWS, and the service handles it like one: it cordons and drains the Node. Uses the caller's credentials.\n\
+                            Exit codes: 0 if the message was sent, 1 if not or if the output can't be written, 2 for wrong flags."
     )]
     Send(send::Send),
-
-    /// Check that all is there that run needs, and say what to do where it is not; changes nothing
-    #[command(after_help = "Exit codes: 0 when nothing failed, 1 when something did, 2 for wrong settings.")]
+    /// Check everything that run needs, with a remedy for each problem; change nothing
+    #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
-    /// Turn the values of aws-node-termination-handler's chart into those of Ebbtide's
+    /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart
     ///
-    /// Ours go to standard output; what could not be carried over, and why, to standard error.
+    /// Writes the values to standard output, and remarks on values that differ or are lost to standard error.
     #[command(
-        after_help = "Exit codes: 0 when all was carried over, 1 when the output can't be written, 2 when the file is of no use, 3 when something was not carried over, or not as it was."
+        after_help = "Exit codes: 0 if all values were carried over, 1 if the output can't be written, 2 if the file is not a values file, 3 if a value was lost or differs."
     )]
     Migrate(migrate::Migrate),
 }
@@ -85,17 +82,17 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
     pub queue_url: Option<String>,
 
-    /// What a kind of notice leads to; may be given once for each kind
+    /// Action for a kind of notice; once per kind
     ///
     /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, cordon,
-    /// report, ignore (for asg-launch: ready, report, ignore). By default everything is drained, but rebalance=cordon and
-    /// asg-launch=ignore. An action other than drain and ready never touches the lifecycle hook.
+    /// report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and
+    /// asg-launch=ignore. Only drain and ready touch lifecycle hooks.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
-    /// Leave this lifecycle hook alone: somebody else completes it; may be repeated
+    /// A lifecycle hook that others complete; repeatable
     ///
-    /// Naming one replaces the default, EKS's own two.
+    /// A value replaces the default, the two hooks of EKS.
     #[arg(
         long,
         env = "EBBTIDE_IGNORE_HOOK",
@@ -106,7 +103,7 @@ pub struct Run {
     )]
     pub ignore_hook: Vec<String>,
 
-    /// The tag that makes an instance without a Node this cluster's
+    /// The EC2 tag of this cluster's instances
     #[arg(
         long,
         env = "EBBTIDE_MANAGED_TAG",
@@ -116,11 +113,11 @@ pub struct Run {
     )]
     pub managed_tag: String,
 
-    /// Act only on instances that carry the managed tag, even if they have a Node here
+    /// Require the managed tag even if the instance has a Node here
     #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = BoolishValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,
 
-    /// How long a terminating instance of ours may take to register as a Node before its hook is completed
+    /// How long to wait for the Node of a terminating instance before its hook is completed
     #[arg(
         long,
         env = "EBBTIDE_REGISTRATION_GRACE",
@@ -134,10 +131,10 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,
 
-    /// How long a drain may take, for all kinds or for one [default: what the notice allows; for a hook its timeout]
+    /// Maximum duration of a drain, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout]
     ///
-    /// May be given once for all, and once for each kind. For lifecycle hooks it may be longer than the hook's timeout: heartbeats keep the hook alive. For a rebalance recommendation or a
-    /// scheduled change it replaces our own patience, an hour. Where AWS sets the time, it only shortens.
+    /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
+    /// For a rebalance recommendation or a scheduled change it replaces the default of one hour. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
         env = "EBBTIDE_DRAIN_TIMEOUT",
@@ -147,14 +144,14 @@ pub struct Run {
     )]
     pub drain_timeout: Vec<String>,
 
-    /// Let so much time go by after a notice of this kind before pods are evicted; the node is cordoned at once; may be repeated
+    /// Evict this long after the notice's time, but cordon at once; once per kind
     #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
     pub delay: Vec<String>,
 
-    /// What becomes of pods that could not be evicted when a hard deadline is near
+    /// What to do shortly before a hard deadline with pods that could not be evicted
     ///
-    /// A hard deadline is one at which the node's capacity goes. delete: the pod is deleted while its grace period still fits before the
-    /// deadline. leave: it is left, and dies with the node.
+    /// At a hard deadline the node's capacity ends. delete: delete the pod while its grace period still fits before the deadline. leave:
+    /// the pod dies with the node.
     #[arg(
         long,
         env = "EBBTIDE_AT_DEADLINE",
@@ -169,7 +166,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_EVICT_DAEMONSETS", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub evict_daemonsets: bool,
 
-    /// Evict only pods that match, as kubectl drain --pod-selector
+    /// Evict only pods that match, like kubectl drain --pod-selector
     #[arg(long, env = "EBBTIDE_POD_SELECTOR", value_name = "SELECTOR", help_heading = "Drain")]
     pub pod_selector: Option<String>,
 
@@ -181,16 +178,16 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_KEEP_UNMANAGED", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub keep_unmanaged: bool,
 
-    /// Heed karpenter.sh/do-not-disrupt: "true" and cluster-autoscaler.kubernetes.io/safe-to-evict: "false" on pods until a hard
-    /// deadline is near
+    /// Leave pods with karpenter.sh/do-not-disrupt: "true" or cluster-autoscaler.kubernetes.io/safe-to-evict: "false" until shortly
+    /// before a hard deadline
     #[arg(long, env = "EBBTIDE_RESPECT_DO_NOT_DISRUPT", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub respect_do_not_disrupt: bool,
 
-    /// The grace period for every pod [default: the pod's own]
+    /// Grace period of every eviction [default: the pod's own]
     #[arg(long, env = "EBBTIDE_POD_GRACE", value_name = "DURATION", help_heading = "Drain")]
     pub pod_grace: Option<String>,
 
-    /// Set this taint with the cordon; may be repeated
+    /// A taint to set and remove with the cordon; repeatable
     #[arg(
         long,
         env = "EBBTIDE_TAINT",
@@ -200,7 +197,7 @@ pub struct Run {
     )]
     pub taint: Vec<String>,
 
-    /// Keep load balancers from sending traffic to a cordoned node
+    /// Exclude cordoned nodes from load balancers
     #[arg(
         long,
         env = "EBBTIDE_EXCLUDE_FROM_LOAD_BALANCERS",
@@ -209,7 +206,7 @@ pub struct Run {
     )]
     pub exclude_from_load_balancers: bool,
 
-    /// Taint the Node of a stopped or terminated instance so that its pods can be moved, once EC2 says that it is
+    /// Set the out-of-service taint on the Nodes of stopped or terminated instances
     #[arg(
         long,
         env = "EBBTIDE_OUT_OF_SERVICE_TAINT",
@@ -218,11 +215,11 @@ pub struct Run {
     )]
     pub out_of_service_taint: bool,
 
-    /// When a cordon that no interruption followed is taken back; 0s keeps it [default: 20m for rebalance=cordon]
+    /// When to undo a cordon that no interruption followed; 0s keeps cordons [default: 20m for rebalance=cordon]
     #[arg(long, env = "EBBTIDE_UNCORDON_AFTER", value_name = "DURATION", help_heading = "Marks on the Node")]
     pub uncordon_after: Option<String>,
 
-    /// What becomes of a terminating hook when its drain did not succeed by the deadline
+    /// What to do with a terminating hook after a failed drain
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_DRAIN",
@@ -233,7 +230,7 @@ pub struct Run {
     )]
     pub on_failed_drain: OnFailedDrain,
 
-    /// What becomes of a launch hook when its node is not Ready by the deadline
+    /// What to do with a launch hook whose Node is not Ready by the deadline
     #[arg(
         long,
         env = "EBBTIDE_ON_FAILED_LAUNCH",
@@ -244,11 +241,11 @@ pub struct Run {
     )]
     pub on_failed_launch: OnFailedLaunch,
 
-    /// Hold a hook's completion back for so long after the drain, for load balancers that still send traffic
+    /// Delay a hook's completion after the drain, for load balancers that still send traffic
     #[arg(long, env = "EBBTIDE_COMPLETE_AFTER", value_name = "DURATION", help_heading = "Lifecycle hooks")]
     pub complete_after: Option<String>,
 
-    /// For asg-launch=ready: a taint, by its key, that the node must have lost; may be repeated
+    /// For asg-launch=ready: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,
         env = "EBBTIDE_STARTUP_TAINT",
@@ -258,7 +255,7 @@ pub struct Run {
     )]
     pub startup_taint: Vec<String>,
 
-    /// When lifecycle hooks get heartbeats: auto (where the drain may outlast the hook), off, or always at an interval
+    /// When to send heartbeats: auto (if the drain may outlast the hook), off, or always at this interval
     #[arg(
         long,
         env = "EBBTIDE_HEARTBEAT",
@@ -268,13 +265,13 @@ pub struct Run {
     )]
     pub heartbeat: String,
 
-    /// Change nothing: the API server checks cordons and evictions, hooks are left alone; messages are deleted
+    /// Change nothing: the API server only validates cordons and evictions, and hooks get no calls; messages are deleted
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
-    /// Which drains Kubernetes Events and a condition of the Node tell of
+    /// Which drains get Kubernetes Events and a condition of the Node: blocked, all or none
     ///
-    /// blocked: those that are held back for 5 s, with by whom and until when. all: each, from its beginning.
+    /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
     #[arg(
         long,
         env = "EBBTIDE_EVENTS",
@@ -282,17 +279,17 @@ pub struct Run {
         value_name = "WHICH",
         default_value = "blocked",
         hide_possible_values = true,
-        help_heading = "Telling"
+        help_heading = "Reporting"
     )]
     pub events: Events,
 
-    /// Delete Leases in kube-node-lease whose Nodes are gone, and which nothing else collects
+    /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///
-    /// One replica at a time does it, so --pod-namespace and --pod-name must be given.
+    /// One replica at a time does this, so --pod-namespace and --pod-name are required.
     #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Housekeeping")]
     pub collect_leases: bool,
 
-    /// Where to serve /metrics, /readyz and /healthz
+    /// Address of /metrics, /readyz and /healthz
     #[arg(
         long,
         env = "EBBTIDE_ADMIN_ADDRESS",
@@ -302,7 +299,7 @@ pub struct Run {
     )]
     pub admin_address: String,
 
-    /// How log lines look
+    /// Format of the log
     #[arg(
         long,
         env = "EBBTIDE_LOG_FORMAT",
@@ -313,7 +310,7 @@ pub struct Run {
     )]
     pub log_format: LogFormat,
 
-    /// Whether the checks of ebbtide doctor are made once at the start, and what they find is logged
+    /// Run the checks of ebbtide doctor once at the start and log problems
     #[arg(
         long,
         env = "EBBTIDE_CHECK_AT_START",
@@ -325,64 +322,64 @@ pub struct Run {
     )]
     pub check_at_start: bool,
 
-    /// What is logged: a level, or levels by module, such as info,ebbtide=debug
+    /// Level of the log, or levels by module, such as info,ebbtide=debug
     #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info", help_heading = "Process")]
     pub log: String,
 
-    /// The namespace of the pod that this process runs in, so that it evicts itself last
+    /// Namespace of Ebbtide's own pod, which is then the last to be evicted
     #[arg(long, env = "EBBTIDE_POD_NAMESPACE", value_name = "NAME", help_heading = "Process")]
     pub pod_namespace: Option<String>,
 
-    /// The name of the pod that this process runs in
+    /// Name of Ebbtide's own pod
     #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME", help_heading = "Process")]
     pub pod_name: Option<String>,
 }
 
-/// What becomes of pods that a hard deadline finds.
+/// The action for pods that remain shortly before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtDeadline {
-    /// They are deleted with their grace period while that fits.
+    /// Delete them while their grace period fits.
     Delete,
-    /// They are left.
+    /// Leave them.
     Leave,
 }
 
-/// What becomes of a terminating hook whose drain failed.
+/// The action for a terminating hook after a failed drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailedDrain {
-    /// It is completed with CONTINUE.
+    /// Complete it with CONTINUE.
     Continue,
-    /// It is completed with ABANDON, which skips the group's other hooks, and may keep the instance.
+    /// Complete it with ABANDON, which skips the group's other hooks and may keep the instance.
     Abandon,
-    /// It is left to its own timeout.
+    /// Leave it to its own timeout.
     Leave,
 }
 
-/// What becomes of a launch hook whose node is not Ready.
+/// The action for a launch hook whose Node is not Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailedLaunch {
-    /// It is completed with ABANDON: the instance is terminated.
+    /// Complete it with ABANDON, which terminates the instance.
     Abandon,
-    /// It is left to its own timeout.
+    /// Leave it to its own timeout.
     Leave,
 }
 
-/// Which drains Events tell of.
+/// The drains that get Events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Events {
-    /// Those that are blocked.
+    /// Blocked drains.
     Blocked,
-    /// All.
+    /// All drains.
     All,
-    /// None.
+    /// No drains.
     None,
 }
 
-/// How log lines look.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// For people.
+    /// Text, for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }

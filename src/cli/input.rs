@@ -1,42 +1,42 @@
-//! What a command is to read: a file, or standard input.
+//! The input of a command: a file, or standard input.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read};
 use std::path::Path;
 
-/// Nothing that is read here is longer: 1 MiB.
-const LONGEST: u64 = 1024 * 1024;
+/// Maximum size of the input: 1 MiB.
+const MAX_BYTES: u64 = 1024 * 1024;
 
-/// Why there is nothing to read.
+/// The reason why there is no input.
 #[derive(Debug)]
-pub enum Unread {
-    /// No file was named, and nothing is piped in: somebody sits there and waits.
-    Nothing,
+pub enum InputError {
+    /// No file was named, and standard input is a terminal.
+    Terminal,
     /// The file can't be opened.
-    Unopened(io::Error),
-    /// It can't be read.
-    Broken(io::Error),
-    /// It is longer than 1 MiB.
+    Open(io::Error),
+    /// The input can't be read.
+    Read(io::Error),
+    /// The input is longer than 1 MiB.
     TooLong,
-    /// It is no text; so far it is.
-    NoText(usize),
+    /// The byte at this position is not UTF-8.
+    NotUtf8(usize),
 }
 
-/// What is to be read, for people. `-` is standard input, as is nothing.
+/// Returns the name of the input for messages. `-` and no name are standard input.
 #[must_use]
 pub fn named(file: Option<&Path>) -> String {
     path(file).map_or_else(|| "standard input".to_owned(), |path| path.display().to_string())
 }
 
-/// Reads it.
+/// Reads the input.
 ///
 /// # Errors
-/// Why it can't be.
-pub fn text(file: Option<&Path>) -> Result<String, Unread> {
+/// The reason why it can't be read.
+pub fn text(file: Option<&Path>) -> Result<String, InputError> {
     match path(file) {
-        Some(path) => all(File::open(path).map_err(Unread::Unopened)?),
-        // Who names it, by a -, means to type.
-        None if file.is_none() && io::stdin().is_terminal() => Err(Unread::Nothing),
+        Some(path) => all(File::open(path).map_err(InputError::Open)?),
+        // A user who gives `-` means to type.
+        None if file.is_none() && io::stdin().is_terminal() => Err(InputError::Terminal),
         None => all(io::stdin().lock()),
     }
 }
@@ -45,13 +45,13 @@ fn path(file: Option<&Path>) -> Option<&Path> {
     file.filter(|file| file.as_os_str() != "-")
 }
 
-fn all(from: impl Read) -> Result<String, Unread> {
+fn all(from: impl Read) -> Result<String, InputError> {
     let mut bytes = Vec::new();
-    from.take(LONGEST + 1).read_to_end(&mut bytes).map_err(Unread::Broken)?;
-    if bytes.len() as u64 > LONGEST {
-        return Err(Unread::TooLong);
+    from.take(MAX_BYTES + 1).read_to_end(&mut bytes).map_err(InputError::Read)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(InputError::TooLong);
     }
-    String::from_utf8(bytes).map_err(|error| Unread::NoText(error.utf8_error().valid_up_to()))
+    String::from_utf8(bytes).map_err(|error| InputError::NotUtf8(error.utf8_error().valid_up_to()))
 }
 
 #[cfg(test)]
@@ -60,12 +60,12 @@ mod tests {
 
     #[test]
     fn text_of_a_mebibyte_is_read_and_nothing_else() {
-        let most = usize::try_from(LONGEST).unwrap();
+        let most = usize::try_from(MAX_BYTES).unwrap();
         assert_eq!(all(&b"a"[..]).unwrap(), "a");
         assert!(all(&*vec![b'a'; most]).is_ok());
-        assert!(matches!(all(&*vec![b'a'; most + 1]), Err(Unread::TooLong)));
-        assert!(matches!(all(&b"ab\xff\x00"[..]), Err(Unread::NoText(2))));
-        assert!(matches!(text(Some(Path::new("no/such/file"))), Err(Unread::Unopened(_))));
+        assert!(matches!(all(&*vec![b'a'; most + 1]), Err(InputError::TooLong)));
+        assert!(matches!(all(&b"ab\xff\x00"[..]), Err(InputError::NotUtf8(2))));
+        assert!(matches!(text(Some(Path::new("no/such/file"))), Err(InputError::Open(_))));
         assert_eq!(named(Some(Path::new("-"))), named(None));
     }
 }

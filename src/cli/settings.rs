@@ -1,4 +1,5 @@
-//! What the user decided, validated once. Units live in types, rules across flags in one place, and all errors are shown together.
+//! The settings of the service, validated once. Types have units, rules across flags are in one place, and all errors are reported
+//! together.
 
 mod problems;
 
@@ -20,48 +21,48 @@ use tracing_subscriber::filter::Targets;
 /// The settings of `ebbtide run`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The queue.
+    /// The queue's URL.
     pub queue_url: String,
-    /// Where probes and metrics are served.
+    /// The address of probes and metrics.
     pub admin_address: SocketAddr,
-    /// What notices lead to.
+    /// The actions for notices.
     pub policy: Policy,
-    /// A grace period for every pod, instead of its own.
+    /// The grace period of every pod, instead of its own.
     pub pod_grace: Option<Duration>,
-    /// The tag that marks instances as managed.
+    /// The tag of this cluster's instances.
     pub managed_tag: ManagedTag,
-    /// Which Nodes are touched, by their labels.
+    /// The Nodes to act on, by their labels.
     pub node_selector: Selector,
-    /// Which pods go.
+    /// The pods to evict.
     pub choice: Choice,
-    /// Which pods go, by their labels, as the API server reads it.
+    /// The label selector of the pods to evict, in the API server's syntax.
     pub pod_selector: Option<String>,
-    /// What becomes of pods that a hard deadline finds.
+    /// The action for pods that remain shortly before a hard deadline.
     pub at_deadline: AtDeadline,
-    /// Which drains Events tell of, if any.
+    /// The drains that get Events; `None` for no Events.
     pub events: Option<Scope>,
-    /// Whether the set-up is checked at the start.
+    /// Whether the service checks the set-up at its start.
     pub check_at_start: bool,
-    /// Whether leaked Leases are collected; then it is known which pod this is.
+    /// Whether the service collects leaked Leases. Then its own pod is known.
     pub collect_leases: bool,
-    /// What is logged.
+    /// The filter of the log.
     pub log: Targets,
 }
 
-/// Everything that is wrong with the settings, each with what to do.
+/// All problems of the settings.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Invalid(pub Vec<Problem>);
+pub struct SettingsError(pub Vec<Problem>);
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// The flag it is about.
+    /// The flag.
     pub flag: &'static str,
-    /// What is wrong, and what to do.
+    /// The problem and the remedy.
     pub what: String,
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (n, Problem { flag, what }) in self.0.iter().enumerate() {
             if n > 0 {
@@ -73,50 +74,49 @@ impl fmt::Display for Invalid {
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for SettingsError {}
 
-/// A lifecycle hook lives 48 h at the longest.
-const LONGEST_DRAIN: Duration = Duration::from_hours(48);
+/// Maximum duration of a drain: the longest life of a lifecycle hook.
+const MAX_DRAIN: Duration = Duration::from_hours(48);
 
-/// What is more frequent than this asks AWS for more than the whole account is given.
-pub(crate) const SHORTEST_HEARTBEAT: Duration = Duration::from_secs(5);
+/// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
+pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Kubernetes takes grace periods of any length; one of more than a day is a typing error.
-const LONGEST_GRACE: Duration = Duration::from_hours(24);
+/// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
+const MAX_POD_GRACE: Duration = Duration::from_hours(24);
 
 impl Settings {
-    /// Checks the flags, all of them.
+    /// Validates the flags.
     ///
     /// # Errors
-    /// Every problem found.
-    pub fn from_flags(mut flags: Run) -> Result<Self, Invalid> {
+    /// All problems.
+    pub fn from_flags(mut flags: Run) -> Result<Self, SettingsError> {
         let mut problems = Problems::default();
         let queue_url = problems.queue_url(flags.queue_url.take());
         Self::checked(flags, queue_url, problems)
     }
 
-    /// The same for those who read no queue: none need be named.
+    /// Validates the flags of a command that reads no queue, so that the queue may be unset.
     ///
     /// # Errors
     /// As [`Settings::from_flags`].
-    pub fn without_queue(mut flags: Run) -> Result<Self, Invalid> {
+    pub fn without_queue(mut flags: Run) -> Result<Self, SettingsError> {
         let mut problems = Problems::default();
         let named = flags.queue_url.take().filter(|url| !url.is_empty());
         let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
         Self::checked(flags, queue_url, problems)
     }
 
-    fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, Invalid> {
+    fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let delay = problems.delays(&flags.delay);
-        let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), LONGEST_GRACE);
-        let registration_grace =
-            problems.duration("--registration-grace", Some(&flags.registration_grace), LONGEST_DRAIN);
-        let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), LONGEST_DRAIN);
+        let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
+        let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
+        let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref());
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
@@ -141,7 +141,7 @@ impl Settings {
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
         }
         if !problems.0.is_empty() {
-            return Err(Invalid(problems.0));
+            return Err(SettingsError(problems.0));
         }
         let policy = Policy {
             actions,
@@ -195,17 +195,17 @@ impl Settings {
     }
 }
 
-/// Checks a queue's URL by itself.
+/// Validates a queue's URL alone.
 ///
 /// # Errors
-/// What is wrong with it, and what to do.
-pub fn queue_url(url: Option<String>) -> Result<String, Invalid> {
+/// The problem.
+pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
     let mut problems = Problems::default();
     let url = problems.queue_url(url);
-    if problems.0.is_empty() { Ok(url) } else { Err(Invalid(problems.0)) }
+    if problems.0.is_empty() { Ok(url) } else { Err(SettingsError(problems.0)) }
 }
 
-/// An empty environment variable says as much as none: charts set them so.
+/// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
     for list in [on, ignore_hook, drain_timeout, delay, taint, startup_taint] {
@@ -240,25 +240,13 @@ impl From<flags::OnFailedLaunch> for OnFailed {
     }
 }
 
-/// A duration as users write it: `30s`, `5m`, `1h30m`.
-///
-/// # Errors
-/// What is wrong, and how to write it.
-pub fn duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration.subsec_nanos() == 0 => Ok(duration),
-        Ok(_) => Err(format!("\"{text}\" is finer than a second; write whole seconds, such as 30s")),
-        Err(_) => Err(format!("\"{text}\" is not a duration; write it as 30s, 5m or 1h30m")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::pipeline::interruption::Heartbeats;
     use clap::Parser;
 
-    fn settings(flags: &[&str]) -> Result<Settings, Invalid> {
+    fn settings(flags: &[&str]) -> Result<Settings, SettingsError> {
         let mut all = vec!["ebbtide", "run"];
         if !flags.contains(&"--queue-url") {
             all.extend(["--queue-url", "https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide"]);
@@ -400,11 +388,11 @@ mod tests {
             [("aws", "amazonaws.com"), ("aws-us-gov", "amazonaws.com"), ("aws-cn", "amazonaws.com.cn")]
         {
             let said = queue_url(Some(format!("arn:{partition}:sqs:r-1:123456789012:q"))).unwrap_err().to_string();
-            assert!(said.ends_with(&format!("; this queue's is https://sqs.r-1.{host}/123456789012/q")), "{said}");
+            assert!(said.ends_with(&format!("; for this queue it is https://sqs.r-1.{host}/123456789012/q")), "{said}");
         }
         for other in ["arn:aws-iso:sqs:us-iso-east-1:123456789012:q", "arn:aws:sns:eu-west-1:123456789012:t"] {
             let said = queue_url(Some(other.to_owned())).unwrap_err().to_string();
-            assert!(said.ends_with("is an ARN; the queue's URL is wanted"), "{said}");
+            assert!(said.ends_with("is an ARN; give the queue's URL"), "{said}");
         }
     }
 

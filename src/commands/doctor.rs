@@ -1,18 +1,20 @@
-//! What can be known before the first interruption: whether all that the service needs is there, and what to do where it is not.
+//! `ebbtide doctor`: checks everything that the service needs, and says what to do about each problem.
 //!
 //! ```text
-//!  read  ──▶ Seen ──▶ judge, one small module for each area ──▶ Checks ──▶ text | JSON | facts
-//!  (calls)   (values)  (pure)
+//!  read ───▶ Readings ──▶ judges, a module for each area ──▶ Checks ──▶ text | JSON | facts
+//!  (calls)   (values)     (pure)
 //! ```
 //!
-//! Nothing is changed: what can't be asked for is tried in a form that can't succeed. Every call has a timeout, all of them together
-//! a few seconds, and what could not be read costs its own line alone.
+//! Nothing is changed: a call that would have an effect is made in a form that cannot succeed. Every call has a timeout, and a failed read
+//! only affects its own lines.
 
+mod arn;
 mod aws_calls;
 mod check;
 mod clock_skew;
 mod cluster;
 mod credentials;
+mod diagnosis;
 mod event_pattern;
 mod glob;
 mod groups;
@@ -20,66 +22,70 @@ mod permissions;
 mod queue;
 mod queue_policy;
 mod read;
-mod report;
+mod readings;
 mod rules;
 #[cfg(test)]
 mod tests;
 
-pub use check::{Area, Check, Failed, Read, Status};
-pub use permissions::{Need, needs};
-pub use read::{Ask, Extent, Seen, see};
-pub use report::Report;
+pub use check::{Area, Check, Status};
+pub use diagnosis::Diagnosis;
 
 use crate::cli::settings::Settings;
 use crate::clients::connect::{Clients, Ways};
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock::Clock;
+use read::{Extent, Probe};
+use readings::Readings;
 
-/// Looks at everything once.
-pub async fn examine(settings: &Settings, ask: &Ask) -> Report {
-    let seen = Box::pin(see(settings, ask)).await;
-    judge(settings, &seen)
+/// Judges all readings. Pure.
+fn judge(settings: &Settings, readings: &Readings) -> Diagnosis {
+    let mut checks = match &readings.no_aws {
+        Some(error) => vec![Area::Credentials.unconnected(error)],
+        None => at_aws(settings, readings),
+    };
+    match &readings.no_cluster {
+        Some(error) => checks.push(Area::Permissions.unconnected(error)),
+        None => checks.extend(in_cluster(settings, readings)),
+    }
+    Diagnosis::new(checks)
 }
 
-/// What all that was read says. Pure.
-#[must_use]
-pub fn judge(settings: &Settings, seen: &Seen) -> Report {
-    let mut checks = seen.no_aws.clone().map_or_else(|| at_aws(settings, seen), |line| vec![line]);
-    checks.extend(seen.no_cluster.clone().map_or_else(|| in_cluster(settings, seen), |line| vec![line]));
-    Report::new(checks)
-}
-
-fn at_aws(settings: &Settings, seen: &Seen) -> Vec<Check> {
-    let mut checks = credentials::judge(&seen.identity, &settings.queue_url);
-    checks.extend(queue::judge(settings, seen));
-    // Without credentials they would all say the same.
-    if !seen.identity.as_ref().is_err_and(credentials::useless) {
-        checks.extend(rules::judge(settings, seen));
-        checks.extend(groups::judge(settings, seen));
-        checks.extend(aws_calls::judge(settings, seen));
+fn at_aws(settings: &Settings, readings: &Readings) -> Vec<Check> {
+    let mut checks = credentials::judge(&readings.identity, &settings.queue_url);
+    checks.extend(queue::judge(settings, readings));
+    // Without credentials all other checks would report the same.
+    if !readings.identity.as_ref().is_err_and(credentials::unusable) {
+        checks.extend(rules::judge(settings, readings));
+        checks.extend(groups::judge(settings, readings));
+        checks.extend(aws_calls::judge(settings, readings));
     }
     checks
 }
 
-fn in_cluster(settings: &Settings, seen: &Seen) -> Vec<Check> {
-    let mut checks = permissions::judge(settings, seen);
-    checks.extend(cluster::judge(seen));
-    checks.push(clock_skew::judge(&seen.server));
+fn in_cluster(settings: &Settings, readings: &Readings) -> Vec<Check> {
+    let mut checks = permissions::judge(settings, readings);
+    checks.extend(cluster::judge(readings));
+    checks.push(clock_skew::judge(&readings.server));
     checks
 }
 
-/// What `ebbtide doctor` finds, by the ways that there are.
-pub async fn consult(settings: &Settings, ways: Ways, clock: Clock) -> Report {
-    let nobody = Facts::to(Vec::new());
-    examine(settings, &Ask::new(ways, Gate::new(nobody), clock, Extent::WHOLE)).await
+async fn diagnose(settings: &Settings, probe: &Probe) -> Diagnosis {
+    let readings = Box::pin(read::read(settings, probe)).await;
+    judge(settings, &readings)
 }
 
-/// The same at the start of the service, by the way, and told as facts. Calls to the API server take their turn at the service's own
-/// gate, after all others.
+/// Returns the diagnosis of `ebbtide doctor`, made with the clients that there are.
+pub async fn consult(settings: &Settings, ways: Ways, clock: Clock) -> Diagnosis {
+    let no_facts = Facts::to(Vec::new());
+    diagnose(settings, &Probe::new(ways, Gate::new(no_facts), clock, Extent::WHOLE)).await
+}
+
+/// Makes the same checks at the start of the service and emits them as facts. Calls to the API server go through the service's own gate,
+/// with the lowest priority.
 pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, clock: Clock, facts: Facts) {
-    let report = examine(&settings, &Ask::new(clients.into(), gate, clock, Extent::START)).await;
-    for check in report.checks() {
+    let diagnosis = diagnose(&settings, &Probe::new(clients.into(), gate, clock, Extent::START)).await;
+    for check in diagnosis.checks() {
         facts.emit(&Fact::Checked {
             area: check.area.as_str(),
             check: check.name,
@@ -88,6 +94,6 @@ pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, cl
             remedy: check.remedy.as_deref(),
         });
     }
-    let count = |status| report.checks().iter().filter(|check| check.status_at_start() == status).count();
+    let count = |status| diagnosis.checks().iter().filter(|check| check.status_at_start() == status).count();
     facts.emit(&Fact::ChecksEnded { counts: Status::ALL.map(|status| (status, count(status))) });
 }

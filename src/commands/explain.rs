@@ -30,7 +30,7 @@ use crate::clients::connect::{Clients, clients_without_region};
 use crate::clients::gate::KubeError;
 use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
-use crate::commands::test_message::{Unmade, Wanted};
+use crate::commands::test_message::{HookError, MessageRequest, TestMessageError};
 use crate::pipeline::event;
 use crate::pipeline::event::{Kind, Notice, Parsed};
 use crate::pipeline::queue::Place;
@@ -91,7 +91,10 @@ impl Question {
         let Explain { file, kind, node, group, hook, output, run } = flags;
         let settings = Settings::without_queue(run).map_err(|problems| problems.to_string())?;
         let asked = match (kind, node) {
-            (Some(kind), Some(node)) => Asked::Made { kind: test_message::kind(&kind)?, node, hook: group.zip(hook) },
+            (Some(kind), Some(node)) => {
+                let kind = test_message::kind(&kind).map_err(|error| error.to_string())?;
+                Asked::Made { kind, node, hook: group.zip(hook) }
+            }
             _ => Asked::Body(input::read(file.as_deref())?),
         };
         Ok(Self { asked, settings, output })
@@ -124,12 +127,12 @@ impl Question {
     async fn answer(&self, clients: &Clients, clock: Clock) -> Answer {
         let mut look = Look::new(clients, clock, &self.settings);
         let told = match &self.asked {
-            Asked::Body(body) => self.of_body(&mut look, body).await.map_err(Unmade::Unread),
+            Asked::Body(body) => self.of_body(&mut look, body).await.map_err(TestMessageError::Kube),
             Asked::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
                 let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy.ignored_hooks);
-                let wanted = Wanted { kind: *kind, node, hook, ignored_hooks, queue_url, sent: false };
-                self.of_made(&mut look, wanted).await
+                let request = MessageRequest { kind: *kind, node, hook, ignored_hooks, queue_url, sent: false };
+                self.of_made(&mut look, request).await
             }
         };
         match told {
@@ -155,16 +158,16 @@ impl Question {
         Told { now: clock.now(), message, dry_run, notices: Vec::new(), error: None }
     }
 
-    async fn of_made(&self, look: &mut Look<'_>, wanted: Wanted<'_>) -> Result<Told, Unmade> {
+    async fn of_made(&self, look: &mut Look<'_>, request: MessageRequest<'_>) -> Result<Told, TestMessageError> {
         let mut made_up = None;
-        let named = |why| {
-            made_up = Some(why);
+        let fallback = |error: HookError| {
+            made_up = Some(error);
             Ok(GroupHook { group: MADE_UP.0.to_owned(), hook: MADE_UP.1.to_owned() })
         };
-        let trial = test_message::make(look.clients, look.calls(), wanted, (look.clock.now(), named)).await?;
-        look.know(trial.node);
-        let mut told = self.of_body(look, &trial.body).await?;
-        told.message.made = serde_json::from_str(&trial.body).ok();
+        let message = test_message::make(&look.sources(), request, look.clock.now(), fallback).await?;
+        look.know(message.node);
+        let mut told = self.of_body(look, &message.body).await?;
+        told.message.made = serde_json::from_str(&message.body).ok();
         if let (Some(why), Some(notice)) = (made_up, told.notices.first_mut()) {
             notice.notes.push(format!("{why}: the group and the hook are made up; --group and --hook name others"));
         }

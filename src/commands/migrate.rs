@@ -1,12 +1,12 @@
-//! `ebbtide migrate`: from the values of aws-node-termination-handler's (NTH's) chart to those of ours.
+//! `ebbtide migrate`: converts values of aws-node-termination-handler's (NTH's) chart to values of ours.
 //!
 //! ```text
-//! text ─▶ read ─▶ rows: one for each value of NTH's chart ─▶ write: our values, each with where it comes from
-//!                  └▶ remarks: what could not be carried over, what differs, what is not needed
+//! text ─▶ read ─▶ rows: one for each value of NTH's chart ─▶ write: our values, each with its origin
+//!                  └▶ remarks: lost, different and needless values
 //! ```
 //!
-//! The [`rows`](rows()) are the one place that says what becomes of a value; `docs/migrating.md` shows them, and a test holds it to that. No
-//! value of what is not carried over is ever told: some are secrets.
+//! The [`rows`](rows()) define every conversion; `docs/migrating.md` shows them, and a test compares the two. Remarks never show a lost
+//! value: it may be a secret.
 
 mod conversions;
 mod daemonset;
@@ -14,78 +14,96 @@ mod deployment;
 mod modes;
 mod pods;
 mod read;
+mod row;
 mod rows;
 mod write;
 
-pub use rows::{Row, Section, rows};
+pub use read::ValuesError;
+pub use row::Row;
+pub use rows::{Section, rows};
 
 use crate::cli::answer::Answer;
 use crate::cli::input;
-use crate::cli::input::Unread;
-use conversions::{Asked, Became};
+use crate::cli::input::InputError;
+use row::{Conversion, NthValue};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use write::Values;
 
-/// What NTH does in queue mode without being asked, where our default is another: where it goes, what, and why.
-const UNASKED: [(&str, &str, &str); 3] = [
-    ("on.asg-launch", "ready", "NTH completes launch hooks; by default Ebbtide ignores them"),
-    ("on.rebalance", "drain", "NTH drains in queue mode; Ebbtide's default is cordon"),
-    ("settings.requireTag", "true", "NTH's default; false is Ebbtide's, and spares calls to EC2"),
+/// A behaviour of NTH that our chart must be told about, because our default is another.
+struct NthDefault {
+    path: &'static str,
+    value: &'static str,
+    why: &'static str,
+}
+
+/// The behaviour of NTH's queue mode.
+const QUEUE_MODE: [NthDefault; 3] = [
+    NthDefault {
+        path: "on.asg-launch",
+        value: "ready",
+        why: "NTH completes launch hooks; Ebbtide's default is to ignore them",
+    },
+    NthDefault { path: "on.rebalance", value: "drain", why: "NTH drains in queue mode; Ebbtide's default is cordon" },
+    NthDefault {
+        path: "settings.requireTag",
+        value: "true",
+        why: "NTH's default; Ebbtide's is false, which saves calls to EC2",
+    },
 ];
 
-/// What stands in front of our values.
+/// The first lines of our values.
 const HEAD: &str = "\
 # Values for Ebbtide's chart, by `ebbtide migrate` from values of aws-node-termination-handler.
-# Behind each stands the value that it comes from. Settings without one keep Ebbtide's default.
+# Each comment names the value of origin. Settings that are not here keep Ebbtide's default.
 ";
 
-/// What became of a values file.
+/// The result of a conversion of a values file.
 #[derive(Debug)]
 pub struct Migration {
     /// Our values, as YAML.
     pub values: String,
-    /// What there is to say about it, for people.
+    /// The remarks, for people.
     pub remarks: Vec<Remark>,
 }
 
-/// Something that its user should know.
+/// A remark on one of NTH's values.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Remark {
-    /// What it is about.
-    pub matter: Matter,
-    /// NTH's value.
+    /// The topic.
+    pub topic: Topic,
+    /// The name of NTH's value.
     pub key: String,
-    /// What became of it, and what can be done.
-    pub what: String,
+    /// The text.
+    pub text: String,
 }
 
-/// What a remark is about, in the order in which they are told.
+/// The topic of a remark, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Matter {
-    /// Something must be done by hand before the values can be used.
+pub enum Topic {
+    /// The user must do something before the values can be used.
     Missing,
     /// NTH's chart has no such value.
     Unknown,
-    /// It was not carried over.
+    /// The value was not carried over.
     Lost,
-    /// It was carried over, and does not do the same.
+    /// The value was carried over and does not do the same.
     Differs,
-    /// Ebbtide needs no such setting.
+    /// Ebbtide needs no such value.
     Needless,
 }
 
 impl Migration {
-    /// Whether everything was carried over as it was.
+    /// Whether everything was carried over without a difference.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.remarks.iter().all(|remark| remark.matter == Matter::Needless)
+        self.remarks.iter().all(|remark| remark.topic == Topic::Needless)
     }
 }
 
-impl Matter {
+impl Topic {
     const fn title(self) -> &'static str {
         match self {
             Self::Missing => "To be done first",
@@ -100,93 +118,103 @@ impl Matter {
 impl fmt::Display for Migration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut before = None;
-        for Remark { matter, key, what } in &self.remarks {
-            if before.replace(*matter) != Some(*matter) {
-                writeln!(f, "{}:", matter.title())?;
+        for Remark { topic, key, text } in &self.remarks {
+            if before.replace(*topic) != Some(*topic) {
+                writeln!(f, "{}:", topic.title())?;
             }
-            writeln!(f, "  {key}: {what}")?;
+            writeln!(f, "  {key}: {text}")?;
         }
         Ok(())
     }
 }
 
-/// What becomes of the values in a file, or on standard input for `-` or nothing: our values, and the remarks. Its exit code is 0 if all
-/// was carried over, 3 if not, 2 if the file is of no use.
+/// The reason why there is no migration.
+#[derive(Debug, thiserror::Error)]
+enum MigrateError {
+    /// The file can't be read.
+    #[error("{}", input_error(.0))]
+    Input(InputError),
+    /// The text is not a values file.
+    #[error(transparent)]
+    Values(#[from] ValuesError),
+}
+
+fn input_error(error: &InputError) -> String {
+    match error {
+        InputError::Terminal => "is a terminal; name a values file, or pipe one in".to_owned(),
+        InputError::Open(error) => format!("can't be opened: {error}; give the path of a values file"),
+        InputError::Read(error) => format!("can't be read: {error}; give a values file, which is YAML"),
+        InputError::TooLong => "is longer than 1 MiB, which no values file is".to_owned(),
+        InputError::NotUtf8(at) => format!("is not text: byte {at} is not UTF-8; give a values file, which is YAML"),
+    }
+}
+
+/// Converts the values in a file, or on standard input for `-` or no name. The exit code is 0 if all values were carried over, 3 if not,
+/// 2 if the file is not a values file.
 #[must_use]
 pub fn run(file: Option<&Path>) -> Answer {
-    let read = input::text(file).map_err(|unread| unread_as(&unread));
-    match read.and_then(|text| convert(&text)) {
+    let text = input::text(file).map_err(MigrateError::Input);
+    match text.and_then(|text| Ok(convert(&text)?)) {
         Ok(migration) => {
             let (remarks, code) = (migration.to_string(), if migration.is_whole() { 0 } else { 3 });
             Answer { said: migration.values, remarks, problems: String::new(), code }
         }
-        Err(what) => Answer::wrong(&format!("{}: {what}", input::named(file))),
+        Err(error) => Answer::wrong(&format!("{}: {error}", input::named(file))),
     }
 }
 
-fn unread_as(unread: &Unread) -> String {
-    match unread {
-        Unread::Nothing => "is a terminal; name a values file, or pipe one in".to_owned(),
-        Unread::Unopened(error) => format!("can't be opened: {error}; give the path of a values file"),
-        Unread::Broken(error) => format!("can't be read: {error}; give a values file, which is YAML"),
-        Unread::TooLong => "is longer than 1 MiB, which no values file is".to_owned(),
-        Unread::NoText(at) => format!("is no text: byte {at} is not UTF-8; give a values file, which is YAML"),
-    }
-}
-
-/// Our values for these of NTH.
+/// Converts NTH's values to ours.
 ///
 /// # Errors
-/// Why the text is of no use, and what to give instead.
-pub fn convert(text: &str) -> Result<Migration, String> {
-    let given = read::values(text)?;
-    let nth = Value::Object(given);
+/// The reason why the text is not a values file.
+pub fn convert(text: &str) -> Result<Migration, ValuesError> {
+    let nth = Value::Object(read::values(text)?);
     let queue = conversions::switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let (mut values, mut remarks) = (Values::default(), Vec::new());
     for row in rows() {
         let value = row.key.split('.').fold(&nth, |value, part| &value[part]);
-        // Helm, too, takes null for nothing said; and what NTH does anyway was not asked for.
-        let asked = Asked { nth: &nth, queue, row, value };
-        if !value.is_null() && !asked.is_default() {
-            carry(&asked, &mut values, &mut remarks);
+        let value = NthValue { all: &nth, queue, row, value };
+        // Like Helm, this treats null as unset. A default of NTH needs no conversion.
+        if !value.value.is_null() && !value.is_default() {
+            carry_over(&value, &mut values, &mut remarks);
         }
     }
     if queue {
-        for (path, what, why) in UNASKED {
-            values.put(path, if what == "true" { json!(true) } else { json!(what) }, why);
+        for NthDefault { path, value, why } in QUEUE_MODE {
+            values.put(path, if value == "true" { json!(true) } else { json!(value) }, why);
         }
     } else {
-        let what = "it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: make one, and the \
+        let text = "it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: create a queue and the \
                     EventBridge rules that fill it, and set queueUrl";
-        remarks.push(remark(Matter::Missing, "enableSqsTerminationDraining", what));
+        remarks.push(remark(Topic::Missing, "enableSqsTerminationDraining", text));
     }
     if !values.has("queueUrl") {
         values.put("queueUrl", json!(""), "must be set");
         if queue {
-            remarks.push(remark(Matter::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
+            remarks.push(remark(Topic::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
         }
     }
     unknown(&nth, &mut remarks);
-    remarks.sort_by_key(|remark| remark.matter);
+    remarks.sort_by_key(|remark| remark.topic);
     Ok(Migration { values: format!("{HEAD}{values}"), remarks })
 }
 
-fn carry(asked: &Asked<'_>, values: &mut Values, remarks: &mut Vec<Remark>) {
-    let Row { key, why, how, .. } = asked.row;
-    let (set, remarked) = match how(asked) {
-        Became::Set(set) => (set, None),
-        Became::Nothing => return,
-        Became::Differs(set, what) => (set, Some((Matter::Differs, what))),
-        Became::Lost(what) => (Vec::new(), Some((Matter::Lost, what))),
-        Became::Needless => (Vec::new(), Some((Matter::Needless, (*why).to_owned()))),
+fn carry_over(value: &NthValue<'_>, values: &mut Values, remarks: &mut Vec<Remark>) {
+    let Row { key, why, convert, .. } = value.row;
+    let (settings, comment) = match convert(value) {
+        Conversion::Set(settings) => (settings, None),
+        Conversion::Nothing => return,
+        Conversion::Differs(settings, text) => (settings, Some((Topic::Differs, text))),
+        Conversion::Lost(text) => (Vec::new(), Some((Topic::Lost, text))),
+        Conversion::Needless => (Vec::new(), Some((Topic::Needless, (*why).to_owned()))),
     };
-    for (path, value) in set {
+    for (path, value) in settings {
         values.put(&path, value, key);
     }
-    remarks.extend(remarked.map(|(matter, what)| remark(matter, key, &what)));
+    remarks.extend(comment.map(|(topic, text)| remark(topic, key, &text)));
 }
 
-/// Names that NTH's chart does not have, each with the one that may be meant.
+/// Reports names that NTH's chart does not have, each with the most similar name of the chart.
 fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
     let known: BTreeSet<&str> = rows().map(|row| row.key).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|key| key.split_once('.')).map(|(group, _)| group).collect();
@@ -195,27 +223,27 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
         inside.map_or_else(|| vec![name.clone()], |inside| inside.keys().map(|key| format!("{name}.{key}")).collect())
     });
     for name in names.filter(|name| !known.contains(name.as_str())) {
-        // Helm's own, for charts in charts.
+        // Helm itself defines this name, for subcharts.
         if name == "global" {
             continue;
         }
-        let what = if name == "aws-node-termination-handler" {
-            "these are values of a chart around NTH's; give what stands below this name as a file of its own".to_owned()
+        let text = if name == "aws-node-termination-handler" {
+            "these are values of a parent chart; give the part below this name as a file of its own".to_owned()
         } else if groups.contains(name.as_str()) {
-            "must have values of its own below it, and was left out".to_owned()
+            "must be a map, and is left out".to_owned()
         } else {
             let near = known.iter().map(|key| (strsim::jaro_winkler(&name.to_lowercase(), &key.to_lowercase()), key));
             match near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.9) {
-                Some((_, key)) => format!("is unknown, and was left out; is {key} meant?"),
-                None => "is unknown, and was left out: a typing error, or newer than this table".to_owned(),
+                Some((_, key)) => format!("is unknown and left out; did you mean {key}?"),
+                None => "is unknown and left out: a typing error, or newer than NTH's chart 0.27.6".to_owned(),
             }
         };
-        remarks.push(remark(Matter::Unknown, &name, &what));
+        remarks.push(remark(Topic::Unknown, &name, &text));
     }
 }
 
-fn remark(matter: Matter, key: &str, what: &str) -> Remark {
-    Remark { matter, key: key.to_owned(), what: what.to_owned() }
+fn remark(topic: Topic, key: &str, text: &str) -> Remark {
+    Remark { topic, key: key.to_owned(), text: text.to_owned() }
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
-//! Messages made for a Node, which `explain` looks through and `send` sends.
+//! Test messages for a Node, which `explain` explains and `send` sends.
 
-use crate::clients::connect::Clients;
 mod body;
 mod group;
 mod post;
@@ -10,6 +9,7 @@ pub use post::send;
 
 use self::body::Subject;
 use self::group::hook_of_instance;
+use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, Kind};
@@ -19,134 +19,160 @@ use crate::pipeline::queue::Place;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-/// The account of a message whose queue is not known. Nothing reads it.
+/// Account of a message whose queue is not known. Nothing reads it.
 const NO_ACCOUNT: &str = "000000000000";
 
-/// The annotation by which a Node allows messages that are made to test.
+/// Annotation of a Node that allows test messages.
 const ALLOW: &str = "ebbtide/allow-test";
 
-/// Why there is no message for a Node.
+/// The reason why there is no test message.
 #[derive(Debug, thiserror::Error)]
-pub enum Unmade {
-    /// The API server did not say what the Node is.
+pub enum TestMessageError {
+    /// The Node could not be read.
     #[error(transparent)]
-    Unread(#[from] KubeError),
+    Kube(#[from] KubeError),
     /// There is no such Node.
-    #[error("there is no Node \"{0}\"; kubectl get nodes lists those there are")]
+    #[error("there is no Node \"{0}\"; kubectl get nodes lists all Nodes")]
     NoNode(String),
-    /// The Node is no EC2 instance.
-    #[error("Node \"{0}\" is no EC2 instance: its spec.providerID must be aws:///ZONE/INSTANCE-ID")]
+    /// The Node is not an EC2 instance.
+    #[error("Node \"{0}\" is not an EC2 instance: its spec.providerID must be aws:///ZONE/INSTANCE-ID")]
     NoInstance(String),
     /// The Node does not allow tests.
     #[error(
         "Node {0} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {0} {ALLOW}=true"
     )]
     NotAllowed(String),
-    /// There is no group and no hook to name.
+    /// The lifecycle hook is not known.
     #[error("{0}; give --group NAME and --hook NAME")]
-    NoHook(String),
+    NoHook(#[from] HookError),
 }
 
-/// The kind of this name.
+/// The reason why an instance's lifecycle hook is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum HookError {
+    /// There is no group, or no hook of this kind.
+    #[error("{instance} is in no Auto Scaling group with a hook for {kind} that Ebbtide would complete")]
+    None {
+        /// The instance.
+        instance: InstanceId,
+        /// The kind.
+        kind: Kind,
+    },
+    /// AWS could not be asked.
+    #[error("the instance's Auto Scaling group can't be found: {}", brief(.0))]
+    Aws(AwsError),
+}
+
+/// A name that is not a kind's.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--kind: there is no kind \"{0}\"; the kinds are {kinds}", kinds = Kind::ALL.map(Kind::as_str).join(", "))]
+pub struct UnknownKind(String);
+
+/// Returns the kind of this name.
 ///
 /// # Errors
-/// That there is none, and which there are.
-pub fn kind(name: &str) -> Result<Kind, String> {
-    Kind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| {
-        let kinds = Kind::ALL.map(Kind::as_str).join(", ");
-        format!("--kind: there is no kind \"{name}\"; the kinds are {kinds}")
-    })
+/// There is no such kind.
+pub fn kind(name: &str) -> Result<Kind, UnknownKind> {
+    Kind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownKind(name.to_owned()))
 }
 
-/// What a message is wanted for.
+/// The parameters of a test message.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct MessageRequest<'a> {
     /// The kind.
     pub kind: Kind,
     /// The Node's name.
     pub node: &'a str,
-    /// The group and the hook, where they are given.
+    /// The group and the hook, if they are given.
     pub hook: Option<(&'a str, &'a str)>,
-    /// Hooks that others complete: no message is made for them.
+    /// Hooks that others complete: they get no message.
     pub ignored_hooks: &'a [String],
-    /// The queue that it is for, where that is known.
+    /// The queue's URL, if it is known.
     pub queue_url: &'a str,
-    /// Whether it is to be sent, which the Node must allow.
+    /// Whether the message will be sent, which the Node must allow.
     pub sent: bool,
+}
+
+/// The clients that a test message is made with.
+pub struct Sources<'a> {
+    /// The clients.
+    pub clients: &'a Clients,
+    /// The subscribers to the calls.
+    pub facts: &'a Facts,
+    /// The gate of calls to the API server.
+    pub gate: &'a Gate,
+    /// The selector of the service's Nodes.
+    pub selector: &'a Selector,
 }
 
 /// A message made for a Node.
 #[derive(Debug)]
-pub struct Trial {
+pub struct TestMessage {
     /// The message's body.
     pub body: String,
-    /// What it is known by.
+    /// The identity of its notice.
     pub identity: String,
-    /// The Node, as `selector` sees it.
+    /// The Node.
     pub node: Node,
 }
 
-/// Makes a message for a Node. Only reads. What is in the way of a group's and a hook's name is left to `named`, which may make some up.
+/// Makes a message for a Node, as of `now`. Only reads. If the hook is not known, `fallback` may replace it.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason why there is no message.
 pub async fn make(
-    clients: &Clients,
-    (facts, gate, selector): (&Facts, &Gate, &Selector),
-    wanted: Wanted<'_>,
-    (now, named): (Timestamp, impl FnOnce(String) -> Result<GroupHook, Unmade>),
-) -> Result<Trial, Unmade> {
-    let object = read_node(clients, gate, wanted.node).await?;
+    sources: &Sources<'_>,
+    request: MessageRequest<'_>,
+    now: Timestamp,
+    fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
+) -> Result<TestMessage, TestMessageError> {
+    let Sources { clients, selector, .. } = sources;
+    let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
-    let node = Node::from_wire(object, selector).ok_or_else(|| Unmade::NoInstance(wanted.node.to_owned()))?;
-    if wanted.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
-        return Err(Unmade::NotAllowed(node.name.to_string()));
+    let node =
+        Node::from_wire(object, selector).ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
+    if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
+        return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }
-    let hook = match (wanted.kind, wanted.hook) {
+    let hook = match (request.kind, request.hook) {
         (Kind::AsgTerminate | Kind::AsgLaunch, None) => {
-            let found = find_hook(clients, facts, &node.instance, wanted).await;
-            found.or_else(named)?
+            let found = find_hook(sources, &node.instance, request).await;
+            found.or_else(fallback)?
         }
         (_, Some((group, hook))) => GroupHook { group: group.to_owned(), hook: hook.to_owned() },
         _ => GroupHook { group: String::new(), hook: String::new() },
     };
     let identity = body::identity(fastrand::u128(..));
-    let account = Place::of(wanted.queue_url).and_then(|place| place.account);
-    let about = Subject {
+    let account = Place::of(request.queue_url).and_then(|place| place.account);
+    let subject = Subject {
         instance: &node.instance,
         region: &region,
         account: account.as_deref().unwrap_or(NO_ACCOUNT),
         hook: (&hook.group, &hook.hook),
     };
-    let body = body::message(wanted.kind, &about, &identity, now);
-    Ok(Trial { body, identity, node })
+    let body = body::message(request.kind, &subject, &identity, now);
+    Ok(TestMessage { body, identity, node })
 }
 
-async fn read_node(clients: &Clients, gate: &Gate, name: &str) -> Result<TrimmedNode, Unmade> {
+async fn read_node(Sources { clients, gate, .. }: &Sources<'_>, name: &str) -> Result<TrimmedNode, TestMessageError> {
     let api = node_api(clients.kube.clone());
     let call = Call { verb: "get", resource: "nodes", subject: name };
     let found = gate.kube(call, Class::List, Instant::now() + CALL_TIMEOUT, || api.get_opt(name)).await?;
-    found.ok_or_else(|| Unmade::NoNode(name.to_owned()))
+    found.ok_or_else(|| TestMessageError::NoNode(name.to_owned()))
 }
 
-/// The hook that would hold the instance; else why it is not known.
+/// Returns the hook that would hold the instance.
 async fn find_hook(
-    clients: &Clients,
-    facts: &Facts,
+    Sources { clients, facts, .. }: &Sources<'_>,
     instance: &InstanceId,
-    Wanted { kind, ignored_hooks, .. }: Wanted<'_>,
-) -> Result<GroupHook, String> {
+    MessageRequest { kind, ignored_hooks, .. }: MessageRequest<'_>,
+) -> Result<GroupHook, HookError> {
     let terminating = kind == Kind::AsgTerminate;
-    match hook_of_instance(&clients.aws.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await {
-        Ok(Some(found)) => Ok(found),
-        Ok(None) => Err(format!(
-            "{instance} is in no Auto Scaling group that has a hook for {kind}, beside those that others complete"
-        )),
-        Err(error) => Err(format!("the instance's Auto Scaling group can't be found: {}", brief(&error))),
-    }
+    let found = hook_of_instance(&clients.aws.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await;
+    found.map_err(HookError::Aws)?.ok_or_else(|| HookError::None { instance: instance.clone(), kind })
 }
 
-/// An error of AWS's without the advice for the service's own role, which is not who asks here.
+/// Returns the text of an AWS error without the advice for the service's role, because a user's credentials made the call.
 #[must_use]
 pub fn brief(error: &AwsError) -> String {
     let AwsError { service, operation, message, .. } = error;
@@ -154,7 +180,7 @@ pub fn brief(error: &AwsError) -> String {
     format!("{service}:{operation}: {code}{message}")
 }
 
-/// The region that the Node says it is in, else the one that AWS is asked in.
+/// Returns the region of the Node's label, or else of the calls to AWS.
 fn region(node: &TrimmedNode, clients: &Clients) -> String {
     let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("topology.kubernetes.io/region"));
     let configured = || clients.aws.region().map(str::to_owned);
@@ -166,8 +192,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_that_is_none_names_those_there_are() {
+    fn an_unknown_kind_names_the_kinds() {
         assert_eq!(kind("spot"), Ok(Kind::Spot));
-        assert!(kind("weather").unwrap_err().contains("asg-terminate, asg-launch, spot"));
+        assert!(kind("weather").unwrap_err().to_string().contains("asg-terminate, asg-launch, spot"));
     }
 }

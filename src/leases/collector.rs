@@ -1,16 +1,16 @@
-//! Collects the Leases of Nodes that are gone, where `--collect-leases` asks for it.
+//! Collects leaked Leases of deleted Nodes, for `--collect-leases`.
 //!
-//! A kubelet that outlives its Node makes its Lease in `kube-node-lease` again, and this time without an owner, so that nothing
-//! ever collects it. Here is who does: one replica at a time ([`turn`]), seldom, in calls that let all others go first.
+//! A kubelet that outlives its Node creates its Lease in `kube-node-lease` again, without an owner, so nothing ever collects the Lease.
+//! Ebbtide does: one replica at a time ([`turn`]), seldom, in calls of the lowest priority.
 //!
-//! A Lease is leaked if it is a kubelet's own, has no owner, has not been renewed for an hour, and if the API server says that
-//! there is no Node of its name. It is deleted as it was seen, by its UID and version: a kubelet that comes back in between renews it,
-//! and keeps it.
+//! A Lease is leaked if it is a kubelet's own, has no owner, has not been renewed for an hour, and the API server says that there is no
+//! Node of its name. The deletion names the UID and the version that were read: a kubelet that returns in between renews the Lease and
+//! keeps it.
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed::{Bare, Trimmed};
 use crate::fact::{Fact, Facts};
-use crate::leases::turn::{Taken, Turn};
+use crate::leases::turn::{Election, Turn};
 use crate::runtime::clock::Clock;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -25,48 +25,51 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Where kubelets keep their Leases.
+/// Namespace of the kubelets' Leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
-/// A Lease that was renewed within this is left: its Node may be about to register again.
-const IDLE: SignedDuration = SignedDuration::from_hours(1);
+/// Minimum time since the last renewal of a leaked Lease. The Node of a fresher one may register again.
+const MIN_IDLE: SignedDuration = SignedDuration::from_hours(1);
 
-/// Looked at so often: leaked Leases do no harm for a while.
-const EVERY: Duration = Duration::from_mins(10);
+/// Interval between scans. Leaked Leases do no harm for some time.
+const SCAN_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The first look is within this: replicas that start together should not ask together.
-const FIRST: Duration = Duration::from_secs(5);
+/// Maximum delay of the first scan, so that replicas that start together do not scan together.
+const FIRST_SCAN_DELAY: Duration = Duration::from_secs(5);
 
-/// What failed is tried again after 5 s, and then ever later.
-const AGAIN: (Duration, Duration) = (Duration::from_secs(5), Duration::from_mins(5));
+/// Delay of the first retry after a failed scan.
+const MIN_RETRY_DELAY: Duration = Duration::from_secs(5);
 
-/// Leases in one answer.
-const PAGE: u32 = 500;
+/// Maximum delay of a retry after a failed scan.
+const MAX_RETRY_DELAY: Duration = Duration::from_mins(5);
+
+/// Number of Leases on a page.
+const PAGE_SIZE: u32 = 500;
 
 /// Collects Leases.
 pub struct Collector {
-    leases: Api<Seen>,
+    leases: Api<NodeLease>,
     nodes: Api<Bare>,
     gate: Gate,
     clock: Clock,
     facts: Facts,
-    /// Whose turn it is; a dry run, which writes nothing, needs none.
-    turn: Option<Turn>,
-    /// What a dry run has told of already, by UID.
-    told: HashSet<String>,
+    /// The election of the collector; `None` in a dry run, which writes nothing.
+    election: Option<Election>,
+    /// The Leases that a dry run has reported, by UID.
+    reported: HashSet<String>,
 }
 
-/// What is read of a Lease.
-type Seen = Trimmed<Spec, IgnoredAny>;
+/// A Lease with the fields that are read.
+type NodeLease = Trimmed<NodeLeaseSpec, IgnoredAny>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec {
+struct NodeLeaseSpec {
     holder_identity: Option<String>,
     renew_time: Option<MicroTime>,
 }
 
-/// A Lease that may be leaked: whether it is, its Node tells.
+/// A Lease that is leaked if it has no Node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Suspect {
     name: String,
@@ -75,53 +78,53 @@ struct Suspect {
     renewed: Timestamp,
 }
 
-/// What became of a suspect.
+/// The end of a suspect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// It was deleted; in a dry run it would have been.
+enum SuspectEnd {
+    /// The Lease was deleted; in a dry run it would have been.
     Deleted,
-    /// Its Node is there, or it was renewed or deleted meanwhile.
-    Left,
+    /// The Lease has a Node, or was renewed or deleted meanwhile.
+    Kept,
 }
 
 impl Collector {
-    /// Collects by way of `client` and `gate`; by turns, or, without one, in a dry run.
+    /// Returns a collector that calls through `client` and `gate`. Without an election it makes a dry run.
     #[must_use]
-    pub fn new(client: &Client, gate: Gate, clock: Clock, facts: Facts, turn: Option<Turn>) -> Self {
+    pub fn new(client: &Client, gate: Gate, clock: Clock, facts: Facts, election: Option<Election>) -> Self {
         Self {
             leases: Api::namespaced_with(client.clone(), NODE_LEASES, &ApiResource::erase::<Lease>(&())),
             nodes: Api::all_with(client.clone(), &ApiResource::erase::<Node>(&())),
             gate,
             clock,
             facts,
-            turn,
-            told: HashSet::new(),
+            election,
+            reported: HashSet::new(),
         }
     }
 
-    /// Works until it is told to stop, and then gives its turn back.
+    /// Runs until `stop`, then gives the turn back.
     pub async fn run(mut self, stop: CancellationToken) {
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
             () = self.work() => {}
         }
-        if let Some(turn) = self.turn {
-            // Nothing is lost if that fails: the turn ends by itself.
-            let _ = turn.give_back().await;
+        if let Some(election) = self.election {
+            // A failure does not matter: the turn expires by itself.
+            let _ = election.give_back().await;
         }
     }
 
     async fn work(&mut self) {
-        sleep(FIRST.mul_f64(fastrand::f64())).await;
-        let mut backoff = Backoff::new(AGAIN.0, AGAIN.1);
+        sleep(FIRST_SCAN_DELAY.mul_f64(fastrand::f64())).await;
+        let mut backoff = Backoff::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY);
         loop {
             let begun = Instant::now();
-            let every = EVERY.mul_f64(0.9 + fastrand::f64() / 10.0);
+            let every = SCAN_INTERVAL.mul_f64(0.9 + fastrand::f64() / 10.0);
             let next = match self.once().await {
-                Ok(look_at) => {
+                Ok(turn_may_end) => {
                     backoff.reset();
-                    look_at.map_or(begun + every, |at| at.min(begun + every))
+                    turn_may_end.map_or(begun + every, |at| at.min(begun + every))
                 }
                 Err(error) => {
                     self.facts.emit(&Fact::CollectFailed { category: error.category, error: &error });
@@ -132,51 +135,51 @@ impl Collector {
         }
     }
 
-    /// Looks once, if it is our turn. Says when another's turn may be over.
+    /// Scans once, if it is our turn. Otherwise returns the earliest end of the other replica's turn.
     async fn once(&mut self) -> Result<Option<Instant>, KubeError> {
-        let Some(turn) = &mut self.turn else {
-            return self.pass().await.map(|()| None);
+        let Some(election) = &mut self.election else {
+            return self.scan().await.map(|()| None);
         };
-        let had = turn.is_ours();
-        match turn.take().await? {
-            Taken::Theirs { until } => {
+        let had = election.is_ours();
+        match election.take_turn().await? {
+            Turn::Theirs { until } => {
                 if had {
                     self.facts.emit(&Fact::CollectorTurn { ours: false });
                 }
                 Ok(Some(until))
             }
-            Taken::Ours { until } => {
+            Turn::Ours { until } => {
                 if !had {
                     self.facts.emit(&Fact::CollectorTurn { ours: true });
                 }
-                // What is left to do when the turn ends, the next look does.
-                timeout_at(until, self.pass()).await.unwrap_or(Ok(())).map(|()| None)
+                // The next scan does the rest if the turn ends.
+                timeout_at(until, self.scan()).await.unwrap_or(Ok(())).map(|()| None)
             }
         }
     }
 
-    /// Deletes what is leaked.
-    async fn pass(&mut self) -> Result<(), KubeError> {
+    /// Deletes all leaked Leases.
+    async fn scan(&mut self) -> Result<(), KubeError> {
         let suspects = self.suspects().await?;
-        self.told.retain(|uid| suspects.iter().any(|suspect| suspect.uid == *uid));
+        self.reported.retain(|uid| suspects.iter().any(|suspect| suspect.uid == *uid));
         let mut failed = None;
         for suspect in suspects {
-            match self.judge(&suspect).await {
-                Ok(Verdict::Left) => {}
-                Ok(Verdict::Deleted) => self.tell(&suspect),
-                // The server has enough to do, or does not answer: later.
-                Err(error) if of_the_server(error.category) => return Err(error),
-                // One that can't be deleted must not keep the others; and one failure says what is wrong with all.
+            match self.delete_if_leaked(&suspect).await {
+                Ok(SuspectEnd::Kept) => {}
+                Ok(SuspectEnd::Deleted) => self.report(&suspect),
+                // The server is busy or does not answer, so the other deletions wait for the next scan.
+                Err(error) if is_server_error(error.category) => return Err(error),
+                // A Lease that can't be deleted does not stop the scan, and one error stands for all.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
         failed.map_or(Ok(()), Err)
     }
 
-    /// All Leases that look leaked by themselves.
+    /// Returns all Leases that are leaked if they have no Node.
     async fn suspects(&self) -> Result<Vec<Suspect>, KubeError> {
         let mut suspects = Vec::new();
-        let mut params = ListParams::default().limit(PAGE);
+        let mut params = ListParams::default().limit(PAGE_SIZE);
         loop {
             let call = Call { verb: "list", resource: "leases", subject: NODE_LEASES };
             let page = self.call(call, || self.leases.list(&params)).await?;
@@ -189,42 +192,42 @@ impl Collector {
         }
     }
 
-    async fn judge(&self, suspect: &Suspect) -> Result<Verdict, KubeError> {
+    async fn delete_if_leaked(&self, suspect: &Suspect) -> Result<SuspectEnd, KubeError> {
         if self.has_node(&suspect.name).await? {
-            return Ok(Verdict::Left);
+            return Ok(SuspectEnd::Kept);
         }
         let preconditions =
             Preconditions { uid: Some(suspect.uid.clone()), resource_version: Some(suspect.version.clone()) };
         let params = DeleteParams {
-            dry_run: self.turn.is_none(),
+            dry_run: self.election.is_none(),
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
         let call = Call { verb: "delete", resource: "leases", subject: &suspect.name };
         match self.call(call, || self.leases.delete(&suspect.name, &params)).await {
-            Ok(_) => Ok(Verdict::Deleted),
-            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => Ok(Verdict::Left),
+            Ok(_) => Ok(SuspectEnd::Deleted),
+            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => Ok(SuspectEnd::Kept),
             Err(error) => Err(error),
         }
     }
 
-    /// Whether there is a Node of this name. Only the API server's own word says that there is none: not a proxy's, and not our index,
-    /// which knows EC2 instances alone and may be behind.
+    /// Whether there is a Node of this name. Only the API server's own answer counts: a proxy may answer 404 as well, and our index has
+    /// only EC2 instances and may be stale.
     async fn has_node(&self, name: &str) -> Result<bool, KubeError> {
         let call = Call { verb: "get", resource: "nodes", subject: name };
-        let ask = || async {
+        let request = || async {
             match self.nodes.get(name).await {
                 Ok(_) => Ok(true),
                 Err(kube::Error::Api(status))
                     if status.reason == "NotFound"
-                        && status.details.as_ref().is_some_and(|said| said.kind == "nodes") =>
+                        && status.details.as_ref().is_some_and(|details| details.kind == "nodes") =>
                 {
                     Ok(false)
                 }
                 Err(error) => Err(error),
             }
         };
-        self.call(call, ask).await
+        self.call(call, request).await
     }
 
     async fn call<T, F>(&self, call: Call<'_>, request: impl FnOnce() -> F) -> Result<T, KubeError>
@@ -234,34 +237,34 @@ impl Collector {
         self.gate.kube(call, Class::Tell, Instant::now() + CALL_TIMEOUT, request).await
     }
 
-    fn tell(&mut self, suspect: &Suspect) {
+    fn report(&mut self, suspect: &Suspect) {
         let idle = self.clock.now().duration_since(suspect.renewed).unsigned_abs();
-        let dry_run = self.turn.is_none();
-        // A dry run finds it again at each look.
-        if !dry_run || self.told.insert(suspect.uid.clone()) {
+        let dry_run = self.election.is_none();
+        // A dry run finds the Lease again in each scan.
+        if !dry_run || self.reported.insert(suspect.uid.clone()) {
             self.facts.emit(&Fact::LeaseCollected { lease: &suspect.name, idle, dry_run });
         }
     }
 }
 
-/// A Lease that is a kubelet's own, has no owner, and is not in use.
-fn suspect(lease: Seen, now: Timestamp) -> Option<Suspect> {
+/// Returns the Lease as a suspect, if it is a kubelet's own, has no owner, and is not in use.
+fn suspect(lease: NodeLease, now: Timestamp) -> Option<Suspect> {
     let metadata = lease.metadata;
     if metadata.owner_references.is_some_and(|owners| !owners.is_empty()) || metadata.deletion_timestamp.is_some() {
         return None;
     }
     let name = metadata.name?;
-    // Kubelets hold their Leases under their Nodes' names. Whatever else is kept here is somebody else's.
+    // The holder of a kubelet's Lease has the Node's name. Other Leases here belong to other programs.
     if lease.spec.holder_identity? != name {
         return None;
     }
     let renewed = lease.spec.renew_time?.0;
-    let leaked = now.duration_since(renewed) > IDLE;
+    let leaked = now.duration_since(renewed) > MIN_IDLE;
     leaked.then_some(Suspect { name, uid: metadata.uid?, version: metadata.resource_version?, renewed })
 }
 
-/// Whether a failure is about the server, and not about what it was asked.
-const fn of_the_server(category: Category) -> bool {
+/// Whether an error is about the server and not about the request.
+const fn is_server_error(category: Category) -> bool {
     matches!(category, Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable)
 }
 

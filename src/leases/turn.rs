@@ -1,11 +1,12 @@
-//! Whose turn it is: a Kubernetes Lease that one replica holds at a time.
+//! The election of the collector: a Kubernetes Lease that one replica holds at a time.
 //!
-//! The rules are those of Kubernetes' own leader election. Whoever writes the Lease first has it; every write names the version
-//! that it replaces, so two can't both succeed. Another's is over when it has not changed for as long as it says. That is judged by
-//! our own clock, from when we saw it last change: what the holder's clock shows does not matter. We in turn stop well before
-//! the others may judge so, counted from before we asked.
+//! The rules are those of Kubernetes' own leader election. The first replica that writes the Lease holds it. Every write names the version
+//! that it replaces, so two writes can't both succeed. Another replica's turn is over when its Lease has not changed for its duration, by
+//! our own clock and from the time at which we read the last change: the holder's clock does not matter. We stop well before other replicas
+//! may consider our turn over, counted from before our request.
 //!
-//! A library would bring its own tasks, its own clock and its own way to the API server, past the gate.
+//! No crate does this: kubert 0.25, kube-lease-manager 0.13 and kube-leader-election 0.44 compare the holder's `renewTime` with the
+//! machine's clock and call the API server without our gate; only the second is for kube 5.
 
 use crate::clients::gate::{CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::runtime::clock::Clock;
@@ -16,60 +17,66 @@ use kube::{Api, Client};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What the Lease is called.
+/// Name of the Lease.
 pub const NAME: &str = "ebbtide-lease-collector";
 
-/// How long a turn lasts: two looks, so that one that fails does not lose it.
-const LASTS: Duration = Duration::from_mins(20);
+/// Duration of a turn: two scans, so that one failed scan does not end the turn.
+const TURN_DURATION: Duration = Duration::from_mins(20);
 
-/// We end ours so much earlier than others may take it: a call that is under way then has ended, too.
+/// Time between the end of our turn and the time at which other replicas may take it, so that our last call has ended.
 const MARGIN: Duration = Duration::from_mins(1);
 
-/// Takes turns with other replicas.
-pub struct Turn {
+/// The election, from one replica's view.
+pub struct Election {
     api: Api<Lease>,
     gate: Gate,
     clock: Clock,
-    /// Who we are.
+    /// The replica's name.
     identity: String,
-    /// What was read last, and when that was new to us.
-    seen: Option<(LeaseSpec, Instant)>,
-    /// The Lease as we wrote it, if it was ours when last looked at.
+    /// The other replica's Lease, as it was read last.
+    observed: Option<Observation>,
+    /// The Lease as we wrote it, if we hold it.
     held: Option<Lease>,
 }
 
-/// Whose turn it is.
+/// A Lease, and the time at which its last change was read.
+struct Observation {
+    spec: LeaseSpec,
+    since: Instant,
+}
+
+/// The holder of the turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
-    /// Ours, until then.
+pub enum Turn {
+    /// This replica.
     Ours {
-        /// When to stop.
+        /// The end of the turn.
         until: Instant,
     },
-    /// Another's, until then at the earliest.
+    /// Another replica.
     Theirs {
-        /// When to look again.
+        /// The earliest end of the turn.
         until: Instant,
     },
 }
 
-/// What follows from the Lease as it is.
+/// The next step for a Lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// It is ours already: say that we live.
+enum Step {
+    /// Renew our Lease.
     Renew,
-    /// Nobody has it, or nobody any more.
+    /// Take a Lease without a holder or of an expired holder.
     Take,
-    /// Somebody has it until then.
+    /// Wait until another replica's turn may be over.
     Wait(Instant),
 }
 
-impl Turn {
-    /// A replica that is called `identity`, in a namespace where it may write the Lease.
+impl Election {
+    /// Returns the election for the replica `identity`, with the Lease in `namespace`.
     #[must_use]
-    pub fn new(client: Client, (namespace, identity): (&str, &str), gate: Gate, clock: Clock) -> Self {
+    pub fn new(client: Client, namespace: &str, identity: &str, gate: Gate, clock: Clock) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, gate, clock, identity: identity.to_owned(), seen: None, held: None }
+        Self { api, gate, clock, identity: identity.to_owned(), observed: None, held: None }
     }
 
     /// Whether it was ours when last looked at.
@@ -82,8 +89,8 @@ impl Turn {
     ///
     /// # Errors
     /// What the API server said. Then nobody knows whose turn it is: it is not ours.
-    pub async fn take(&mut self) -> Result<Taken, KubeError> {
-        let asked = Instant::now();
+    pub async fn take_turn(&mut self) -> Result<Turn, KubeError> {
+        let asked_at = Instant::now();
         self.held = None;
         let call = Call { verb: "get", resource: "leases", subject: NAME };
         let found = self.call(call, || self.api.get_opt(NAME)).await?;
@@ -91,24 +98,24 @@ impl Turn {
             None => self.write(None).await,
             Some(found) => {
                 let spec = found.spec.clone().unwrap_or_default();
-                match self.look(spec, Instant::now()) {
-                    Next::Wait(until) => return Ok(Taken::Theirs { until }),
-                    next => self.write(Some((found, next))).await,
+                match self.observe(spec, Instant::now()) {
+                    Step::Wait(until) => return Ok(Turn::Theirs { until }),
+                    step => self.write(Some((found, step))).await,
                 }
             }
         };
         match write {
             Ok(written) => {
                 self.held = Some(written);
-                Ok(Taken::Ours { until: asked + LASTS - MARGIN })
+                Ok(Turn::Ours { until: asked_at + TURN_DURATION - MARGIN })
             }
-            // Another replica was faster.
-            Err(error) if error.category == Category::Conflict => Ok(Taken::Theirs { until: asked + LASTS }),
+            // Another replica wrote first.
+            Err(error) if error.category == Category::Conflict => Ok(Turn::Theirs { until: asked_at + TURN_DURATION }),
             Err(error) => Err(error),
         }
     }
 
-    /// Gives the turn back, if it is ours, so that nobody waits for its end.
+    /// Gives our turn back, so that no replica waits for its end.
     ///
     /// # Errors
     /// What the API server said.
@@ -120,31 +127,32 @@ impl Turn {
         self.replace(lease).await.map(drop)
     }
 
-    fn look(&mut self, spec: LeaseSpec, now: Instant) -> Next {
-        let since = match &self.seen {
-            Some((seen, since)) if *seen == spec => *since,
+    fn observe(&mut self, spec: LeaseSpec, now: Instant) -> Step {
+        let since = match &self.observed {
+            Some(observed) if observed.spec == spec => observed.since,
             _ => now,
         };
-        let next = next(&spec, since, now, &self.identity);
-        self.seen = Some((spec, since));
-        next
+        let observation = Observation { spec, since };
+        let step = step(&observation, now, &self.identity);
+        self.observed = Some(observation);
+        step
     }
 
-    async fn write(&self, found: Option<(Lease, Next)>) -> Result<Lease, KubeError> {
+    async fn write(&self, found: Option<(Lease, Step)>) -> Result<Lease, KubeError> {
         let now = MicroTime(self.clock.now());
         let creates = found.is_none();
-        let (mut lease, next) = found.unwrap_or_else(|| {
+        let (mut lease, step) = found.unwrap_or_else(|| {
             let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
-            (Lease { metadata, spec: None }, Next::Take)
+            (Lease { metadata, spec: None }, Step::Take)
         });
         let spec = lease.spec.get_or_insert_default();
-        if next == Next::Take {
+        if step == Step::Take {
             spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |before| before.saturating_add(1)));
             spec.acquire_time = Some(now.clone());
             spec.holder_identity = Some(self.identity.clone());
         }
         spec.renew_time = Some(now);
-        spec.lease_duration_seconds = i32::try_from(LASTS.as_secs()).ok();
+        spec.lease_duration_seconds = i32::try_from(TURN_DURATION.as_secs()).ok();
         if creates {
             let (call, params) = (Call { verb: "create", resource: "leases", subject: NAME }, PostParams::default());
             self.call(call, || self.api.create(&params, &lease)).await
@@ -153,7 +161,7 @@ impl Turn {
         }
     }
 
-    /// Writes the Lease in the place of the version that it was read at.
+    /// Replaces the version of the Lease that was read.
     async fn replace(&self, lease: Lease) -> Result<Lease, KubeError> {
         let (call, params) = (Call { verb: "update", resource: "leases", subject: NAME }, PostParams::default());
         self.call(call, || self.api.replace(NAME, &params, &lease)).await
@@ -167,15 +175,15 @@ impl Turn {
     }
 }
 
-/// What `me` does about a Lease that has been so `since` then.
-fn next(spec: &LeaseSpec, since: Instant, now: Instant, me: &str) -> Next {
+/// Returns the next step of the replica `me`.
+fn step(Observation { spec, since }: &Observation, now: Instant, me: &str) -> Step {
     match spec.holder_identity.as_deref().unwrap_or_default() {
-        "" => Next::Take,
-        holder if holder == me => Next::Renew,
+        "" => Step::Take,
+        holder if holder == me => Step::Renew,
         _ => {
-            let said = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            let until = since + said.filter(|seconds| *seconds > 0).map_or(LASTS, Duration::from_secs);
-            if now >= until { Next::Take } else { Next::Wait(until) }
+            let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+            let until = *since + duration.filter(|seconds| *seconds > 0).map_or(TURN_DURATION, Duration::from_secs);
+            if now >= until { Step::Take } else { Step::Wait(until) }
         }
     }
 }
@@ -185,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_turn_is_over_when_it_did_not_change_for_as_long_as_it_says() {
+    fn a_turn_is_over_when_its_lease_did_not_change_for_its_duration() {
         let since = Instant::now();
         let at = |seconds| since + Duration::from_secs(seconds);
         let lease = |holder: &str, seconds: Option<i32>| LeaseSpec {
@@ -194,21 +202,21 @@ mod tests {
             ..LeaseSpec::default()
         };
         for (holder, lasts, now, expected) in [
-            ("", Some(60), 0, Next::Take),
-            ("me", Some(60), 0, Next::Renew),
-            ("me", Some(60), 3600, Next::Renew),
-            ("other", Some(60), 0, Next::Wait(at(60))),
-            ("other", Some(60), 59, Next::Wait(at(60))),
-            ("other", Some(60), 60, Next::Take),
-            ("other", None, 1199, Next::Wait(at(1200))),
-            ("other", None, 1200, Next::Take),
-            ("other", Some(0), 0, Next::Wait(at(1200))),
-            ("other", Some(-5), 0, Next::Wait(at(1200))),
+            ("", Some(60), 0, Step::Take),
+            ("me", Some(60), 0, Step::Renew),
+            ("me", Some(60), 3600, Step::Renew),
+            ("other", Some(60), 0, Step::Wait(at(60))),
+            ("other", Some(60), 59, Step::Wait(at(60))),
+            ("other", Some(60), 60, Step::Take),
+            ("other", None, 1199, Step::Wait(at(1200))),
+            ("other", None, 1200, Step::Take),
+            ("other", Some(0), 0, Step::Wait(at(1200))),
+            ("other", Some(-5), 0, Step::Wait(at(1200))),
         ] {
-            let next = next(&lease(holder, lasts), since, at(now), "me");
-            assert_eq!(next, expected, "{holder} {lasts:?} after {now} s");
+            let observation = Observation { spec: lease(holder, lasts), since };
+            assert_eq!(step(&observation, at(now), "me"), expected, "{holder} {lasts:?} after {now} s");
         }
         let empty = LeaseSpec { holder_identity: Some(String::new()), ..LeaseSpec::default() };
-        assert_eq!(next(&empty, since, since, "me"), Next::Take);
+        assert_eq!(step(&Observation { spec: empty, since }, since, "me"), Step::Take);
     }
 }

@@ -6,7 +6,7 @@ use crate::clients::gate::Gate;
 use crate::commands::doctor;
 use crate::fact::{Fact, Facts};
 use crate::leases::collector::Collector;
-use crate::leases::turn::Turn;
+use crate::leases::turn::Election;
 use crate::pipeline::delivery::{Deliverer, Ended};
 use crate::pipeline::drain::{Drainer, Gone, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
@@ -294,9 +294,9 @@ fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Noted)
 /// Where it is wanted, what collects leaked Leases: by turns with other replicas. A dry run writes nothing, its turn neither.
 fn collector(settings: &Settings, clients: &Clients, clock: Clock, facts: &Facts, gate: &Gate) -> Option<Collector> {
     let (namespace, name) = settings.choice.own_pod.as_ref().filter(|_| settings.collect_leases)?;
-    let turn = Turn::new(clients.kube.clone(), (namespace, name), gate.clone(), clock);
-    let turn = (!settings.policy.dry_run).then_some(turn);
-    Some(Collector::new(&clients.kube, gate.clone(), clock, facts.clone(), turn))
+    let election = Election::new(clients.kube.clone(), namespace, name, gate.clone(), clock);
+    let election = (!settings.policy.dry_run).then_some(election);
+    Some(Collector::new(&clients.kube, gate.clone(), clock, facts.clone(), election))
 }
 
 fn interrupter(

@@ -3,7 +3,7 @@
 //! INFO tells the story of one interruption in about eight lines; WARN is worth a look; ERROR is a bug or a promise not kept.
 
 use crate::fact::{About, CheckStatus, Fact, HeartbeatResult, NoticeOutcome, OnNode, Subscriber, label};
-use std::time::Duration;
+use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};
 
 /// Writes facts to the log.
@@ -31,7 +31,7 @@ impl Subscriber for Log {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::MessageReceived { message, receives, age } => {
-                let age = age.map(Short).map(tracing::field::display);
+                let age = age.map(Words).map(tracing::field::display);
                 debug!(message_id = message, receives, age, "message received");
             }
             Fact::MessageMalformed { message, reason, error, excerpt } => {
@@ -82,32 +82,32 @@ impl Subscriber for Log {
         Fact::CollectorTurn { ours: true } => info!("this replica collects leaked Leases now"),
         Fact::CollectorTurn { ours: false } => info!("another replica collects leaked Leases now"),
         Fact::LeaseCollected { lease, idle, dry_run: false } => {
-            info!(lease, idle = %Short(*idle), "a Lease without a Node deleted from kube-node-lease");
+            info!(lease, idle = %Words(*idle), "a Lease without a Node deleted from kube-node-lease");
         }
         Fact::LeaseCollected { lease, idle, dry_run: true } => {
-            info!(lease, idle = %Short(*idle), would = "delete the Lease, which has no Node", "dry run");
+            info!(lease, idle = %Words(*idle), would = "delete the Lease, which has no Node", "dry run");
         }
         Fact::CollectFailed { error, .. } => warn!(error = %error, "collecting leaked Leases failed; retried"),
         Fact::TaskPanicked { task } => error!(task = task.as_str(), "a task panicked; please report this with the log"),
         Fact::ShutdownBegun { messages } => info!(messages, "shutdown begins: messages are released"),
-        Fact::ShutdownEnded { clean: true, took } => info!(took = %Short(*took), "shutdown ended"),
+        Fact::ShutdownEnded { clean: true, took } => info!(took = %Words(*took), "shutdown ended"),
         Fact::ShutdownEnded { clean: false, took } => {
-            warn!(took = %Short(*took), "shutdown cut work off; its messages become visible within 30 s");
+            warn!(took = %Words(*took), "shutdown cut work off; its messages become visible within 30 s");
         }
         Fact::AwsCall { service, operation, result, took } => {
-            debug!(service, operation, outcome = label(*result, "ok"), took = %Short(*took), "call to AWS");
+            debug!(service, operation, outcome = label(*result, "ok"), took = %Words(*took), "call to AWS");
         }
         Fact::KubeCall { verb, resource, result, took } => {
-            debug!(verb, resource, outcome = label(*result, "ok"), took = %Short(*took), "call to the API server");
+            debug!(verb, resource, outcome = label(*result, "ok"), took = %Words(*took), "call to the API server");
         }
         Fact::NoticeBegun { about, action, until, hard } => {
-            let left = until.map(Short).map(tracing::field::display);
+            let left = until.map(Words).map(tracing::field::display);
             about!(info, about, action = action.as_str(), left, hard, "notice accepted");
         }
         Fact::TestNotice { about } => about!(info, about, "a test: this notice was made by ebbtide send"),
         Fact::NoticeJoined { about } => about!(info, about, "a second copy of the notice joined the first"),
         Fact::NoticeEnded { about, outcome, took } => {
-            let (took, word) = (Short(*took), outcome.as_str());
+            let (took, word) = (Words(*took), outcome.as_str());
             match outcome {
                 failure if failure.is_failure() => about!(warn, about, outcome = word, %took, "notice ended"),
                 NoticeOutcome::NotOurs | NoticeOutcome::Ignored => {
@@ -117,7 +117,7 @@ impl Subscriber for Log {
             }
         }
         Fact::NodeAwaited { about, at_most } => {
-            about!(info, about, at_most = %Short(*at_most), "the instance has no Node yet; waiting for it");
+            about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
         }
         Fact::OwnerUnknown { about, error, .. } => {
             about!(warn, about, error = %error, "can't find out whose the instance is; retried");
@@ -130,13 +130,13 @@ impl Subscriber for Log {
             about!(info, about, "the instance is gone: its node is tainted out-of-service, and its pods can move");
         }
         Fact::DrainDelayed { about, by } => {
-            about!(info, about, by = %Short(*by), "the drain begins later, as the settings say");
+            about!(info, about, by = %Words(*by), "the drain begins later, as the settings say");
         }
         Fact::LaunchAwaited { about, at_most } => {
-            about!(info, about, at_most = %Short(*at_most), "waiting for the node to be Ready");
+            about!(info, about, at_most = %Words(*at_most), "waiting for the node to be Ready");
         }
         Fact::CompletionHeld { about, by } => {
-            about!(info, about, by = %Short(*by), "drained; the lifecycle action is completed later, as the settings say");
+            about!(info, about, by = %Words(*by), "drained; the lifecycle action is completed later, as the settings say");
         }
         Fact::HookLeft { about } => {
             about!(warn, about, "the lifecycle action is left to its own timeout");
@@ -162,7 +162,7 @@ impl Subscriber for Log {
         }
         Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),
         Fact::DrainBegun { on, pods, left_alone, until, hard } => {
-            on!(info, on, pods, left_alone, left = %Short(*until), hard, "drain begins");
+            on!(info, on, pods, left_alone, left = %Words(*until), hard, "drain begins");
         }
         Fact::Eviction { on, pod, result } => on!(debug, on, %pod, result = label(*result, "evicted"), "eviction answered"),
         Fact::Deletion { on, pod, grace, result: Ok(()) } => {
@@ -172,7 +172,7 @@ impl Subscriber for Log {
  on!(debug, on, %pod, grace, result = category.as_str(), "deletion answered");
  },
         Fact::PodBlocked { on, pod, by, until, hard } => {
-            on!(warn, on, %pod, by, left = %Short(*until), hard, "pod is held back");
+            on!(warn, on, %pod, by, left = %Words(*until), hard, "pod is held back");
         }
         Fact::PodUnblocked { on, pod } => on!(debug, on, %pod, "pod no longer held back"),
         Fact::DrainRetried { on, step, error, .. } => on!(warn, on, step = step.as_str(), error = %error, "drain step failed; retried"),
@@ -183,7 +183,7 @@ impl Subscriber for Log {
             on!(info, on, "all other pods have gone: this process ends, and another replica goes on");
         }
         Fact::DrainEnded { on, outcome, took, report, .. } => {
-            let (took, word) = (Short(*took), outcome.as_str());
+            let (took, word) = (Words(*took), outcome.as_str());
             if outcome.is_success() {
                 on!(info, on, outcome = word, %took, report = %report, "drain ended");
             } else {
@@ -196,33 +196,6 @@ impl Subscriber for Log {
             | Fact::DrainLeft { .. }
             | Fact::DrainForgone { .. }
             | Fact::EventWritten { .. } => {}
-        }
-    }
-}
-
-/// A duration as people write it: `1h 2m 3s`, or with milliseconds where it is short.
-struct Short(Duration);
-
-impl std::fmt::Display for Short {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let millis = self.0.as_millis();
-        let whole = if millis < 10_000 {
-            Duration::from_millis(u64::try_from(millis).unwrap_or(u64::MAX))
-        } else {
-            Duration::from_secs(self.0.as_secs())
-        };
-        humantime::format_duration(whole).fmt(f)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations_are_short() {
-        for (millis, text) in [(0, "0s"), (250, "250ms"), (9_999, "9s 999ms"), (119_700, "1m 59s"), (7_200_000, "2h")] {
-            assert_eq!(Short(Duration::from_millis(millis)).to_string(), text);
         }
     }
 }

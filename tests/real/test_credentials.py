@@ -111,7 +111,7 @@ def test_a_profile_that_is_not_there(world: World, signer: Signer) -> None:
     sent = world.ask_with(variables(signer, "nope"), "send", *wanted)
     assert sent.returncode == 1
     assert named in sent.stderr
-    assert "give credentials of yours that may send to the queue" in sent.stderr
+    assert "give your own credentials that may send to the queue" in sent.stderr
     assert "try again" not in sent.stderr
     assert len(sent.stderr.splitlines()) == 1, sent.stderr
 

@@ -54,7 +54,7 @@ def test_that_receives_are_answered_is_known_where_the_service_is(world: World, 
     service = world.service()
     report = faults(world, flags=("--admin-address", service.address))
     assert report.skipped == ["queue region"], "receives are no longer skipped"
-    assert "the service here is ready" in report.found("calls", "receive")
+    assert "the service on this machine is ready" in report.found("calls", "receive")
     eventually("nothing is left going on", service.at_rest)
 
 
@@ -121,7 +121,7 @@ def test_a_queue_in_another_region(world: World, good: SetUp) -> None:
 
     assert report.code == 1
     said = report.said("queue", "region")
-    assert "The queue is in us-east-1, and AWS is asked in eu-west-1" in said
+    assert "The queue is in us-east-1, and calls to AWS go to eu-west-1" in said
     assert "Set AWS_REGION=us-east-1" in said
 
 

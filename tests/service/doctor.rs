@@ -5,7 +5,7 @@ use clap::Parser;
 use ebbtide::cli::flags::{Cli, Command};
 use ebbtide::cli::settings::Settings;
 use ebbtide::clients::connect::{ConnectError, Ways};
-use ebbtide::commands::doctor::{Check, Report, Status, consult};
+use ebbtide::commands::doctor::{Check, Diagnosis, Status, consult};
 use ebbtide::runtime::clock::Clock;
 use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
@@ -52,7 +52,7 @@ fn settings(stage: &Stage, flags: &[&str]) -> Settings {
     Settings::from_flags(doctor.run).expect("a test's settings must be valid")
 }
 
-async fn examined(stage: &Stage, flags: &[&str]) -> Report {
+async fn examined(stage: &Stage, flags: &[&str]) -> Diagnosis {
     let clock = Clock::showing(stage.world.clock.now());
     consult(&settings(stage, flags), stage.clients(clock).into(), clock).await
 }
@@ -63,7 +63,7 @@ const OK: &str = "ebbtide_checks{status=\"ok\"} ";
 /// What is always skipped, and why is in its line.
 const ALWAYS: [&str; 2] = ["region", "receive"];
 
-fn faults(report: &Report) -> Vec<(&'static str, &'static str, &'static str)> {
+fn faults(report: &Diagnosis) -> Vec<(&'static str, &'static str, &'static str)> {
     let skipped = |check: &&Check| check.status == Status::Skipped && ALWAYS.contains(&check.name);
     let wrong = report.checks().iter().filter(|check| check.status != Status::Ok && !skipped(check));
     wrong.map(|check| (check.area.as_str(), check.name, check.status.as_str())).collect()
@@ -133,7 +133,7 @@ async fn each_defect_has_its_own_line() {
                 let sqs = &s.world.aws.sqs;
                 sqs.set_attribute("Policy", &policy(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x"));
             },
-            "Name the rule's in aws:SourceArn",
+            "Add the rule's value to aws:SourceArn",
         ),
         (
             "queue encryption failure",
@@ -275,7 +275,8 @@ async fn without_a_way_to_one_side_the_other_is_looked_at() {
     let stage = healthy();
     let clock = Clock::showing(stage.world.clock.now());
     let settings = settings(&stage, &[]);
-    let of = |report: &Report, area: &str| report.checks().iter().filter(|check| check.area.as_str() == area).count();
+    let of =
+        |report: &Diagnosis, area: &str| report.checks().iter().filter(|check| check.area.as_str() == area).count();
     let everything = examined(&stage, &[]).await;
 
     let ways = Ways { kube: Err(ConnectError::BadClusterProxy), ..stage.clients(clock).into() };
@@ -366,7 +367,7 @@ async fn a_rule_that_can_not_be_read_says_nothing_of_the_others() {
 }
 
 /// The first line of a check.
-fn line(report: &Report, check: &str) -> String {
+fn line(report: &Diagnosis, check: &str) -> String {
     report.text().lines().find(|line| line.contains(check)).map(str::to_owned).unwrap_or_default()
 }
 

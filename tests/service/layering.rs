@@ -1,6 +1,6 @@
-//! Imports follow the map in `src/lib.rs`: they never run back. Read from the paths that begin with `crate::`.
+//! Imports follow the map in `src/lib.rs`: they never run back, and they form no circle. Read from the paths that begin with `crate::`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use std::path::Path;
 const FOLDERS: [(&str, &[&str]); 9] = [
     ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
     ("service", &["commands", "cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
-    ("cli", &["telemetry", "pipeline", "fact"]),
+    ("cli", &["telemetry", "pipeline", "runtime", "fact"]),
     ("telemetry", &["clients", "runtime", "fact"]),
     ("pipeline", &["clients", "runtime", "fact"]),
     ("leases", &["clients", "runtime", "fact"]),
@@ -66,6 +66,39 @@ fn imports_never_run_back() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A module and the modules below it are one, because a parent declares what its children use. Any other circle is an error.
+#[test]
+fn imports_form_no_circle() {
+    let sources = sources();
+    let modules: BTreeSet<&[String]> = sources.iter().map(|source| &source.module[..]).collect();
+    let related = |a: &[String], b: &[String]| a.starts_with(b) || b.starts_with(a);
+    let mut arrows: BTreeMap<&[String], BTreeSet<&[String]>> = BTreeMap::new();
+    for source in &sources {
+        for import in &source.imports {
+            let file = (1..=import.len()).rev().find_map(|length| modules.get(&import[..length]));
+            if let Some(file) = file.filter(|file| !related(file, &source.module)) {
+                arrows.entry(&source.module).or_default().insert(file);
+            }
+        }
+    }
+    // What remains when modules without arrows to other remaining modules are taken away, again and again, is a circle.
+    loop {
+        let ends: Vec<_> = arrows
+            .keys()
+            .copied()
+            .filter(|module| arrows[module].iter().all(|other| !arrows.contains_key(other)))
+            .collect();
+        if ends.is_empty() {
+            break;
+        }
+        for end in ends {
+            arrows.remove(end);
+        }
+    }
+    let circle: Vec<String> = arrows.keys().map(|module| module.join("::")).collect();
+    assert!(circle.is_empty(), "imports of these modules form a circle, or lead to one: {circle:#?}");
 }
 
 #[test]

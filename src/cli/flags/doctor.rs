@@ -3,22 +3,22 @@
 use super::Run;
 use clap::{Args, ValueEnum};
 
-/// Those of `run`, whose set-up is looked at, and how the findings are shown.
+/// The flags of `run`, whose set-up is checked, and the output format.
 #[derive(Args, Debug)]
 pub struct Doctor {
     /// The flags of `ebbtide run`.
     #[command(flatten)]
     pub run: Run,
 
-    /// How the findings are shown
+    /// Format of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", help_heading = "Doctor")]
     pub output: Output,
 }
 
-/// How the findings are shown.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people: one line for each check, and what to do below it.
+    /// Text, for people: one line for each check, with its remedy below.
     Text,
     /// One JSON object.
     Json,

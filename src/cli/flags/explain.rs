@@ -1,4 +1,4 @@
-//! The flags of `ebbtide explain`: a message, and those of `ebbtide run`.
+//! The flags of `ebbtide explain`: a message, and the flags of `ebbtide run`.
 
 use super::Run;
 use clap::{Args, ValueEnum};
@@ -7,27 +7,27 @@ use std::path::PathBuf;
 /// The flags of `ebbtide explain`.
 #[derive(Args, Debug)]
 pub struct Explain {
-    /// A file that holds a message's body; - or nothing for standard input
+    /// A file with a message's body; - or no file for standard input
     #[arg(value_name = "FILE", help_heading = "Message")]
     pub file: Option<PathBuf>,
 
-    /// Make a message of this kind for --node, instead of reading one
+    /// Create a message of this kind for --node, instead of reading one
     #[arg(long, value_name = "KIND", requires = "node", conflicts_with = "file", help_heading = "Message")]
     pub kind: Option<String>,
 
-    /// The Node that the made message is about
+    /// The Node of the created message
     #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
     pub node: Option<String>,
 
-    /// For a made lifecycle action: the Auto Scaling group [default: the instance's]
+    /// For a created lifecycle action: the Auto Scaling group [default: the instance's]
     #[arg(long, value_name = "NAME", requires = "kind", requires = "hook", help_heading = "Message")]
     pub group: Option<String>,
 
-    /// For a made lifecycle action: the group's lifecycle hook [default: the group's first]
+    /// For a created lifecycle action: the group's lifecycle hook [default: the group's first]
     #[arg(long, value_name = "NAME", requires = "kind", requires = "group", help_heading = "Message")]
     pub hook: Option<String>,
 
-    /// How to answer: for people, or as JSON
+    /// Format of the output
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", help_heading = "Message")]
     pub output: Output,
 
@@ -36,10 +36,10 @@ pub struct Explain {
     pub run: Run,
 }
 
-/// How to answer.
+/// The format of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people.
+    /// Text, for people.
     Text,
     /// One JSON object.
     Json,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The arguments of `ebbtide migrate`.
 #[derive(Args, Debug)]
 pub struct Migrate {
-    /// The values file of aws-node-termination-handler's chart; - or nothing for standard input
+    /// Values file of aws-node-termination-handler's chart; - or no file for standard input
     #[arg(value_name = "VALUES")]
     pub values: Option<PathBuf>,
 }

@@ -9,11 +9,11 @@ pub struct Send {
     #[arg(long, value_name = "KIND")]
     pub kind: String,
 
-    /// The Node to send it for, which must carry the annotation ebbtide/allow-test: "true"
+    /// The Node of the message, which must have the annotation ebbtide/allow-test: "true"
     #[arg(long, value_name = "NAME")]
     pub node: String,
 
-    /// The SQS queue that the service reads; must be given
+    /// The SQS queue that the service reads; required
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL")]
     pub queue_url: Option<String>,
 

@@ -1,22 +1,24 @@
-//! Reading each flag, and remembering what is wrong with it.
+//! Validation of each flag, with all problems so far.
 
-use super::{LONGEST_DRAIN, Problem, SHORTEST_HEARTBEAT, duration};
+use super::{MAX_DRAIN, MIN_HEARTBEAT_INTERVAL, Problem};
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
+use crate::runtime::duration;
+use crate::runtime::duration::Words;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
-/// AWS's shortest heartbeat timeout: an interval must be shorter.
-const SHORTEST_HOOK: Duration = Duration::from_secs(30);
+/// Minimum heartbeat timeout that AWS allows.
+const MIN_HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A spot instance, and one that goes down by itself, is drained for no longer.
-const TWO_MINUTES: Duration = Duration::from_mins(2);
+/// Maximum duration of a drain after a spot warning or a state change.
+const MAX_SHORT_DRAIN: Duration = Duration::from_mins(2);
 
-/// What the hosts of a partition end with, where that is common knowledge.
+/// Returns the host suffix of a well-known partition.
 fn host_of(partition: &str) -> Option<&'static str> {
     match partition {
         "aws" | "aws-us-gov" => Some("amazonaws.com"),
@@ -25,7 +27,7 @@ fn host_of(partition: &str) -> Option<&'static str> {
     }
 }
 
-/// What was found so far.
+/// The problems so far.
 #[derive(Default)]
 pub(super) struct Problems(pub Vec<Problem>);
 
@@ -38,7 +40,7 @@ impl Problems {
         text.parse().unwrap_or_else(|_| {
             self.add(
                 "--admin-address",
-                format!("\"{text}\" is no address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"),
+                format!("\"{text}\" is not an address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"),
             );
             SocketAddr::from(([0, 0, 0, 0], 0))
         })
@@ -59,22 +61,22 @@ impl Problems {
             let parts: Vec<&str> = arn.split(':').collect();
             let hint = match parts.as_slice() {
                 [partition, "sqs", region, account, name] => host_of(partition)
-                    .map(|host| format!("; this queue's is https://sqs.{region}.{host}/{account}/{name}")),
+                    .map(|host| format!("; for this queue it is https://sqs.{region}.{host}/{account}/{name}")),
                 _ => None,
             };
             let hint = hint.unwrap_or_default();
-            return self.add(flag, format!("\"{url}\" is an ARN; the queue's URL is wanted{hint}"));
+            return self.add(flag, format!("\"{url}\" is an ARN; give the queue's URL{hint}"));
         }
         let parsed = url.parse::<http::Uri>().ok().filter(|uri| matches!(uri.scheme_str(), Some("http" | "https")));
         match parsed {
             None => self.add(
                 flag,
                 format!(
-                    "\"{url}\" is not a URL; the SQS console shows it, as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
+                    "\"{url}\" is not a URL; the SQS console shows the URL, such as https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"
                 ),
             ),
             Some(uri) if uri.path().trim_matches('/').is_empty() => {
-                self.add(flag, format!("\"{url}\" names no queue; its path is /ACCOUNT/NAME"));
+                self.add(flag, format!("\"{url}\" names no queue; the path must be /ACCOUNT/NAME"));
             }
             Some(_) => {}
         }
@@ -90,42 +92,39 @@ impl Problems {
         actions
     }
 
-    /// Settings for one kind each, `KIND=VALUE`.
+    /// Reads values for one kind each, `KIND=VALUE`.
     fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(Kind, &'a str)> {
         let mut found: Vec<(Kind, &str)> = Vec::new();
         for pair in flags {
             let Some((kind, value)) = pair.split_once('=') else {
-                self.add(flag, format!("\"{pair}\" names no kind; write for instance {example}"));
+                self.add(flag, format!("\"{pair}\" names no kind; write it like {example}"));
                 continue;
             };
             let Some(kind) = Kind::ALL.into_iter().find(|known| known.as_str() == kind) else {
                 let kinds = Kind::ALL.map(Kind::as_str).join(", ");
-                self.add(flag, format!("there is no kind \"{kind}\"; the kinds are {kinds}"));
+                self.add(flag, format!("\"{kind}\" is not a kind; the kinds are {kinds}"));
                 continue;
             };
             if found.iter().any(|(before, _)| *before == kind) {
-                self.add(flag, format!("\"{kind}\" is given twice; leave one"));
+                self.add(flag, format!("\"{kind}\" is given twice; remove one"));
             }
             found.push((kind, value));
         }
         found
     }
 
-    /// One value for all kinds, and others for some.
+    /// Reads one value for all kinds, and others for single kinds.
     pub(super) fn drain_timeouts(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
         let flag = "--drain-timeout";
         let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
         if all.len() > 1 {
-            self.add(flag, format!("{} are all for all kinds; leave one", all.join(" and ")));
+            self.add(flag, format!("{} are values for all kinds; remove all but one", all.join(" and ")));
         }
-        let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), LONGEST_DRAIN));
+        let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), MAX_DRAIN));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
-            let timeout = self.duration(flag, Some(text), LONGEST_DRAIN);
-            if matches!(kind, Kind::Spot | Kind::StateChange) && timeout > Some(TWO_MINUTES) {
-                self.add(
-                    flag,
-                    format!("{kind}={text} does nothing: there are two minutes; give less, or leave it out"),
-                );
+            let timeout = self.duration(flag, Some(text), MAX_DRAIN);
+            if matches!(kind, Kind::Spot | Kind::StateChange) && timeout > Some(MAX_SHORT_DRAIN) {
+                self.add(flag, format!("{kind}={text} has no effect: AWS gives two minutes; set less, or remove it"));
             }
             timeouts.set(kind, timeout);
         }
@@ -136,7 +135,7 @@ impl Problems {
         let flag = "--delay";
         let mut delays = PerKind::all(None);
         for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
-            delays.set(kind, self.duration(flag, Some(text), LONGEST_DRAIN));
+            delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
     }
@@ -150,13 +149,13 @@ impl Problems {
                     self.add(
                         flag,
                         format!(
-                            "\"{}\" is Kubernetes' own, which sets and removes it by itself; choose another key",
+                            "\"{}\" is a taint of Kubernetes, which sets and removes it itself; choose another key",
                             taint.key
                         ),
                     );
                 }
                 Ok(taint) if taints.iter().any(|known| known.key == taint.key && known.effect == taint.effect) => {
-                    self.add(flag, format!("\"{}\" is given twice for {}; leave one", taint.key, taint.effect));
+                    self.add(flag, format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
                 }
                 Ok(taint) => taints.push(taint),
                 Err(what) => self.add(flag, what),
@@ -165,20 +164,20 @@ impl Problems {
         taints
     }
 
-    /// A setting that would do nothing as long as another is not made.
+    /// Reports a flag that has no effect because another is not set.
     pub(super) fn idle(&mut self, flag: &'static str, idle: bool, without: &str) {
         if idle {
-            self.add(flag, format!("does nothing without {without}; set that, too, or leave this out"));
+            self.add(flag, format!("has no effect without {without}; set both, or neither"));
         }
     }
 
-    /// A setting for which replicas must know each other.
+    /// Reports a flag for which replicas must know their own pods.
     pub(super) fn without_own_pod(&mut self, flag: &'static str, missing: bool) {
-        // One of the two alone was told already.
+        // One flag without the other is reported already.
         if missing && self.0.iter().all(|problem| !problem.flag.starts_with("--pod-na")) {
             self.add(
                 flag,
-                "needs --pod-namespace and --pod-name, by which replicas take turns; set both by the downward API",
+                "needs --pod-namespace and --pod-name, by which replicas elect the collector; set both from the downward API",
             );
         }
     }
@@ -210,7 +209,10 @@ impl Problems {
         let found = allowed.iter().copied().find(|known| known.as_str() == action);
         if found.is_none() {
             let names: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
-            self.add("--on", format!("\"{kind}={action}\" can't be; for {kind} choose one of {}", names.join(", ")));
+            self.add(
+                "--on",
+                format!("\"{kind}={action}\" is not possible; for {kind} choose one of {}", names.join(", ")),
+            );
         }
         found
     }
@@ -220,27 +222,27 @@ impl Problems {
         match text {
             "auto" => Heartbeats::Auto,
             "off" => Heartbeats::Off,
-            interval => match duration(interval) {
+            interval => match duration::parse(interval) {
                 Ok(interval) if interval.is_zero() => {
-                    self.add(flag, "0 is not an interval; write \"off\" for no heartbeats");
+                    self.add(flag, "0 is not an interval; write off for no heartbeats");
                     Heartbeats::Off
                 }
                 Ok(interval) if interval >= Duration::from_hours(2) => {
                     self.add(
                         flag,
-                        "no lifecycle hook lives for 2 h without a heartbeat; choose a shorter interval, or auto",
+                        "no lifecycle hook lasts 2 h without a heartbeat; choose a shorter interval, or auto",
                     );
                     Heartbeats::Off
                 }
                 Ok(interval) => {
-                    if interval < SHORTEST_HEARTBEAT {
-                        let (hook, shortest) = (SHORTEST_HOOK.as_secs(), SHORTEST_HEARTBEAT.as_secs());
-                        self.add(flag, format!("heartbeats every {interval:?} would be throttled, for all of the account; no hook is shorter than {hook} s: choose {shortest}s or more, or auto"));
+                    if interval < MIN_HEARTBEAT_INTERVAL {
+                        let (hook, shortest) = (MIN_HOOK_TIMEOUT.as_secs(), MIN_HEARTBEAT_INTERVAL.as_secs());
+                        self.add(flag, format!("AWS would throttle heartbeats every {interval:?}, for the whole account; no hook is shorter than {hook} s: choose {shortest}s or more, or auto"));
                     }
                     Heartbeats::Every(interval)
                 }
-                Err(what) => {
-                    self.add(flag, format!("{what}; or auto, or off"));
+                Err(error) => {
+                    self.add(flag, format!("{error}; or auto, or off"));
                     Heartbeats::Off
                 }
             },
@@ -249,27 +251,27 @@ impl Problems {
 
     pub(super) fn duration(&mut self, flag: &'static str, text: Option<&str>, most: Duration) -> Option<Duration> {
         let text = text?;
-        match duration(text) {
+        match duration::parse(text) {
             Ok(duration) if duration > most => {
-                self.add(flag, format!("{text} is too long; {} is the most", humantime::format_duration(most)));
+                self.add(flag, format!("{text} is too long; the maximum is {}", Words(most)));
                 None
             }
             Ok(Duration::ZERO) => {
-                self.add(flag, "0 is not possible; write at least 1s, or leave the flag out");
+                self.add(flag, "0 is not possible; write at least 1s, or remove the flag");
                 None
             }
             Ok(duration) => Some(duration),
-            Err(what) => {
-                self.add(flag, what);
+            Err(error) => {
+                self.add(flag, error.to_string());
                 None
             }
         }
     }
 
-    /// A duration of which 0 says never.
+    /// Reads a duration, or 0 for never.
     pub(super) fn duration_or_zero(&mut self, flag: &'static str, text: Option<&str>) -> Option<Duration> {
-        let zero = text.is_some_and(|text| duration(text) == Ok(Duration::ZERO));
-        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, LONGEST_DRAIN) }
+        let zero = text.is_some_and(|text| duration::parse(text) == Ok(Duration::ZERO));
+        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, MAX_DRAIN) }
     }
 
     pub(super) fn managed_tag(&mut self, text: &str) -> ManagedTag {
@@ -285,7 +287,7 @@ impl Problems {
 
     pub(super) fn log(&mut self, text: &str) -> Targets {
         text.parse().unwrap_or_else(|error| {
-            self.add("--log", format!("\"{text}\" is no filter: {error}; write info, or info,ebbtide=debug"));
+            self.add("--log", format!("\"{text}\" is not a filter: {error}; write info, or info,ebbtide=debug"));
             Targets::new()
         })
     }
@@ -295,11 +297,11 @@ impl Problems {
             (Some(namespace), Some(name)) => Some((namespace, name)),
             (None, None) => None,
             (Some(_), None) => {
-                self.add("--pod-name", "is missing, though --pod-namespace is given; give both, or neither");
+                self.add("--pod-name", "is missing, but --pod-namespace is set; set both, or neither");
                 None
             }
             (None, Some(_)) => {
-                self.add("--pod-namespace", "is missing, though --pod-name is given; give both, or neither");
+                self.add("--pod-namespace", "is missing, but --pod-name is set; set both, or neither");
                 None
             }
         }

@@ -1,31 +1,14 @@
-//! Every call to AWS that the service makes: whether we may. Pure.
+//! Every call to AWS that the service makes: whether it is allowed. Pure.
 //!
-//! Each is tried in a form that can't have an effect, and the answer tells: a refusal for want of permission, or any other.
+//! Each call is made in a form that cannot have an effect. Every answer except a missing permission means that the call is allowed.
 
-use super::check::{Area, Check, Failed, Read, few};
-use super::read::Seen;
+use super::check::{Area, Check, few};
+use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::Action;
 
-/// A call that is tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tried {
-    /// Deleting a message, by a receipt that is none.
-    Delete,
-    /// Extending a message, likewise.
-    Extend,
-    /// Asking for instances, dry.
-    Instances,
-    /// Asking for the hooks of a group.
-    Hooks,
-    /// A heartbeat, for a token that is none.
-    Heartbeat,
-    /// A completion, likewise.
-    Complete,
-}
-
-impl Tried {
+impl TrialCall {
     const fn name(self) -> &'static str {
         match self {
             Self::Delete => "delete",
@@ -52,11 +35,11 @@ impl Tried {
 
     const fn without(self) -> &'static str {
         match self {
-            Self::Delete => "messages come back for ever",
-            Self::Extend => "other replicas receive a message while it is worked on",
-            Self::Instances => "instances without a Node can't be told from other clusters'",
-            Self::Hooks => "every hook is taken for one of 30 s",
-            Self::Heartbeat => "hooks expire in mid-drain",
+            Self::Delete => "messages come back until they expire",
+            Self::Extend => "other replicas receive a message while it is being worked on",
+            Self::Instances => "instances without a Node can't be told from those of other clusters",
+            Self::Hooks => "every hook is treated as one with a timeout of 30 s",
+            Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
         }
     }
@@ -67,16 +50,7 @@ impl Tried {
     }
 }
 
-/// How a call was answered, for each thing it was tried on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trial {
-    /// Which.
-    pub tried: Tried,
-    /// The queue, or groups; with the refusal, if it was refused.
-    pub answers: Vec<(String, Read<()>)>,
-}
-
-/// Which calls about lifecycle hooks the settings lead to.
+/// Whether the settings lead to calls about lifecycle hooks.
 #[must_use]
 pub fn lifecycle(settings: &Settings) -> bool {
     let policy = &settings.policy;
@@ -84,49 +58,50 @@ pub fn lifecycle(settings: &Settings) -> bool {
     !policy.dry_run && (acts(Kind::AsgTerminate) || acts(Kind::AsgLaunch))
 }
 
-/// What is found of them.
+/// Judges the calls.
 #[must_use]
-pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
+pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let area = Area::Calls;
-    let mut checks = vec![if seen.ready_here {
-        area.ok("receive", "sqs:ReceiveMessage: the service here is ready, so it was answered")
+    let mut checks = vec![if readings.ready_here {
+        area.ok("receive", "sqs:ReceiveMessage: the service on this machine is ready, so SQS has answered it")
     } else {
         area.skipped(
             "receive",
-            "sqs:ReceiveMessage is not tried: a receive counts. A service that is ready has had an answer; none is at --admin-address here.",
+            "sqs:ReceiveMessage is not called, because a receive counts. A ready service has had an answer; none is at --admin-address on this machine.",
         )
     }];
-    checks.extend(seen.trials.iter().map(judge_one));
-    if lifecycle(settings) && !seen.trials.iter().any(|trial| trial.tried == Tried::Complete) {
-        checks.push(
-            area.skipped(
-                "complete",
-                "No group with a hook of ours is known with which lifecycle calls could be tried.",
-            ),
-        );
+    checks.extend(readings.trials.iter().map(judge_trial));
+    if lifecycle(settings) && !readings.trials.iter().any(|trial| trial.call == TrialCall::Complete) {
+        checks.push(area.skipped(
+            "complete",
+            "No group is known with a hook that Ebbtide completes, so lifecycle calls could not be tried.",
+        ));
     }
     checks
 }
 
-fn judge_one(Trial { tried, answers }: &Trial) -> Check {
-    let (area, name, action) = (Area::Calls, tried.name(), tried.action());
-    let denied: Vec<&(String, Read<()>)> =
-        answers.iter().filter(|(_, answer)| answer.as_ref().is_err_and(Failed::denied)).collect();
-    if let Some((_, Err(failed))) = denied.first() {
-        let on: Vec<&str> = denied.iter().map(|(on, _)| on.as_str()).collect();
-        let resource = if tried.on_queue() { on[0] } else { "*" };
-        let on = if *tried == Tried::Instances { String::new() } else { format!(" on {}", few(&on)) };
+fn judge_trial(CallTrial { call, answers }: &CallTrial) -> Check {
+    let (area, name, action) = (Area::Calls, call.name(), call.action());
+    let denied: Vec<(&str, &ReadError)> = answers
+        .iter()
+        .filter_map(|TrialAnswer { subject, answer }| Some((subject.as_str(), answer.as_ref().err()?)))
+        .filter(|(_, error)| error.denied())
+        .collect();
+    if let Some((_, error)) = denied.first() {
+        let subjects: Vec<&str> = denied.iter().map(|(subject, _)| *subject).collect();
+        let resource = if call.on_queue() { subjects[0] } else { "*" };
+        let on = if *call == TrialCall::Instances { String::new() } else { format!(" on {}", few(&subjects)) };
         return area.failure(
             name,
-            format!("{action} is not allowed{on}: {}. {}", tried.without(), failed.what),
+            format!("{action} is not allowed{on}: {}. {}", call.without(), error.message),
             format!(
-                "Add to the role's policy (one that asks for a tag: check that the group carries it):\n  \
+                "Add this statement to the role's policy. If the policy has a condition on a tag, check that the group carries the tag:\n  \
                  {{\"Effect\": \"Allow\", \"Action\": \"{action}\",\n   \"Resource\": \"{resource}\"}}"
             ),
         );
     }
-    match answers.iter().find_map(|(_, answer)| answer.as_ref().err().filter(|failed| !failed.answered())) {
-        Some(failed) => area.skipped(name, &failed.what),
+    match answers.iter().find_map(|trial| trial.answer.as_ref().err().filter(|error| !error.answered())) {
+        Some(error) => area.skipped(name, &error.message),
         None => area.ok(name, action),
     }
 }
@@ -137,35 +112,34 @@ mod tests {
     use crate::clients::gate::Category;
     use crate::commands::doctor::Status;
 
-    fn trial(tried: Tried, answers: &[(&str, Option<Category>)]) -> Check {
+    fn check(call: TrialCall, answers: &[(&str, Option<Category>)]) -> Check {
         let answer = |category: &Option<Category>| match category {
             None => Ok(()),
-            Some(category) => Err(Failed { category: *category, what: "said so".to_owned() }),
+            Some(category) => Err(ReadError { category: *category, message: "refused".to_owned() }),
         };
-        judge_one(&Trial {
-            tried,
-            answers: answers.iter().map(|(on, said)| ((*on).to_owned(), answer(said))).collect(),
-        })
+        let answers = answers.iter();
+        let answers = answers.map(|(on, category)| TrialAnswer { subject: (*on).to_owned(), answer: answer(category) });
+        judge_trial(&CallTrial { call, answers: answers.collect() })
     }
 
     #[test]
     fn a_refusal_for_another_reason_is_a_permission() {
-        for said in [None, Some(Category::Invalid), Some(Category::NotFound), Some(Category::Conflict)] {
-            assert_eq!(trial(Tried::Complete, &[("a", said)]).status, Status::Ok, "{said:?}");
+        for category in [None, Some(Category::Invalid), Some(Category::NotFound), Some(Category::Conflict)] {
+            assert_eq!(check(TrialCall::Complete, &[("a", category)]).status, Status::Ok, "{category:?}");
         }
-        for said in [Category::TimedOut, Category::Unreachable, Category::Throttled, Category::Unavailable] {
-            assert_eq!(trial(Tried::Delete, &[("q", Some(said))]).status, Status::Skipped, "{said:?}");
+        for category in [Category::TimedOut, Category::Unreachable, Category::Throttled, Category::Unavailable] {
+            assert_eq!(check(TrialCall::Delete, &[("q", Some(category))]).status, Status::Skipped, "{category:?}");
         }
     }
 
     #[test]
     fn one_group_that_is_denied_is_enough() {
         let answers = [("a", Some(Category::Invalid)), ("b", Some(Category::Denied)), ("c", Some(Category::Denied))];
-        let check = trial(Tried::Heartbeat, &answers);
-        assert_eq!((check.status, check.name), (Status::Failure, "heartbeat"));
-        assert!(check.found.contains("not allowed on b, c: hooks expire in mid-drain"), "{}", check.found);
-        assert!(check.remedy.unwrap().contains("autoscaling:RecordLifecycleActionHeartbeat"));
-        let queue = trial(Tried::Delete, &[("arn:queue", Some(Category::Denied))]);
+        let denied = check(TrialCall::Heartbeat, &answers);
+        assert_eq!((denied.status, denied.name), (Status::Failure, "heartbeat"));
+        assert!(denied.found.contains("not allowed on b, c: hooks expire during a drain"), "{}", denied.found);
+        assert!(denied.remedy.unwrap().contains("autoscaling:RecordLifecycleActionHeartbeat"));
+        let queue = check(TrialCall::Delete, &[("arn:queue", Some(Category::Denied))]);
         assert!(queue.remedy.unwrap().contains("\"Resource\": \"arn:queue\""));
     }
 }

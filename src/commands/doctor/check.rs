@@ -1,14 +1,13 @@
-//! One finding, as a value.
+//! One finding of the doctor.
 
 pub use crate::fact::CheckStatus as Status;
 
-use crate::clients::connect::ConnectError;
-use crate::clients::gate::{AwsError, Category, KubeError};
+use super::readings::ReadError;
 
-/// What a check is about, in the order in which they are shown.
+/// The subject of a check, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Area {
-    /// Who we are at AWS.
+    /// The caller's credentials at AWS.
     Credentials,
     /// The queue.
     Queue,
@@ -18,11 +17,11 @@ pub enum Area {
     Groups,
     /// Calls to AWS.
     Calls,
-    /// What we may do in the cluster.
+    /// Permissions in the cluster.
     Permissions,
     /// Nodes, pods and budgets.
     Cluster,
-    /// Whose clock is right.
+    /// The clock.
     Clock,
 }
 
@@ -46,47 +45,46 @@ impl Area {
         Check { area: self, name, status, found, remedy, unreached: false }
     }
 
-    /// It is as it should be.
+    /// Returns a check without a problem.
     #[must_use]
     pub fn ok(self, name: &'static str, found: impl Into<String>) -> Check {
         self.check(name, Status::Ok, found.into(), None)
     }
 
-    /// It works, but not in every case.
+    /// Returns a check of something that works, but not in every case.
     #[must_use]
     pub fn warning(self, name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         self.check(name, Status::Warning, found.into(), Some(remedy.into()))
     }
 
-    /// It does not work.
+    /// Returns a check of something that does not work.
     #[must_use]
     pub fn failure(self, name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
         self.check(name, Status::Failure, found.into(), Some(remedy.into()))
     }
 
-    /// It could not be found out.
+    /// Returns a check that could not be made.
     #[must_use]
     pub fn skipped(self, name: &'static str, why: impl Into<String>) -> Check {
         self.check(name, Status::Skipped, why.into(), None)
     }
 
-    /// There is no way to where it would be found out: what is said in the place of all that this costs.
+    /// Returns the one check that replaces all checks of a side for which there is no client, by the error's text.
     #[must_use]
-    pub fn unconnected(self, error: &ConnectError) -> Check {
-        let text = error.to_string();
-        let (found, remedy) = text.rsplit_once("; ").unwrap_or((&text, "See docs/doctor.md."));
+    pub fn unconnected(self, error: &str) -> Check {
+        let (found, remedy) = error.rsplit_once("; ").unwrap_or((error, "See docs/doctor.md."));
         self.failure("settings", sentence(found), sentence(remedy))
     }
 
-    /// It could not be read, and is no part of the service's own work: what to grant, if that is what it takes.
+    /// Returns a skipped check of something that the service itself does not read; the remedy names the missing permission.
     #[must_use]
-    pub fn unread(self, name: &'static str, failed: &Failed, grant: &str) -> Check {
-        let remedy = failed.denied().then(|| format!("To have it checked, allow {grant}."));
-        self.check(name, Status::Skipped, failed.what.clone(), remedy)
+    pub fn unread(self, name: &'static str, error: &ReadError, permission: &str) -> Check {
+        let remedy = error.denied().then(|| format!("To have it checked, allow {permission}."));
+        self.check(name, Status::Skipped, error.message.clone(), remedy)
     }
 }
 
-/// A sentence of an error's, which may begin with the name of a variable.
+/// Returns a part of an error's text as a sentence. The name of a variable keeps its lower case.
 fn sentence(text: &str) -> String {
     let text = text.trim_end_matches('.');
     let is_variable = text.split(' ').next().is_some_and(|word| word.contains('_'));
@@ -100,97 +98,58 @@ fn sentence(text: &str) -> String {
 /// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// What it is about.
+    /// The area.
     pub area: Area,
-    /// Its name; stable, and one of few.
+    /// The check's name: stable, and one of few.
     pub name: &'static str,
-    /// How it ended.
+    /// The result.
     pub status: Status,
-    /// What was found.
+    /// The finding.
     pub found: String,
-    /// What to do. Lines that begin with two spaces are to be copied as they are.
+    /// The remedy. Lines that begin with two spaces are for copying and never wrapped.
     pub remedy: Option<String>,
-    /// Whether all that was found is that nobody answered: the service tells that by itself.
+    /// Whether the only finding is that a server did not answer. The service reports that by itself.
     unreached: bool,
 }
 
 impl Check {
-    /// The same, where nobody answered.
+    /// Marks the check as one whose server did not answer.
     #[must_use]
     pub const fn unreached(mut self) -> Self {
         self.unreached = true;
         self
     }
 
-    /// How it counts at the start of the service, which is about the set-up and not about the moment.
+    /// Returns the status at the start of the service, which judges the set-up and not a server's availability.
     #[must_use]
     pub const fn status_at_start(&self) -> Status {
         if self.unreached { Status::Skipped } else { self.status }
     }
 }
 
-/// Why something could not be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed {
-    /// Its class.
-    pub category: Category,
-    /// One sentence.
-    pub what: String,
-}
-
-/// What was read, or why not.
-pub type Read<T> = Result<T, Failed>;
-
-impl Failed {
-    /// Whether permissions are what it takes.
-    #[must_use]
-    pub fn denied(&self) -> bool {
-        self.category == Category::Denied
-    }
-
-    /// Whether the other side has answered the question, be it by refusing what was asked for.
-    #[must_use]
-    pub fn answered(&self) -> bool {
-        !matches!(
-            self.category,
-            Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable
-        )
-    }
-}
-
-impl From<AwsError> for Failed {
-    fn from(error: AwsError) -> Self {
-        Self { category: error.category, what: error.to_string() }
-    }
-}
-
-impl From<KubeError> for Failed {
-    fn from(error: KubeError) -> Self {
-        Self { category: error.category, what: error.to_string() }
-    }
-}
-
-/// A few names, and how many more there are.
+/// Returns the first names and the number of the others.
 #[must_use]
 pub fn few<T: AsRef<str>>(names: &[T]) -> String {
-    const SHOWN: usize = 3;
-    let shown: Vec<&str> = names.iter().take(SHOWN).map(AsRef::as_ref).collect();
-    match names.len().saturating_sub(SHOWN) {
+    /// Maximum number of names shown.
+    const MAX_SHOWN: usize = 3;
+    let shown: Vec<&str> = names.iter().take(MAX_SHOWN).map(AsRef::as_ref).collect();
+    match names.len().saturating_sub(MAX_SHOWN) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
-/// So many of something, with its plural.
+/// Returns a number with its noun in the singular or the plural.
 #[must_use]
-pub fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+pub fn count(number: usize, singular: &str, plural: &str) -> String {
+    format!("{number} {}", if number == 1 { singular } else { plural })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clients::connect::{BadProgram, BadVariable};
+    use crate::clients::connect::{BadProgram, BadVariable, ConnectError};
+    use crate::clients::gate::Category;
 
     #[test]
     fn names_are_few_and_counted() {
@@ -200,33 +159,33 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_us_from_asking_is_a_finding() {
-        let said = |error: ConnectError| {
-            let check = Area::Credentials.unconnected(&error);
+    fn a_missing_client_is_a_finding() {
+        let finding = |error: ConnectError| {
+            let check = Area::Credentials.unconnected(&error.to_string());
             assert_eq!((check.name, check.status), ("settings", Status::Failure));
             (check.found, check.remedy.unwrap_or_default())
         };
         assert_eq!(
-            said(ConnectError::NoRegion),
+            finding(ConnectError::NoRegion),
             ("AWS's region is not known.".into(), "Set AWS_REGION to the queue's region.".into())
         );
         assert_eq!(
-            said(BadVariable::Proxy("https_proxy").into()),
+            finding(BadVariable::Proxy("https_proxy").into()),
             ("https_proxy names no proxy.".into(), "Write it as http://HOST:PORT.".into())
         );
         let program = BadProgram::Missing { program: "aws".into(), place: "on PATH" };
         assert_eq!(
-            said(program.into()),
+            finding(program.into()),
             ("The kubeconfig's program `aws` is not on PATH.".into(), "Install it.".into())
         );
     }
 
     #[test]
-    fn only_what_was_denied_asks_for_a_grant() {
-        let failed = |category| Failed { category, what: "no".to_owned() };
-        let denied = Area::Rules.unread("rules", &failed(Category::Denied), "events:DescribeRule");
+    fn only_a_denied_read_asks_for_a_permission() {
+        let error = |category| ReadError { category, message: "no".to_owned() };
+        let denied = Area::Rules.unread("rules", &error(Category::Denied), "events:DescribeRule");
         assert_eq!(denied.remedy.as_deref(), Some("To have it checked, allow events:DescribeRule."));
-        assert_eq!(Area::Rules.unread("rules", &failed(Category::TimedOut), "x").remedy, None);
-        assert!(failed(Category::Denied).answered() && !failed(Category::Throttled).answered());
+        assert_eq!(Area::Rules.unread("rules", &error(Category::TimedOut), "x").remedy, None);
+        assert!(error(Category::Denied).answered() && !error(Category::Throttled).answered());
     }
 }

@@ -1,56 +1,47 @@
-//! Whose clock is right. Pure.
+//! The difference between our clock and the API server's. Pure.
 //!
-//! A deadline is AWS's time plus something, met by our clock. Slow by more than what is kept free before it, we come too late: 2 s
-//! before a pod's grace period must begin, up to 30 s before a hook expires. Fast by as much, we give drains that much less.
+//! A deadline is a time of AWS plus a duration, and our clock decides when it is reached. A clock that is slow by more than a deadline's
+//! margin makes Ebbtide act too late: the margin is 2 s for a pod's grace period, up to 30 s for a hook. A fast clock shortens drains.
 
-use super::check::{Area, Check, Read};
-use jiff::{SignedDuration, Timestamp};
+use super::check::{Area, Check};
+use super::readings::{ApiServer, Reading};
+use jiff::SignedDuration;
 
-/// What the API server said of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// Its version.
-    pub version: String,
-    /// Its clock, in whole seconds, where it told.
-    pub date: Option<Timestamp>,
-    /// Ours before the question and after the answer.
-    pub ours: (Timestamp, Timestamp),
-}
+/// Maximum skew without a finding: the margin of the tightest deadline.
+const MAX_OK: SignedDuration = SignedDuration::from_secs(2);
 
-/// What is kept free before the tightest deadline.
-const TOLERATED: SignedDuration = SignedDuration::from_secs(2);
+/// Maximum skew that is only a warning: the margin of the widest deadline.
+const MAX_WARNING: SignedDuration = SignedDuration::from_secs(30);
 
-/// What is kept free before the widest.
-const BEARABLE: SignedDuration = SignedDuration::from_secs(30);
-
-/// What is found of it.
+/// Judges the skew.
 #[must_use]
-pub fn judge(server: &Read<Server>) -> Check {
+pub fn judge(server: &Reading<ApiServer>) -> Check {
     let (area, name) = (Area::Clock, "skew");
-    let Ok(Server { date, ours: (before, after), .. }) = server else {
-        return area.skipped(name, "The API server did not tell its time.");
+    let Ok(ApiServer { date, asked_at, answered_at, .. }) = server else {
+        return area.skipped(name, "The API server's time is not known.");
     };
     let Some(date) = *date else { return area.skipped(name, "The API server's answer has no Date.") };
-    // The date is cut to a second, and was written some time between question and answer.
-    let ahead = before.duration_since(date) - SignedDuration::from_secs(1);
-    let behind = date.duration_since(*after);
+    // The date has whole seconds, and was written at some time between question and answer.
+    let ahead = asked_at.duration_since(date) - SignedDuration::from_secs(1);
+    let behind = date.duration_since(*answered_at);
     let (skew, word) = if ahead > behind { (ahead, "ahead of") } else { (behind, "behind") };
-    if skew <= TOLERATED {
-        return area.ok(name, "none to speak of, beside the API server's");
+    if skew <= MAX_OK {
+        return area.ok(name, "at most 2 s between our clock and the API server's");
     }
     let found = format!(
-        "Our clock is {} s {word} the API server's: deadlines are met as much too {}.",
+        "Our clock is {} s {word} the API server's: Ebbtide meets deadlines as much too {}.",
         skew.as_secs(),
         if word == "behind" { "late" } else { "early" }
     );
     let remedy = "Set this node's clock by a time server (chrony, with Amazon's at 169.254.169.123), and check the API server's.";
-    if skew > BEARABLE { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }
+    if skew > MAX_WARNING { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::commands::doctor::Status;
+    use jiff::Timestamp;
 
     #[test]
     fn a_second_is_no_skew_and_half_a_minute_is_too_much() {
@@ -70,10 +61,11 @@ mod tests {
             // A slow answer says nothing.
             (at(3, 0), at(0, 0), at(3, 0), Status::Ok),
         ] {
-            let server = Ok(Server { version: "v1.34".into(), date: Some(date), ours: (before, after) });
+            let server =
+                Ok(ApiServer { version: "v1.34".into(), date: Some(date), asked_at: before, answered_at: after });
             assert_eq!(judge(&server).status, status, "{date} {before} {after}");
         }
-        let silent = Ok(Server { version: "v1.34".into(), date: None, ours: (at(0, 0), at(0, 0)) });
+        let silent = Ok(ApiServer { version: "v1.34".into(), date: None, asked_at: at(0, 0), answered_at: at(0, 0) });
         assert_eq!(judge(&silent).status, Status::Skipped);
     }
 }

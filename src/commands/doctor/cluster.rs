@@ -1,100 +1,12 @@
-//! Nodes that no notice can be matched with; pods that no budget spreads out, and budgets that can't be met. Pure.
+//! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::read::Seen;
-use crate::pipeline::event::InstanceId;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use super::readings::{BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
 use kube::core::{Selector, SelectorExt};
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// The cluster's Nodes, as far as their provider IDs go.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Nodes {
-    /// The EC2 instances that are Nodes.
-    pub instances: Vec<InstanceId>,
-    /// Regions that these instances are in, each once.
-    pub regions: Vec<String>,
-    /// Nodes without a provider ID.
-    pub without: Vec<String>,
-    /// Nodes whose provider ID is not an EC2 instance's, with it.
-    pub foreign: Vec<(String, String)>,
-    /// Whether these are all.
-    pub all: bool,
-}
-
-impl Nodes {
-    /// Takes a Node by its name and its provider ID.
-    pub fn add(&mut self, name: String, provider: Option<&str>) {
-        let Some(provider) = provider.filter(|id| !id.is_empty()) else { return self.without.push(name) };
-        let mut parts = provider.strip_prefix("aws://").unwrap_or_default().rsplit('/');
-        let (instance, zone) = (parts.next().and_then(InstanceId::new), parts.next().unwrap_or_default());
-        let Some(instance) = instance else { return self.foreign.push((name, provider.to_owned())) };
-        self.instances.push(instance);
-        let region = region_of(zone);
-        if !region.is_empty() && !self.regions.contains(&region) {
-            self.regions.push(region);
-        }
-    }
-}
-
-/// The region of a zone: all up to its first number. eu-west-1a and us-gov-west-1a, and the local zone us-west-2-lax-1a.
-fn region_of(zone: &str) -> String {
-    let named = zone.find(|c: char| c.is_ascii_digit()).unwrap_or(zone.len());
-    let number = zone[named..].find(|c: char| !c.is_ascii_digit()).unwrap_or(zone.len() - named);
-    zone[..named + number].to_owned()
-}
-
-/// The pods that a drain would move, by who made them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Workloads {
-    /// By namespace, kind and name of the owner.
-    pub owners: BTreeMap<(String, String, String), Owned>,
-    /// The pod with the longest grace period.
-    pub longest_grace: Option<(String, Duration)>,
-    /// Whether all pods were listed.
-    pub all: bool,
-}
-
-/// What one owner has.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owned {
-    /// How many pods.
-    pub pods: usize,
-    /// The labels of one of them.
-    pub labels: BTreeMap<String, String>,
-}
-
-/// The disruption budgets.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Budgets {
-    /// Each.
-    pub budgets: Vec<Budget>,
-    /// Whether all were listed.
-    pub all: bool,
-}
-
-/// A disruption budget.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Budget {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Whose pods it is about.
-    ///
-    /// `None` is about no pod, `Some` of nothing about all of the namespace.
-    pub selector: Option<LabelSelector>,
-    /// How many pods there are to be.
-    pub expected: i32,
-    /// How many must be healthy.
-    pub desired: i32,
-    /// Whether a controller has looked at it as it is now.
-    pub current: bool,
-}
-
-impl Budget {
-    /// All pods must be healthy at all times: no eviction can ever be granted.
+impl BudgetState {
+    /// Whether all pods must be healthy at all times, so that no eviction can be granted.
     fn never_met(&self) -> bool {
         self.current && self.expected > 0 && self.desired >= self.expected
     }
@@ -108,25 +20,25 @@ impl Budget {
     }
 }
 
-/// What is found of them.
+/// Judges Nodes, pods and budgets.
 #[must_use]
-pub fn judge(seen: &Seen) -> Vec<Check> {
+pub fn judge(readings: &Readings) -> Vec<Check> {
     let area = Area::Cluster;
-    // Where nobody answers, that was said once.
-    if seen.server.as_ref().is_err_and(|failed| !failed.answered()) {
+    // The check of the API server has reported it already.
+    if readings.server.as_ref().is_err_and(|error| !error.answered()) {
         return Vec::new();
     }
-    let mut checks = match &seen.nodes {
-        Ok(nodes) => judge_nodes(nodes, seen.region.as_deref()),
-        Err(failed) => vec![area.skipped("nodes", &failed.what)],
+    let mut checks = match &readings.nodes {
+        Ok(nodes) => judge_nodes(nodes, readings.region.as_deref()),
+        Err(error) => vec![area.skipped("nodes", &error.message)],
     };
-    match (&seen.workloads, &seen.budgets) {
+    match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
             checks.push(unprotected(workloads, budgets));
         }
-        (_, Err(failed)) => checks.push(area.unread("budgets", failed, "list of poddisruptionbudgets in policy")),
-        (Err(failed), _) => checks.push(area.skipped("budgets", &failed.what)),
+        (_, Err(error)) => checks.push(area.unread("budgets", error, "list of poddisruptionbudgets in policy")),
+        (Err(error), _) => checks.push(area.skipped("budgets", &error.message)),
     }
     checks
 }
@@ -135,113 +47,109 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
     let (area, name) = (Area::Cluster, "nodes");
     let mut checks = Vec::new();
     let ec2 = nodes.instances.len();
-    if !nodes.without.is_empty() {
+    if !nodes.without_provider.is_empty() {
         checks.push(area.warning(
             name,
             format!(
-                "{} no provider ID, and no notice can find them: {}.",
-                count(nodes.without.len(), "node has", "nodes have"),
-                few(&nodes.without)
+                "{} no provider ID, so no notice can be matched with them: {}.",
+                count(nodes.without_provider.len(), "node has", "nodes have"),
+                few(&nodes.without_provider)
             ),
             "Their kubelet or cloud controller must set it: aws:///ZONE/INSTANCE-ID (the kubelet's --provider-id).",
         ));
     }
-    if let Some((_, provider)) = nodes.foreign.first() {
-        let names: Vec<&str> = nodes.foreign.iter().map(|(name, _)| name.as_str()).collect();
+    if let Some(first) = nodes.foreign.first() {
+        let names: Vec<&str> = nodes.foreign.iter().map(|node| node.name.as_str()).collect();
         let found = format!(
-            "{} no EC2 instance, such as {provider}: {}",
+            "{} no EC2 instance, such as {}: {}",
             count(names.len(), "node is", "nodes are"),
+            first.provider_id,
             few(&names)
         );
-        // Fargate's and other clouds' nodes are not AWS's to interrupt.
+        // EC2 does not interrupt the nodes of Fargate and of other clouds.
         checks.push(area.ok(name, found));
     }
-    if ec2 == 0 && nodes.all {
+    if ec2 == 0 && nodes.complete {
         checks.push(area.failure(
             name,
             "No node is an EC2 instance: no notice can be about this cluster.",
-            "Check that KUBECONFIG, or the pod, is of the cluster that is meant.",
+            "Check that KUBECONFIG, or the pod, belongs to the right cluster.",
         ));
     } else if let Some(other) = nodes.regions.iter().find(|found| region.is_some_and(|region| region != **found)) {
         checks.push(area.failure(
             name,
-            format!("The nodes are in {other}, and AWS is asked in {}.", region.unwrap_or_default()),
-            format!("Set AWS_REGION={other}, and give a queue of that region: EC2 and Auto Scaling are asked there."),
+            format!("The nodes are in {other}, and calls to AWS go to {}.", region.unwrap_or_default()),
+            format!("Set AWS_REGION={other}, and give a queue of that region: EC2 and Auto Scaling are called there."),
         ));
     } else {
-        let all = if nodes.all { "" } else { ", and more that were not listed" };
+        let all = if nodes.complete { "" } else { ", and more that were not listed" };
         checks.push(area.ok(name, format!("{} EC2{all}", count(ec2, "node is on", "nodes are on"))));
     }
     checks
 }
 
-fn judge_budgets(workloads: &Workloads, Budgets { budgets, all }: &Budgets) -> Vec<Check> {
+fn judge_budgets(workloads: &Workloads, Budgets { budgets, complete }: &Budgets) -> Vec<Check> {
     let (area, name) = (Area::Cluster, "budgets");
     let mut checks = Vec::new();
-    let never: Vec<&Budget> = budgets.iter().filter(|budget| budget.never_met()).collect();
-    let named = |budget: &&Budget| format!("{}/{}", budget.namespace, budget.name);
+    let never: Vec<&BudgetState> = budgets.iter().filter(|budget| budget.never_met()).collect();
     if let Some(first) = never.first() {
-        let names: Vec<String> = never.iter().map(named).collect();
+        let names: Vec<String> = never.iter().map(|budget| format!("{}/{}", budget.namespace, budget.name)).collect();
         checks.push(area.warning(
             name,
-            format!("{} no pod go, ever: {}. Their pods block drains, and are deleted only at a hard deadline.", count(names.len(), "budget lets", "budgets let"), few(&names)),
+            format!("{} never allow an eviction: {}. Their pods block drains, and are deleted only near a hard deadline.", count(names.len(), "budget can", "budgets can"), few(&names)),
             format!(
-                "Let one pod go at a time, and run two where one is too few:\n  kubectl -n {} patch pdb {} --type merge \\\n    \
+                "Allow one unavailable pod, and run two replicas if one is not enough:\n  kubectl -n {} patch pdb {} --type merge \\\n    \
                  -p '{{\"spec\": {{\"minAvailable\": null, \"maxUnavailable\": 1}}}}'",
                 first.namespace, first.name
             ),
         ));
     }
-    let twice: Vec<String> = workloads
-        .owners
-        .iter()
-        .filter(|((namespace, ..), owned)| {
-            budgets.iter().filter(|budget| budget.covers(namespace, &owned.labels)).count() > 1
-        })
-        .map(|((namespace, _, owner), _)| format!("{namespace}/{owner}"))
-        .collect();
+    let covering = |owner: &PodOwner, workload: &Workload| {
+        budgets.iter().filter(|budget| budget.covers(&owner.namespace, &workload.labels)).count()
+    };
+    let twice = workloads.names(|owner, workload| covering(owner, workload) > 1);
     if !twice.is_empty() {
         checks.push(area.warning(
             name,
-            format!(
-                "Two budgets are about the same pods of {}: the API server then refuses every eviction.",
-                few(&twice)
-            ),
-            "Take one of them away; kubectl get pdb -A shows all.",
+            format!("Two budgets select the same pods of {}: the API server then refuses every eviction.", few(&twice)),
+            "Delete one of them; kubectl get pdb -A lists all.",
         ));
     }
     if budgets.is_empty() {
         checks.push(area.ok(name, "none"));
     } else if checks.is_empty() {
         let budgets = count(budgets.len(), "budget", "budgets");
-        let more = if *all { "" } else { "; there are more, which were not listed" };
-        checks.push(area.ok(name, format!("{budgets}, each can let a pod go{more}")));
+        let more = if *complete { "" } else { "; there are more, which were not listed" };
+        checks.push(area.ok(name, format!("{budgets}, each can allow an eviction{more}")));
     }
     checks
 }
 
-/// Workloads of several pods that no budget is about: worth knowing, and nothing wrong.
-fn unprotected(workloads: &Workloads, Budgets { budgets, all }: &Budgets) -> Check {
-    // What is not listed may be about any of them.
-    if !all {
+/// Reports workloads of several pods without a budget. That is worth knowing, but no problem.
+fn unprotected(workloads: &Workloads, Budgets { budgets, complete }: &Budgets) -> Check {
+    // A budget that was not listed may select any of the workloads.
+    if !complete {
         return Area::Cluster.skipped("workloads", "Not all budgets were listed.");
     }
-    let bare: Vec<String> = workloads
-        .owners
-        .iter()
-        .filter(|((namespace, ..), owned)| {
-            owned.pods > 1 && !budgets.iter().any(|budget| budget.covers(namespace, &owned.labels))
-        })
-        .map(|((namespace, _, owner), _)| format!("{namespace}/{owner}"))
-        .collect();
-    let all = if workloads.all { "" } else { " (of the pods that were listed)" };
+    let bare = workloads.names(|owner, workload| {
+        workload.pods > 1 && !budgets.iter().any(|budget| budget.covers(&owner.namespace, &workload.labels))
+    });
+    let all = if workloads.complete { "" } else { " (of the pods that were listed)" };
     let found = if bare.is_empty() {
         format!("every workload of several pods has a budget{all}")
     } else {
         let have = count(bare.len(), "workload of several pods has", "workloads of several pods have");
-        format!("{have} no budget, so all of a node's pods of it go at once: {}{all}", few(&bare))
+        format!("{have} no budget, so a drain evicts all of a node's pods of it at once: {}{all}", few(&bare))
     };
     Area::Cluster.ok("workloads", found)
+}
+
+impl Workloads {
+    /// Returns the names of the workloads that match, as NAMESPACE/NAME.
+    fn names(&self, matches: impl Fn(&PodOwner, &Workload) -> bool) -> Vec<String> {
+        let matching = self.workloads.iter().filter(|(owner, workload)| matches(owner, workload));
+        matching.map(|(owner, _)| format!("{}/{}", owner.namespace, owner.name)).collect()
+    }
 }
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! EventBridge's patterns, as far as rules for these events use them. Pure.
+//! Event patterns of EventBridge: the operators that rules for these events commonly use. Pure.
 
 use super::glob::covers;
 use serde_json::Value;
 
-/// What a pattern says of an event.
+/// Whether a pattern matches an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// It lets it through.
+    /// It matches.
     Yes,
-    /// It does not.
+    /// It does not match.
     No,
-    /// It depends on what is not known here, or is written in a way that is not judged.
+    /// It depends on fields that differ between events, or uses an operator that is not judged. The text names the reason.
     NotJudged(String),
 }
 
@@ -38,14 +38,14 @@ impl Match {
     }
 }
 
-/// What `pattern` says of `event`, in which only what is the same for every event of its kind is filled in.
+/// Judges whether `pattern` matches `event`, which has only the fields that all events of its kind share.
 #[must_use]
 pub fn judge(pattern: &Value, event: &Value) -> Match {
     fields(pattern, event, "")
 }
 
 fn fields(pattern: &Value, event: &Value, path: &str) -> Match {
-    let Some(wanted) = pattern.as_object() else { return Match::NotJudged("it is no JSON object".to_owned()) };
+    let Some(wanted) = pattern.as_object() else { return Match::NotJudged("it is not a JSON object".to_owned()) };
     wanted.iter().fold(Match::Yes, |so_far, (key, wanted)| {
         so_far.and(|| {
             let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
@@ -55,7 +55,7 @@ fn fields(pattern: &Value, event: &Value, path: &str) -> Match {
             match (wanted, event.get(key)) {
                 (Value::Object(_), Some(inside)) => fields(wanted, inside, &path),
                 (Value::Array(choices), found) => {
-                    choices.iter().fold(Match::No, |so_far, choice| so_far.or(|| one(choice, found, &path)))
+                    choices.iter().fold(Match::No, |so_far, choice| so_far.or(|| judge_choice(choice, found, &path)))
                 }
                 _ => Match::NotJudged(format!("it narrows {path}")),
             }
@@ -63,8 +63,8 @@ fn fields(pattern: &Value, event: &Value, path: &str) -> Match {
     })
 }
 
-/// One of the values or conditions that a field may have.
-fn one(choice: &Value, found: Option<&Value>, path: &str) -> Match {
+/// Judges one of the values or conditions of a field.
+fn judge_choice(choice: &Value, found: Option<&Value>, path: &str) -> Match {
     if choice.get("exists") == Some(&Value::Bool(true)) && found.is_some() {
         return Match::Yes;
     }
@@ -86,8 +86,8 @@ fn one(choice: &Value, found: Option<&Value>, path: &str) -> Match {
     }
 }
 
-const fn yes(it: bool) -> Match {
-    if it { Match::Yes } else { Match::No }
+const fn yes(matches: bool) -> Match {
+    if matches { Match::Yes } else { Match::No }
 }
 
 #[cfg(test)]
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_rules_use_is_judged() {
+    fn common_operators_are_judged() {
         for pattern in [
             json!({ "source": ["aws.ec2"] }),
             json!({ "source": ["aws.s3", "aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"] }),
@@ -120,7 +120,7 @@ mod tests {
             json!({ "source": ["aws.ec2"], "account": ["1"] }),
             json!({ "source": [{ "anything-but": ["aws.ec2"] }] }),
             json!({ "detail": { "instance-action": ["hibernate"] } }),
-            // What is not judged does not save what can't match.
+            // A field that does not match decides, whatever else is not judged.
             json!({ "source": ["aws.s3"], "detail": { "instance-id": ["i-1"] } }),
             json!({ "detail": { "instance-id": ["i-1"] }, "source": ["aws.s3"] }),
         ] {
@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_not_judged() {
+    fn unknown_fields_and_operators_are_not_judged() {
         for (pattern, why) in [
             (json!({ "detail": { "instance-id": ["i-1"] } }), "it narrows detail.instance-id"),
             (json!({ "resources": [{ "prefix": "arn:" }] }), "it narrows resources"),
             (json!({ "detail": { "tags": { "a": ["b"] } } }), "it narrows detail.tags"),
             (json!({ "$or": [{ "source": ["aws.ec2"] }] }), "it uses $or"),
             (json!({ "source": [{ "cidr": "10.0.0.0/8" }] }), "it uses cidr"),
-            (json!("source"), "it is no JSON object"),
+            (json!("source"), "it is not a JSON object"),
         ] {
             assert_eq!(judge(&pattern, &event()), Match::NotJudged(why.to_owned()), "{pattern}");
         }

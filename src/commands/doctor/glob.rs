@@ -1,27 +1,27 @@
-//! Patterns with `*` and `?`, as IAM and EventBridge know them.
+//! Patterns with `*` and `?`, as in IAM policies and EventBridge patterns. Pure.
 
-/// Whether `pattern` covers all of `text`.
+/// Whether `pattern` matches all of `text`.
 #[must_use]
 pub fn covers(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut at, mut seen) = (0, 0);
-    // The last star, and up to where of the text it reaches.
+    let (mut at, mut matched) = (0, 0);
+    // The place of the last star, and the end of the text that it matches.
     let mut star = None;
-    while seen < text.len() {
+    while matched < text.len() {
         match pattern.get(at) {
             Some('*') => {
-                star = Some((at, seen));
+                star = Some((at, matched));
                 at += 1;
             }
-            Some(letter) if *letter == '?' || *letter == text[seen] => {
+            Some(letter) if *letter == '?' || *letter == text[matched] => {
                 at += 1;
-                seen += 1;
+                matched += 1;
             }
             _ => {
                 let Some((place, reach)) = star else { return false };
                 star = Some((place, reach + 1));
                 at = place + 1;
-                seen = reach + 1;
+                matched = reach + 1;
             }
         }
     }

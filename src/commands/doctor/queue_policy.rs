@@ -5,34 +5,34 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// What lets a service in.
+/// The access that a policy gives a service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admission {
-    /// What each statement asks for.
+pub struct SendAccess {
+    /// The conditions of each statement that allows it.
     pub grants: Vec<Grant>,
-    /// What would have to be known to say whether a statement applies.
+    /// Conditions and statements that can't be judged here.
     pub unclear: Vec<String>,
 }
 
-/// What one statement asks for: of each list one must fit. Without lists, whoever gets the service to send may.
+/// The conditions of one statement. One pattern of each list must match. Without lists the service may send for anybody.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
-    /// The ARNs of what may have it sent; may hold stars.
+    /// Patterns for the ARN of the source.
     pub sources: Vec<Vec<String>>,
-    /// The accounts that may have it sent; may hold stars.
+    /// Patterns for the account of the source.
     pub accounts: Vec<Vec<String>>,
 }
 
-impl Admission {
-    /// Whether whoever gets the service to send is let in.
+impl SendAccess {
+    /// Whether the service may send for anybody.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.grants.iter().any(|grant| grant.sources.is_empty() && grant.accounts.is_empty())
     }
 
-    /// The condition that keeps a source with this ARN, in this account, out; `None` lets it in.
+    /// Returns the condition that excludes a source with this ARN in this account, if one does.
     #[must_use]
-    pub fn keeps_out(&self, arn: &str, account: &str) -> Option<&'static str> {
+    pub fn excluding_condition(&self, arn: &str, account: &str) -> Option<&'static str> {
         let mut known = self.grants.iter().filter(|grant| fits_each(&grant.sources, arn)).peekable();
         if known.peek().is_none() {
             return Some("aws:SourceArn");
@@ -52,29 +52,29 @@ impl fmt::Display for Grant {
     }
 }
 
-/// What is true of EventBridge: it speaks TLS, and is a service of AWS's.
-const EVENTBRIDGE_IS: [&str; 2] = ["aws:securetransport", "aws:principalisawsservice"];
+/// Condition keys that are true for EventBridge: it uses TLS, and is an AWS service.
+const TRUE_FOR_EVENTBRIDGE: [&str; 2] = ["aws:securetransport", "aws:principalisawsservice"];
 
-/// Why a service may not send.
+/// The reason why a service may not send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shut {
+pub enum SendRefusal {
     /// The policy can't be read.
     Unreadable,
     /// No statement names the service.
     Principal,
-    /// One does, but does not allow `sqs:SendMessage`.
+    /// A statement names the service, but does not allow `sqs:SendMessage`.
     Action,
-    /// One allows it for another queue.
+    /// A statement allows it for another queue.
     Resource,
-    /// A statement denies it.
+    /// A statement with this Sid denies it.
     Denied(String),
-    /// One allows it under conditions that are not judged.
+    /// A statement allows it under a condition that can't be judged here.
     Unclear(String),
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Policy {
+struct PolicyDocument {
     #[serde(default)]
     statement: Statements,
 }
@@ -114,107 +114,107 @@ struct Statement {
     condition: Map<String, Value>,
 }
 
-/// Who may have `service` send to the queue `arn`, as its policy says.
+/// Returns the access that a policy gives `service` to the queue `arn`.
 ///
 /// # Errors
-/// Why it may not.
-pub fn admission(policy: &str, service: &str, arn: &str) -> Result<Admission, Shut> {
-    let Ok(Policy { statement }) = serde_json::from_str(policy) else { return Err(Shut::Unreadable) };
+/// The reason why the service may not send.
+pub fn access(policy: &str, service: &str, arn: &str) -> Result<SendAccess, SendRefusal> {
+    let Ok(PolicyDocument { statement }) = serde_json::from_str(policy) else { return Err(SendRefusal::Unreadable) };
     let statements = match statement {
         Statements::Many(many) => many,
         Statements::One(one) => vec![*one],
     };
-    let mut admission = Admission::default();
-    let mut nearest = Shut::Principal;
+    let mut access = SendAccess::default();
+    let mut nearest = SendRefusal::Principal;
     for statement in &statements {
         let fits = statement.fits(service, arn);
         if statement.effect == "Deny" {
             if fits.is_ok() {
-                statement.denies(&mut admission)?;
+                statement.denies(&mut access)?;
             }
             continue;
         }
         match fits {
-            Ok(()) => statement.allows(&mut admission),
+            Ok(()) => statement.allows(&mut access),
             Err(near) if rank(&near) > rank(&nearest) => nearest = near,
             Err(_) => {}
         }
     }
-    match admission.unclear.first() {
-        _ if !admission.grants.is_empty() => Ok(admission),
-        Some(unclear) => Err(Shut::Unclear(unclear.clone())),
+    match access.unclear.first() {
+        _ if !access.grants.is_empty() => Ok(access),
+        Some(unclear) => Err(SendRefusal::Unclear(unclear.clone())),
         None => Err(nearest),
     }
 }
 
-/// How near a statement comes.
-const fn rank(shut: &Shut) -> u8 {
-    match shut {
-        Shut::Action => 1,
-        Shut::Resource => 2,
+/// Returns how many elements of a statement fit.
+const fn rank(refusal: &SendRefusal) -> u8 {
+    match refusal {
+        SendRefusal::Action => 1,
+        SendRefusal::Resource => 2,
         _ => 0,
     }
 }
 
 impl Statement {
-    fn fits(&self, service: &str, arn: &str) -> Result<(), Shut> {
+    fn fits(&self, service: &str, arn: &str) -> Result<(), SendRefusal> {
         if !named(&self.principal, &self.not_principal, |names| principal(names, service)) {
-            return Err(Shut::Principal);
+            return Err(SendRefusal::Principal);
         }
         let sends = |action: &str| covers(&action.to_ascii_lowercase(), "sqs:sendmessage");
         if !named(&self.action, &self.not_action, |actions| texts(actions).any(sends)) {
-            return Err(Shut::Action);
+            return Err(SendRefusal::Action);
         }
         let is_it = |resource: &str| covers(resource, arn);
         if !named(&self.resource, &self.not_resource, |resources| texts(resources).any(is_it)) {
-            return Err(Shut::Resource);
+            return Err(SendRefusal::Resource);
         }
         Ok(())
     }
 
-    fn allows(&self, admission: &mut Admission) {
+    fn allows(&self, access: &mut SendAccess) {
         let (mut grant, mut other) = (Grant::default(), None);
         for (operator, key, value) in self.conditions() {
             let values = || texts(value).map(str::to_owned).collect::<Vec<_>>();
             let arns = ["arnequals", "arnlike"].contains(&operator.as_str());
             let strings = ["stringequals", "stringlike"].contains(&operator.as_str());
-            // Here a star is a star: a common mistake, with which nothing ever comes in.
+            // StringEquals takes a star literally: a common mistake, with which the condition never matches.
             let literal = operator == "stringequals" && texts(value).any(|text| text.contains(['*', '?']));
             match key.as_str() {
                 "aws:sourcearn" if literal => {
-                    other = Some("stringequals aws:sourcearn, to which * is no pattern (write ArnLike)".to_owned());
+                    other = Some("stringequals aws:sourcearn, for which * is no wildcard (write ArnLike)".to_owned());
                 }
                 "aws:sourceaccount" if literal => {
-                    other = Some("stringequals aws:sourceaccount, to which * is no pattern".to_owned());
+                    other = Some("stringequals aws:sourceaccount, for which * is no wildcard".to_owned());
                 }
                 "aws:sourcearn" if arns || strings => grant.sources.push(values()),
                 "aws:sourceaccount" if strings => grant.accounts.push(values()),
-                key if EVENTBRIDGE_IS.contains(&key) && operator == "bool" && all_say(value, "true") => {}
+                key if TRUE_FOR_EVENTBRIDGE.contains(&key) && operator == "bool" && all_say(value, "true") => {}
                 _ => other = Some(format!("{operator} {key}")),
             }
         }
         match other {
-            Some(other) => admission.unclear.push(other),
-            None => admission.grants.push(grant),
+            Some(other) => access.unclear.push(other),
+            None => access.grants.push(grant),
         }
     }
 
-    fn denies(&self, admission: &mut Admission) -> Result<(), Shut> {
+    fn denies(&self, access: &mut SendAccess) -> Result<(), SendRefusal> {
         let mut conditions = self.conditions().peekable();
         if conditions.peek().is_none() {
-            return Err(Shut::Denied(self.sid.clone()));
+            return Err(SendRefusal::Denied(self.sid.clone()));
         }
         let never = |(operator, key, value): (String, String, &Value)| {
-            operator == "bool" && EVENTBRIDGE_IS.contains(&key.as_str()) && all_say(value, "false")
+            operator == "bool" && TRUE_FOR_EVENTBRIDGE.contains(&key.as_str()) && all_say(value, "false")
         };
         if !conditions.any(never) {
             let named = if self.sid.is_empty() { String::new() } else { format!(" \"{}\"", self.sid) };
-            admission.unclear.push(format!("the Deny statement{named}"));
+            access.unclear.push(format!("the Deny statement{named}"));
         }
         Ok(())
     }
 
-    /// Operator, key and value of each condition, the first two in lower case and without `IfExists`.
+    /// Returns operator, key and value of each condition, the first two in lower case and without `IfExists`.
     fn conditions(&self) -> impl Iterator<Item = (String, String, &Value)> {
         self.condition.iter().flat_map(|(operator, keys)| {
             let operator = operator.to_ascii_lowercase().trim_end_matches("ifexists").to_owned();
@@ -224,7 +224,7 @@ impl Statement {
     }
 }
 
-/// Whether an element of a statement names something, or its `Not` form, which stands in its place, does not.
+/// Whether an element of a statement matches, or its `Not` form, which replaces it, does not.
 fn named(element: &Value, not: &Value, names: impl Fn(&Value) -> bool) -> bool {
     if not.is_null() { names(element) } else { !names(not) }
 }
@@ -241,12 +241,12 @@ fn principal(principal: &Value, service: &str) -> bool {
     }
 }
 
-/// Whether a condition's value is this word, and nothing else.
+/// Whether a condition's value is this word only.
 fn all_say(value: &Value, word: &str) -> bool {
     texts(value).next().is_some() && texts(value).all(|text| text == word)
 }
 
-/// One text, or a list of them; a bool counts as its word.
+/// Returns the texts of a value: one text, or a list of them. A boolean counts as its word.
 fn texts(value: &Value) -> impl Iterator<Item = &str> {
     let list = match value {
         Value::Array(list) => list.as_slice(),
@@ -269,8 +269,8 @@ mod tests {
     const RULE: &str = "arn:aws:events:eu-west-1:123456789012:rule/spot";
     const EVENTS: &str = "events.amazonaws.com";
 
-    fn read(statements: &Value) -> Result<Admission, Shut> {
-        admission(&json!({ "Version": "2012-10-17", "Statement": statements }).to_string(), EVENTS, QUEUE)
+    fn read(statements: &Value) -> Result<SendAccess, SendRefusal> {
+        access(&json!({ "Version": "2012-10-17", "Statement": statements }).to_string(), EVENTS, QUEUE)
     }
 
     fn allow() -> Value {
@@ -286,8 +286,8 @@ mod tests {
     }
 
     #[test]
-    fn a_statement_lets_in_whom_it_names() {
-        let open = Admission { grants: vec![Grant::default()], ..Admission::default() };
+    fn a_statement_allows_the_principal_that_it_names() {
+        let open = SendAccess { grants: vec![Grant::default()], ..SendAccess::default() };
         for statement in [
             json!(allow()),
             json!([allow()]),
@@ -302,10 +302,16 @@ mod tests {
         let narrow =
             with(&json!({ "Condition": { "ArnLike": { "AWS:SourceArn": [RULE, "arn:aws:events:*:rule/b-*"] } } }));
         let admitted = read(&narrow).unwrap();
-        assert!(!admitted.is_open() && admitted.keeps_out(RULE, "1").is_none());
-        assert_eq!(admitted.keeps_out("arn:aws:events:eu-west-1:123456789012:rule/x", "1"), Some("aws:SourceArn"));
+        assert!(!admitted.is_open() && admitted.excluding_condition(RULE, "1").is_none());
+        assert_eq!(
+            admitted.excluding_condition("arn:aws:events:eu-west-1:123456789012:rule/x", "1"),
+            Some("aws:SourceArn")
+        );
         let account = read(&with(&json!({ "Condition": { "StringEquals": { "aws:SourceAccount": "1" } } }))).unwrap();
-        assert_eq!((account.keeps_out(RULE, "1"), account.keeps_out(RULE, "2")), (None, Some("aws:SourceAccount")));
+        assert_eq!(
+            (account.excluding_condition(RULE, "1"), account.excluding_condition(RULE, "2")),
+            (None, Some("aws:SourceAccount"))
+        );
     }
 
     #[test]
@@ -313,52 +319,52 @@ mod tests {
         let asking = |condition: Value| with(&json!({ "Condition": condition }));
         let arn = |pattern: &str| json!({ "aws:SourceArn": pattern });
         let account = |id: &str| json!({ "aws:SourceAccount": id });
-        let kept_out = |statements: Value| read(&statements).unwrap().keeps_out(RULE, "123456789012");
+        let excluded = |statements: Value| read(&statements).unwrap().excluding_condition(RULE, "123456789012");
         let (ours, other) = (account("123456789012"), account("999999999999"));
-        let shut = asking(json!({ "ArnLike": arn(RULE), "StringEquals": other }));
-        assert_eq!(kept_out(json!([shut])), Some("aws:SourceAccount"));
-        assert_eq!(kept_out(json!([asking(json!({ "ArnLike": arn(RULE), "StringEquals": ours }))])), None);
-        // Another statement may let in what this one does not, but no half of each.
-        assert_eq!(kept_out(json!([shut, asking(json!({ "StringLike": account("1234*") }))])), None);
+        let refusal = asking(json!({ "ArnLike": arn(RULE), "StringEquals": other }));
+        assert_eq!(excluded(json!([refusal])), Some("aws:SourceAccount"));
+        assert_eq!(excluded(json!([asking(json!({ "ArnLike": arn(RULE), "StringEquals": ours }))])), None);
+        // Another statement may allow a source, but halves of two statements do not add up.
+        assert_eq!(excluded(json!([refusal, asking(json!({ "StringLike": account("1234*") }))])), None);
         let half = asking(json!({ "ArnLike": arn("arn:aws:events:*:rule/x"), "StringEquals": ours }));
-        assert_eq!(kept_out(json!([shut, half])), Some("aws:SourceAccount"));
+        assert_eq!(excluded(json!([refusal, half])), Some("aws:SourceAccount"));
         // Two operators on one key, in either order.
         for (like, equal) in [("arn:aws:events:*:rule/x", RULE), (RULE, "arn:aws:events:eu-west-1:123456789012:rule/x")]
         {
             let both = asking(json!({ "ArnLike": arn(like), "ArnEquals": arn(equal) }));
-            assert_eq!(kept_out(json!([both])), Some("aws:SourceArn"), "{like} {equal}");
+            assert_eq!(excluded(json!([both])), Some("aws:SourceArn"), "{like} {equal}");
         }
         let star = asking(json!({ "StringEquals": account("1234*") }));
-        assert!(matches!(read(&star), Err(Shut::Unclear(why)) if why.contains("aws:sourceaccount")));
+        assert!(matches!(read(&star), Err(SendRefusal::Unclear(why)) if why.contains("aws:sourceaccount")));
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn the_missing_element_is_named() {
         let elsewhere = with(&json!({ "Resource": "arn:aws:sqs:eu-west-1:123456789012:other" }));
-        for (statements, shut) in [
-            (json!([]), Shut::Principal),
-            (json!([with(&json!({ "Principal": { "Service": "sns.amazonaws.com" } }))]), Shut::Principal),
-            (json!([with(&json!({ "Principal": { "AWS": "arn:aws:iam::1:root" } }))]), Shut::Principal),
-            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" }))]), Shut::Action),
-            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" })), elsewhere.clone()]), Shut::Resource),
-            (json!([elsewhere, with(&json!({ "Principal": {} }))]), Shut::Resource),
-            (json!([allow(), with(&json!({ "Effect": "Deny", "Sid": "No" }))]), Shut::Denied("No".to_owned())),
+        for (statements, refusal) in [
+            (json!([]), SendRefusal::Principal),
+            (json!([with(&json!({ "Principal": { "Service": "sns.amazonaws.com" } }))]), SendRefusal::Principal),
+            (json!([with(&json!({ "Principal": { "AWS": "arn:aws:iam::1:root" } }))]), SendRefusal::Principal),
+            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" }))]), SendRefusal::Action),
+            (json!([with(&json!({ "Action": "sqs:ReceiveMessage" })), elsewhere.clone()]), SendRefusal::Resource),
+            (json!([elsewhere, with(&json!({ "Principal": {} }))]), SendRefusal::Resource),
+            (json!([allow(), with(&json!({ "Effect": "Deny", "Sid": "No" }))]), SendRefusal::Denied("No".to_owned())),
             (
                 json!([with(
                     &json!({ "Condition": { "DateLessThan": { "aws:CurrentTime": "2020-01-01T00:00:00Z" } } })
                 )]),
-                Shut::Unclear("datelessthan aws:currenttime".to_owned()),
+                SendRefusal::Unclear("datelessthan aws:currenttime".to_owned()),
             ),
         ] {
-            assert_eq!(read(&statements), Err(shut), "{statements}");
+            assert_eq!(read(&statements), Err(refusal), "{statements}");
         }
         for text in ["", "no", "7", "{\"Statement\": 7}"] {
-            assert_eq!(admission(text, EVENTS, QUEUE), Err(Shut::Unreadable), "{text}");
+            assert_eq!(access(text, EVENTS, QUEUE), Err(SendRefusal::Unreadable), "{text}");
         }
     }
 
     #[test]
-    fn tls_only_denies_nobody_who_speaks_tls() {
+    fn a_tls_only_statement_denies_no_tls_client() {
         let tls = with(&json!({ "Effect": "Deny", "Principal": "*", "Action": "sqs:*",
             "Condition": { "Bool": { "aws:SecureTransport": "false" } } }));
         assert!(read(&json!([tls, allow()])).unwrap().unclear.is_empty());
@@ -371,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_but_some_are_denied_is_denied() {
+    fn not_elements_deny_everything_else() {
         let deny = |changes: Value| {
             let mut statement =
                 json!({ "Effect": "Deny", "Sid": "No", "Principal": "*", "Action": "sqs:*", "Resource": "*" });
@@ -392,7 +398,7 @@ mod tests {
         ] {
             let said = deny(changes.clone());
             assert_eq!(said.is_err(), denied, "{changes}: {said:?}");
-            assert!(said.is_ok() || said == Err(Shut::Denied("No".to_owned())), "{changes}");
+            assert!(said.is_ok() || said == Err(SendRefusal::Denied("No".to_owned())), "{changes}");
         }
     }
 }

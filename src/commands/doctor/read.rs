@@ -1,22 +1,15 @@
-//! Reading all that is judged: the calls, several at once, each with its timeout and all with one.
+//! Reading all values: the calls run at the same time, each with its timeout, and all with one deadline.
 
 mod aws;
 mod here;
 mod kube;
 
-use super::aws_calls;
-use super::aws_calls::{Trial, Tried};
-use super::check::{Area, Check, Failed, Read};
-use super::clock_skew::Server;
-use super::cluster::{Budgets, Nodes, Workloads};
-use super::credentials::Identity;
-use super::groups;
-use super::groups::Groups;
-use super::permissions;
-use super::permissions::{BUDGETS, Need};
-use super::queue;
-use super::queue::Attributes;
-use super::rules::Rules;
+use super::arn::queue_arn;
+use super::readings::{
+    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroups,
+    TrialAnswer, TrialCall, Workloads,
+};
+use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
 use crate::clients::connect::{Aws, Ways};
 use crate::clients::gate;
@@ -31,67 +24,67 @@ use std::time::Duration;
 use tokio::join;
 use tokio::time::{Instant, timeout_at};
 
-/// One call is waited for no longer: a set-up in which an answer takes more is not healthy.
-const ONE: Duration = Duration::from_secs(3);
+/// Timeout of one call. An answer takes no longer in a healthy set-up.
+const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// All of them together; the longest chain is of three.
-const ALL: Duration = Duration::from_secs(9);
+/// Timeout of all calls together. The longest chain has three calls.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(9);
 
-/// How much is looked at.
+/// The amount of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// How many pages of a list.
+    /// Maximum number of pages of a list.
     pub pages: usize,
-    /// How many groups' hooks.
+    /// Maximum number of groups whose hooks are read.
     pub groups: usize,
-    /// How many rules.
+    /// Maximum number of rules that are read.
     pub rules: usize,
-    /// On how many groups' hooks the calls are tried that keep and complete actions.
+    /// Maximum number of groups on whose hooks lifecycle calls are tried.
     pub trials: usize,
 }
 
 impl Extent {
-    /// For somebody who waits for the answer: as much as the time allows.
+    /// For `ebbtide doctor`: as much as the time allows.
     pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200 };
 
-    /// For the service's start, which has more to do: no list of a large cluster whole, and hardly
-    /// a call whose rate heartbeats share: it has just taken over messages.
+    /// For the start of the service, which is busy: no whole list of a large cluster, and few calls whose rate limit heartbeats share.
     pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2 };
 }
 
-/// What calls are made with.
+/// The clients and limits of the calls.
 #[derive(Clone)]
-pub struct Ask {
-    /// The clients, or what is said in the place of all that they would be asked.
-    aws: Result<Aws, Check>,
-    cluster: Result<::kube::Client, Check>,
+pub struct Probe {
+    /// The clients, or the error's text.
+    aws: Result<Aws, String>,
+    cluster: Result<::kube::Client, String>,
     gate: Gate,
     clock: Clock,
     extent: Extent,
-    by: Instant,
-    /// Calls that are meant to be refused would look like trouble in the metrics: nobody hears of them.
-    nobody: Facts,
+    deadline: Instant,
+    /// Facts without subscribers: calls that are meant to fail would count as errors in the metrics.
+    no_facts: Facts,
 }
 
-impl Ask {
-    /// From now on, for some seconds.
+impl Probe {
+    /// Returns a probe whose total timeout begins now.
     #[must_use]
     pub fn new(ways: Ways, gate: Gate, clock: Clock, extent: Extent) -> Self {
-        let aws = ways.aws.map_err(|error| Area::Credentials.unconnected(&error));
-        let cluster = ways.kube.map_err(|error| Area::Permissions.unconnected(&error));
-        Self { aws, cluster, gate, clock, extent, by: Instant::now() + ALL, nobody: Facts::to(Vec::new()) }
+        let aws = ways.aws.map_err(|error| error.to_string());
+        let cluster = ways.kube.map_err(|error| error.to_string());
+        let deadline = Instant::now() + TOTAL_TIMEOUT;
+        Self { aws, cluster, gate, clock, extent, deadline, no_facts: Facts::to(Vec::new()) }
     }
 
-    fn clients(&self) -> Read<&Aws> {
-        self.aws.as_ref().map_err(|line| unknown(&line.found))
+    fn clients(&self) -> Reading<&Aws> {
+        self.aws.as_ref().map_err(|error| unknown(error))
     }
 
-    fn cluster(&self) -> Read<::kube::Client> {
-        self.cluster.clone().map_err(|line| unknown(&line.found))
+    fn cluster(&self) -> Reading<::kube::Client> {
+        self.cluster.clone().map_err(|error| unknown(&error))
     }
 
-    fn until(&self) -> Instant {
-        self.by.min(Instant::now() + ONE)
+    fn call_deadline(&self) -> Instant {
+        self.deadline.min(Instant::now() + CALL_TIMEOUT)
     }
 
     async fn aws<T, E, F>(
@@ -99,204 +92,204 @@ impl Ask {
         operation: (&'static str, &'static str),
         subject: &str,
         request: impl FnOnce() -> F,
-    ) -> Read<T>
+    ) -> Reading<T>
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
-        let limit = self.until().saturating_duration_since(Instant::now());
+        let limit = self.call_deadline().saturating_duration_since(Instant::now());
+        let call = format!("{}:{}", operation.0, operation.1);
         if limit.is_zero() {
-            return Err(late(&format!("{}:{}", operation.0, operation.1)));
+            return Err(timed_out(&call));
         }
-        let answer = gate::aws(&self.nobody, operation, subject, limit, request).await;
-        answer.map_err(|error| timely(error.into(), &format!("{}:{}", operation.0, operation.1)))
+        let answer = gate::aws(&self.no_facts, operation, subject, limit, request).await;
+        answer.map_err(|error| with_round_timeout(error.into(), &call))
     }
 
-    async fn kube<T, F>(&self, verb: &'static str, resource: &'static str, request: impl FnOnce() -> F) -> Read<T>
+    async fn kube<T, F>(&self, verb: &'static str, resource: &'static str, request: impl FnOnce() -> F) -> Reading<T>
     where
         F: Future<Output = Result<T, ::kube::Error>>,
     {
-        let (until, call) = (self.until(), Call { verb, resource, subject: "" });
+        let (until, call) = (self.call_deadline(), Call { verb, resource, subject: "" });
         match timeout_at(until, self.gate.kube(call, Class::Tell, until, request)).await {
-            Ok(answer) => answer.map_err(|error| timely(error.into(), &format!("{verb} {resource}"))),
-            Err(_) => Err(late(&format!("{verb} {resource}"))),
+            Ok(answer) => answer.map_err(|error| with_round_timeout(error.into(), &format!("{verb} {resource}"))),
+            Err(_) => Err(timed_out(&format!("{verb} {resource}"))),
         }
     }
 }
 
-fn late(what: &str) -> Failed {
-    Failed { category: Category::TimedOut, what: format!("{what}: no answer within {} s", ONE.as_secs()) }
-}
-
-/// A limit that was cut by what went before reads like 2.9999986 s.
-fn timely(failed: Failed, what: &str) -> Failed {
-    if failed.category == Category::TimedOut { late(what) } else { failed }
-}
-
-/// All that was read, or why not.
-#[derive(Clone, Debug)]
-pub struct Seen {
-    /// What is said in the place of all that AWS would be asked, where there is no way to it.
-    pub no_aws: Option<Check>,
-    /// The same for the API server.
-    pub no_cluster: Option<Check>,
-    /// The region that AWS is asked in.
-    pub region: Option<String>,
-    /// Who we are.
-    pub identity: Read<Identity>,
-    /// The queue's attributes.
-    pub queue: Read<Attributes>,
-    /// The rules that send to the queue.
-    pub rules: Read<Rules>,
-    /// The groups of the cluster's nodes.
-    pub groups: Read<Groups>,
-    /// Whether a service that is ready is here.
-    pub ready_here: bool,
-    /// What calls of the service would be answered.
-    pub trials: Vec<Trial>,
-    /// What the API server says of itself.
-    pub server: Read<Server>,
-    /// Who we are to it.
-    pub who: Option<String>,
-    /// What we may do there.
-    pub reviews: Vec<(Need, Read<bool>)>,
-    /// The Nodes.
-    pub nodes: Read<Nodes>,
-    /// The pods, by who made them.
-    pub workloads: Read<Workloads>,
-    /// The budgets.
-    pub budgets: Read<Budgets>,
-}
-
-/// Reads everything.
-pub async fn see(settings: &Settings, ask: &Ask) -> Seen {
-    let queue = async {
-        let attributes = aws::attributes(ask, &settings.queue_url).await;
-        let rules = match queue::arn(attributes.as_ref().ok(), &settings.queue_url) {
-            Some(arn) => aws::rules(ask, &arn).await,
-            None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
-        };
-        (attributes, rules)
-    };
-    let cluster = async {
-        let nodes = kube::nodes(ask).await;
-        let instances: HashSet<&str> =
-            nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let groups = match &nodes {
-            // Without a Node no group would be known as this cluster's, and that there is none would be untrue.
-            Err(_) if settings.managed_tag.value.is_none() => {
-                Err(unknown("The Nodes could not be listed, so their groups are not known."))
-            }
-            _ => aws::groups(ask, &settings.managed_tag, &instances).await,
-        };
-        let trials = lifecycle(settings, ask, &groups).await;
-        (nodes, groups, trials)
-    };
-    let may = async {
-        let needs = permissions::needs(settings).into_iter().chain([BUDGETS]);
-        let reviews = kube::reviews(ask, needs.collect()).await;
-        // A service without these rights should not ask in vain: each refusal is in the API server's audit log.
-        let refused = |what| Failed { category: Category::Denied, what: format!("Not allowed to list {what}.") };
-        let budgets = async {
-            if !permissions::allowed(&reviews, &BUDGETS) {
-                return Err(refused("poddisruptionbudgets"));
-            }
-            kube::budgets(ask).await
-        };
-        let workloads = async {
-            if !permissions::lists_pods(&reviews) {
-                return Err(refused("pods"));
-            }
-            kube::workloads(ask).await
-        };
-        let (budgets, workloads) = join!(budgets, workloads);
-        (reviews, budgets, workloads)
-    };
-    let messages = async {
-        let on = queue::arn(None, &settings.queue_url).unwrap_or_else(|| settings.queue_url.clone());
-        let (delete, extend) = join!(aws::delete(ask, &settings.queue_url), aws::extend(ask, &settings.queue_url));
-        [(Tried::Delete, delete), (Tried::Extend, extend)]
-            .map(|(tried, answer)| Trial { tried, answers: vec![(on.clone(), answer)] })
-    };
-    let (
-        identity,
-        (queue, rules),
-        (nodes, groups, hooks),
-        (reviews, budgets, workloads),
-        messages,
-        instances,
-        server,
-        who,
-        ready_here,
-    ) = join!(
-        aws::identity(ask),
-        Box::pin(queue),
-        Box::pin(cluster),
-        Box::pin(may),
-        Box::pin(messages),
-        aws::instances(ask),
-        kube::server(ask),
-        kube::who(ask),
-        here::ready(ask, settings.admin_address),
-    );
-    let mut trials = Vec::from(messages);
-    trials.push(Trial { tried: Tried::Instances, answers: vec![(String::new(), instances)] });
-    trials.extend(hooks);
-    Seen {
-        no_aws: ask.aws.as_ref().err().cloned(),
-        no_cluster: ask.cluster.as_ref().err().cloned(),
-        region: ask.aws.as_ref().ok().and_then(Aws::region).map(str::to_owned),
-        identity,
-        queue,
-        rules,
-        groups,
-        ready_here,
-        trials,
-        server,
-        who,
-        reviews,
-        nodes,
-        workloads,
-        budgets,
+fn timed_out(call: &str) -> ReadError {
+    ReadError {
+        category: Category::TimedOut,
+        message: format!("{call}: no answer within {} s", CALL_TIMEOUT.as_secs()),
     }
 }
 
-/// Tries the calls about lifecycle hooks on each group, because a policy may ask for a tag that one of them lacks.
-async fn lifecycle(settings: &Settings, ask: &Ask, groups: &Read<Groups>) -> Vec<Trial> {
-    let Ok(groups) = groups else { return Vec::new() };
-    let described =
-        groups.groups.iter().map(|group| (group.name.clone(), group.hooks.as_ref().map(drop).map_err(Clone::clone)));
-    let described: Vec<_> = described.collect();
+/// Replaces the text of a timeout: one that earlier calls have shortened reads like 2.9999986 s.
+fn with_round_timeout(error: ReadError, call: &str) -> ReadError {
+    if error.category == Category::TimedOut { timed_out(call) } else { error }
+}
+
+/// Reads all values.
+pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
+    let (identity, queue, cluster, access, trials, server, username, ready_here) = join!(
+        aws::identity(probe),
+        Box::pin(QueueReadings::read(settings, probe)),
+        Box::pin(GroupReadings::read(settings, probe)),
+        Box::pin(AccessReadings::read(settings, probe)),
+        Box::pin(message_and_instance_trials(settings, probe)),
+        kube::server(probe),
+        kube::username(probe),
+        here::ready(probe, settings.admin_address),
+    );
+    Readings {
+        no_aws: probe.aws.as_ref().err().cloned(),
+        no_cluster: probe.cluster.as_ref().err().cloned(),
+        region: probe.aws.as_ref().ok().and_then(Aws::region).map(str::to_owned),
+        identity,
+        queue: queue.attributes,
+        rules: queue.rules,
+        groups: cluster.groups,
+        ready_here,
+        trials: trials.into_iter().chain(cluster.trials).collect(),
+        server,
+        username,
+        reviews: access.reviews,
+        nodes: cluster.nodes,
+        workloads: access.workloads,
+        budgets: access.budgets,
+    }
+}
+
+/// The queue, then its rules.
+struct QueueReadings {
+    attributes: Reading<QueueAttributes>,
+    rules: Reading<EventRules>,
+}
+
+impl QueueReadings {
+    async fn read(settings: &Settings, probe: &Probe) -> Self {
+        let attributes = aws::attributes(probe, &settings.queue_url).await;
+        let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
+            Some(arn) => aws::rules(probe, &arn).await,
+            None => Err(unknown("The queue's ARN is not known, so its rules can't be looked up.")),
+        };
+        Self { attributes, rules }
+    }
+}
+
+/// The Nodes, then their groups, then the calls about the groups' hooks.
+struct GroupReadings {
+    nodes: Reading<Nodes>,
+    groups: Reading<ScalingGroups>,
+    trials: Vec<CallTrial>,
+}
+
+impl GroupReadings {
+    async fn read(settings: &Settings, probe: &Probe) -> Self {
+        let nodes = kube::nodes(probe).await;
+        let instances: HashSet<&str> =
+            nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
+        let groups = match &nodes {
+            // Without Nodes no group would be found, and a report of no groups would be wrong.
+            Err(_) if settings.managed_tag.value.is_none() => {
+                Err(unknown("The Nodes could not be listed, so their groups are not known."))
+            }
+            _ => aws::groups(probe, &settings.managed_tag, &instances).await,
+        };
+        let trials = match &groups {
+            Ok(groups) => lifecycle_trials(settings, probe, groups).await,
+            Err(_) => Vec::new(),
+        };
+        Self { nodes, groups, trials }
+    }
+}
+
+/// The permissions, then the lists that they allow.
+struct AccessReadings {
+    reviews: Vec<AccessReview>,
+    workloads: Reading<Workloads>,
+    budgets: Reading<Budgets>,
+}
+
+impl AccessReadings {
+    async fn read(settings: &Settings, probe: &Probe) -> Self {
+        let needed = permissions::needed(settings).into_iter().chain([permissions::LIST_BUDGETS]);
+        let reviews = kube::reviews(probe, needed.collect()).await;
+        // A list without permission is not tried: each refusal is an entry in the API server's audit log.
+        let forbidden = |resource: &str| ReadError {
+            category: Category::Denied,
+            message: format!("Not allowed to list {resource}."),
+        };
+        let budgets = async {
+            if permissions::allowed(&reviews, &permissions::LIST_BUDGETS) {
+                kube::budgets(probe).await
+            } else {
+                Err(forbidden("poddisruptionbudgets"))
+            }
+        };
+        let workloads = async {
+            if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
+        };
+        let (budgets, workloads) = join!(budgets, workloads);
+        Self { reviews, workloads, budgets }
+    }
+}
+
+/// Tries the calls about messages and instances.
+async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> [CallTrial; 3] {
+    let url = &settings.queue_url;
+    let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
+    let (delete, extend, instances) = join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe));
+    let trial = |call, subject: &str, answer| CallTrial {
+        call,
+        answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
+    };
+    [
+        trial(TrialCall::Delete, &queue, delete),
+        trial(TrialCall::Extend, &queue, extend),
+        trial(TrialCall::Instances, "", instances),
+    ]
+}
+
+/// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.
+async fn lifecycle_trials(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Vec<CallTrial> {
     let mut trials = Vec::new();
-    if !described.is_empty() {
-        trials.push(Trial { tried: Tried::Hooks, answers: described });
+    if !groups.groups.is_empty() {
+        let described = groups.groups.iter().map(|group| TrialAnswer {
+            subject: group.name.clone(),
+            answer: group.hooks.as_ref().map(drop).map_err(Clone::clone),
+        });
+        trials.push(CallTrial { call: TrialCall::Hooks, answers: described.collect() });
     }
     if !aws_calls::lifecycle(settings) {
         return trials;
     }
-    let mut hooks = groups::to_try(settings, groups);
-    hooks.truncate(ask.extent.trials);
+    let mut hooks = groups::trial_hooks(settings, groups);
+    hooks.truncate(probe.extent.trials);
     if hooks.is_empty() {
         return trials;
     }
-    let (beats, completions) = join!(
-        aws::each(&hooks, |(group, hook)| aws::heartbeat(ask, group, hook)),
-        aws::each(&hooks, |(group, hook)| aws::complete(ask, group, hook)),
+    let (heartbeats, completions) = join!(
+        aws::each(&hooks, |(group, hook)| aws::heartbeat(probe, group, hook)),
+        aws::each(&hooks, |(group, hook)| aws::complete(probe, group, hook)),
     );
-    let named = |answers: Vec<Read<()>>| hooks.iter().map(|(group, _)| group.clone()).zip(answers).collect();
-    trials.push(Trial { tried: Tried::Heartbeat, answers: named(beats) });
-    trials.push(Trial { tried: Tried::Complete, answers: named(completions) });
+    for (call, answers) in [(TrialCall::Heartbeat, heartbeats), (TrialCall::Complete, completions)] {
+        let answers = hooks.iter().zip(answers);
+        let answers = answers.map(|((group, _), answer)| TrialAnswer { subject: group.clone(), answer });
+        trials.push(CallTrial { call, answers: answers.collect() });
+    }
     trials
 }
 
-/// What was read when the time is up counts: `None` is the end of it. The first must have been read.
-fn so_far<T>(read: usize, next: Read<T>) -> Read<Option<T>> {
-    match next {
-        Err(failed) if read > 0 && failed.category == Category::TimedOut => Ok(None),
-        next => next.map(Some),
+/// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.
+fn page_in_time<T>(earlier: usize, page: Reading<T>) -> Reading<Option<T>> {
+    match page {
+        Err(error) if earlier > 0 && error.category == Category::TimedOut => Ok(None),
+        page => page.map(Some),
     }
 }
 
-fn unknown(what: &str) -> Failed {
-    Failed { category: Category::NotFound, what: what.to_owned() }
+fn unknown(message: &str) -> ReadError {
+    ReadError { category: Category::NotFound, message: message.to_owned() }
 }

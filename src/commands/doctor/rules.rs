@@ -1,41 +1,19 @@
-//! EventBridge's rules: whether each kind that leads to something reaches the queue. Pure.
+//! EventBridge's rules: whether events of each kind reach the queue. Pure.
 
-use super::check::{Area, Check, Failed};
+use super::arn::queue_arn;
+use super::check::{Area, Check};
 use super::event_pattern;
 use super::event_pattern::Match;
-use super::queue_policy::admission;
-use super::read::Seen;
-use super::{groups, queue};
+use super::groups;
+use super::queue_policy::access;
+use super::readings::{EventRule, EventRules, ReadError, Readings};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
-/// The rules whose target is the queue.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// Each that could be read.
-    pub rules: Vec<Rule>,
-    /// Why one could not.
-    pub unread: Option<Failed>,
-    /// Whether these are all of them: none was cut off, and each could be read.
-    pub all: bool,
-}
-
-/// A rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// Its name.
-    pub name: String,
-    /// Its ARN.
-    pub arn: String,
-    /// Whether it works.
-    pub enabled: bool,
-    /// Which events it lets through; a schedule has no pattern.
-    pub pattern: Option<String>,
-}
-
-/// What is the same for every event of a kind, once for each that counts: a rule that narrows more is not judged.
+/// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
+/// conditions on other fields is not judged.
 fn samples(kind: Kind, settings: &Settings) -> Vec<Value> {
     let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
     match kind {
@@ -70,7 +48,7 @@ fn samples(kind: Kind, settings: &Settings) -> Vec<Value> {
     }
 }
 
-/// The pattern that a rule for this kind is made with.
+/// Returns the recommended pattern of a rule for this kind.
 fn wanted(kind: Kind) -> &'static str {
     match kind {
         Kind::AsgTerminate => {
@@ -93,23 +71,24 @@ fn wanted(kind: Kind) -> &'static str {
     }
 }
 
-/// What is found of them.
+/// Judges the rules.
 #[must_use]
-pub fn judge(settings: &Settings, seen: &Seen) -> Vec<Check> {
+pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let area = Area::Rules;
-    let unread = |failed| area.unread("rules", failed, "events:ListRuleNamesByTarget and events:DescribeRule");
-    let rules = match &seen.rules {
+    let unread =
+        |error: &ReadError| area.unread("rules", error, "events:ListRuleNamesByTarget and events:DescribeRule");
+    let rules = match &readings.rules {
         Ok(rules) => rules,
-        Err(failed) => return vec![unread(failed)],
+        Err(error) => return vec![unread(error)],
     };
     let kinds = Kind::ALL.into_iter().filter(|kind| settings.policy.actions.of(*kind) != Action::Ignore);
-    let judged = kinds.map(|kind| judge_kind(kind, settings, seen, rules));
-    rules.unread.iter().map(unread).chain(judged).collect()
+    let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
+    rules.unread.iter().map(unread).chain(checks).collect()
 }
 
-fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Check {
+fn judge_kind(kind: Kind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {
     let (area, name) = (Area::Rules, kind.as_str());
-    let patterns: Vec<(&Rule, Value)> = rules
+    let patterns: Vec<(&EventRule, Value)> = rules
         .rules
         .iter()
         .filter_map(|rule| Some((rule, serde_json::from_str(rule.pattern.as_deref()?).ok()?)))
@@ -117,12 +96,13 @@ fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Ch
     let (mut through, mut open) = (Vec::new(), None);
     let mut missing = Vec::new();
     for sample in samples(kind, settings) {
-        let says = |rule: &Rule, pattern: &Value| (rule.name.clone(), event_pattern::judge(pattern, &sample));
-        let said: Vec<_> = patterns.iter().filter(|(rule, _)| rule.enabled).map(|(rule, p)| says(rule, p)).collect();
-        if let Some((rule, _)) = said.iter().find(|(_, said)| *said == Match::Yes) {
+        let judge = |rule: &EventRule, pattern: &Value| (rule.name.clone(), event_pattern::judge(pattern, &sample));
+        let enabled = patterns.iter().filter(|(rule, _)| rule.enabled);
+        let matches: Vec<(String, Match)> = enabled.map(|(rule, pattern)| judge(rule, pattern)).collect();
+        if let Some((rule, _)) = matches.iter().find(|(_, found)| *found == Match::Yes) {
             through.push(rule.clone());
-        } else if let Some((rule, Match::NotJudged(why))) = said.into_iter().find(|(_, said)| *said != Match::No) {
-            open = Some(format!("Not judged: rule {rule} may let them through, but {why}."));
+        } else if let Some((rule, Match::NotJudged(why))) = matches.into_iter().find(|(_, found)| *found != Match::No) {
+            open = Some(format!("Not judged: rule {rule} may send these events, but {why}."));
         } else {
             missing.push(sample);
         }
@@ -139,19 +119,24 @@ fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Ch
         .find(|(rule, pattern)| !rule.enabled && event_pattern::judge(pattern, &missing[0]) == Match::Yes);
     if let Some((rule, _)) = off {
         let found = format!("Rule {} would send these events, but it is disabled.", rule.name);
-        return severe(kind, seen, found, format!("Enable it:\n  aws events enable-rule --name {}", rule.name));
+        return missing_events(
+            kind,
+            readings,
+            found,
+            format!("Enable it:\n  aws events enable-rule --name {}", rule.name),
+        );
     }
-    if !rules.all {
-        return area.skipped(name, "No rule was found among those that could be read.");
+    if !rules.complete {
+        return area.skipped(name, "None of the rules that could be read sends these events.");
     }
-    let direct = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::all_direct(kind, seen);
+    let direct = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::all_direct(kind, readings);
     if direct {
         return area.ok(name, "no rule; the hooks notify the queue directly");
     }
-    let arn = queue::arn(seen.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
-    let policy = seen.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
-    if policy.is_some_and(|policy| admission(policy, "sns.amazonaws.com", &arn).is_ok()) {
-        return area.skipped(name, "No rule sends these events to the queue itself; whether SNS does is not judged.");
+    let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
+    let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
+    if policy.is_some_and(|policy| access(policy, "sns.amazonaws.com", &arn).is_ok()) {
+        return area.skipped(name, "No rule sends these events directly to the queue; whether SNS does is not judged.");
     }
     let found = if through.is_empty() {
         "No rule sends these events to the queue.".to_owned()
@@ -163,17 +148,17 @@ fn judge_kind(kind: Kind, settings: &Settings, seen: &Seen, rules: &Rules) -> Ch
         format!("Rule {} sends only some of these events; those with {which} are missing.", through.join(", "))
     };
     let remedy = format!(
-        "Make one, or set --on {kind}=ignore:\n  aws events put-rule --name ebbtide-{kind} --event-pattern \\\n    '{}'\n  \
+        "Create one, or set --on {kind}=ignore:\n  aws events put-rule --name ebbtide-{kind} --event-pattern \\\n    '{}'\n  \
          aws events put-targets --rule ebbtide-{kind} --targets \\\n    Id=queue,Arn={arn}",
         wanted(kind)
     );
-    severe(kind, seen, found, remedy)
+    missing_events(kind, readings, found, remedy)
 }
 
-/// Without spot warnings, and without the actions of hooks that there are, nodes go undrained. The others only come earlier, or not
-/// everywhere.
-fn severe(kind: Kind, seen: &Seen, found: String, remedy: String) -> Check {
-    let hooked = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::any_hook(kind, seen);
+/// Returns a failure for kinds without which nodes go undrained: spot warnings, and the actions of hooks. The other kinds only bring
+/// earlier notice, or do not occur everywhere.
+fn missing_events(kind: Kind, readings: &Readings, found: String, remedy: String) -> Check {
+    let hooked = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::any_hook(kind, readings);
     if kind == Kind::Spot || hooked {
         Area::Rules.failure(kind.as_str(), found, remedy)
     } else {

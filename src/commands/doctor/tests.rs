@@ -1,12 +1,11 @@
-//! What a healthy set-up looks like once it is read; tests change it.
+//! The readings of a healthy set-up, which each test changes.
 
-use super::aws_calls::{Trial, Tried};
-use super::clock_skew::Server;
-use super::cluster::{Budgets, Nodes, Owned, Workloads};
-use super::credentials::Identity;
-use super::groups::{Group, Groups, Hook};
-use super::rules::{Rule, Rules};
-use super::{Check, Failed, Seen, Status, judge, needs};
+use super::permissions::needed;
+use super::readings::{
+    AccessReview, ApiServer, Budgets, CallTrial, CallerIdentity, EventRule, EventRules, HookConfig, Nodes, PodGrace,
+    PodOwner, ReadError, Readings, ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workload, Workloads,
+};
+use super::{Check, Status, judge};
 use crate::cli::flags::{Cli, Command};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
@@ -24,16 +23,16 @@ pub(super) fn settings(flags: &[&str]) -> Settings {
     Settings::from_flags(run).unwrap()
 }
 
-pub(super) fn denied<T>() -> Result<T, Failed> {
-    Err(Failed { category: Category::Denied, what: "AccessDenied: not authorized".to_owned() })
+pub(super) fn denied<T>() -> Result<T, ReadError> {
+    Err(ReadError { category: Category::Denied, message: "AccessDenied: not authorized".to_owned() })
 }
 
-pub(super) fn silent<T>() -> Result<T, Failed> {
-    Err(Failed { category: Category::TimedOut, what: "no answer within 3 s".to_owned() })
+pub(super) fn silent<T>() -> Result<T, ReadError> {
+    Err(ReadError { category: Category::TimedOut, message: "no answer within 3 s".to_owned() })
 }
 
-pub(super) fn rule(name: &str, pattern: &str) -> Rule {
-    Rule {
+pub(super) fn rule(name: &str, pattern: &str) -> EventRule {
+    EventRule {
         name: name.to_owned(),
         arn: format!("arn:aws:events:eu-west-1:123456789012:rule/{name}"),
         enabled: true,
@@ -41,8 +40,8 @@ pub(super) fn rule(name: &str, pattern: &str) -> Rule {
     }
 }
 
-pub(super) fn hook(name: &str, seconds: u64) -> Hook {
-    Hook {
+pub(super) fn hook(name: &str, seconds: u64) -> HookConfig {
+    HookConfig {
         name: name.to_owned(),
         terminating: true,
         heartbeat: Duration::from_secs(seconds),
@@ -51,8 +50,8 @@ pub(super) fn hook(name: &str, seconds: u64) -> Hook {
     }
 }
 
-pub(super) fn group(name: &str, hooks: Vec<Hook>) -> Group {
-    Group { name: name.to_owned(), rebalances: false, retains: false, hooks: Ok(hooks) }
+pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
+    ScalingGroup { name: name.to_owned(), rebalances: false, retains: false, hooks: Ok(hooks) }
 }
 
 pub(super) fn policy() -> String {
@@ -63,7 +62,7 @@ pub(super) fn policy() -> String {
     .to_string()
 }
 
-pub(super) fn healthy(settings: &Settings) -> Seen {
+pub(super) fn healthy(settings: &Settings) -> Readings {
     let attributes = [
         ("QueueArn", QUEUE.to_owned()),
         ("Policy", policy()),
@@ -80,52 +79,71 @@ pub(super) fn healthy(settings: &Settings) -> Seen {
         ("ApproximateNumberOfMessagesNotVisible", "1".to_owned()),
     ];
     let now = "2026-11-21T12:00:00Z".parse().unwrap();
-    let mut nodes = Nodes { all: true, ..Nodes::default() };
+    let mut nodes = Nodes { complete: true, ..Nodes::default() };
     nodes.add("node-0".to_owned(), Some("aws:///eu-west-1a/i-00000000000000001"));
-    let web = Owned { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
-    let tried = [Tried::Delete, Tried::Extend, Tried::Instances, Tried::Hooks, Tried::Heartbeat, Tried::Complete];
-    Seen {
+    let web = Workload { pods: 2, labels: BTreeMap::from([("app".to_owned(), "web".to_owned())]) };
+    let owner = PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: "web".to_owned() };
+    let calls = [
+        TrialCall::Delete,
+        TrialCall::Extend,
+        TrialCall::Instances,
+        TrialCall::Hooks,
+        TrialCall::Heartbeat,
+        TrialCall::Complete,
+    ];
+    Readings {
         no_aws: None,
         no_cluster: None,
         region: Some("eu-west-1".to_owned()),
-        identity: Ok(Identity { account: "123456789012".to_owned(), arn: "arn:aws:sts::123456789012:role".to_owned() }),
+        identity: Ok(CallerIdentity {
+            account: "123456789012".to_owned(),
+            arn: "arn:aws:sts::123456789012:role".to_owned(),
+        }),
         queue: Ok(attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
-        rules: Ok(Rules {
+        rules: Ok(EventRules {
             rules: vec![
                 rule("all-ec2", r#"{"source": ["aws.ec2"]}"#),
                 rule("asg", r#"{"source": ["aws.autoscaling"], "detail-type": [{"prefix": "EC2 Instance-"}]}"#),
                 rule("health", r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"]}"#),
             ],
             unread: None,
-            all: true,
+            complete: true,
         }),
-        groups: Ok(Groups { groups: vec![group("workers", vec![hook("drain", 300)])], more: 0, all: true }),
+        groups: Ok(ScalingGroups { groups: vec![group("workers", vec![hook("drain", 300)])], more: 0, complete: true }),
         ready_here: true,
-        trials: tried.map(|tried| Trial { tried, answers: vec![("workers".to_owned(), Ok(()))] }).into(),
-        server: Ok(Server { version: "v1.34.1".to_owned(), date: Some(now), ours: (now, now) }),
-        who: Some("system:serviceaccount:ebbtide:ebbtide".to_owned()),
-        reviews: needs(settings).into_iter().map(|need| (need, Ok(true))).collect(),
+        trials: calls
+            .map(|call| CallTrial {
+                call,
+                answers: vec![TrialAnswer { subject: "workers".to_owned(), answer: Ok(()) }],
+            })
+            .into(),
+        server: Ok(ApiServer { version: "v1.34.1".to_owned(), date: Some(now), asked_at: now, answered_at: now }),
+        username: Some("system:serviceaccount:ebbtide:ebbtide".to_owned()),
+        reviews: needed(settings)
+            .into_iter()
+            .map(|permission| AccessReview { permission, allowed: Ok(true) })
+            .collect(),
         nodes: Ok(nodes),
         workloads: Ok(Workloads {
-            owners: BTreeMap::from([(("shop".to_owned(), "ReplicaSet".to_owned(), "web".to_owned()), web)]),
-            longest_grace: Some(("pod shop/web-1".to_owned(), Duration::from_mins(1))),
-            all: true,
+            workloads: BTreeMap::from([(owner, web)]),
+            longest_grace: Some(PodGrace { pod: "pod shop/web-1".to_owned(), period: Duration::from_mins(1) }),
+            complete: true,
         }),
-        budgets: Ok(Budgets { budgets: Vec::new(), all: true }),
+        budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
     }
 }
 
-/// The findings that are not ok, once something has been changed.
-pub(super) fn found(flags: &[&str], change: impl FnOnce(&mut Seen)) -> Vec<Check> {
+/// Returns the findings that are not ok after a change.
+pub(super) fn found(flags: &[&str], change: impl FnOnce(&mut Readings)) -> Vec<Check> {
     let settings = settings(flags);
-    let mut seen = healthy(&settings);
-    change(&mut seen);
-    let report = judge(&settings, &seen);
-    report.checks().iter().filter(|check| check.status != Status::Ok).cloned().collect()
+    let mut readings = healthy(&settings);
+    change(&mut readings);
+    let diagnosis = judge(&settings, &readings);
+    diagnosis.checks().iter().filter(|check| check.status != Status::Ok).cloned().collect()
 }
 
-/// The one finding that a change leads to: its name, its status, and what is said.
-pub(super) fn one(flags: &[&str], change: impl FnOnce(&mut Seen)) -> (&'static str, Status, String) {
+/// Returns the one finding after a change: its name, its status and its text.
+pub(super) fn one(flags: &[&str], change: impl FnOnce(&mut Readings)) -> (&'static str, Status, String) {
     let found = found(flags, change);
     let [check] = found.as_slice() else { panic!("one finding is expected: {found:#?}") };
     assert!(check.remedy.is_some() || check.status == Status::Skipped, "{check:?}");
@@ -139,22 +157,24 @@ fn a_healthy_set_up_has_no_fault() {
 }
 
 #[test]
-fn where_nobody_answers_each_area_says_so_once() {
-    let found = found(&[], |seen| {
-        seen.identity = silent();
-        seen.queue = silent();
-        seen.rules = silent();
-        seen.groups = silent();
-        seen.trials = Vec::new();
-        seen.server = silent();
-        seen.reviews = seen.reviews.iter().map(|(need, _)| (need.clone(), silent())).collect();
-        seen.nodes = silent();
-        seen.workloads = silent();
-        seen.budgets = silent();
+fn each_area_reports_once_that_nobody_answers() {
+    let silent_review =
+        |review: &AccessReview| AccessReview { permission: review.permission.clone(), allowed: silent() };
+    let found = found(&[], |readings| {
+        readings.identity = silent();
+        readings.queue = silent();
+        readings.rules = silent();
+        readings.groups = silent();
+        readings.trials = Vec::new();
+        readings.server = silent();
+        readings.reviews = readings.reviews.iter().map(silent_review).collect();
+        readings.nodes = silent();
+        readings.workloads = silent();
+        readings.budgets = silent();
     });
-    let said: Vec<_> = found.iter().map(|check| (check.area.as_str(), check.name, check.status.as_str())).collect();
+    let names: Vec<_> = found.iter().map(|check| (check.area.as_str(), check.name, check.status.as_str())).collect();
     assert_eq!(
-        said,
+        names,
         [
             ("credentials", "identity", "warning"),
             ("queue", "exists", "failure"),
@@ -165,23 +185,24 @@ fn where_nobody_answers_each_area_says_so_once() {
             ("clock", "skew", "skipped"),
         ]
     );
-    // At the start of the service that is no fault of the set-up.
+    // At the start of the service this is no problem of the set-up.
     assert!(found.iter().all(|check| check.status_at_start() == Status::Skipped));
 }
 
 #[test]
-fn what_may_not_be_read_is_skipped_and_says_what_to_allow() {
-    let found = found(&[], |seen| {
-        seen.queue = denied();
-        seen.rules = denied();
-        seen.groups = denied();
-        seen.budgets = denied();
-        seen.trials.truncate(3);
+fn a_denied_read_is_skipped_and_names_the_permission() {
+    let found = found(&[], |readings| {
+        readings.queue = denied();
+        readings.rules = denied();
+        readings.groups = denied();
+        readings.budgets = denied();
+        readings.trials.truncate(3);
     });
-    let said: Vec<_> = found.iter().map(|check| (check.name, check.status.as_str(), check.remedy.as_deref())).collect();
+    let names: Vec<_> =
+        found.iter().map(|check| (check.name, check.status.as_str(), check.remedy.as_deref())).collect();
     let allow = |what| Some(what);
     assert_eq!(
-        said,
+        names,
         [
             ("exists", "skipped", allow("To have it checked, allow sqs:GetQueueAttributes.")),
             (

@@ -1,7 +1,7 @@
 //! The message that is to be explained: from a file, or from standard input.
 
 use crate::cli::input;
-use crate::cli::input::Unread;
+use crate::cli::input::InputError;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -15,16 +15,16 @@ pub(super) fn read(file: Option<&Path>) -> Result<String, String> {
     body(text, &named)
 }
 
-fn why(named: &str, unread: &Unread) -> String {
+fn why(named: &str, unread: &InputError) -> String {
     match unread {
-        Unread::Nothing => {
+        InputError::Terminal => {
             "there is no message; name a file that holds one, pipe one in, or make one with --kind KIND --node NAME"
                 .to_owned()
         }
-        Unread::Unopened(error) => format!("{named} can't be opened: {error}"),
-        Unread::Broken(error) => format!("{named} can't be read: {error}"),
-        Unread::TooLong => format!("{named} has more than the 1 MiB that SQS takes; give one message's body"),
-        Unread::NoText(at) => {
+        InputError::Open(error) => format!("{named} can't be opened: {error}"),
+        InputError::Read(error) => format!("{named} can't be read: {error}"),
+        InputError::TooLong => format!("{named} has more than the 1 MiB that SQS takes; give one message's body"),
+        InputError::NotUtf8(at) => {
             format!("{named} is no text: byte {at} is not UTF-8; give a message's body as SQS shows it")
         }
     }
@@ -63,9 +63,9 @@ mod tests {
         assert_eq!(of("{}"), Ok("{}".to_owned()));
         assert!(of(" \n").unwrap_err().starts_with("x is empty;"));
         assert!(of(r#"{"Messages": [{"Body": "{}"}]}"#).unwrap_err().contains("--query 'Messages[0].Body'"));
-        assert!(why("x", &Unread::NoText(2)).starts_with("x is no text: byte 2 is not UTF-8;"));
-        assert!(why("x", &Unread::TooLong).starts_with("x has more than the 1 MiB"));
-        assert!(why("x", &Unread::Nothing).starts_with("there is no message; name a file"));
+        assert!(why("x", &InputError::NotUtf8(2)).starts_with("x is no text: byte 2 is not UTF-8;"));
+        assert!(why("x", &InputError::TooLong).starts_with("x has more than the 1 MiB"));
+        assert!(why("x", &InputError::Terminal).starts_with("there is no message; name a file"));
         let missing = read(Some(Path::new("no/such/file"))).unwrap_err();
         assert!(missing.starts_with("no/such/file can't be opened:"), "{missing}");
     }

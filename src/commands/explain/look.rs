@@ -4,12 +4,11 @@ use super::budget::Budget;
 use crate::cli::settings::Settings;
 use crate::clients::connect::Clients;
 use crate::clients::gate::{CALL_TIMEOUT, Call, Class, Gate, KubeError};
-use crate::commands::test_message::brief;
+use crate::commands::test_message::{Sources, brief};
 use crate::fact::Facts;
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Hook, InstanceId};
 use crate::pipeline::interruption::{HookTimes, Hooks};
-use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Asked, Fate, Node, Owner, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -53,9 +52,9 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// What calls for a made message go through.
-    pub fn calls(&self) -> (&Facts, &Gate, &Selector) {
-        (&self.facts, &self.gate, &self.settings.node_selector)
+    /// Returns the clients for a test message.
+    pub fn sources(&self) -> Sources<'_> {
+        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector: &self.settings.node_selector }
     }
 
     /// A Node that was read already.

@@ -2,11 +2,9 @@
 
 use super::told::{CallTold, HookTold, MarksTold, Moment, NodeTold, NoticeTold, PodTold, Told};
 use super::why::span;
+use crate::cli::text::{push_hanging, push_table};
 use std::fmt::Write;
 use std::time::Duration;
-
-/// What a terminal shows without wrapping.
-const WIDTH: usize = 100;
 
 /// What a line's beginning says takes so much.
 const LABEL: usize = 10;
@@ -42,45 +40,13 @@ impl Text {
     /// A line that begins with what it is about, and goes on under itself.
     fn line(&mut self, label: &str, said: &str) {
         let _ = write!(self.0, "{label:<LABEL$}");
-        self.hang(LABEL, said);
+        push_hanging(&mut self.0, LABEL, said);
     }
 
-    /// The rest of a line, from this column on; what is too long for it goes on below, in the same column.
-    fn hang(&mut self, column: usize, said: &str) {
-        let mut left = column;
-        for (n, word) in said.split(' ').enumerate() {
-            let long = word.chars().count();
-            if n > 0 && left + 1 + long > WIDTH {
-                let _ = write!(self.0, "\n{:column$}", "");
-                left = column;
-            } else if n > 0 {
-                self.0.push(' ');
-                left += 1;
-            }
-            self.0.push_str(word);
-            left += long;
-        }
-        self.0.push('\n');
-    }
-
-    /// A table: all columns but the last are as wide as what is in them.
+    /// A table below its title.
     fn table(&mut self, title: &str, rows: &[Vec<String>]) {
         let _ = writeln!(self.0, "\n{title}");
-        let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-        let width = |column: usize| {
-            rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<_> = (0..columns).map(width).collect();
-        for row in rows {
-            let Some((last, before)) = row.split_last() else { continue };
-            let mut column = 2;
-            self.0.push_str("  ");
-            for (cell, width) in before.iter().zip(&widths) {
-                let _ = write!(self.0, "{cell:<width$}  ");
-                column += width + 2;
-            }
-            self.hang(column, last);
-        }
+        push_table(&mut self.0, 2, rows);
     }
 
     fn notice(&mut self, notice: &NoticeTold) {
@@ -292,7 +258,7 @@ mod tests {
         text.line("Note", &["word"; 30].join(" "));
         let lines: Vec<_> = text.0.lines().collect();
         assert_eq!(lines.len(), 2);
-        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH), "{lines:?}");
+        assert!(lines.iter().all(|line| line.chars().count() <= crate::cli::text::WIDTH), "{lines:?}");
         assert!(lines[1].starts_with("          word"), "{lines:?}");
     }
 }

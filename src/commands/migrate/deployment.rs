@@ -1,25 +1,25 @@
-//! The table, for NTH's queue mode: a Deployment, as Ebbtide is.
+//! The rows of NTH's queue mode: a Deployment, like Ebbtide.
 
-use super::rows::{Row, row};
+use super::row::{Row, row};
 use super::{conversions, modes};
 
 /// Values for queue mode.
 pub(super) const QUEUE: &[Row] = &[
-    row("replicas", "1", &["replicaCount"], conversions::same_number, "2 by default"),
+    row("replicas", "1", &["replicaCount"], conversions::same_number, "Ebbtide's default is 2"),
     row("strategy", "{}", &[], conversions::lost, "the chart's own strategy starts a new pod before an old one ends"),
     row(
         "podDisruptionBudget",
         "{}",
         &["podDisruptionBudget.maxUnavailable"],
         conversions::budget,
-        "the chart's own takes `maxUnavailable` alone; by default it is 1",
+        "the chart supports only `maxUnavailable`; its default is 1",
     ),
     row(
         "serviceMonitor.create",
         "false",
         &["serviceMonitor.enabled"],
         modes::service_monitor,
-        "in IMDS mode NTH makes none",
+        "NTH creates none in IMDS mode",
     ),
     row(
         "serviceMonitor.namespace",
@@ -30,7 +30,13 @@ pub(super) const QUEUE: &[Row] = &[
     ),
     row("serviceMonitor.labels", "{}", &["serviceMonitor.labels"], modes::service_monitor, ""),
     row("serviceMonitor.interval", r#""30s""#, &["serviceMonitor.interval"], modes::service_monitor, ""),
-    row("serviceMonitor.sampleLimit", "5000", &[], modes::service_monitor, "the metrics have no label without bounds"),
+    row(
+        "serviceMonitor.sampleLimit",
+        "5000",
+        &[],
+        modes::service_monitor,
+        "Ebbtide's metrics have a bounded number of series",
+    ),
     row("priorityClassName", r#""system-cluster-critical""#, &["priorityClassName"], conversions::text, ""),
     row("awsRegion", r#""""#, &["aws.region"], conversions::text, ""),
     row("queueURL", r#""""#, &["queueUrl"], conversions::text, ""),
@@ -39,28 +45,28 @@ pub(super) const QUEUE: &[Row] = &[
         "10",
         &[],
         conversions::needless,
-        "there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears",
+        "there is no worker pool: every drain starts at once, and the rate of calls adapts to the API server",
     ),
     row(
         "checkASGTagBeforeDraining",
         "true",
         &[],
         conversions::needless,
-        "NTH itself does not heed it: its chart always sets the newer value, too",
+        "NTH ignores it: its chart always sets the newer value as well",
     ),
     row(
         "checkTagBeforeDraining",
         "true",
         &["settings.requireTag"],
         conversions::same_switch,
-        "carried over even if unset; with `false` an instance is also ours if it has a Node here",
+        "carried over even if unset; with `false` an instance with a Node in this cluster also counts as managed",
     ),
     row(
         "managedAsgTag",
         r#""aws-node-termination-handler/managed""#,
         &[],
         conversions::needless,
-        "NTH itself does not heed it: its chart always sets the newer value, too",
+        "NTH ignores it: its chart always sets the newer value as well",
     ),
     row(
         "managedTag",
@@ -75,27 +81,27 @@ pub(super) const QUEUE: &[Row] = &[
         "false",
         &[],
         conversions::needless,
-        "a message of another cluster's instance is always deleted; one of ours is held while its Node may still come",
+        "messages about other clusters' instances are always deleted; a message about a managed instance is held while its Node may still appear",
     ),
     row(
         "heartbeatInterval",
         "-1",
         &["settings.heartbeat"],
         conversions::heartbeat,
-        "without it heartbeats go out where a drain may outlast its hook",
+        "if unset, Ebbtide sends heartbeats when a drain may outlast its hook",
     ),
     row(
         "heartbeatUntil",
         "-1",
         &["settings.drainTimeout.asg-terminate"],
         conversions::heartbeat_until,
-        "heartbeats go on for as long as the drain may take; `nodeTerminationGracePeriod` ends it sooner",
+        "heartbeats last as long as the drain; `nodeTerminationGracePeriod` ends the drain sooner",
     ),
     row(
         "sqsMsgVisibilityTimeoutSec",
         "20",
         &[],
         conversions::needless,
-        "a message stays invisible for as long as it is worked on",
+        "a message stays invisible while Ebbtide works on it",
     ),
 ];

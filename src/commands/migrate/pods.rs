@@ -1,13 +1,14 @@
-//! What becomes of values about NTH's own pods that name what is around them: Secrets and other pods in their namespace, labels, ports.
+//! Converters of values about NTH's own pods that refer to their surroundings: Secrets, pods of the same namespace, labels, ports.
 
-use super::conversions::{Asked, Became, maps, number, same_switch, switch, text_map, wrong};
+use super::conversions::{maps, number, same_switch, switch, text_map, wrong};
+use super::row::{Conversion, NthValue, Setting};
 use serde_json::{Map, Value};
 
-/// The name that NTH's chart gives to what it makes.
+/// The name of NTH's objects.
 const NTH: &str = "aws-node-termination-handler";
 
-/// Labels that our chart sets by itself, and takes from nobody.
-const OWN_LABELS: [&str; 5] = [
+/// Labels that our chart sets itself and rejects in values.
+const CHART_LABELS: [&str; 5] = [
     "helm.sh/chart",
     "app.kubernetes.io/name",
     "app.kubernetes.io/instance",
@@ -15,59 +16,59 @@ const OWN_LABELS: [&str; 5] = [
     "app.kubernetes.io/managed-by",
 ];
 
-/// The port of our chart, unless another is asked for.
-const PORT: i64 = 8080;
+/// Our chart's default port.
+const DEFAULT_PORT: i64 = 8080;
 
-/// What our chart's `resources` say by themselves.
+/// The defaults of our chart's `resources`.
 pub(super) const RESOURCES: [(&str, &[&str]); 2] = [("requests", &["cpu", "memory"]), ("limits", &["memory"])];
 
-/// A switch without which somebody else made what NTH needs: nobody has for us.
-pub fn made_by_others(asked: &Asked<'_>) -> Became {
-    match same_switch(asked) {
-        Became::Set(set) if switch(asked.value) == Some(false) => Became::Differs(set, asked.row.why.to_owned()),
-        became => became,
+/// Copies a switch that, when off, makes the user create an object.
+pub fn made_by_others(nth: &NthValue<'_>) -> Conversion {
+    match same_switch(nth) {
+        Conversion::Set(set) if switch(nth.value) == Some(false) => nth.differs(set),
+        other => other,
     }
 }
 
-/// Names of things in NTH's namespace, which must be in ours.
-pub fn in_namespace(asked: &Asked<'_>) -> Became {
-    match maps(asked) {
-        Became::Set(set) => Became::Differs(set, asked.row.why.to_owned()),
-        became => became,
+/// Copies names of objects, which must exist in our namespace.
+pub fn in_namespace(nth: &NthValue<'_>) -> Conversion {
+    match maps(nth) {
+        Conversion::Set(set) => nth.differs(set),
+        other => other,
     }
 }
 
-/// Labels, but for those that our chart takes from nobody, or takes for everything already.
-pub fn labels(asked: &Asked<'_>) -> Became {
-    let mut labels = match text_map(asked.value) {
+/// Copies labels, except those that our chart rejects and those that `customLabels` sets already.
+pub fn labels(nth: &NthValue<'_>) -> Conversion {
+    let mut labels = match text_map(nth.value) {
         Ok(labels) => labels,
         Err(wanted) => return wrong(wanted),
     };
-    let common = if asked.row.key == "customLabels" { Map::new() } else { given(asked, "customLabels") };
+    let common = if nth.row.key == "customLabels" { Map::new() } else { given(nth, "customLabels") };
     let mut left = Vec::new();
     labels.retain(|name, value| {
-        let taken = OWN_LABELS.contains(&name.as_str()) || common.contains_key(name);
+        let taken = CHART_LABELS.contains(&name.as_str()) || common.contains_key(name);
         if taken && common.get(name) != Some(value) {
             left.push(name.clone());
         }
         !taken
     });
-    let set = set(asked, labels);
+    let set = set(nth, labels);
     if left.is_empty() {
-        return if set.is_empty() { Became::Nothing } else { Became::Set(set) };
+        return if set.is_empty() { Conversion::Nothing } else { Conversion::Set(set) };
     }
-    Became::Differs(set, format!("{} left out: the chart itself sets it, or customLabels does", left.join(", ")))
+    Conversion::Differs(set, format!("{} left out: the chart itself or customLabels sets it", left.join(", ")))
 }
 
-/// Annotations. Some tell Prometheus where the metrics are.
-pub fn annotations(asked: &Asked<'_>) -> Became {
-    let mut annotations = match text_map(asked.value) {
-        Ok(annotations) if annotations.is_empty() => return Became::Nothing,
+/// Copies annotations. Those that tell Prometheus where the metrics are change.
+pub fn annotations(nth: &NthValue<'_>) -> Conversion {
+    let mut annotations = match text_map(nth.value) {
+        Ok(annotations) if annotations.is_empty() => return Conversion::Nothing,
         Ok(annotations) => annotations,
         Err(wanted) => return wrong(wanted),
     };
-    let theirs = asked.other("prometheusServerPort").and_then(number).filter(|port| *port != 9092);
-    let port = theirs.unwrap_or(PORT).to_string();
+    let theirs = nth.other("prometheusServerPort").and_then(number).filter(|port| *port != 9092);
+    let port = theirs.unwrap_or(DEFAULT_PORT).to_string();
     let mut remarks = Vec::new();
     for (name, ours) in
         [("prometheus.io/port", &*port), ("prometheus.io/path", "/metrics"), ("prometheus.io/scheme", "http")]
@@ -78,42 +79,43 @@ pub fn annotations(asked: &Asked<'_>) -> Became {
         }
     }
     if annotations.iter().any(|(name, value)| name.contains(NTH) || value.to_string().contains(NTH)) {
-        remarks.push(format!("{NTH} is named; our pods and their container are called ebbtide, so change it"));
+        remarks
+            .push(format!("{NTH} is named; Ebbtide's pods and their container are called ebbtide, so change the name"));
     }
-    let set = set(asked, annotations);
-    if remarks.is_empty() { Became::Set(set) } else { Became::Differs(set, remarks.join("; ")) }
+    let set = set(nth, annotations);
+    if remarks.is_empty() { Conversion::Set(set) } else { Conversion::Differs(set, remarks.join("; ")) }
 }
 
-/// How the pods are spread: a list of maps.
-pub fn spread(asked: &Asked<'_>) -> Became {
-    match maps(asked) {
-        Became::Set(set) => beside_others(asked, set),
-        became => became,
+/// Copies the spread constraints.
+pub fn spread(nth: &NthValue<'_>) -> Conversion {
+    match maps(nth) {
+        Conversion::Set(set) => with_selectors(nth, set),
+        other => other,
     }
 }
 
-/// Beside what the pods run: a map.
-pub fn affinity(asked: &Asked<'_>) -> Became {
-    match asked.value {
-        Value::Object(map) if map.is_empty() => Became::Nothing,
-        Value::Object(map) => beside_others(asked, set(asked, map.clone())),
+/// Copies the affinity.
+pub fn affinity(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        Value::Object(map) if map.is_empty() => Conversion::Nothing,
+        Value::Object(map) => with_selectors(nth, set(nth, map.clone())),
         _ => wrong("a map"),
     }
 }
 
-/// What looks for other pods does so in their own namespace, by labels.
-fn beside_others(asked: &Asked<'_>, set: Vec<(String, Value)>) -> Became {
-    let mut ours = given(asked, "customLabels");
-    ours.extend(given(asked, "podLabels"));
-    ours.retain(|name, _| !OWN_LABELS.contains(&name.as_str()));
-    if finds_the_same(asked.value, &ours) { Became::Set(set) } else { Became::Differs(set, asked.row.why.to_owned()) }
+/// Copies a value with pod selectors, which apply to the pods' own namespace.
+fn with_selectors(nth: &NthValue<'_>, set: Vec<Setting>) -> Conversion {
+    let mut ours = given(nth, "customLabels");
+    ours.extend(given(nth, "podLabels"));
+    ours.retain(|name, _| !CHART_LABELS.contains(&name.as_str()));
+    if selects_the_same(nth.value, &ours) { Conversion::Set(set) } else { nth.differs(set) }
 }
 
-/// Whether every selector in a value finds what it found beside NTH: ours in the place of NTH's, by labels that they share, or pods of
-/// a namespace that it names.
-fn finds_the_same(value: &Value, ours: &Map<String, Value>) -> bool {
+/// Whether every pod selector in a value still selects the intended pods: ours by labels that we copy from NTH, or pods of a namespace
+/// that it names.
+fn selects_the_same(value: &Value, ours: &Map<String, Value>) -> bool {
     match value {
-        Value::Array(list) => list.iter().all(|value| finds_the_same(value, ours)),
+        Value::Array(list) => list.iter().all(|value| selects_the_same(value, ours)),
         Value::Object(map) => map.iter().all(|(name, value)| match (name.as_str(), value) {
             ("labelSelector", Value::Object(_)) => {
                 let labels = value["matchLabels"].as_object();
@@ -123,17 +125,17 @@ fn finds_the_same(value: &Value, ours: &Map<String, Value>) -> bool {
                     || map.get("namespaces").and_then(Value::as_array).is_some_and(|names| !names.is_empty());
                 shared && !expressions || elsewhere && !value.to_string().contains(NTH)
             }
-            _ => finds_the_same(value, ours),
+            _ => selects_the_same(value, ours),
         }),
         _ => true,
     }
 }
 
-/// What the container asks for, and its limits. Helm would fill in from our defaults what NTH's leave out, and a limit of ours could be
-/// less than a request of theirs.
-pub fn resources(asked: &Asked<'_>) -> Became {
-    let mut resources = match asked.value {
-        Value::Object(map) if map.is_empty() => return Became::Nothing,
+/// Copies requests and limits. Missing ones are set to null: Helm would fill them in from our defaults, and a default limit could be less
+/// than a copied request.
+pub fn resources(nth: &NthValue<'_>) -> Conversion {
+    let mut resources = match nth.value {
+        Value::Object(map) if map.is_empty() => return Conversion::Nothing,
         Value::Object(map) => map.clone(),
         _ => return wrong("a map"),
     };
@@ -150,15 +152,14 @@ pub fn resources(asked: &Asked<'_>) -> Became {
             Some(_) => return wrong("a map of maps"),
         }
     }
-    asked.set(resources)
+    nth.set(resources)
 }
 
-/// Texts that are given under another key.
-fn given(asked: &Asked<'_>, key: &str) -> Map<String, Value> {
-    asked.other(key).and_then(|value| text_map(value).ok()).unwrap_or_default()
+/// Returns the map of texts under another key.
+fn given(nth: &NthValue<'_>, key: &str) -> Map<String, Value> {
+    nth.other(key).and_then(|value| text_map(value).ok()).unwrap_or_default()
 }
 
-fn set(asked: &Asked<'_>, map: Map<String, Value>) -> Vec<(String, Value)> {
-    let to = asked.row.to.first().filter(|_| !map.is_empty());
-    to.map(|to| ((*to).to_owned(), map.into())).into_iter().collect()
+fn set(nth: &NthValue<'_>, map: Map<String, Value>) -> Vec<Setting> {
+    if map.is_empty() { Vec::new() } else { nth.setting(map).into_iter().collect() }
 }

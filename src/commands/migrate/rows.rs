@@ -1,33 +1,18 @@
-//! The table: what becomes of each value of NTH's chart, as of its version 0.27.6.
+//! The table: the conversion of each value of NTH's chart 0.27.6.
 
-use super::conversions;
-use super::conversions::How;
-use super::{daemonset, deployment, modes, pods};
+use super::row::{Row, daemonset_only, row};
+use super::{conversions, daemonset, deployment, modes, pods};
 
-/// One value of NTH's chart.
-#[derive(Debug)]
-pub struct Row {
-    /// Its name, with dots.
-    pub key: &'static str,
-    /// What NTH's chart says by itself, as JSON.
-    pub default: &'static str,
-    /// Ours that it leads to; none where there is none.
-    pub to: &'static [&'static str],
-    /// What differs, or why there is none.
-    pub why: &'static str,
-    pub(super) how: How,
-}
-
-/// A part of NTH's chart, as its own README has them.
+/// A section of the README of NTH's chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
-    /// For both modes.
+    /// Values for both modes.
     Common,
-    /// For queue mode.
+    /// Values for queue mode.
     Queue,
-    /// For IMDS mode.
+    /// Values for IMDS mode.
     Imds,
-    /// For tests of NTH.
+    /// Values for tests of NTH.
     Testing,
 }
 
@@ -35,7 +20,7 @@ impl Section {
     /// Every section, in order.
     pub const ALL: [Self; 4] = [Self::Common, Self::Queue, Self::Imds, Self::Testing];
 
-    /// Its rows.
+    /// The section's rows.
     #[must_use]
     pub const fn rows(self) -> &'static [Row] {
         match self {
@@ -47,19 +32,15 @@ impl Section {
     }
 }
 
-/// Every row.
+/// Returns every row.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     Section::ALL.into_iter().flat_map(Section::rows)
 }
 
-pub(super) const fn row(
-    key: &'static str,
-    default: &'static str,
-    to: &'static [&'static str],
-    how: How,
-    why: &'static str,
-) -> Row {
-    Row { key, default, to, why, how }
+/// Returns the row of a webhook's value.
+const fn webhook(key: &'static str) -> Row {
+    let why = "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics";
+    row(key, r#""""#, &[], conversions::lost, why)
 }
 
 /// Values for both modes.
@@ -69,14 +50,14 @@ const COMMON: &[Row] = &[
         r#""public.ecr.aws/aws-ec2/aws-node-termination-handler""#,
         &[],
         conversions::image,
-        "is NTH's image; where you mirror images, mirror Ebbtide's, too, and set `image.repository`",
+        "is NTH's image; if you mirror images, mirror Ebbtide's image and set `image.repository`",
     ),
     row(
         "image.tag",
         r#""""#,
         &[],
         conversions::image,
-        "is a version of NTH; the chart knows which version of Ebbtide it is for",
+        "is a version of NTH; the chart has the matching version of Ebbtide",
     ),
     row("image.pullPolicy", r#""IfNotPresent""#, &["image.pullPolicy"], conversions::text, ""),
     row(
@@ -84,28 +65,28 @@ const COMMON: &[Row] = &[
         "[]",
         &["imagePullSecrets"],
         pods::in_namespace,
-        "the Secrets must be in Ebbtide's namespace, too",
+        "the Secrets must exist in Ebbtide's namespace as well",
     ),
     row(
         "nameOverride",
         r#""""#,
         &[],
         conversions::lost,
-        "names what is NTH's; the commands of our documents say `ebbtide`",
+        "names NTH's objects; the commands in Ebbtide's documents use `ebbtide`",
     ),
     row(
         "fullnameOverride",
         r#""""#,
         &[],
         conversions::lost,
-        "names what is NTH's: two ClusterRoles can't have one name, so Helm would refuse to install Ebbtide beside it",
+        "names NTH's objects; two ClusterRoles can't share a name, so Helm would refuse to install Ebbtide next to NTH",
     ),
     row(
         "serviceAccount.create",
         "true",
         &["serviceAccount.create"],
         pods::made_by_others,
-        "with `false` the ServiceAccount must be in Ebbtide's namespace; NTH's is not",
+        "with `false` the ServiceAccount must exist in Ebbtide's namespace; NTH's does not",
     ),
     row("serviceAccount.name", "null", &["serviceAccount.name"], conversions::text, ""),
     row(
@@ -120,17 +101,17 @@ const COMMON: &[Row] = &[
         "true",
         &["rbac.create"],
         pods::made_by_others,
-        "with `false` somebody must give Ebbtide's ServiceAccount its rights, which are not NTH's",
+        "with `false` you must grant Ebbtide's ServiceAccount its permissions, which differ from NTH's",
     ),
-    row("rbac.pspEnabled", "true", &[], conversions::needless, "Kubernetes 1.25 took PodSecurityPolicies away"),
-    row("customLabels", "{}", &["commonLabels"], pods::labels, "without those that the chart itself sets"),
-    row("podLabels", "{}", &["podLabels"], pods::labels, "without those that the chart itself or `customLabels` sets"),
+    row("rbac.pspEnabled", "true", &[], conversions::needless, "Kubernetes 1.25 removed PodSecurityPolicies"),
+    row("customLabels", "{}", &["commonLabels"], pods::labels, "except labels that the chart itself sets"),
+    row("podLabels", "{}", &["podLabels"], pods::labels, "except labels that the chart itself or `customLabels` sets"),
     row(
         "podAnnotations",
         "{}",
         &["podAnnotations"],
         pods::annotations,
-        "`prometheus.io/port`, `path` and `scheme` become Ebbtide's",
+        "`prometheus.io/port`, `path` and `scheme` change to Ebbtide's",
     ),
     row(
         "podSecurityContext",
@@ -151,44 +132,44 @@ const COMMON: &[Row] = &[
         "null",
         &["terminationGracePeriodSeconds"],
         conversions::own_grace,
-        "an ordered shutdown takes up to 10 s, so the chart wants 15 or more",
+        "an ordered shutdown takes up to 10 s, so the chart requires 15 or more",
     ),
-    row("resources", "{}", &["resources"], pods::resources, "none of the chart's own are added to those given"),
+    row("resources", "{}", &["resources"], pods::resources, "the chart's default requests and limits are not added"),
     row("nodeSelector", "{}", &["nodeSelector"], conversions::texts, ""),
     row(
         "affinity",
         "{}",
         &["affinity"],
         pods::affinity,
-        "where it looks for pods it looks in Ebbtide's namespace now, and ours carry `app.kubernetes.io/name: ebbtide`",
+        "its pod selectors now apply to Ebbtide's namespace, and Ebbtide's pods carry `app.kubernetes.io/name: ebbtide`",
     ),
     row(
         "tolerations",
         "[]",
         &["tolerations"],
         conversions::tolerations,
-        "what tolerates a cordon was left out: a pod of ours could come back to the node that it drains",
+        "tolerations of a cordon are left out: a pod of Ebbtide could return to the node that it drains",
     ),
     row(
         "topologySpreadConstraints",
         "[]",
         &["topologySpreadConstraints"],
         pods::spread,
-        "it counts pods of Ebbtide's namespace now, and ours carry `app.kubernetes.io/name: ebbtide`",
+        "it now counts pods of Ebbtide's namespace, and Ebbtide's pods carry `app.kubernetes.io/name: ebbtide`",
     ),
     row(
         "extraEnv",
         "[]",
         &["extraEnv"],
         modes::extra_env,
-        "Ebbtide does not read it; use its value here, if it has one, and SSL_CERT_FILE for AWS_CA_BUNDLE",
+        "Ebbtide does not read it; use the chart's value for it, if there is one, and SSL_CERT_FILE in place of AWS_CA_BUNDLE",
     ),
     row(
         "probes",
         r#"{"httpGet":{"path":"/healthz","port":8080},"initialDelaySeconds":5,"periodSeconds":5}"#,
         &[],
         conversions::lost,
-        "the chart has probes of its own, for liveness and readiness",
+        "the chart sets its own liveness and readiness probes",
     ),
     row("logLevel", r#""info""#, &["settings.log"], conversions::log_level, ""),
     row(
@@ -196,7 +177,7 @@ const COMMON: &[Row] = &[
         "1",
         &[],
         conversions::needless,
-        "each of Ebbtide's formats, text and JSON, has one version",
+        "each of Ebbtide's log formats, text and JSON, has one version",
     ),
     row("jsonLogging", "false", &["settings.logFormat"], conversions::json_logs, ""),
     row("enablePrometheusServer", "false", &[], conversions::needless, "`/metrics` is always served"),
@@ -220,21 +201,21 @@ const COMMON: &[Row] = &[
             "on.capacity-reservation",
         ],
         conversions::cordon_only,
-        "NTH completes a lifecycle hook after the cordon; Ebbtide then leaves it to its own timeout",
+        "NTH completes a lifecycle hook after the cordon; Ebbtide leaves the hook to its own timeout",
     ),
     row(
         "taintNode",
         "false",
         &["settings.taint"],
         conversions::taint,
-        "NTH has a taint for each kind of event, Ebbtide one for all; change what tolerates or looks for `aws-node-termination-handler/…`",
+        "NTH has a taint for each kind of event, Ebbtide one for all; change tolerations and queries of `aws-node-termination-handler/…`",
     ),
     row(
         "enableOutOfServiceTaint",
         "false",
         &["settings.outOfServiceTaint"],
         conversions::out_of_service,
-        "NTH taints after the drain; Ebbtide once EC2 says that the instance is gone, for which the queue must get state changes",
+        "NTH taints after the drain; Ebbtide taints once EC2 reports the instance stopped or terminated, so the queue must receive state changes",
     ),
     row("excludeFromLoadBalancers", "false", &["settings.excludeFromLoadBalancers"], conversions::if_on, ""),
     row(
@@ -242,88 +223,52 @@ const COMMON: &[Row] = &[
         "true",
         &["settings.keepEmptyDir"],
         conversions::turned,
-        "the opposite: `false` is `keepEmptyDir: true`",
+        "inverted: `false` becomes `keepEmptyDir: true`",
     ),
     row(
         "ignoreDaemonSets",
         "true",
         &[],
         conversions::lost,
-        "`false` makes NTH refuse to drain a node with DaemonSet pods; Ebbtide leaves them, or evicts them last with `settings.evictDaemonsets`",
+        "`false` makes NTH refuse to drain a node with DaemonSet pods; Ebbtide leaves such pods, or evicts them last with `settings.evictDaemonsets`",
     ),
     row(
         "podTerminationGracePeriod",
         "-1",
         &["settings.podGrace"],
         conversions::pod_grace,
-        "0 is not possible: it would let two pods of a StatefulSet run at once",
+        "0 is not allowed: it would let two pods of a StatefulSet run at once",
     ),
     row(
         "nodeTerminationGracePeriod",
         "120",
         &["settings.drainTimeout.all"],
         conversions::limit,
-        "without it a drain takes what its notice allows, and not 120 s",
+        "if unset, a drain may use all the time that its notice allows, instead of 120 s",
     ),
     row(
         "emitKubernetesEvents",
         "false",
         &["settings.events"],
         conversions::events,
-        "`all` or `none`; without it Events tell of blocked drains",
+        "`all` or `none`; if unset, Events report blocked drains",
     ),
     row("completeLifecycleActionDelaySeconds", "-1", &["settings.completeAfter"], conversions::complete_after, ""),
-    row("kubernetesEventsExtraAnnotations", r#""""#, &[], conversions::lost, "Events carry no annotations of yours"),
     row(
-        "webhookURL",
+        "kubernetesEventsExtraAnnotations",
         r#""""#,
         &[],
         conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
+        "Ebbtide adds no custom annotations to Events",
     ),
-    row(
-        "webhookURLSecretName",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row(
-        "webhookHeaders",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row(
-        "webhookProxy",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row(
-        "webhookTemplate",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row(
-        "webhookTemplateConfigMapName",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row(
-        "webhookTemplateConfigMapKey",
-        r#""""#,
-        &[],
-        conversions::lost,
-        "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics",
-    ),
-    row("enableSqsTerminationDraining", "false", &[], conversions::queue_mode, "Ebbtide knows no other mode"),
+    webhook("webhookURL"),
+    webhook("webhookURLSecretName"),
+    webhook("webhookHeaders"),
+    webhook("webhookProxy"),
+    webhook("webhookTemplate"),
+    webhook("webhookTemplateConfigMapName"),
+    webhook("webhookTemplateConfigMapKey"),
+    row("enableSqsTerminationDraining", "false", &[], conversions::queue_mode, "Ebbtide has only this mode"),
 ];
 
 /// Values for tests of NTH.
@@ -331,18 +276,6 @@ const TESTING: &[Row] = &[
     row("awsEndpoint", r#""""#, &[], conversions::lost, "for tests, set `AWS_ENDPOINT_URL` in `extraEnv`"),
     row("awsAccessKeyID", "null", &[], conversions::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
     row("awsSecretAccessKey", "null", &[], conversions::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
-    row(
-        "instanceMetadataURL",
-        r#""""#,
-        &[],
-        conversions::needless,
-        "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none",
-    ),
-    row(
-        "procUptimeFile",
-        r#""/proc/uptime""#,
-        &[],
-        conversions::needless,
-        "only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none",
-    ),
+    daemonset_only("instanceMetadataURL", r#""""#),
+    daemonset_only("procUptimeFile", r#""/proc/uptime""#),
 ];

@@ -1,4 +1,4 @@
-//! Values files, and what becomes of them, literally.
+//! Values files and their literal conversions.
 
 use super::*;
 use std::fmt::Write;
@@ -11,27 +11,27 @@ fn migrated(text: &str) -> (String, String, bool) {
 
 #[track_caller]
 fn becomes(given: &str, values: &str, remarks: &str) {
-    let (found, told, whole) = migrated(given);
+    let (found, text, whole) = migrated(given);
     assert_eq!(found, values);
-    assert_eq!(told, remarks);
+    assert_eq!(text, remarks);
     let expected = remarks.lines().filter(|line| !line.starts_with(' ')).all(|title| title == "Not needed:");
     assert_eq!(whole, expected);
 }
 
-/// What queue mode leads to by itself.
+/// The values of queue mode alone.
 const QUEUE: &str = "\
 queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
 \"on\":
-  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  asg-launch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
   rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
 settings:
-  requireTag: true  # NTH's default; false is Ebbtide's, and spares calls to EC2
+  requireTag: true  # NTH's default; Ebbtide's is false, which saves calls to EC2
 ";
 
 const GIVEN: &str =
     "enableSqsTerminationDraining: true\nqueueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth\n";
 
-/// What a value leads to beside what queue mode does: the lines that are new, and the remarks.
+/// Returns the effect of a value in queue mode: the further lines, and the remarks.
 fn one(more: &str) -> (String, String) {
     let (values, remarks, _) = migrated(&format!("{GIVEN}{more}\n"));
     let new: Vec<&str> = values.lines().filter(|line| !QUEUE.contains(&format!("{line}\n"))).collect();
@@ -44,7 +44,7 @@ fn the_shortest_file_that_works() {
 }
 
 #[test]
-fn what_nth_does_anyway_was_not_asked_for() {
+fn the_defaults_of_nths_chart_change_nothing() {
     let fixture = include_str!("../../../tests/fixtures/nth/values.tsv");
     let mut file = GIVEN.to_owned();
     let mut group = "";
@@ -93,7 +93,7 @@ queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
 aws:
   region: eu-west-1  # awsRegion
 \"on\":
-  asg-launch: ready  # NTH completes launch hooks; by default Ebbtide ignores them
+  asg-launch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
   rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
 settings:
   logFormat: json  # jsonLogging
@@ -128,9 +128,9 @@ Not carried over:
   serviceMonitor.namespace: the ServiceMonitor is in the release's namespace; let your Prometheus select it there
 Carried over, but not the same:
   serviceAccount.annotations: the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide
-  tolerations: what tolerates a cordon was left out: a pod of ours could come back to the node that it drains
+  tolerations: tolerations of a cordon are left out: a pod of Ebbtide could return to the node that it drains
 Not needed:
-  workers: there is no pool of workers: every drain begins at once, and calls adapt to what the API server bears
+  workers: there is no worker pool: every drain starts at once, and the rate of calls adapts to the API server
 ";
     becomes(given, values, remarks);
 }
@@ -164,7 +164,7 @@ fn each_value_of_queue_mode_by_itself() {
             "podAnnotations: {prometheus.io/port: '9100'}\nprometheusServerPort: 9100",
             "admin:\n  port: 9100  # prometheusServerPort\npodAnnotations:  # podAnnotations\n  prometheus.io/port: \"9100\"",
         ),
-        // What NTH's leave out is left out here, too, though our chart has defaults.
+        // Our chart's defaults do not fill in what NTH's values leave out.
         (
             "resources: {requests: {memory: 512Mi}, limits: {cpu: 20m}}",
             "resources:  # resources\n  limits:\n    cpu: \"20m\"\n    memory: null\n  requests:\n    cpu: null\n    memory: \"512Mi\"",
@@ -224,11 +224,11 @@ const UNKNOWN: &str = "Not values of NTH's chart:\n";
 /// Asserts that these values are remarked on, each under its title.
 #[track_caller]
 fn tell(remarks: &[(&str, &str, &str)]) {
-    for (title, given, told) in remarks {
+    for (title, given, text) in remarks {
         let (values, remarks) = one(given);
         assert_eq!(migrated(&format!("{GIVEN}{given}")).2, *title == NEEDLESS, "{given}");
         let found = remarks.split(title).nth(1).unwrap_or_else(|| panic!("{given}: no {title}{remarks}"));
-        assert!(found.lines().any(|line| line.starts_with(&format!("  {told}"))), "{given}: {remarks}");
+        assert!(found.lines().any(|line| line.starts_with(&format!("  {text}"))), "{given}: {remarks}");
         for secret in ["hidden", "a-secret"] {
             assert!(!values.contains(secret) && !remarks.contains(secret), "{given}");
         }
@@ -236,7 +236,7 @@ fn tell(remarks: &[(&str, &str, &str)]) {
 }
 
 #[test]
-fn what_is_lost_or_differs_is_told() {
+fn lost_and_different_values_have_remarks() {
     tell(&[
         (LOST, "podTerminationGracePeriod: 0", "podTerminationGracePeriod: 0 would let"),
         (LOST, "podTerminationGracePeriod: 90000", "podTerminationGracePeriod: is longer than 24 h"),
@@ -245,7 +245,7 @@ fn what_is_lost_or_differs_is_told() {
         (LOST, "managedTag: ''", "managedTag: is empty"),
         (LOST, "nodeTerminationGracePeriod: soon", "nodeTerminationGracePeriod: is not a number of seconds"),
         (LOST, "heartbeatInterval: 4000", "heartbeatInterval: is not a number of seconds up to 3600"),
-        (LOST, "heartbeatInterval: 4", "heartbeatInterval: is shorter than 5 s, and would be throttled"),
+        (LOST, "heartbeatInterval: 4", "heartbeatInterval: is shorter than 5 s, so AWS would throttle"),
         (LOST, "replicas: two", "replicas: is not a whole number"),
         (LOST, "dryRun: maybe", "dryRun: is not true or false"),
         (LOST, "logLevel: loud", "logLevel: is not info, debug or error"),
@@ -257,7 +257,7 @@ fn what_is_lost_or_differs_is_told() {
         (LOST, "awsSecretAccessKey: hidden", "awsSecretAccessKey: give the pod a role"),
         (LOST, "securityContext: {runAsUser: 0}", "securityContext: the chart's own is stricter"),
         (LOST, "terminationGracePeriodSeconds: 5", "terminationGracePeriodSeconds: an ordered shutdown"),
-        (LOST, "podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget: the chart's own takes"),
+        (LOST, "podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget: the chart supports only"),
         (LOST, "managedTag: a=b", "managedTag: has a = in its key"),
         (
             LOST,
@@ -265,81 +265,85 @@ fn what_is_lost_or_differs_is_told() {
             "completeLifecycleActionDelaySeconds: with cordonOnly",
         ),
         (LOST, "image: {tag: v1}", "image.tag: is a version of NTH"),
-        (LOST, "serviceMonitor: {create: true, sampleLimit: 9}", "serviceMonitor.sampleLimit: the metrics have"),
+        (LOST, "serviceMonitor: {create: true, sampleLimit: 9}", "serviceMonitor.sampleLimit: Ebbtide's metrics have"),
         (DIFFERS, "cordonOnly: true", "cordonOnly: NTH completes a lifecycle hook"),
         (DIFFERS, "taintNode: true", "taintNode: NTH has a taint for each kind"),
         (DIFFERS, "enableOutOfServiceTaint: true", "enableOutOfServiceTaint: NTH taints after the drain"),
         (
             DIFFERS,
             "extraEnv: [{name: WORKERS, value: \"3\"}, {value: x}]",
-            "extraEnv: WORKERS, one without a name left out",
+            "extraEnv: WORKERS, a variable without a name left out",
         ),
         (NEEDLESS, "sqsMsgVisibilityTimeoutSec: 60", "sqsMsgVisibilityTimeoutSec: a message stays invisible"),
         (NEEDLESS, "enableSpotInterruptionDraining: false", "enableSpotInterruptionDraining: NTH's queue mode acts"),
-        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: in queue mode NTH makes none"),
-        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats go on"),
-        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown, and was left out; is queueURL meant?"),
+        (NEEDLESS, "podMonitor: {create: true}", "podMonitor.create: NTH creates none in queue mode"),
+        (NEEDLESS, "heartbeatUntil: 900\nnodeTerminationGracePeriod: 600", "heartbeatUntil: heartbeats last"),
+        (UNKNOWN, "queueUrl: x", "queueUrl: is unknown and left out; did you mean queueURL?"),
         (
             UNKNOWN,
             "heartBeatIntervall: 3",
-            "heartBeatIntervall: is unknown, and was left out; is heartbeatInterval meant?",
+            "heartBeatIntervall: is unknown and left out; did you mean heartbeatInterval?",
         ),
         (
             UNKNOWN,
             "somethingNew: 3",
-            "somethingNew: is unknown, and was left out: a typing error, or newer than this table",
+            "somethingNew: is unknown and left out: a typing error, or newer than NTH's chart 0.27.6",
         ),
         (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
-        (UNKNOWN, "image: v1", "image: must have values of its own below it"),
+        (UNKNOWN, "image: v1", "image: must be a map, and is left out"),
         (
             UNKNOWN,
             "aws-node-termination-handler: {replicas: 2}",
-            "aws-node-termination-handler: these are values of a chart around",
+            "aws-node-termination-handler: these are values of a parent chart",
         ),
     ]);
 }
 
-/// Names, labels and ports, and what is bound to a namespace.
+/// Names, labels, ports and objects of NTH's namespace.
 #[test]
-fn what_means_something_else_here_is_told() {
+fn values_with_another_meaning_have_remarks() {
     tell(&[
         (
             DIFFERS,
             "topologySpreadConstraints: [{labelSelector: {matchLabels: {app: aws-node-termination-handler}}}]",
-            "topologySpreadConstraints: it counts pods of Ebbtide's namespace now",
+            "topologySpreadConstraints: it now counts pods of Ebbtide's namespace",
         ),
         (
             DIFFERS,
             "affinity: {podAffinity: {required: [{labelSelector: {matchLabels: {k8s-app: dns}}}]}}",
-            "affinity: where it looks for pods it looks in Ebbtide's namespace now",
+            "affinity: its pod selectors now apply to Ebbtide's namespace",
         ),
         (
             DIFFERS,
             "affinity: {podAffinity: {a: [{namespaceSelector: {}, labelSelector: {matchLabels: {k8s-app: aws-node-termination-handler}}}]}}",
-            "affinity: where it looks for pods",
+            "affinity: its pod selectors",
         ),
         (
             DIFFERS,
             "podLabels: {app: x}\naffinity: {podAffinity: {a: [{labelSelector: {matchExpressions: [{key: app, operator: Exists}]}}]}}",
-            "affinity: where it looks for pods",
+            "affinity: its pod selectors",
         ),
         (
             LOST,
             "fullnameOverride: aws-node-termination-handler",
-            "fullnameOverride: names what is NTH's: two ClusterRoles",
+            "fullnameOverride: names NTH's objects; two ClusterRoles",
         ),
-        (LOST, "nameOverride: nth", "nameOverride: names what is NTH's"),
+        (LOST, "nameOverride: nth", "nameOverride: names NTH's objects"),
         (
             DIFFERS,
             "serviceAccount: {create: false, name: nth}",
             "serviceAccount.create: with `false` the ServiceAccount",
         ),
-        (DIFFERS, "rbac: {create: false}", "rbac.create: with `false` somebody must give"),
-        (DIFFERS, "image: {pullSecrets: [{name: s}]}", "image.pullSecrets: the Secrets must be in Ebbtide's namespace"),
+        (DIFFERS, "rbac: {create: false}", "rbac.create: with `false` you must grant"),
+        (
+            DIFFERS,
+            "image: {pullSecrets: [{name: s}]}",
+            "image.pullSecrets: the Secrets must exist in Ebbtide's namespace",
+        ),
         (
             DIFFERS,
             "extraEnv: [{name: AWS_ACCESS_KEY_ID, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
-            "extraEnv: what AWS_ACCESS_KEY_ID is read from must be in Ebbtide's namespace, too",
+            "extraEnv: the source of AWS_ACCESS_KEY_ID must exist in Ebbtide's namespace as well",
         ),
         (
             DIFFERS,
@@ -354,12 +358,12 @@ fn what_means_something_else_here_is_told() {
         (
             DIFFERS,
             "podAnnotations: {ad.datadoghq.com/aws-node-termination-handler.checks: x}",
-            "podAnnotations: aws-node-termination-handler is named; our pods",
+            "podAnnotations: aws-node-termination-handler is named; Ebbtide's pods",
         ),
         (
             DIFFERS,
             "podLabels: {app.kubernetes.io/name: nth, b: c}\ncustomLabels: {b: d, helm.sh/chart: e}",
-            "podLabels: app.kubernetes.io/name, b left out: the chart itself sets it, or customLabels does",
+            "podLabels: app.kubernetes.io/name, b left out: the chart itself or customLabels sets it",
         ),
         (
             DIFFERS,
@@ -371,7 +375,7 @@ fn what_means_something_else_here_is_told() {
 }
 
 #[test]
-fn what_differs_is_carried_over() {
+fn different_values_are_carried_over() {
     let cordons = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
     let cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
     assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
@@ -398,7 +402,7 @@ fn what_differs_is_carried_over() {
     );
 }
 
-/// What must be set to null so that it does not come back from our chart's defaults.
+/// Values that must be null, or our chart's defaults would apply.
 #[test]
 fn resources_know_the_defaults_of_our_chart() {
     let ours: Value = serde_saphyr::from_str(include_str!("../../../deploy/helm/ebbtide/values.yaml")).unwrap();
@@ -434,10 +438,10 @@ podMonitor:
 ";
     let remarks = "\
 To be done first:
-  enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: make one, and the EventBridge rules that fill it, and set queueUrl
+  enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: create a queue and the EventBridge rules that fill it, and set queueUrl
 Not needed:
-  serviceMonitor.create: in IMDS mode NTH makes none
-  daemonsetTolerations: only NTH's DaemonSet, in IMDS mode, uses it; Ebbtide has none
+  serviceMonitor.create: NTH creates none in IMDS mode
+  daemonsetTolerations: only NTH's DaemonSet (IMDS mode) uses it; Ebbtide has no DaemonSet
 ";
     becomes(given, values, remarks);
     let (values, remarks, whole) = migrated("");
@@ -450,30 +454,30 @@ Not needed:
 }
 
 #[test]
-fn what_is_of_no_use_is_one_sentence() {
+fn each_error_is_one_sentence() {
     let bomb = (1..9).fold("a0: &a0 [1,1,1,1,1,1,1,1,1]\n".to_owned(), |bomb, n| {
         format!("{bomb}a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 9].join(","))
     });
     let deep = (0..100).fold(String::new(), |deep, n| deep + &"  ".repeat(n) + "k:\n");
     let wide = format!("a: [{}]", "1,".repeat(50_000));
     let table = [
-        ("just words", "holds no values, which are a map of names"),
-        ("- a\n- b", "holds no values, which are a map of names"),
-        ("a: 1\na: 2", "says a twice, on line 2 again; leave one"),
-        ("a: 1\n---\nb: 2", "holds another document from line"),
-        ("a: 1\n---\n# nothing\n---\nb: 2", "holds another document from line"),
-        ("a: 1\n---\n{\"a\": [", "is not the YAML of a values file: "),
-        ("{\"a\": [", "is not the YAML of a values file: "),
-        ("a: *b", "is not the YAML of a values file: "),
-        ("a: .inf", "is not the YAML of a values file: "),
-        ("\u{0}", "is not the YAML of a values file: "),
-        (&bomb, "is deeper, or larger, than any values file"),
-        (&deep, "is deeper, or larger, than any values file"),
-        (&wide, "is deeper, or larger, than any values file"),
+        ("just words", "is not a map of values"),
+        ("- a\n- b", "is not a map of values"),
+        ("a: 1\na: 2", "has a twice, the second time on line 2; remove one"),
+        ("a: 1\n---\nb: 2", "has a second document on line"),
+        ("a: 1\n---\n# nothing\n---\nb: 2", "has a second document on line"),
+        ("a: 1\n---\n{\"a\": [", "is not valid YAML: "),
+        ("{\"a\": [", "is not valid YAML: "),
+        ("a: *b", "is not valid YAML: "),
+        ("a: .inf", "is not valid YAML: "),
+        ("\u{0}", "is not valid YAML: "),
+        (&bomb, "is deeper or larger than any values file"),
+        (&deep, "is deeper or larger than any values file"),
+        (&wide, "is deeper or larger than any values file"),
         (&"[".repeat(100_000), "is "),
     ];
     for (given, expected) in table {
-        let what = convert(given).unwrap_err();
+        let what = convert(given).unwrap_err().to_string();
         let shown: String = given.chars().take(40).collect();
         assert!(what.starts_with(expected), "{shown}: {what}");
         assert!(what.lines().count() == 1 && what.len() < 300, "{shown}: {what}");
@@ -518,7 +522,7 @@ fn documents_that_are_empty_are_none() {
 }
 
 #[test]
-fn nothing_is_taken_for_something_else() {
+fn ambiguous_words_are_quoted() {
     let words = [
         "yes", "No", "ON", "null", "~", "1e3", "0x1f", "12:30:45", "a: b", "a #b", "*a", "-", "", "ü", "5m", "=", "a:",
     ];

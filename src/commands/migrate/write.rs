@@ -1,9 +1,9 @@
-//! Writing our values: a map of maps in our order, each value with a comment.
+//! Writing our values as YAML: a map of maps in our chart's order, each value with a comment.
 
 use serde_json::Value;
 use std::fmt;
 
-/// Our values so far.
+/// Our values.
 #[derive(Debug, Default)]
 pub(super) struct Values(Vec<(String, Entry)>);
 
@@ -13,7 +13,7 @@ enum Entry {
     Map(Vec<(String, Entry)>),
 }
 
-/// The order in which our values are written: as our chart has them.
+/// The order of our chart's values.
 const ORDER: [&str; 24] = [
     "queueUrl",
     "aws",
@@ -42,7 +42,7 @@ const ORDER: [&str; 24] = [
 ];
 
 impl Values {
-    /// Sets a value; the first to be set stays.
+    /// Sets a value, unless it is set already.
     pub fn put(&mut self, path: &str, value: Value, comment: &str) {
         let (mut level, mut path) = (&mut self.0, path);
         while let Some((part, below)) = path.split_once('.') {
@@ -58,7 +58,7 @@ impl Values {
         }
     }
 
-    /// Whether a value was set.
+    /// Whether a value is set.
     pub fn has(&self, path: &str) -> bool {
         let mut level = &self.0;
         for part in path.split('.') {
@@ -84,7 +84,7 @@ impl fmt::Display for Values {
 impl Entry {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str, depth: usize) -> fmt::Result {
         let indent = "  ".repeat(depth);
-        // YAML 1.1, which Helm reads, takes the bare word for a boolean.
+        // Helm reads YAML 1.1, in which the bare word is a boolean.
         let name = if name == "on" { "\"on\"" } else { name };
         match self {
             Self::Map(entries) => {
@@ -102,7 +102,7 @@ impl Entry {
     }
 }
 
-/// Whether a value is written on one line.
+/// Whether a value fits on one line.
 fn is_flat(value: &Value) -> bool {
     match value {
         Value::Array(list) => list.iter().all(|value| !value.is_object() && !value.is_array()),
@@ -111,7 +111,7 @@ fn is_flat(value: &Value) -> bool {
     }
 }
 
-/// A value on one line. JSON is YAML of any version: nothing in quotes is taken for something else.
+/// Writes a value on one line. JSON is YAML of any version, and a quoted text is always a text.
 fn flat(value: &Value) -> String {
     match value {
         Value::String(text) => word(text),
@@ -120,22 +120,23 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// A text, without quotes where no YAML takes it for something else.
+/// Writes a text, without quotes if every version of YAML reads it as a text.
 fn word(text: &str) -> String {
     let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:@".contains(c);
     let begins = text.starts_with(|c: char| c.is_ascii_alphabetic());
     let seconds =
         text.strip_suffix('s').is_some_and(|number| !number.is_empty() && number.bytes().all(|c| c.is_ascii_digit()));
-    // YAML 1.1, which Helm reads, has more words for booleans than true and false.
-    let means = ["true", "false", "yes", "no", "on", "off", "y", "n", "null"].contains(&text.to_lowercase().as_str());
-    if seconds || begins && !means && text.chars().all(safe) && !text.ends_with(':') {
+    // Helm reads YAML 1.1, which has more words for booleans than true and false.
+    let reserved =
+        ["true", "false", "yes", "no", "on", "off", "y", "n", "null"].contains(&text.to_lowercase().as_str());
+    if seconds || begins && !reserved && text.chars().all(safe) && !text.ends_with(':') {
         text.to_owned()
     } else {
         Value::from(text).to_string()
     }
 }
 
-/// A value on several lines.
+/// Writes a value on several lines.
 fn lines(value: &Value) -> Vec<String> {
     let indented = |value: &Value| lines(value).into_iter().map(|line| format!("  {line}")).collect::<Vec<_>>();
     match value {

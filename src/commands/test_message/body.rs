@@ -1,41 +1,41 @@
-//! Messages made here, as AWS documents them: to try out what would be done, without waiting for AWS to say it. Pure.
+//! Bodies of test messages, as AWS documents them. Pure.
 
 use crate::pipeline::event::{InstanceId, Kind, TEST};
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-/// Health announces a retirement two weeks ahead.
-const ANNOUNCED: SignedDuration = SignedDuration::from_hours(14 * 24);
+/// Time between the announcement of a retirement by AWS Health and its start.
+const RETIREMENT_NOTICE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
-/// A spot instance has so long from its warning; one of an interruptible capacity reservation, too.
-const TWO_MINUTES: SignedDuration = SignedDuration::from_mins(2);
+/// Time between the warning and the interruption of an instance of a capacity reservation.
+const INTERRUPTION_NOTICE: SignedDuration = SignedDuration::from_mins(2);
 
-/// A retirement's code.
+/// Event type code of a retirement.
 const RETIREMENT: &str = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED";
 
-/// What a made message is about.
+/// The subject of a test message.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// The instance.
     pub instance: &'a InstanceId,
-    /// Its region.
+    /// The instance's region.
     pub region: &'a str,
-    /// Its account.
+    /// The instance's account.
     pub account: &'a str,
-    /// For lifecycle actions: the group's name and the hook's.
+    /// The names of group and hook, for lifecycle actions.
     pub hook: (&'a str, &'a str),
 }
 
-/// An identity for a made message, from a random number: of 36 characters, as AWS's own have. Auto Scaling refuses a lifecycle action's
-/// token of any other length.
+/// Returns the identity of a test message for a random number. It has 36 characters like those of AWS: Auto Scaling rejects a lifecycle
+/// action token of any other length.
 #[must_use]
 pub fn identity(random: u128) -> String {
     let digits = format!("{random:032x}");
     format!("{TEST}{}", &digits[..36 - TEST.len()])
 }
 
-/// The body of a message of this kind, as AWS would send it at the time `at`.
+/// Returns the body of a message of this kind, as AWS would send it at the time `at`.
 #[must_use]
 pub fn message(kind: Kind, about: &Subject<'_>, identity: &str, at: Timestamp) -> String {
     let Subject { instance, region, account, .. } = *about;
@@ -60,14 +60,14 @@ pub fn message(kind: Kind, about: &Subject<'_>, identity: &str, at: Timestamp) -
             ("aws.ec2", "EC2 Instance State-change Notification".to_owned(), arn, detail)
         }
         Kind::ScheduledChange => {
-            let detail = retirement(about, identity, (at, later(ANNOUNCED)));
+            let detail = retirement(about, identity, (at, later(RETIREMENT_NOTICE)));
             ("aws.health", "AWS Health Event".to_owned(), instance.to_owned(), detail)
         }
         Kind::CapacityReservation => {
             let detail = json!({
                 "instance-id": instance,
                 "instance-action": "terminate",
-                "instance-termination-time": later(TWO_MINUTES).to_string(),
+                "instance-termination-time": later(INTERRUPTION_NOTICE).to_string(),
             });
             ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning".to_owned(), arn, detail)
         }
@@ -125,7 +125,7 @@ fn retirement(about: &Subject<'_>, identity: &str, (now, start): (Timestamp, Tim
         "eventRegion": region,
         "eventTypeCode": RETIREMENT,
         "eventTypeCategory": "scheduledChange",
-        "eventDescription": [{ "language": "en_US", "latestDescription": "A test that Ebbtide made. AWS plans nothing." }],
+        "eventDescription": [{ "language": "en_US", "latestDescription": "A test message of Ebbtide. AWS plans nothing." }],
         "affectedEntities": [{ "entityValue": instance.as_str(), "status": "IMPAIRED", "lastUpdatedTime": written(now) }],
         "affectedAccount": account,
         "page": "1",
@@ -133,7 +133,7 @@ fn retirement(about: &Subject<'_>, identity: &str, (now, start): (Timestamp, Tim
     })
 }
 
-/// AWS writes no fractions.
+/// Removes the fraction of a second, because AWS sends none.
 fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_is_read_as_that_kind() {
+    fn each_kind_is_parsed_as_that_kind() {
         let hook =
             Hook { group: "g".into(), name: "h".into(), token: identity(u128::MAX / 3), pool: None, direct: false };
         let start = "2026-12-05T12:00:00Z".parse().ok();
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A message of AWS's own has all of these fields, beside which ours may lack some that say nothing of the instance.
+    /// Test messages lack only fields that do not describe the instance.
     #[test]
     fn each_kind_has_the_fields_that_aws_documents() {
         let documented = [
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_aws_sends_is_no_test() {
+    fn messages_of_aws_are_no_tests() {
         for body in [
             include_str!("../../../tests/fixtures/events/spot.json"),
             include_str!("../../../tests/fixtures/events/asg-terminate.json"),

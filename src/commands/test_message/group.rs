@@ -1,11 +1,11 @@
-//! Which Auto Scaling group and hook an instance belongs to. The service never asks: each message says it. Who makes a message must know.
+//! The Auto Scaling group and the hook of an instance. The service reads them from messages; a test message needs them looked up.
 
 use crate::clients::gate;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT};
 use crate::fact::Facts;
 use aws_sdk_autoscaling::Client;
 
-/// A group, and a hook of it.
+/// A group and one of its hooks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupHook {
     /// The group's name.
@@ -14,11 +14,11 @@ pub struct GroupHook {
     pub hook: String,
 }
 
-/// The first hook for instances that go, or (not `terminating`) that come, of the group that `instance` is in, beside those `ignored`;
-/// `None` where it is in no group, or that has no such hook.
+/// Returns the first hook for terminations, or for launches, of the instance's group, except `ignored` hooks. Returns `None` without a
+/// group or such a hook.
 ///
 /// # Errors
-/// What AWS or the transport said.
+/// The error of the call.
 pub async fn hook_of_instance(
     client: &Client,
     facts: &Facts,

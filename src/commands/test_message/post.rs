@@ -1,14 +1,14 @@
-//! Putting a message on the queue: what the service itself never does, and has no right to.
+//! Sending a message to the queue, which the service itself never does and has no permission for.
 
 use crate::clients::gate;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT};
 use crate::fact::Facts;
 use aws_sdk_sqs::Client;
 
-/// Sends `body`, and gives the message's id.
+/// Sends `body` and returns the message's ID.
 ///
 /// # Errors
-/// What AWS or the transport said.
+/// The error of the call.
 pub async fn send(client: &Client, facts: &Facts, url: &str, body: &str) -> Result<String, AwsError> {
     let request = client.send_message().queue_url(url).message_body(body);
     let answer = gate::aws(facts, ("sqs", "SendMessage"), url, CALL_TIMEOUT, || request.send()).await?;

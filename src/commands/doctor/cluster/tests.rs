@@ -1,13 +1,15 @@
 use super::*;
 use crate::commands::doctor::Status;
+use crate::commands::doctor::readings::region_of;
 use crate::commands::doctor::tests::{found, one};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 fn labels(app: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("app".to_owned(), app.to_owned())])
 }
 
-fn budget(name: &str, app: &str, expected: i32, desired: i32) -> Budget {
-    Budget {
+fn budget(name: &str, app: &str, expected: i32, desired: i32) -> BudgetState {
+    BudgetState {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         selector: Some(LabelSelector { match_labels: Some(labels(app)), ..LabelSelector::default() }),
@@ -17,12 +19,12 @@ fn budget(name: &str, app: &str, expected: i32, desired: i32) -> Budget {
     }
 }
 
-fn listed<const N: usize>(budgets: [Budget; N]) -> Budgets {
-    Budgets { budgets: budgets.into(), all: true }
+fn listed<const N: usize>(budgets: [BudgetState; N]) -> Budgets {
+    Budgets { budgets: budgets.into(), complete: true }
 }
 
 #[test]
-fn a_provider_id_says_instance_and_region() {
+fn a_provider_id_has_instance_and_region() {
     let mut nodes = Nodes::default();
     for (name, provider) in [
         ("a", Some("aws:///eu-west-1a/i-00000000000000001")),
@@ -40,54 +42,58 @@ fn a_provider_id_says_instance_and_region() {
     for (zone, region) in [("us-gov-west-1a", "us-gov-west-1"), ("us-east-1-wl1-bos-wlz-1", "us-east-1"), ("", "")] {
         assert_eq!(region_of(zone), region);
     }
-    assert_eq!(nodes.without, ["d", "e"]);
-    assert_eq!(nodes.foreign.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
+    assert_eq!(nodes.without_provider, ["d", "e"]);
+    assert_eq!(nodes.foreign.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
 }
 
 #[test]
-fn nodes_that_no_notice_can_find() {
-    let (name, status, text) = one(&[], |seen| seen.nodes.as_mut().unwrap().add("bare".to_owned(), None));
+fn nodes_without_an_instance() {
+    let (name, status, text) = one(&[], |readings| readings.nodes.as_mut().unwrap().add("bare".to_owned(), None));
     assert_eq!((name, status), ("nodes", Status::Warning));
     assert!(text.contains("1 node has no provider ID") && text.contains("bare"), "{text}");
-    let foreign = found(&[], |seen| seen.nodes.as_mut().unwrap().add("f".to_owned(), Some("kind://x")));
+    let foreign = found(&[], |readings| readings.nodes.as_mut().unwrap().add("f".to_owned(), Some("kind://x")));
     assert_eq!(foreign, Vec::new(), "other nodes are nothing wrong");
-    let (_, status, text) = one(&[], |seen| seen.nodes = Ok(Nodes { all: true, ..Nodes::default() }));
+    let (_, status, text) = one(&[], |readings| readings.nodes = Ok(Nodes { complete: true, ..Nodes::default() }));
     assert_eq!(status, Status::Failure, "{text}");
-    let (_, _, text) = one(&[], |seen| seen.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()]);
+    let (_, _, text) = one(&[], |readings| readings.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()]);
     assert!(text.contains("Set AWS_REGION=us-east-1"), "{text}");
 }
 
 #[test]
 fn budgets_that_can_never_be_met() {
     for (expected, desired, faults) in [(2, 2, 1), (2, 3, 1), (1, 1, 1), (2, 1, 0), (0, 0, 0), (3, 0, 0)] {
-        let found = found(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", expected, desired)])));
+        let found = found(&[], |readings| readings.budgets = Ok(listed([budget("web", "web", expected, desired)])));
         assert_eq!(found.len(), faults, "{expected} {desired}: {found:?}");
     }
-    let (name, status, text) = one(&[], |seen| seen.budgets = Ok(listed([budget("web", "web", 2, 2)])));
+    let (name, status, text) = one(&[], |readings| readings.budgets = Ok(listed([budget("web", "web", 2, 2)])));
     assert_eq!((name, status), ("budgets", Status::Warning));
     assert!(text.contains("kubectl -n shop patch pdb web"), "{text}");
-    let new = Budget { current: false, ..budget("web", "web", 2, 2) };
-    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([new]))), Vec::new());
+    let new = BudgetState { current: false, ..budget("web", "web", 2, 2) };
+    assert_eq!(found(&[], |readings| readings.budgets = Ok(listed([new]))), Vec::new());
 }
 
 #[test]
 fn two_budgets_of_one_pod_refuse_everything() {
     let (name, _, text) =
-        one(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), budget("two", "web", 2, 1)])));
+        one(&[], |readings| readings.budgets = Ok(listed([budget("one", "web", 2, 1), budget("two", "web", 2, 1)])));
     assert_eq!(name, "budgets");
     assert!(text.contains("the same pods of shop/web"), "{text}");
-    let elsewhere = Budget { namespace: "other".to_owned(), ..budget("two", "web", 2, 1) };
-    assert_eq!(found(&[], |seen| seen.budgets = Ok(listed([budget("one", "web", 2, 1), elsewhere]))), Vec::new());
+    let elsewhere = BudgetState { namespace: "other".to_owned(), ..budget("two", "web", 2, 1) };
+    assert_eq!(
+        found(&[], |readings| readings.budgets = Ok(listed([budget("one", "web", 2, 1), elsewhere]))),
+        Vec::new()
+    );
 }
 
 #[test]
-fn workloads_without_a_budget_are_a_remark() {
-    let owned = |pods| Owned { pods, labels: labels("web") };
-    let key = |name: &str| ("shop".to_owned(), "ReplicaSet".to_owned(), name.to_owned());
+fn workloads_without_a_budget_are_no_problem() {
+    let pods_of = |pods| Workload { pods, labels: labels("web") };
+    let key =
+        |name: &str| PodOwner { namespace: "shop".to_owned(), kind: "ReplicaSet".to_owned(), name: name.to_owned() };
     let workloads = Workloads {
-        owners: BTreeMap::from([(key("many"), owned(3)), (key("one"), owned(1))]),
+        workloads: BTreeMap::from([(key("many"), pods_of(3)), (key("one"), pods_of(1))]),
         longest_grace: None,
-        all: false,
+        complete: false,
     };
     let check = unprotected(&workloads, &listed([]));
     assert_eq!(check.status, Status::Ok);

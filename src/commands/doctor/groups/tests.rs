@@ -1,13 +1,14 @@
 use super::*;
 use crate::clients::gate::Category;
+use crate::commands::doctor::Status;
+use crate::commands::doctor::readings::ReadError;
 use crate::commands::doctor::tests::{denied, found, group, hook, one};
-use crate::commands::doctor::{Failed, Status};
 
-fn with(groups: Vec<Group>) -> impl FnOnce(&mut Seen) {
-    move |seen: &mut Seen| seen.groups = Ok(Groups { groups, more: 0, all: true })
+fn with(groups: Vec<ScalingGroup>) -> impl FnOnce(&mut Readings) {
+    move |readings: &mut Readings| readings.groups = Ok(ScalingGroups { groups, more: 0, complete: true })
 }
 
-fn short(seconds: u64) -> impl FnOnce(&mut Seen) {
+fn short(seconds: u64) -> impl FnOnce(&mut Readings) {
     with(vec![group("workers", vec![hook("drain", seconds)])])
 }
 
@@ -35,7 +36,11 @@ fn a_hook_that_is_shorter_than_a_drain_says_what_fits() {
         text.contains("1 hook leaves a drain 54s, and pod shop/web-1 has a grace period of 1m: workers/drain."),
         "{text}"
     );
-    assert_eq!(found(&["--pod-grace", "40s"], short(60)), Vec::new(), "no pod's own grace counts then");
+    assert_eq!(
+        found(&["--pod-grace", "40s"], short(60)),
+        Vec::new(),
+        "the setting replaces each pod's own grace period"
+    );
 }
 
 #[test]
@@ -52,8 +57,8 @@ fn groups_without_a_hook_are_named_together() {
     // EKS drains its managed node groups by itself.
     assert_eq!(found(&[], with(vec![group("eks-a", vec![hook("Terminate-LC-Hook", 300)])])), Vec::new());
     let managed = with(vec![
-        Group { hooks: denied(), ..group("a", Vec::new()) },
-        Group { hooks: denied(), ..group("b", Vec::new()) },
+        ScalingGroup { hooks: denied(), ..group("a", Vec::new()) },
+        ScalingGroup { hooks: denied(), ..group("b", Vec::new()) },
     ]);
     assert_eq!(one(&[], managed).1, Status::Skipped);
 }
@@ -61,7 +66,7 @@ fn groups_without_a_hook_are_named_together() {
 #[test]
 fn instances_that_are_kept_are_told() {
     let kept = |continues| {
-        let mut kept = group("workers", vec![Hook { continues, ..hook("drain", 300) }]);
+        let mut kept = group("workers", vec![HookConfig { continues, ..hook("drain", 300) }]);
         kept.retains = true;
         with(vec![kept])
     };
@@ -70,14 +75,14 @@ fn instances_that_are_kept_are_told() {
     assert!(text.contains("--default-result CONTINUE"), "{text}");
     assert_eq!(found(&[], kept(true)), Vec::new());
     assert_eq!(one(&["--on-failed-drain", "abandon"], kept(true)).0, "retention");
-    let abandons = with(vec![group("workers", vec![Hook { continues: false, ..hook("drain", 300) }])]);
+    let abandons = with(vec![group("workers", vec![HookConfig { continues: false, ..hook("drain", 300) }])]);
     assert_eq!(found(&[], abandons), Vec::new(), "both results terminate where nothing is kept");
 }
 
 #[test]
 fn launch_hooks_let_no_unready_node_in() {
     let launch = |continues| {
-        let launch = Hook { terminating: false, continues, ..hook("launch", 300) };
+        let launch = HookConfig { terminating: false, continues, ..hook("launch", 300) };
         with(vec![group("workers", vec![hook("drain", 300), launch])])
     };
     let ready = ["--on", "asg-launch=ready"];
@@ -87,15 +92,20 @@ fn launch_hooks_let_no_unready_node_in() {
 }
 
 #[test]
-fn what_is_tried_is_a_hook_of_ours_in_each_group() {
+fn each_group_has_one_hook_for_trials() {
     let settings = crate::commands::doctor::tests::settings(&[]);
-    let failed =
-        Group { hooks: Err(Failed { category: Category::Denied, what: String::new() }), ..group("d", Vec::new()) };
+    let failed = ScalingGroup {
+        hooks: Err(ReadError { category: Category::Denied, message: String::new() }),
+        ..group("d", Vec::new())
+    };
     let groups = vec![
         group("a", vec![hook("Terminate-LC-Hook", 300), hook("mine", 300)]),
         group("b", Vec::new()),
         group("c", vec![hook("Terminate-LC-Hook", 300)]),
         failed,
     ];
-    assert_eq!(to_try(&settings, &Groups { groups, more: 0, all: true }), [("a".to_owned(), "mine".to_owned())]);
+    assert_eq!(
+        trial_hooks(&settings, &ScalingGroups { groups, more: 0, complete: true }),
+        [("a".to_owned(), "mine".to_owned())]
+    );
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::commands::doctor::tests::{found, one, settings, silent};
 
 fn named(flags: &[&str]) -> Vec<String> {
-    needs(&settings(flags)).iter().map(|need| format!("{} {}", need.verb, need.resource)).collect()
+    needed(&settings(flags)).iter().map(|need| format!("{} {}", need.verb, need.resource)).collect()
 }
 
 #[test]
@@ -56,7 +56,7 @@ const COLLECT: [&str; 5] = ["--collect-leases", "--pod-namespace", "ops", "--pod
 fn what_the_collector_needs_is_in_two_namespaces() {
     let leases = |more: &[&str]| {
         let flags: Vec<&str> = COLLECT.iter().chain(more).copied().collect();
-        let leases = needs(&settings(&flags)).into_iter().filter(|need| need.resource == "leases");
+        let leases = needed(&settings(&flags)).into_iter().filter(|need| need.resource == "leases");
         leases.map(|need| format!("{} {} {}", need.namespace, need.verb, need.name)).collect::<Vec<_>>()
     };
     let nodes = ["kube-node-lease list ", "kube-node-lease delete "];
@@ -64,10 +64,11 @@ fn what_the_collector_needs_is_in_two_namespaces() {
     assert_eq!(leases(&[]), [&nodes[..], &turn].concat());
     assert_eq!(leases(&["--dry-run"]), nodes);
     assert_eq!(found(&COLLECT, |_| {}), Vec::new());
-    let refused = |wanted: fn(&Need) -> bool| {
-        let (name, status, text) = one(&COLLECT, |seen| {
-            for (_, may) in seen.reviews.iter_mut().filter(|(need, _)| need.resource == "leases" && wanted(need)) {
-                *may = Ok(false);
+    let refused = |wanted: fn(&Permission) -> bool| {
+        let (name, status, text) = one(&COLLECT, |readings| {
+            let leases = |it: &Permission| it.resource == "leases" && wanted(it);
+            for review in readings.reviews.iter_mut().filter(|review| leases(&review.permission)) {
+                review.allowed = Ok(false);
             }
         });
         assert_eq!((name, status.as_str()), ("leases", "failure"));
@@ -84,10 +85,10 @@ fn what_the_collector_needs_is_in_two_namespaces() {
 #[test]
 fn a_verb_that_is_not_allowed_is_named_with_its_rule() {
     let lacking = |verb: &'static str, resource: &'static str| {
-        move |seen: &mut Seen| {
-            for (need, may) in &mut seen.reviews {
-                if (need.verb, need.resource) == (verb, resource) {
-                    *may = Ok(false);
+        move |readings: &mut Readings| {
+            for review in &mut readings.reviews {
+                if (review.permission.verb, review.permission.resource) == (verb, resource) {
+                    review.allowed = Ok(false);
                 }
             }
         }
@@ -96,13 +97,16 @@ fn a_verb_that_is_not_allowed_is_named_with_its_rule() {
     assert_eq!((name, status.as_str()), ("pods/eviction", "failure"));
     assert!(text.contains("Not allowed to create pods/eviction: no pod is evicted."), "{text}");
     assert!(text.contains("resources: [\"pods/eviction\"]\n    verbs: [\"create\"]"), "{text}");
-    let (_, _, text) = one(&[], |seen| {
-        lacking("list", "nodes")(seen);
-        lacking("patch", "nodes")(seen);
+    let (_, _, text) = one(&[], |readings| {
+        lacking("list", "nodes")(readings);
+        lacking("patch", "nodes")(readings);
     });
     assert!(text.contains("verbs: [\"list\", \"patch\"]"), "{text}");
-    // What is the doctor's own is no fault of the service.
-    assert_eq!(found(&[], |seen| seen.reviews.push((BUDGETS, Ok(false)))), Vec::new());
-    let (name, status, _) = one(&[], |seen| seen.reviews[4].1 = silent());
+    // The doctor's own permission is no need of the service.
+    assert_eq!(
+        found(&[], |readings| readings.reviews.push(AccessReview { permission: LIST_BUDGETS, allowed: Ok(false) })),
+        Vec::new()
+    );
+    let (name, status, _) = one(&[], |readings| readings.reviews[4].allowed = silent());
     assert_eq!((name, status.as_str()), ("pods", "skipped"));
 }

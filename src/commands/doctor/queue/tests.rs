@@ -1,24 +1,25 @@
 use super::*;
+use crate::commands::doctor::Status;
+use crate::commands::doctor::readings::Reading;
 use crate::commands::doctor::tests::{found, one, policy, rule};
-use crate::commands::doctor::{Read, Status};
 use serde_json::json;
 
-fn set(name: &str, value: &str) -> impl FnOnce(&mut Seen) {
-    move |seen: &mut Seen| {
-        seen.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned());
+fn set(name: &str, value: &str) -> impl FnOnce(&mut Readings) {
+    move |readings: &mut Readings| {
+        readings.queue.as_mut().unwrap().insert(name.to_owned(), value.to_owned());
     }
 }
 
-fn without(name: &str) -> impl FnOnce(&mut Seen) {
-    move |seen: &mut Seen| drop(seen.queue.as_mut().unwrap().remove(name))
+fn without(name: &str) -> impl FnOnce(&mut Readings) {
+    move |readings: &mut Readings| drop(readings.queue.as_mut().unwrap().remove(name))
 }
 
 #[test]
 fn another_region_is_said_once() {
-    let (name, status, text) = one(&[], |seen| {
-        seen.region = Some("us-east-1".to_owned());
-        seen.queue = Err(Failed { category: Category::NotFound, what: "no".to_owned() });
-        seen.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()];
+    let (name, status, text) = one(&[], |readings| {
+        readings.region = Some("us-east-1".to_owned());
+        readings.queue = Err(ReadError { category: Category::NotFound, message: "no".to_owned() });
+        readings.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()];
     });
     assert_eq!((name, status), ("region", Status::Failure));
     assert!(text.contains("Set AWS_REGION=eu-west-1"), "{text}");
@@ -26,16 +27,17 @@ fn another_region_is_said_once() {
 
 #[test]
 fn a_queue_that_is_not_there_says_how_to_find_it() {
-    let lost = |category| -> Read<Attributes> { Err(Failed { category, what: "QueueDoesNotExist".to_owned() }) };
-    let (name, status, text) = one(&[], |seen| seen.queue = lost(Category::NotFound));
+    let lost =
+        |category| -> Reading<QueueAttributes> { Err(ReadError { category, message: "QueueDoesNotExist".to_owned() }) };
+    let (name, status, text) = one(&[], |readings| readings.queue = lost(Category::NotFound));
     assert_eq!((name, status), ("exists", Status::Failure));
     assert!(text.contains("aws sqs list-queues"), "{text}");
-    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Denied)).1, Status::Skipped);
-    assert_eq!(one(&[], |seen| seen.queue = lost(Category::Unreachable)).1, Status::Failure);
+    assert_eq!(one(&[], |readings| readings.queue = lost(Category::Denied)).1, Status::Skipped);
+    assert_eq!(one(&[], |readings| readings.queue = lost(Category::Unreachable)).1, Status::Failure);
 }
 
 #[test]
-fn what_keeps_eventbridge_out_is_named() {
+fn the_reason_why_eventbridge_may_not_send_is_named() {
     let statement = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut policy: serde_json::Value = serde_json::from_str(&policy()).unwrap();
         change(&mut policy["Statement"][0]);
@@ -87,7 +89,7 @@ fn keys_that_eventbridge_can_not_use() {
 
 #[test]
 fn messages_outlive_drains_and_outages() {
-    for (kept, said) in [("300", "a drain may take 5m:"), ("3600", "an outage"), ("86399", "an outage")] {
+    for (kept, said) in [("300", "a drain may take 5m:"), ("3600", "a longer outage"), ("86399", "a longer outage")] {
         let (name, status, text) = one(&["--on", "scheduled-change=cordon"], set("MessageRetentionPeriod", kept));
         assert_eq!((name, status), ("retention", Status::Warning), "{kept}");
         assert!(text.contains(said) || kept == "300", "{text}");
@@ -117,12 +119,12 @@ fn delays_dead_letters_and_what_waits() {
 }
 
 #[test]
-fn rules_that_are_let_in_by_account_or_through_sns() {
+fn rules_that_are_allowed_by_account_or_through_sns() {
     let by_account = policy().replace("ArnLike", "StringEquals").replace("aws:SourceArn", "aws:SourceAccount");
     let by_account = by_account.replace("arn:aws:events:eu-west-1:123456789012:rule/*", "123456789012");
-    let none = found(&[], |seen| {
-        seen.rules.as_mut().unwrap().rules.push(rule("other", "{}"));
-        set("Policy", &by_account)(seen);
+    let none = found(&[], |readings| {
+        readings.rules.as_mut().unwrap().rules.push(rule("other", "{}"));
+        set("Policy", &by_account)(readings);
     });
     assert_eq!(none, Vec::new());
 }

@@ -1,10 +1,9 @@
-//! What the API server is asked, and how.
+//! Reads from the API server.
 
-use super::super::check::{Failed, Read};
-use super::super::clock_skew::Server;
-use super::super::cluster::{Budget, Budgets, Nodes, Workloads};
-use super::super::permissions::Need;
-use super::{Ask, so_far};
+use super::super::readings::{
+    AccessReview, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, ReadError, Reading, Workloads,
+};
+use super::{Probe, page_in_time};
 use crate::clients::gate::Category;
 use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
@@ -23,40 +22,40 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use std::time::Duration;
 
-/// So many objects a page. One of Nodes is about a megabyte of text, for a moment; the service checks its set-up with what it has.
-const PAGE: u32 = 100;
+/// Number of objects on a page. A page of Nodes is about 1 MB of text.
+const PAGE_SIZE: u32 = 100;
 
-/// So many questions at once.
-const AT_ONCE: usize = 8;
+/// Maximum number of simultaneous access reviews.
+const MAX_CONCURRENT: usize = 8;
 
-/// What kube's client makes of an answer's text.
+/// The answer of /version.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Version {
     git_version: String,
 }
 
-/// Its version and its time, which everybody who has credentials may ask for.
-pub async fn server(ask: &Ask) -> Read<Server> {
-    let client = ask.cluster()?;
-    let before = ask.clock.now();
+/// Reads version and time, which every client with credentials may.
+pub async fn server(probe: &Probe) -> Reading<ApiServer> {
+    let client = probe.cluster()?;
+    let asked_at = probe.clock.now();
     let request = http::Request::get("/version").body(kube::client::Body::empty());
     let request = request.map_err(|error| super::unknown(&error.to_string()))?;
-    let (date, body) = ask
+    let (date, body) = probe
         .kube("get", "version", || async move {
             let answer = client.send(request).await?;
             let date = answer.headers().get(http::header::DATE).and_then(|date| date.to_str().ok()).map(str::to_owned);
-            let refused = answer.status();
+            let code = answer.status();
             let body = answer.into_body().collect_bytes().await?;
-            if refused.is_success() { Ok((date, body)) } else { Err(status(refused, &body)) }
+            if code.is_success() { Ok((date, body)) } else { Err(status(code, &body)) }
         })
         .await?;
-    let after = ask.clock.now();
-    let version: Version = serde_json::from_slice(&body).map_err(|_| Failed {
+    let answered_at = probe.clock.now();
+    let version: Version = serde_json::from_slice(&body).map_err(|_| ReadError {
         category: Category::Invalid,
-        what: "What answers is no API server; check KUBECONFIG.".to_owned(),
+        message: "The server that answers is not an API server; check KUBECONFIG.".to_owned(),
     })?;
-    Ok(Server { version: version.git_version, date: date.and_then(|date| timestamp(&date)), ours: (before, after) })
+    Ok(ApiServer { version: version.git_version, date: date.and_then(|date| timestamp(&date)), asked_at, answered_at })
 }
 
 fn timestamp(date: &str) -> Option<Timestamp> {
@@ -69,57 +68,60 @@ fn status(code: http::StatusCode, body: &[u8]) -> kube::Error {
     kube::Error::Api(Box::new(status.with_code(code.as_u16())))
 }
 
-/// Who we are to it, as servers since Kubernetes 1.28 tell.
-pub async fn who(ask: &Ask) -> Option<String> {
-    let api: Api<SelfSubjectReview> = Api::all(ask.cluster().ok()?);
+/// Reads our user name, which servers tell since Kubernetes 1.28.
+pub async fn username(probe: &Probe) -> Option<String> {
+    let api: Api<SelfSubjectReview> = Api::all(probe.cluster().ok()?);
     let review = SelfSubjectReview::default();
     let params = PostParams::default();
-    let answer = ask.kube("create", "selfsubjectreviews", || api.create(&params, &review)).await.ok()?;
+    let answer = probe.kube("create", "selfsubjectreviews", || api.create(&params, &review)).await.ok()?;
     answer.status?.user_info?.username
 }
 
-/// What we may do there, asked one by one.
-pub async fn reviews(ask: &Ask, needs: Vec<Need>) -> Vec<(Need, Read<bool>)> {
-    let reviewed = |need: Need| async move {
-        let may = review(ask, &need).await;
-        (need, may)
+/// Asks for each permission whether we have it.
+pub async fn reviews(probe: &Probe, permissions: Vec<Permission>) -> Vec<AccessReview> {
+    let review = |permission: Permission| async move {
+        let allowed = review(probe, &permission).await;
+        AccessReview { permission, allowed }
     };
-    stream::iter(needs).map(reviewed).buffered(AT_ONCE).collect().await
+    stream::iter(permissions).map(review).buffered(MAX_CONCURRENT).collect().await
 }
 
-async fn review(ask: &Ask, need: &Need) -> Read<bool> {
-    let api: Api<SelfSubjectAccessReview> = Api::all(ask.cluster()?);
-    let (resource, sub) = need.resource.split_once('/').map_or((need.resource, None), |(r, sub)| (r, Some(sub)));
+async fn review(probe: &Probe, permission: &Permission) -> Reading<bool> {
+    let api: Api<SelfSubjectAccessReview> = Api::all(probe.cluster()?);
+    let (resource, sub) =
+        permission.resource.split_once('/').map_or((permission.resource, None), |(r, sub)| (r, Some(sub)));
     let attributes = ResourceAttributes {
-        group: Some(need.group.to_owned()),
+        group: Some(permission.group.to_owned()),
         resource: Some(resource.to_owned()),
         subresource: sub.map(str::to_owned),
-        verb: Some(need.verb.to_owned()),
-        // The API server takes what is empty for all.
-        namespace: Some(need.namespace.clone()),
-        name: Some(need.name.to_owned()),
+        verb: Some(permission.verb.to_owned()),
+        // To the API server an empty namespace means all namespaces.
+        namespace: Some(permission.namespace.clone()),
+        name: Some(permission.name.to_owned()),
         ..ResourceAttributes::default()
     };
     let spec = SelfSubjectAccessReviewSpec { resource_attributes: Some(attributes), ..Default::default() };
     let review = SelfSubjectAccessReview { spec, ..Default::default() };
     let params = PostParams::default();
-    let answer = ask.kube("create", "selfsubjectaccessreviews", || api.create(&params, &review)).await?;
+    let answer = probe.kube("create", "selfsubjectaccessreviews", || api.create(&params, &review)).await?;
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// Goes through a list, page by page, and says whether it came to the end. What was read when the time is up counts.
+/// Lists all objects, page by page. Returns whether the list is complete: at the timeout the pages so far count.
 async fn pages<K: Resource<DynamicType = ()>, P, U>(
-    ask: &Ask,
+    probe: &Probe,
     name: &'static str,
     mut each: impl FnMut(Trimmed<P, U>),
-) -> Read<bool>
+) -> Reading<bool>
 where
     Trimmed<P, U>: Clone + std::fmt::Debug + DeserializeOwned + Resource<DynamicType = ApiResource>,
 {
-    let api: Api<Trimmed<P, U>> = Api::all_with(ask.cluster()?, &ApiResource::erase::<K>(&()));
-    let mut params = ListParams::default().limit(PAGE);
-    for page in 0..ask.extent.pages {
-        let Some(page) = so_far(page, ask.kube("list", name, || api.list(&params)).await)? else { return Ok(false) };
+    let api: Api<Trimmed<P, U>> = Api::all_with(probe.cluster()?, &ApiResource::erase::<K>(&()));
+    let mut params = ListParams::default().limit(PAGE_SIZE);
+    for page in 0..probe.extent.pages {
+        let Some(page) = page_in_time(page, probe.kube("list", name, || api.list(&params)).await)? else {
+            return Ok(false);
+        };
         page.items.into_iter().for_each(&mut each);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = params.continue_token(&token),
@@ -135,10 +137,10 @@ struct Provided {
     provider_id: Option<String>,
 }
 
-/// All Nodes.
-pub async fn nodes(ask: &Ask) -> Read<Nodes> {
+/// Reads all Nodes.
+pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
-    nodes.all = pages::<Node, Provided, IgnoredAny>(ask, "nodes", |node| {
+    nodes.complete = pages::<Node, Provided, IgnoredAny>(probe, "nodes", |node| {
         nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref());
     })
     .await?;
@@ -158,10 +160,10 @@ struct Phase {
     phase: String,
 }
 
-/// All pods that a drain would move, by who made them.
-pub async fn workloads(ask: &Ask) -> Read<Workloads> {
+/// Reads all pods that a drain would evict, by owner.
+pub async fn workloads(probe: &Probe) -> Reading<Workloads> {
     let mut workloads = Workloads::default();
-    workloads.all = pages::<Pod, Running, Phase>(ask, "pods", |pod| add(&mut workloads, pod)).await?;
+    workloads.complete = pages::<Pod, Running, Phase>(probe, "pods", |pod| add(&mut workloads, pod)).await?;
     Ok(workloads)
 }
 
@@ -175,19 +177,19 @@ fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
     }
     let (namespace, name) = (meta.namespace.unwrap_or_default(), meta.name.unwrap_or_default());
     let grace = Duration::from_secs(pod.spec.termination_grace_period_seconds.unwrap_or(30));
-    if workloads.longest_grace.as_ref().is_none_or(|(_, longest)| grace > *longest) {
-        workloads.longest_grace = Some((format!("pod {namespace}/{name}"), grace));
+    if workloads.longest_grace.as_ref().is_none_or(|longest| grace > longest.period) {
+        workloads.longest_grace = Some(PodGrace { pod: format!("pod {namespace}/{name}"), period: grace });
     }
     let labels = meta.labels.unwrap_or_default();
     let (kind, owner) = owner.map_or_else(|| ("Pod".to_owned(), name), |owner| (owner.kind, owner.name));
-    // People know the Deployment, whose ReplicaSet has its name and this hash.
-    let owner = match labels.get("pod-template-hash") {
+    // The name of a Deployment's ReplicaSet is the Deployment's name and this hash.
+    let name = match labels.get("pod-template-hash") {
         Some(hash) if kind == "ReplicaSet" => owner.trim_end_matches(hash.as_str()).trim_end_matches('-').to_owned(),
         _ => owner,
     };
-    let owned = workloads.owners.entry((namespace, kind, owner)).or_default();
-    owned.pods += 1;
-    owned.labels = labels;
+    let workload = workloads.workloads.entry(PodOwner { namespace, kind, name }).or_default();
+    workload.pods += 1;
+    workload.labels = labels;
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -207,18 +209,17 @@ struct Counted {
     observed_generation: i64,
 }
 
-/// All disruption budgets.
-pub async fn budgets(ask: &Ask) -> Read<Budgets> {
+/// Reads all disruption budgets.
+pub async fn budgets(probe: &Probe) -> Reading<Budgets> {
     let mut budgets = Budgets::default();
-    budgets.all = pages::<PodDisruptionBudget, Selected, Counted>(ask, "poddisruptionbudgets", |budget| {
+    budgets.complete = pages::<PodDisruptionBudget, Selected, Counted>(probe, "poddisruptionbudgets", |budget| {
         let generation = budget.metadata.generation.unwrap_or_default().max(1);
-        budgets.budgets.push(Budget {
+        budgets.budgets.push(BudgetState {
             namespace: budget.metadata.namespace.unwrap_or_default(),
             name: budget.metadata.name.unwrap_or_default(),
             selector: budget.spec.selector,
             expected: budget.status.expected_pods,
             desired: budget.status.desired_healthy,
-            // What no controller has looked at says nothing.
             current: budget.status.observed_generation >= generation,
         });
     })

@@ -1,12 +1,12 @@
 use super::*;
 use crate::commands::doctor::Status;
-use crate::commands::doctor::aws_calls::{Trial, Tried};
+use crate::commands::doctor::readings::{CallTrial, HookConfig, TrialCall};
 use crate::commands::doctor::tests::{QUEUE, found, hook, one, rule, settings};
 use crate::pipeline::event;
 use crate::pipeline::event::Parsed;
 
-fn only(rules: Vec<Rule>) -> impl FnOnce(&mut Seen) {
-    move |seen: &mut Seen| seen.rules = Ok(Rules { rules, unread: None, all: true })
+fn only(rules: Vec<EventRule>) -> impl FnOnce(&mut Readings) {
+    move |readings: &mut Readings| readings.rules = Ok(EventRules { rules, unread: None, complete: true })
 }
 
 fn keep(kinds: &[Kind]) -> Vec<String> {
@@ -15,7 +15,7 @@ fn keep(kinds: &[Kind]) -> Vec<String> {
 }
 
 #[test]
-fn what_a_rule_is_made_with_lets_its_kind_through() {
+fn the_recommended_pattern_matches_its_kind() {
     let settings = settings(&["--out-of-service-taint"]);
     for kind in Kind::ALL {
         let pattern = serde_json::from_str(wanted(kind)).unwrap();
@@ -41,12 +41,12 @@ fn samples_are_like_the_events_themselves() {
         let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
         assert_eq!(notices[0].kind(), kind);
         let real: Value = serde_json::from_str(text).unwrap();
-        // What a rule sees of the event is what it is judged by.
-        let told = |sample: &Value| {
+        // The sample has a part of the real event's fields.
+        let is_part = |sample: &Value| {
             let detail = sample["detail"].as_object().unwrap().iter().all(|(key, value)| real["detail"][key] == *value);
             sample["source"] == real["source"] && sample["detail-type"] == real["detail-type"] && detail
         };
-        assert!(samples(kind, &settings).iter().any(told), "{kind}");
+        assert!(samples(kind, &settings).iter().any(is_part), "{kind}");
         let pattern = serde_json::from_str(wanted(kind)).unwrap();
         assert_eq!(event_pattern::judge(&pattern, &real), Match::Yes, "{kind}");
     }
@@ -69,14 +69,17 @@ fn a_kind_without_a_rule_says_how_to_make_one() {
         assert!(text.contains(&format!("put-rule --name ebbtide-{kind}")) && text.contains(QUEUE), "{text}");
         assert!(text.contains(&format!("--on {kind}=ignore")), "{text}");
     }
-    assert_eq!(found(&["--on", "spot=ignore"], |seen| drop(seen.rules.as_mut().unwrap().rules.remove(1))).len(), 1);
+    assert_eq!(
+        found(&["--on", "spot=ignore"], |readings| drop(readings.rules.as_mut().unwrap().rules.remove(1))).len(),
+        1
+    );
 }
 
 #[test]
 fn a_rule_that_is_off_or_sends_too_little_is_named() {
     let flags = keep(&[Kind::Spot]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let off = Rule { enabled: false, ..rule("mine", r#"{"source": ["aws.ec2"]}"#) };
+    let off = EventRule { enabled: false, ..rule("mine", r#"{"source": ["aws.ec2"]}"#) };
     let (_, status, text) = one(&flags, only(vec![off]));
     assert_eq!(status, Status::Failure);
     assert!(text.contains("disabled") && text.contains("enable-rule --name mine"), "{text}");
@@ -91,14 +94,14 @@ fn a_rule_that_is_off_or_sends_too_little_is_named() {
 }
 
 #[test]
-fn what_a_rule_narrows_is_not_judged() {
+fn a_rule_with_further_conditions_is_not_judged() {
     let flags = keep(&[Kind::AsgTerminate]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let narrow = rule("mine", r#"{"source": ["aws.autoscaling"], "detail": {"AutoScalingGroupName": ["workers"]}}"#);
     let (name, status, text) = one(&flags, only(vec![narrow]));
     assert_eq!((name, status), ("asg-terminate", Status::Skipped));
-    assert!(text.contains("rule mine may let them through, but it narrows detail.AutoScalingGroupName"), "{text}");
-    let schedule = Rule { pattern: None, ..rule("hourly", "") };
+    assert!(text.contains("rule mine may send these events, but it narrows detail.AutoScalingGroupName"), "{text}");
+    let schedule = EventRule { pattern: None, ..rule("hourly", "") };
     assert_eq!(one(&flags, only(vec![schedule])).1, Status::Failure);
 }
 
@@ -107,22 +110,22 @@ fn hooks_that_notify_the_queue_need_no_rule() {
     let flags = keep(&[Kind::AsgTerminate]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let with = |target: Option<&str>| {
-        let hook = groups::Hook { notifies: target.map(str::to_owned), ..hook("drain", 300) };
-        move |seen: &mut Seen| {
-            seen.rules = Ok(Rules { all: true, ..Rules::default() });
-            seen.groups.as_mut().unwrap().groups[0].hooks = Ok(vec![hook]);
+        let hook = HookConfig { notifies: target.map(str::to_owned), ..hook("drain", 300) };
+        move |readings: &mut Readings| {
+            readings.rules = Ok(EventRules { complete: true, ..EventRules::default() });
+            readings.groups.as_mut().unwrap().groups[0].hooks = Ok(vec![hook]);
         }
     };
     assert_eq!(found(&flags, with(Some(QUEUE))), Vec::new());
     let elsewhere = found(&flags, with(Some("arn:aws:sns:eu-west-1:123456789012:topic")));
-    let said: Vec<_> = elsewhere.iter().map(|check| (check.name, check.status)).collect();
-    assert_eq!(said, [("asg-terminate", Status::Failure), ("target", Status::Warning)]);
-    // Without a hook nothing comes, and nothing is missed.
-    let (_, status, _) = one(&flags, |seen| {
-        seen.rules = Ok(Rules { all: true, ..Rules::default() });
-        seen.groups.as_mut().unwrap().groups.clear();
-        seen.trials.clear();
-        seen.trials.push(Trial { tried: Tried::Complete, answers: Vec::new() });
+    let names: Vec<_> = elsewhere.iter().map(|check| (check.name, check.status)).collect();
+    assert_eq!(names, [("asg-terminate", Status::Failure), ("target", Status::Warning)]);
+    // Without a hook there are no events, and none are missing.
+    let (_, status, _) = one(&flags, |readings| {
+        readings.rules = Ok(EventRules { complete: true, ..EventRules::default() });
+        readings.groups.as_mut().unwrap().groups.clear();
+        readings.trials.clear();
+        readings.trials.push(CallTrial { call: TrialCall::Complete, answers: Vec::new() });
     });
     assert_eq!(status, Status::Warning);
 }

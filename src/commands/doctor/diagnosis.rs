@@ -1,46 +1,44 @@
-//! All findings, as people read them and as programs do.
+//! All findings, as text and as JSON.
 
 use super::check::{Check, Status};
+use crate::cli::text::{WIDTH, wrapped};
 use serde_json::json;
 
-/// How wide a line may be.
-const WIDTH: usize = 100;
-
-/// Below a check, what to do begins here.
+/// Column of the remedy.
 const INDENT: usize = 10;
 
 /// All findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct Diagnosis {
     checks: Vec<Check>,
 }
 
-impl Report {
-    /// The findings, in the order in which they are shown.
+impl Diagnosis {
+    /// Returns a diagnosis with the findings in the order of the output.
     #[must_use]
     pub const fn new(checks: Vec<Check>) -> Self {
         Self { checks }
     }
 
-    /// Each finding.
+    /// The findings.
     #[must_use]
     pub fn checks(&self) -> &[Check] {
         &self.checks
     }
 
-    /// How many ended so.
+    /// Returns the number of findings with this status.
     #[must_use]
     pub fn count(&self, status: Status) -> usize {
         self.checks.iter().filter(|check| check.status == status).count()
     }
 
-    /// Whether something does not work.
+    /// Whether there is a failure.
     #[must_use]
     pub fn failed(&self) -> bool {
         self.count(Status::Failure) > 0
     }
 
-    /// For people: one line for each check, what to do below it, and a line that sums up.
+    /// Returns the text: a line for each check, its remedy below, and a summary.
     #[must_use]
     pub fn text(&self) -> String {
         let title = |check: &Check| format!("{} {}", check.area.as_str(), check.name);
@@ -50,25 +48,25 @@ impl Report {
         for check in &self.checks {
             let mut lines = wrapped(&check.found, WIDTH.saturating_sub(found_at)).into_iter();
             let first = lines.next().unwrap_or_default();
-            put(&mut text, &format!("{:<INDENT$}{:<widest$}  {first}", check.status.as_str(), title(check)));
+            push_line(&mut text, &format!("{:<INDENT$}{:<widest$}  {first}", check.status.as_str(), title(check)));
             for line in lines {
-                put(&mut text, &format!("{:found_at$}{line}", ""));
+                push_line(&mut text, &format!("{:found_at$}{line}", ""));
             }
             for line in check.remedy.iter().flat_map(|remedy| remedy.lines()) {
-                // What is to be copied is not wrapped.
+                // Lines for copying are not wrapped.
                 let lines = if line.starts_with("  ") { vec![line.to_owned()] } else { wrapped(line, WIDTH - INDENT) };
                 for line in lines {
-                    put(&mut text, &format!("{:INDENT$}{line}", ""));
+                    push_line(&mut text, &format!("{:INDENT$}{line}", ""));
                 }
             }
         }
         let counts = Status::ALL.map(|status| format!("{} {}", self.count(status), status.as_str()));
         text.push('\n');
-        put(&mut text, &counts.join(", "));
+        push_line(&mut text, &counts.join(", "));
         text
     }
 
-    /// For programs: one object. Its shape is in docs/doctor.md.
+    /// Returns the JSON object that docs/doctor.md describes.
     #[must_use]
     pub fn json(&self) -> String {
         let checks: Vec<_> = self
@@ -87,26 +85,9 @@ impl Report {
     }
 }
 
-fn put(text: &mut String, line: &str) {
+fn push_line(text: &mut String, line: &str) {
     text.push_str(line.trim_end());
     text.push('\n');
-}
-
-/// Lines of at most so many letters, broken at spaces; a word that is longer has a line of its own.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    for word in text.split_whitespace() {
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 #[cfg(test)]
@@ -114,8 +95,8 @@ mod tests {
     use super::*;
     use crate::commands::doctor::Area;
 
-    fn report() -> Report {
-        Report::new(vec![
+    fn diagnosis() -> Diagnosis {
+        Diagnosis::new(vec![
             Area::Credentials.ok("identity", "arn:aws:sts::123456789012:assumed-role/ebbtide/1"),
             Area::Queue.failure(
                 "policy",
@@ -127,9 +108,9 @@ mod tests {
     }
 
     #[test]
-    fn people_read_lines() {
+    fn text_is_aligned_and_wrapped() {
         assert_eq!(
-            report().text(),
+            diagnosis().text(),
             "\
 ok        credentials identity  arn:aws:sts::123456789012:assumed-role/ebbtide/1
 failure   queue policy          The queue has no policy: EventBridge can't send to it, and what it
@@ -145,12 +126,12 @@ skipped   clock skew            The API server did not tell its time.
     }
 
     #[test]
-    fn programs_read_an_object() {
-        let read: serde_json::Value = serde_json::from_str(&report().json()).unwrap();
+    fn json_is_one_object() {
+        let read: serde_json::Value = serde_json::from_str(&diagnosis().json()).unwrap();
         assert_eq!(read["checks"][0]["check"], "identity");
         assert_eq!(read["checks"][0]["remedy"], serde_json::Value::Null);
         assert_eq!(read["checks"][1]["area"], "queue");
         assert_eq!(read["summary"], json!({ "ok": 1, "warning": 0, "failure": 1, "skipped": 1 }));
-        assert!(report().failed());
+        assert!(diagnosis().failed());
     }
 }

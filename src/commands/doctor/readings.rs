@@ -1,0 +1,350 @@
+//! The values that the doctor reads and judges. `read` makes them; the judges take them.
+
+use crate::clients::gate::{AwsError, Category, KubeError};
+use crate::pipeline::event::InstanceId;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A value that was read, or the reason why it was not.
+pub type Reading<T> = Result<T, ReadError>;
+
+/// The reason why a value could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadError {
+    /// The error's category.
+    pub category: Category,
+    /// One sentence.
+    pub message: String,
+}
+
+impl ReadError {
+    /// Whether a permission is missing.
+    #[must_use]
+    pub fn denied(&self) -> bool {
+        self.category == Category::Denied
+    }
+
+    /// Whether the server answered. A refusal is an answer.
+    #[must_use]
+    pub fn answered(&self) -> bool {
+        !matches!(
+            self.category,
+            Category::Throttled | Category::Unavailable | Category::TimedOut | Category::Unreachable
+        )
+    }
+}
+
+impl From<AwsError> for ReadError {
+    fn from(error: AwsError) -> Self {
+        Self { category: error.category, message: error.to_string() }
+    }
+}
+
+impl From<KubeError> for ReadError {
+    fn from(error: KubeError) -> Self {
+        Self { category: error.category, message: error.to_string() }
+    }
+}
+
+/// All values that are read.
+#[derive(Clone, Debug)]
+pub struct Readings {
+    /// Why there is no client for AWS, if there is none.
+    pub no_aws: Option<String>,
+    /// Why there is no client for the API server, if there is none.
+    pub no_cluster: Option<String>,
+    /// The region of the calls to AWS.
+    pub region: Option<String>,
+    /// The caller's identity at AWS.
+    pub identity: Reading<CallerIdentity>,
+    /// The queue's attributes.
+    pub queue: Reading<QueueAttributes>,
+    /// The rules that send to the queue.
+    pub rules: Reading<EventRules>,
+    /// The Auto Scaling groups of the cluster's nodes.
+    pub groups: Reading<ScalingGroups>,
+    /// Whether a service on this machine is ready.
+    pub ready_here: bool,
+    /// The service's own calls to AWS, made without an effect.
+    pub trials: Vec<CallTrial>,
+    /// The API server's version and time.
+    pub server: Reading<ApiServer>,
+    /// The caller's name at the API server.
+    pub username: Option<String>,
+    /// The API server's answers about permissions.
+    pub reviews: Vec<AccessReview>,
+    /// The cluster's Nodes.
+    pub nodes: Reading<Nodes>,
+    /// The cluster's pods, by owner.
+    pub workloads: Reading<Workloads>,
+    /// The cluster's disruption budgets.
+    pub budgets: Reading<Budgets>,
+}
+
+/// The answer of STS about the caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallerIdentity {
+    /// The account.
+    pub account: String,
+    /// The ARN of the role's session or of the user.
+    pub arn: String,
+}
+
+/// The queue's attributes, under SQS's names.
+pub type QueueAttributes = BTreeMap<String, String>;
+
+/// The EventBridge rules whose target is the queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EventRules {
+    /// The rules that could be read.
+    pub rules: Vec<EventRule>,
+    /// The first error of a rule that could not.
+    pub unread: Option<ReadError>,
+    /// Whether `rules` is complete: the list was not cut off, and each rule could be read.
+    pub complete: bool,
+}
+
+/// An EventBridge rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventRule {
+    /// The rule's name.
+    pub name: String,
+    /// The rule's ARN.
+    pub arn: String,
+    /// Whether the rule is enabled.
+    pub enabled: bool,
+    /// The event pattern; `None` for a schedule.
+    pub pattern: Option<String>,
+}
+
+/// The Auto Scaling groups of the cluster's nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScalingGroups {
+    /// The groups whose hooks were read.
+    pub groups: Vec<ScalingGroup>,
+    /// The number of further groups.
+    pub more: usize,
+    /// Whether all groups of the account were listed.
+    pub complete: bool,
+}
+
+/// An Auto Scaling group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScalingGroup {
+    /// The group's name.
+    pub name: String,
+    /// Whether capacity rebalancing is on.
+    pub rebalances: bool,
+    /// Whether the group keeps an instance whose terminating hook is abandoned.
+    pub retains: bool,
+    /// The group's lifecycle hooks.
+    pub hooks: Reading<Vec<HookConfig>>,
+}
+
+/// The configuration of a lifecycle hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookConfig {
+    /// The hook's name.
+    pub name: String,
+    /// Whether the hook is for terminations; otherwise it is for launches.
+    pub terminating: bool,
+    /// The heartbeat timeout.
+    pub heartbeat: Duration,
+    /// Whether an action that nobody completes ends with CONTINUE.
+    pub continues: bool,
+    /// The ARN of the hook's notification target.
+    pub notifies: Option<String>,
+}
+
+/// A call of the service that is made without an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialCall {
+    /// A deletion, with an invalid receipt.
+    Delete,
+    /// An extension of the visibility timeout, with an invalid receipt.
+    Extend,
+    /// A description of instances, as a dry run.
+    Instances,
+    /// A description of a group's hooks.
+    Hooks,
+    /// A heartbeat, with an invalid token.
+    Heartbeat,
+    /// A completion, with an invalid token.
+    Complete,
+}
+
+/// The answers to one call, for each subject that it was tried on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallTrial {
+    /// The call.
+    pub call: TrialCall,
+    /// The answers.
+    pub answers: Vec<TrialAnswer>,
+}
+
+/// The answer to a call about one subject.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrialAnswer {
+    /// The queue or the group.
+    pub subject: String,
+    /// The refusal, if the call was refused.
+    pub answer: Reading<()>,
+}
+
+/// The API server's version and time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiServer {
+    /// The version.
+    pub version: String,
+    /// The server's time in whole seconds, if its answer has one.
+    pub date: Option<Timestamp>,
+    /// Our time before the request.
+    pub asked_at: Timestamp,
+    /// Our time after the answer.
+    pub answered_at: Timestamp,
+}
+
+/// A permission in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Permission {
+    /// The API group; empty for the core group.
+    pub group: &'static str,
+    /// The resource with its subresource, such as `pods/eviction`.
+    pub resource: &'static str,
+    /// The verb.
+    pub verb: &'static str,
+    /// The namespace; empty for all namespaces and for cluster-scoped resources.
+    pub namespace: String,
+    /// The object's name; empty for all objects.
+    pub name: &'static str,
+    /// The effect of its absence.
+    pub without: &'static str,
+}
+
+/// The API server's answer about one permission.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessReview {
+    /// The permission.
+    pub permission: Permission,
+    /// Whether it is granted.
+    pub allowed: Reading<bool>,
+}
+
+/// The cluster's Nodes, by their provider IDs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nodes {
+    /// The EC2 instances that are Nodes.
+    pub instances: Vec<InstanceId>,
+    /// The regions of these instances, each once.
+    pub regions: Vec<String>,
+    /// The names of Nodes without a provider ID.
+    pub without_provider: Vec<String>,
+    /// The Nodes that are not EC2 instances.
+    pub foreign: Vec<ForeignNode>,
+    /// Whether all Nodes were listed.
+    pub complete: bool,
+}
+
+/// A Node that is not an EC2 instance.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForeignNode {
+    /// The Node's name.
+    pub name: String,
+    /// The Node's provider ID.
+    pub provider_id: String,
+}
+
+impl Nodes {
+    /// Adds a Node by its name and its provider ID.
+    pub fn add(&mut self, name: String, provider_id: Option<&str>) {
+        let Some(provider_id) = provider_id.filter(|id| !id.is_empty()) else {
+            return self.without_provider.push(name);
+        };
+        let mut parts = provider_id.strip_prefix("aws://").unwrap_or_default().rsplit('/');
+        let (instance, zone) = (parts.next().and_then(InstanceId::new), parts.next().unwrap_or_default());
+        let Some(instance) = instance else {
+            return self.foreign.push(ForeignNode { name, provider_id: provider_id.to_owned() });
+        };
+        self.instances.push(instance);
+        let region = region_of(zone);
+        if !region.is_empty() && !self.regions.contains(&region) {
+            self.regions.push(region);
+        }
+    }
+}
+
+/// Returns the region of a zone: everything up to the first number, as in eu-west-1a, us-gov-west-1a and the local zone
+/// us-west-2-lax-1a.
+pub(super) fn region_of(zone: &str) -> String {
+    let named = zone.find(|c: char| c.is_ascii_digit()).unwrap_or(zone.len());
+    let number = zone[named..].find(|c: char| !c.is_ascii_digit()).unwrap_or(zone.len() - named);
+    zone[..named + number].to_owned()
+}
+
+/// The pods that a drain would evict, by owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workloads {
+    /// The workloads, by owner.
+    pub workloads: BTreeMap<PodOwner, Workload>,
+    /// The pod with the longest grace period.
+    pub longest_grace: Option<PodGrace>,
+    /// Whether all pods were listed.
+    pub complete: bool,
+}
+
+/// The owner of pods.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodOwner {
+    /// The owner's namespace.
+    pub namespace: String,
+    /// The owner's kind.
+    pub kind: String,
+    /// The owner's name.
+    pub name: String,
+}
+
+/// The pods of one owner.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Workload {
+    /// The number of pods.
+    pub pods: usize,
+    /// The labels of one of them.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A pod's grace period.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodGrace {
+    /// The pod, for people.
+    pub pod: String,
+    /// The grace period.
+    pub period: Duration,
+}
+
+/// The cluster's disruption budgets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Budgets {
+    /// The budgets.
+    pub budgets: Vec<BudgetState>,
+    /// Whether all budgets were listed.
+    pub complete: bool,
+}
+
+/// A disruption budget.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BudgetState {
+    /// The budget's namespace.
+    pub namespace: String,
+    /// The budget's name.
+    pub name: String,
+    /// The selector of its pods. `None` selects no pod; an empty selector selects all pods of the namespace.
+    pub selector: Option<LabelSelector>,
+    /// The number of pods that it expects.
+    pub expected: i32,
+    /// The number of pods that must be healthy.
+    pub desired: i32,
+    /// Whether the status is for the current version of the budget.
+    pub current: bool,
+}
