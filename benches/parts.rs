@@ -177,7 +177,7 @@ fn filled_index(count: usize) -> Index {
 
 /// The messages in `tests/fixtures/events`, by name.
 fn fixtures() -> Vec<(String, String)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/events");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/events");
     let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut all: Vec<_> = paths
         .map(|path| (path.file_stem().unwrap().to_string_lossy().into_owned(), fs::read_to_string(&path).unwrap()))

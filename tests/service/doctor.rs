@@ -233,14 +233,9 @@ async fn a_queue_that_is_not_there_fails_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
-    for operation in [
-        "GetCallerIdentity",
-        "GetQueueAttributes",
-        "DescribeLifecycleHooks",
-        "list pods",
-        "get /version",
-        "*",
-    ] {
+    for operation in
+        ["GetCallerIdentity", "GetQueueAttributes", "DescribeLifecycleHooks", "list pods", "get /version", "*"]
+    {
         let stage = healthy();
         stage.world.faults.add(Rule::on(operation, Fault::Hang));
         let begun = Instant::now();

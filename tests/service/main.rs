@@ -30,7 +30,6 @@ mod order;
 mod overload;
 mod ownership;
 mod pressure;
-mod properties;
 mod regressions;
 mod returns;
 mod send;

@@ -3,7 +3,6 @@
 mod fixtures;
 mod kinds;
 mod malformed;
-mod properties;
 mod wrappings;
 
 use super::{Hook, Identity, Ignored, InstanceId, Notice, Parsed, parse};

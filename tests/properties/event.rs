@@ -1,7 +1,7 @@
 //! What holds for any body: no panic, and no notice with anything in it that the message did not say.
 
-use super::super::{Detail, Identity, Parsed, parse};
-use super::fixtures::{BAD, GOOD};
+use crate::fixtures::{BAD, GOOD};
+use ebbtide::pipeline::event::{Detail, Identity, Parsed, parse};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -179,7 +179,7 @@ const TELLING: [&str; 5] = [
 #[test]
 fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
     let mut notices = 0;
-    for (name, body) in GOOD {
+    for (name, body) in GOOD.iter() {
         let Parsed::Notices(original) = parse(body) else {
             continue;
         };
@@ -206,7 +206,7 @@ fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
 fn any_field_of_another_type_or_empty_never_makes_a_notice_of_nothing() {
     let others =
         [json!(null), json!(true), json!(7), json!(-1.5), json!(""), json!("x"), json!([]), json!([[{}]]), json!({})];
-    for (name, body) in GOOD {
+    for (name, body) in GOOD.iter() {
         let opened = open(body);
         for path in paths(&opened) {
             for other in &others {
@@ -226,7 +226,7 @@ fn any_field_of_another_type_or_empty_never_makes_a_notice_of_nothing() {
 
 #[test]
 fn a_message_cut_short_anywhere_is_malformed() {
-    for (name, body) in GOOD {
+    for (name, body) in GOOD.iter() {
         let body = body.trim_end();
         for end in (0..body.len()).filter(|end| body.is_char_boundary(*end)) {
             assert!(matches!(sound(&body[..end]), Parsed::Malformed(_)), "{name} at {end}");
@@ -235,7 +235,7 @@ fn a_message_cut_short_anywhere_is_malformed() {
 }
 
 fn any_fixture() -> impl Strategy<Value = String> {
-    select(GOOD.iter().map(|(_, body)| *body).chain(BAD.iter().copied()).collect::<Vec<_>>()).prop_map(str::to_owned)
+    select(GOOD.iter().chain(BAD.iter()).map(|(_, body)| body.clone()).collect::<Vec<_>>())
 }
 
 /// Any JSON, from the words that messages are made of as much as from others.
@@ -304,7 +304,7 @@ proptest! {
 
     #[test]
     fn any_json_anywhere_in_a_message_is_parsed_soundly(
-        body in select(GOOD),
+        body in select(GOOD.clone()),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any_json()), 1..4),
     ) {
         let mut value = open(body.1);
