@@ -80,9 +80,10 @@ pub mod clients {
     pub mod watch;
 }
 
-/// Tasks and time.
+/// Tasks, time and random numbers.
 pub mod runtime {
     pub mod clock;
+    pub mod random;
     pub mod task;
 }
 

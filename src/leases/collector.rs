@@ -12,6 +12,7 @@ use crate::clients::trimmed::{Bare, Trimmed};
 use crate::fact::{Fact, Facts};
 use crate::leases::turn::{Taken, Turn};
 use crate::runtime::clock::Clock;
+use crate::runtime::random;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -113,11 +114,11 @@ impl Collector {
     }
 
     async fn work(&mut self) {
-        sleep(FIRST.mul_f64(fastrand::f64())).await;
+        sleep(random::jittered(FIRST, 0.0..1.0)).await;
         let mut backoff = Backoff::new(AGAIN.0, AGAIN.1);
         loop {
             let begun = Instant::now();
-            let every = EVERY.mul_f64(0.9 + fastrand::f64() / 10.0);
+            let every = random::jittered(EVERY, 0.9..1.0);
             let next = match self.once().await {
                 Ok(look_at) => {
                     backoff.reset();
