@@ -232,7 +232,7 @@ impl Collector {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(call, Class::Tell, Instant::now() + CALL_TIMEOUT, request).await
+        self.gate.kube(call, Class::Background, Instant::now() + CALL_TIMEOUT, request).await
     }
 
     fn tell(&mut self, suspect: &Suspect) {

@@ -163,7 +163,7 @@ impl Turn {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(call, Class::Tell, Instant::now() + CALL_TIMEOUT, request).await
+        self.gate.kube(call, Class::Background, Instant::now() + CALL_TIMEOUT, request).await
     }
 }
 

@@ -117,7 +117,7 @@ impl Ask {
         F: Future<Output = Result<T, ::kube::Error>>,
     {
         let (until, call) = (self.until(), Call { verb, resource, subject: "" });
-        match timeout_at(until, self.gate.kube(call, Class::Tell, until, request)).await {
+        match timeout_at(until, self.gate.kube(call, Class::Background, until, request)).await {
             Ok(answer) => answer.map_err(|error| timely(error.into(), &format!("{verb} {resource}"))),
             Err(_) => Err(late(&format!("{verb} {resource}"))),
         }
