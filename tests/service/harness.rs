@@ -4,10 +4,14 @@ use clap::Parser;
 use ebbtide::cli::flags::{Cli, Command};
 use ebbtide::cli::settings::Settings;
 use ebbtide::clients::connect::{Clients, aws_clients, kube_client};
+use ebbtide::commands::doctor;
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::random;
 use ebbtide::runtime::task::{Kind, Tasks};
-use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
+use ebbtide::service::running::{Exit, Service};
+use ebbtide::service::signals::Shutdown;
+use ebbtide::service::start::{Inputs, StartChecks};
 use ebbtide::telemetry::log::Log;
 use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::World;
@@ -22,6 +26,22 @@ use tokio::time::Instant;
 /// Seconds.
 pub const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+thread_local! {
+    /// The seed of the random numbers of this thread's test, in the service and in the simulation: `EBBTIDE_SEED`, or any.
+    static SEED: u64 = match std::env::var("EBBTIDE_SEED") {
+        Ok(seed) => seed.parse().expect("EBBTIDE_SEED must be a number"),
+        Err(_) => random::u64(),
+    };
+}
+
+/// Seeds the service's random numbers, and returns the seed for the simulation's. A test that fails shows it.
+pub fn seed() -> u64 {
+    let seed = SEED.with(|seed| *seed);
+    println!("to run this test again with the same random numbers, set EBBTIDE_SEED={seed}");
+    random::seed(seed);
+    seed
 }
 
 /// The instance id of the n-th node.
@@ -67,7 +87,7 @@ impl Stage {
                 tracing::level_filters::LevelFilter::OFF
             })
             .try_init();
-        let world = World::new(1);
+        let world = World::new(seed());
         for n in 0..nodes {
             world.kube.add_node(&node(n), &instance(n));
             world.aws.ec2.put(&instance(n), &[("aws-node-termination-handler/managed", "true")]);
@@ -109,9 +129,13 @@ impl Stage {
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);
         change(&mut clients);
-        let service = Service::start(settings, clients, clock, (facts, Arc::clone(&metrics)), shutdown.clone())
-            .await
-            .expect("a free port must be there");
+        let start_checks = settings.check_at_start.then(|| {
+            let (settings, clients) = (settings.clone(), clients.clone());
+            StartChecks::new(move |gate, facts| doctor::check_at_start(settings, clients, gate, clock, facts))
+        });
+        let (shown, stops) = (Arc::clone(&metrics), shutdown.clone());
+        let inputs = Inputs { settings, clients, clock, facts, metrics: shown, shutdown: stops, start_checks };
+        let service = Service::start(inputs).await.expect("a free port must be there");
         let tasks = service.tasks();
         Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
     }

@@ -1,6 +1,6 @@
 //! Bad input, and an API server with troubles of its own.
 
-use crate::harness::{Stage, instance, node, s};
+use crate::harness::{Stage, instance, node, s, seed};
 use ebbtide::clients::gate::CALL_TIMEOUT;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
@@ -210,7 +210,8 @@ async fn nothing_is_evicted_before_the_cordon_is_accepted() {
 /// Whatever fails, by chance and for a while: every node ends up drained, every hook completed once, every message deleted.
 #[tokio::test(start_paused = true)]
 async fn a_storm_in_bad_weather() {
-    for seed in 0..4 {
+    for round in 0..4 {
+        let seed = seed().wrapping_add(round);
         let stage = Stage { world: ebbtide_sim::World::new(seed) };
         let mut tokens = Vec::new();
         for n in 0..30 {
