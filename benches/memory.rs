@@ -22,7 +22,7 @@ use ebbtide::pipeline::drain::Drainer;
 use ebbtide::pipeline::interruption::Interrupter;
 use ebbtide::pipeline::node::{Index, Node, node_api};
 use ebbtide::runtime::task::Kind;
-use ebbtide::service::lifecycle::Service;
+use ebbtide::service::running::Service;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};

@@ -35,8 +35,12 @@ pub mod commands {
 
 /// The life of the service: wiring, start, ordered shutdown.
 pub mod service {
-    pub mod lifecycle;
+    pub mod start;
+
+    pub mod running;
+
     pub mod signals;
+    mod wiring;
 }
 
 /// The journey of a message, a module for each stage.

@@ -9,8 +9,9 @@ use ebbtide::commands::{doctor, explain, migrate, send};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::queue::Place;
 use ebbtide::runtime::clock::Clock;
-use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
-use ebbtide::service::signals;
+use ebbtide::service::running::{Exit, Service};
+use ebbtide::service::signals::{self, Shutdown};
+use ebbtide::service::start::{Inputs, StartChecks};
 use ebbtide::telemetry::log::Log;
 use ebbtide::telemetry::metrics::Metrics;
 use std::io::{stderr, stdout};
@@ -98,7 +99,12 @@ async fn run(settings: Settings) -> ExitCode {
         Ok(signals) => signals,
         Err(error) => return refuse(1, &format!("can't listen for signals: {error}")),
     };
-    match Service::start(settings, clients, clock, (facts, metrics), shutdown).await {
+    let start_checks = settings.check_at_start.then(|| {
+        let (settings, clients) = (settings.clone(), clients.clone());
+        StartChecks::new(move |gate, facts| doctor::check_at_start(settings, clients, gate, clock, facts))
+    });
+    let inputs = Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks };
+    match Service::start(inputs).await {
         Ok(service) => match service.run().await {
             Exit::Clean => ExitCode::SUCCESS,
             Exit::Aborted => ExitCode::from(3),

@@ -6,7 +6,7 @@ use crate::storm::at_rest;
 use crate::summary::Undisturbed;
 use crate::tally::{Table, Tally};
 use ebbtide::runtime::task::{Kind, Tasks};
-use ebbtide::service::lifecycle::Exit;
+use ebbtide::service::running::Exit;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{Action, ActionState};
 use std::collections::{BTreeMap, BTreeSet};

@@ -35,8 +35,9 @@ use clap::Parser;
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::runtime::clock::Clock;
 use ebbtide::runtime::task;
-use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
-use ebbtide::service::signals;
+use ebbtide::service::running::{Exit, Service};
+use ebbtide::service::signals::{self, Shutdown};
+use ebbtide::service::start::Inputs;
 use ebbtide::telemetry::log::Log;
 use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::World;
@@ -114,7 +115,9 @@ async fn main() -> ExitCode {
     };
     let clients = clients::on(&loopback, clock);
     let facts = Facts::to(subscribers);
-    let service = match Service::start(settings, clients, clock, (facts, metrics), shutdown.clone()).await {
+    let (start_checks, shutdown_tokens) = (None, shutdown.clone());
+    let inputs = Inputs { settings, clients, clock, facts, metrics, shutdown: shutdown_tokens, start_checks };
+    let service = match Service::start(inputs).await {
         Ok(service) => service,
         Err(error) => return refuse(&error.to_string()),
     };

@@ -11,9 +11,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 /// A client that does not finish its request within this is not a kubelet and not Prometheus.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -23,18 +23,24 @@ const CONNECTIONS: usize = 64;
 
 /// Whether the service does its work: its index has synced, its queue has answered, and it is not shutting down.
 #[derive(Clone, Debug, Default)]
-pub struct Readiness(Arc<AtomicBool>);
+pub struct Readiness(Arc<watch::Sender<bool>>);
 
 impl Readiness {
     /// Turns readiness on or off.
     pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Release);
+        self.0.send_replace(ready);
     }
 
     /// Whether it is on.
     #[must_use]
     pub fn get(&self) -> bool {
-        self.0.load(Ordering::Acquire)
+        *self.0.borrow()
+    }
+
+    /// Waits until it is on.
+    pub async fn ready(&self) {
+        // The sender lives as long as `self`, so the wait can't fail.
+        let _ = self.0.subscribe().wait_for(|ready| *ready).await;
     }
 }
 

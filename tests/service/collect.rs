@@ -2,7 +2,7 @@
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide::runtime::task::Kind;
-use ebbtide::service::lifecycle::Exit;
+use ebbtide::service::running::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, OwnerReference};

@@ -4,10 +4,13 @@ use clap::Parser;
 use ebbtide::cli::flags::{Cli, Command};
 use ebbtide::cli::settings::Settings;
 use ebbtide::clients::connect::{Clients, aws_clients, kube_client};
+use ebbtide::commands::doctor;
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::runtime::clock::Clock;
 use ebbtide::runtime::task::{Kind, Tasks};
-use ebbtide::service::lifecycle::{Exit, Service, Shutdown};
+use ebbtide::service::running::{Exit, Service};
+use ebbtide::service::signals::Shutdown;
+use ebbtide::service::start::{Inputs, StartChecks};
 use ebbtide::telemetry::log::Log;
 use ebbtide::telemetry::metrics::Metrics;
 use ebbtide_sim::World;
@@ -109,9 +112,13 @@ impl Stage {
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);
         change(&mut clients);
-        let service = Service::start(settings, clients, clock, (facts, Arc::clone(&metrics)), shutdown.clone())
-            .await
-            .expect("a free port must be there");
+        let start_checks = settings.check_at_start.then(|| {
+            let (settings, clients) = (settings.clone(), clients.clone());
+            StartChecks::new(move |gate, facts| doctor::check_at_start(settings, clients, gate, clock, facts))
+        });
+        let (shown, stops) = (Arc::clone(&metrics), shutdown.clone());
+        let inputs = Inputs { settings, clients, clock, facts, metrics: shown, shutdown: stops, start_checks };
+        let service = Service::start(inputs).await.expect("a free port must be there");
         let tasks = service.tasks();
         Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
     }

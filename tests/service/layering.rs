@@ -7,7 +7,7 @@ use std::path::Path;
 /// The folders of `src` from the top down. A folder imports those below it.
 const FOLDERS: [(&str, &[&str]); 9] = [
     ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
-    ("service", &["commands", "cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
+    ("service", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
     ("cli", &["telemetry", "pipeline", "runtime", "fact"]),
     ("telemetry", &["clients", "runtime", "fact"]),
     ("pipeline", &["clients", "runtime", "fact"]),

@@ -2,7 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use ebbtide::runtime::task::Kind;
-use ebbtide::service::lifecycle::Exit;
+use ebbtide::service::running::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};

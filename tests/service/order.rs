@@ -2,7 +2,7 @@
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide::runtime::task::Tasks;
-use ebbtide::service::lifecycle::Exit;
+use ebbtide::service::running::Exit;
 use ebbtide_sim::kube::{By, Evicted, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;

@@ -1,0 +1,159 @@
+//! The start of the service.
+
+use crate::cli::settings::Settings;
+use crate::clients::connect::Clients;
+use crate::clients::gate::Gate;
+use crate::fact::{Fact, Facts, TaskKind};
+use crate::pipeline::node::{Index, node_api};
+use crate::pipeline::queue::Poller;
+use crate::runtime::clock::Clock;
+use crate::runtime::task::Tasks;
+use crate::service::running::{Service, StoppableTask};
+use crate::service::signals::Shutdown;
+use crate::service::wiring::{Wiring, subscribe};
+use crate::telemetry::admin::{Admin, ListenError, Readiness};
+use crate::telemetry::metrics::Metrics;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// Maximum time that the checks of the set-up wait for readiness. A service that does not get ready needs them most.
+const CHECKS_DELAY: Duration = Duration::from_mins(1);
+
+/// What the service is started with.
+pub struct Inputs {
+    /// The validated settings.
+    pub settings: Settings,
+    /// The clients of AWS and of the API server.
+    pub clients: Clients,
+    /// The clock.
+    pub clock: Clock,
+    /// The subscribers of facts. The service adds the one that writes Events.
+    pub facts: Facts,
+    /// The metrics that the admin server shows.
+    pub metrics: Arc<Metrics>,
+    /// The tokens that end the service.
+    pub shutdown: Shutdown,
+    /// The checks of the set-up, if they are asked for.
+    pub start_checks: Option<StartChecks>,
+}
+
+/// Checks of the set-up, made once after the start with the service's own gate and facts.
+pub struct StartChecks(Box<dyn FnOnce(Gate, Facts) -> BoxFuture<'static, ()> + Send>);
+
+impl StartChecks {
+    /// Wraps `checks`, which is called when the service starts.
+    pub fn new<F>(checks: impl FnOnce(Gate, Facts) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        Self(Box::new(|gate, facts| checks(gate, facts).boxed()))
+    }
+
+    /// Makes the checks once the service is ready, or after [`CHECKS_DELAY`]: readiness never waits for them.
+    async fn run(self, gate: Gate, facts: Facts, readiness: Readiness) {
+        let _ = timeout(CHECKS_DELAY, readiness.ready()).await;
+        (self.0)(gate, facts).await;
+    }
+}
+
+impl Service {
+    /// Wires all parts, and starts the tasks that live as long as the service.
+    ///
+    /// # Errors
+    /// When the admin address can't be bound.
+    pub async fn start(inputs: Inputs) -> Result<Self, ListenError> {
+        let Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks } = inputs;
+        let (facts, noted) = subscribe(&settings, facts);
+        let tasks = Tasks::new(facts.clone());
+        let gate = Gate::new(facts.clone());
+        let stop = shutdown.ordered.clone();
+        let wiring =
+            Wiring { settings, clients, clock, facts: facts.clone(), tasks: tasks.clone(), gate, stop: stop.clone() };
+
+        let teller = noted.map(|(scope, noted)| {
+            let stop = CancellationToken::new();
+            let handle = tasks.spawn(TaskKind::Teller, wiring.teller(scope, noted).run(stop.clone()));
+            StoppableTask { handle, stop }
+        });
+
+        let readiness = Readiness::default();
+        let address = wiring.settings.admin_address;
+        let server = Admin::bind(address, readiness.clone(), metrics, tasks.clone()).await?;
+        let admin = server.address();
+        facts.emit(&Fact::Started { queue: &wiring.settings.queue_url, dry_run: wiring.settings.policy.dry_run });
+        facts.emit(&Fact::AdminListening { address: admin });
+
+        let index = Index::new(wiring.settings.node_selector.clone());
+        let (synced, nodes_synced) = oneshot::channel();
+        let watch = index.clone().watch(node_api(wiring.clients.watches.clone()), facts.clone(), synced);
+        let fixed = FuturesUnordered::new();
+        fixed.push(tasks.spawn(TaskKind::Admin, server.serve()));
+        fixed.push(tasks.spawn(TaskKind::NodeWatch, watch));
+
+        let checks = start_checks.map(|checks| {
+            let checks = checks.run(wiring.gate.clone(), facts.clone(), readiness.clone());
+            tasks.spawn(TaskKind::Checks, checks)
+        });
+        let collector = wiring.collector().map(|it| tasks.spawn(TaskKind::Collector, it.run(stop.clone())));
+
+        let interrupter = wiring.interrupter(&index);
+        if let Some(undo) = wiring.undo(&index, &interrupter.marker) {
+            fixed.push(tasks.spawn(TaskKind::Undo, undo.run()));
+        }
+
+        let queue = wiring.queue();
+        let (sender, messages) = mpsc::unbounded_channel();
+        let (answered, queue_answered) = oneshot::channel();
+        let poller = Poller { queue: queue.clone(), messages: sender, answered, stop };
+        let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
+        let poller = tasks.spawn(TaskKind::Poller, ready.receive(poller));
+        Ok(Self {
+            deliverer: Arc::new(wiring.deliverer(queue, interrupter)),
+            deliveries: tasks.group(TaskKind::Message),
+            facts,
+            tasks,
+            shutdown,
+            readiness,
+            poller: poller.fuse(),
+            messages,
+            fixed,
+            teller,
+            collector,
+            checks,
+            admin,
+        })
+    }
+}
+
+/// What has to come true before the service is ready.
+struct Ready {
+    nodes_synced: oneshot::Receiver<()>,
+    queue_answered: oneshot::Receiver<()>,
+    readiness: Readiness,
+    facts: Facts,
+}
+
+impl Ready {
+    /// Receives messages once the Nodes are listed: before, every instance would look like one of another cluster. The first answer
+    /// of the queue makes the service ready.
+    async fn receive(self, poller: Poller) {
+        tokio::select! {
+            biased;
+            () = poller.stop.cancelled() => return,
+            _ = self.nodes_synced => {}
+        }
+        let becomes_ready = async {
+            if self.queue_answered.await.is_ok() {
+                self.readiness.set(true);
+                self.facts.emit(&Fact::Ready);
+            }
+        };
+        tokio::join!(poller.run(), becomes_ready);
+    }
+}

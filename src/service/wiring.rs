@@ -1,0 +1,119 @@
+//! The parts of the service, made of its settings and clients. Nothing runs yet.
+
+use crate::cli::settings::Settings;
+use crate::clients::connect::Clients;
+use crate::clients::gate::Gate;
+use crate::fact::{Facts, TaskKind};
+use crate::leases::collector::Collector;
+use crate::leases::turn::Election;
+use crate::pipeline::delivery::{Deliverer, Ended};
+use crate::pipeline::drain::{Drainer, Gone, pod_api};
+use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
+use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
+use crate::pipeline::queue::Queue;
+use crate::runtime::clock::Clock;
+use crate::runtime::task::Tasks;
+use crate::telemetry::kube_events::{Noted, Scope, Teller, events};
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// What all parts are made of.
+pub(super) struct Wiring {
+    pub settings: Settings,
+    pub clients: Clients,
+    pub clock: Clock,
+    pub facts: Facts,
+    pub tasks: Tasks,
+    /// The gate of all calls to the API server but lifecycle calls, which have one of their own.
+    pub gate: Gate,
+    /// Cancelled when the ordered shutdown begins.
+    pub stop: CancellationToken,
+}
+
+impl Wiring {
+    /// Returns the writer of Events and conditions, which reads what was `noted`.
+    pub fn teller(&self, scope: Scope, noted: Noted) -> Teller {
+        let instance = self.settings.choice.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
+        let calls = (self.clients.kube.clone(), self.gate.clone());
+        Teller::new(scope, noted, calls, self.clock, self.facts.clone(), instance)
+    }
+
+    /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
+    /// nothing, so it has no election.
+    pub fn collector(&self) -> Option<Collector> {
+        let (namespace, name) = self.settings.choice.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
+        let election = Election::new(self.clients.kube.clone(), namespace, name, self.gate.clone(), self.clock);
+        let election = (!self.settings.policy.dry_run).then_some(election);
+        Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
+    }
+
+    pub fn queue(&self) -> Queue {
+        let url = self.settings.queue_url.clone();
+        Queue::new(self.clients.aws.sqs.clone(), url, self.clock, &self.tasks, self.facts.clone())
+    }
+
+    pub fn interrupter(&self, index: &Index) -> Interrupter {
+        let Self { settings, clients, clock, facts, tasks, gate, .. } = self;
+        let policy = settings.policy.clone();
+        let nodes = node_api(clients.kube.clone());
+        let marker = Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.extras.clone(), policy.dry_run);
+        let drainer = Drainer {
+            client: clients.kube.clone(),
+            pods: pod_api(clients.kube.clone()),
+            nodes,
+            gate: gate.clone(),
+            facts: facts.clone(),
+            gone: Gone::new(clients.watches.clone(), tasks.clone(), facts.clone()),
+            index: index.clone(),
+            marker: marker.clone(),
+            clock: *clock,
+            choice: settings.choice.clone(),
+            pod_selector: settings.pod_selector.clone(),
+            at_deadline: settings.at_deadline,
+            pod_grace: settings.pod_grace,
+            dry_run: policy.dry_run,
+            leave: self.stop.clone(),
+            running: watch::Sender::default(),
+        };
+        Interrupter {
+            clock: *clock,
+            facts: facts.clone(),
+            tasks: tasks.clone(),
+            owner: Owner::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
+            marker,
+            drainer: Arc::new(drainer),
+            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
+            drains: Slots::new(tasks.clone(), TaskKind::Drain),
+            index: index.clone(),
+            policy,
+        }
+    }
+
+    /// Returns what removes marks from Nodes. A dry run sets none, so it removes none.
+    pub fn undo(&self, index: &Index, marker: &Marker) -> Option<Undo> {
+        let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
+        (!self.settings.policy.dry_run).then(|| Undo { index, marker, clock: self.clock, facts })
+    }
+
+    pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {
+        Deliverer {
+            queue,
+            interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
+            interrupter: Arc::new(interrupter),
+            facts: self.facts.clone(),
+            ended: Ended::default(),
+        }
+    }
+}
+
+/// Adds the subscriber that notes facts for Events, if the settings ask for Events. A dry run writes none: it does nothing.
+pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Noted)>) {
+    match settings.events {
+        Some(scope) if !settings.policy.dry_run => {
+            let (events, noted) = events();
+            (facts.with(Arc::new(events)), Some((scope, noted)))
+        }
+        _ => (facts, None),
+    }
+}
