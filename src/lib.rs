@@ -81,10 +81,11 @@ pub mod clients {
     pub mod watch;
 }
 
-/// Tasks and time.
+/// Tasks, time and random numbers.
 pub mod runtime {
     pub mod clock;
     pub mod duration;
+    pub mod random;
     pub mod task;
 }
 

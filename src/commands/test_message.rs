@@ -16,6 +16,7 @@ use crate::pipeline::event::{InstanceId, Kind};
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Node, TrimmedNode, node_api};
 use crate::pipeline::queue::Place;
+use crate::runtime::random;
 use jiff::Timestamp;
 use tokio::time::Instant;
 
@@ -142,7 +143,7 @@ pub async fn make(
         (_, Some((group, hook))) => GroupHook { group: group.to_owned(), hook: hook.to_owned() },
         _ => GroupHook { group: String::new(), hook: String::new() },
     };
-    let identity = body::identity(fastrand::u128(..));
+    let identity = body::identity(random::u128());
     let account = Place::of(request.queue_url).and_then(|place| place.account);
     let subject = Subject {
         instance: &node.instance,

@@ -12,6 +12,7 @@ use crate::clients::trimmed::{Bare, Trimmed};
 use crate::fact::{Fact, Facts};
 use crate::leases::turn::{Election, Turn};
 use crate::runtime::clock::Clock;
+use crate::runtime::random;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
@@ -116,11 +117,11 @@ impl Collector {
     }
 
     async fn work(&mut self) {
-        sleep(FIRST_SCAN_DELAY.mul_f64(fastrand::f64())).await;
+        sleep(random::jittered(FIRST_SCAN_DELAY, 0.0..1.0)).await;
         let mut backoff = Backoff::new(MIN_RETRY_DELAY, MAX_RETRY_DELAY);
         loop {
             let begun = Instant::now();
-            let every = SCAN_INTERVAL.mul_f64(0.9 + fastrand::f64() / 10.0);
+            let every = random::jittered(SCAN_INTERVAL, 0.9..1.0);
             let next = match self.once().await {
                 Ok(turn_may_end) => {
                     backoff.reset();

@@ -15,9 +15,8 @@ const LAST: Duration = Duration::from_secs(2);
 /// Calls take no time here, but timers have a grain.
 const GRAIN: Duration = Duration::from_millis(500);
 
-/// Runs one world. Waits are jittered: a seed of their own makes a case that failed fail again while it is being shrunk.
+/// Runs one world.
 fn in_a_world(world: impl Future<Output = ()>) {
-    fastrand::seed(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime must start").block_on(world);
 }

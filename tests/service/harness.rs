@@ -7,6 +7,7 @@ use ebbtide::clients::connect::{Clients, aws_clients, kube_client};
 use ebbtide::commands::doctor;
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::random;
 use ebbtide::runtime::task::{Kind, Tasks};
 use ebbtide::service::running::{Exit, Service};
 use ebbtide::service::signals::Shutdown;
@@ -25,6 +26,22 @@ use tokio::time::Instant;
 /// Seconds.
 pub const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
+}
+
+thread_local! {
+    /// The seed of the random numbers of this thread's test, in the service and in the simulation: `EBBTIDE_SEED`, or any.
+    static SEED: u64 = match std::env::var("EBBTIDE_SEED") {
+        Ok(seed) => seed.parse().expect("EBBTIDE_SEED must be a number"),
+        Err(_) => random::u64(),
+    };
+}
+
+/// Seeds the service's random numbers, and returns the seed for the simulation's. A test that fails shows it.
+pub fn seed() -> u64 {
+    let seed = SEED.with(|seed| *seed);
+    println!("to run this test again with the same random numbers, set EBBTIDE_SEED={seed}");
+    random::seed(seed);
+    seed
 }
 
 /// The instance id of the n-th node.
@@ -70,7 +87,7 @@ impl Stage {
                 tracing::level_filters::LevelFilter::OFF
             })
             .try_init();
-        let world = World::new(1);
+        let world = World::new(seed());
         for n in 0..nodes {
             world.kube.add_node(&node(n), &instance(n));
             world.aws.ec2.put(&instance(n), &[("aws-node-termination-handler/managed", "true")]);

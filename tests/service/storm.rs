@@ -4,6 +4,7 @@
 //! middle. Sizes are a part of what is promised for thousands, for each of these tests is to take a second or two.
 
 use crate::harness::{Stage, instance, node, s};
+use ebbtide::runtime::random;
 use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
@@ -25,9 +26,9 @@ const fn ms(milliseconds: u64) -> Duration {
 
 /// A world whose API server does 500 calls a second, 10 at a time: a hundred nodes are drained in about a second.
 fn busy(nodes: usize, pods: usize) -> Stage {
-    // Waits are jittered: a run depends on its seed.
-    fastrand::seed(1);
     let stage = Stage::new(nodes, pods);
+    // Waits are jittered, and what is measured depends on them.
+    random::seed(1);
     stage.world.kube.busy(10, ms(20));
     stage
 }

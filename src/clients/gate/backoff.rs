@@ -1,5 +1,6 @@
 //! Waiting between tries: exponential, jittered, bounded.
 
+use crate::runtime::random;
 use std::time::Duration;
 
 /// The waits of one sequence of tries.
@@ -32,7 +33,7 @@ impl Backoff {
 
 /// Between half and all of `step`, so that many who fail together don't come back together.
 pub(super) fn jittered(step: Duration) -> Duration {
-    step.mul_f64(0.5 + fastrand::f64() / 2.0)
+    random::jittered(step, 0.5..1.0)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
 use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind};
 use crate::pipeline::event::Hook;
+use crate::runtime::random;
 use crate::runtime::task::{Handle, Kind, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +123,7 @@ impl Beating {
     fn retry_in(&self, expires: Instant) -> Duration {
         let left = expires.saturating_duration_since(Instant::now() + self.times.margin());
         let least = (self.times.margin() / 4).max(Duration::from_secs(1));
-        (left / 4).max(least).mul_f64(0.75 + fastrand::f64() / 4.0)
+        random::jittered((left / 4).max(least), 0.75..1.0)
     }
 
     fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
@@ -135,5 +136,5 @@ impl Beating {
 /// `due`, or up to a tenth of the time to it earlier.
 fn earlier(due: Instant) -> Instant {
     let wait = due.saturating_duration_since(Instant::now());
-    due.checked_sub(wait.mul_f64(fastrand::f64() * JITTER)).unwrap_or(due)
+    due.checked_sub(random::jittered(wait, 0.0..JITTER)).unwrap_or(due)
 }

@@ -9,6 +9,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock;
 use crate::runtime::clock::Clock;
+use crate::runtime::random;
 use futures_util::StreamExt;
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -57,7 +58,7 @@ impl Undo {
                 _ = news.changed() => {}
             }
             // With a bit of chance, so that another replica's patch is seen before ours is sent.
-            sleep(PAUSE.mul_f64(0.5 + fastrand::f64())).await;
+            sleep(random::jittered(PAUSE, 0.5..1.5)).await;
         }
     }
 

@@ -6,6 +6,7 @@ use super::{DrainEnd, Held, Subject};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
+use crate::runtime::random;
 use k8s_openapi::api::core::v1::{Event, EventSource, Node, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ApiResource, Object, Patch, PatchParams, PostParams};
@@ -65,7 +66,7 @@ impl Writer {
         };
         match story {
             Story::Begun { message } => {
-                let name = event_name(&node.name, fastrand::u64(..));
+                let name = event_name(&node.name, random::u64());
                 if done(self.create(node, &name, ("Normal", EventReason::Draining), &message).await) {
                     written.event = Some(name);
                 }
@@ -74,7 +75,7 @@ impl Writer {
                 written.condition |= done(self.set(node, set).await);
             }
             Story::Blocked { message, first, until } => {
-                let name = event_name(&node.name, fastrand::u64(..));
+                let name = event_name(&node.name, random::u64());
                 if done(self.create(node, &name, ("Warning", EventReason::DrainBlocked), &message).await) {
                     written.event = Some(name);
                 }
@@ -83,7 +84,7 @@ impl Writer {
                 written.condition |= done(self.set(node, set).await);
                 let Held { pod, by } = first;
                 let message = eviction_blocked(&node.name, &by, &until);
-                let name = event_name(&pod.name, fastrand::u64(..));
+                let name = event_name(&pod.name, random::u64());
                 done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
             Story::Ended { end, report, condition, always } => {
@@ -92,7 +93,7 @@ impl Writer {
                 if let Some(name) = written.event.take() {
                     done(self.update(node, &name, said, &report).await);
                 } else if always {
-                    done(self.create(node, &event_name(&node.name, fastrand::u64(..)), said, &report).await);
+                    done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
                 }
                 // A Node that is gone has no condition.
                 if (condition || written.condition) && end != DrainEnd::Of(DrainOutcome::NodeGone) {
