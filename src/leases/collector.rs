@@ -235,7 +235,7 @@ impl Collector {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(call, Class::Tell, Instant::now() + CALL_TIMEOUT, request).await
+        self.gate.kube(call, Class::Background, Instant::now() + CALL_TIMEOUT, request).await
     }
 
     fn report(&mut self, suspect: &Suspect) {

@@ -171,7 +171,7 @@ impl Election {
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(call, Class::Tell, Instant::now() + CALL_TIMEOUT, request).await
+        self.gate.kube(call, Class::Background, Instant::now() + CALL_TIMEOUT, request).await
     }
 }
 

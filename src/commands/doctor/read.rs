@@ -111,7 +111,7 @@ impl Probe {
         F: Future<Output = Result<T, ::kube::Error>>,
     {
         let (until, call) = (self.call_deadline(), Call { verb, resource, subject: "" });
-        match timeout_at(until, self.gate.kube(call, Class::Tell, until, request)).await {
+        match timeout_at(until, self.gate.kube(call, Class::Background, until, request)).await {
             Ok(answer) => answer.map_err(|error| with_round_timeout(error.into(), &format!("{verb} {resource}"))),
             Err(_) => Err(timed_out(&format!("{verb} {resource}"))),
         }

@@ -1,7 +1,7 @@
 //! Auto Scaling's lifecycle calls: what a hook's times are, one more heartbeat, the completion.
 
 use super::times::HookTimes;
-use crate::clients::gate::{AwsError, Backoff, Category, Gate, Lifecycle};
+use crate::clients::gate::{AwsError, Backoff, Category, Gate, LifecycleClass};
 use crate::pipeline::event::Hook;
 use aws_sdk_autoscaling::Client;
 use std::collections::HashMap;
@@ -60,7 +60,7 @@ impl Completion {
 #[derive(Clone, Debug)]
 pub struct Hooks {
     client: Client,
-    gate: Gate<Lifecycle>,
+    gate: Gate<LifecycleClass>,
     known: Known,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
 }
@@ -73,7 +73,7 @@ type Known = Arc<Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<Option<(
 impl Hooks {
     /// Calls by way of `client`, as `gate` lets them.
     #[must_use]
-    pub fn new(client: Client, gate: Gate<Lifecycle>) -> Self {
+    pub fn new(client: Client, gate: Gate<LifecycleClass>) -> Self {
         Self { client, gate, known: Arc::default(), beaten: Arc::default() }
     }
 
@@ -130,7 +130,7 @@ impl Hooks {
             .auto_scaling_group_name(&hook.group)
             .lifecycle_hook_names(&hook.name);
         let operation = ("autoscaling", "DescribeLifecycleHooks");
-        let answer = self.gate.aws(operation, &subject(hook), Lifecycle::Look, by, || request.send()).await?;
+        let answer = self.gate.aws(operation, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
         let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
@@ -168,7 +168,9 @@ impl Hooks {
             .set_instance_id(named(hook, instance));
         let operation = ("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
-        let answer = over(self.gate.aws(operation, &subject(hook), Lifecycle::Beat, expires, || request.send()).await)?;
+        let answer = over(
+            self.gate.aws(operation, &subject(hook), LifecycleClass::Heartbeat, expires, || request.send()).await,
+        )?;
         self.remember(hook, sent);
         Ok(answer)
     }
@@ -193,7 +195,7 @@ impl Hooks {
             .set_instance_id(named(hook, instance))
             .lifecycle_action_result(result.as_str());
         let operation = ("autoscaling", "CompleteLifecycleAction");
-        over(self.gate.aws(operation, &subject(hook), Lifecycle::Complete, by, || request.send()).await)
+        over(self.gate.aws(operation, &subject(hook), LifecycleClass::Complete, by, || request.send()).await)
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// What all these calls are to the gate: the last in order.
-const CLASS: Class = Class::Tell;
+const CLASS: Class = Class::Background;
 
 /// Within the class they come behind those of drains, which name an earlier time.
 const PATIENCE: Duration = Duration::from_hours(1);
