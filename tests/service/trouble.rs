@@ -211,8 +211,7 @@ async fn nothing_is_evicted_before_the_cordon_is_accepted() {
 #[tokio::test(start_paused = true)]
 async fn a_storm_in_bad_weather() {
     for round in 0..4 {
-        let seed = seed().wrapping_add(round);
-        let stage = Stage { world: ebbtide_sim::World::new(seed) };
+        let stage = Stage { world: ebbtide_sim::World::new(seed().wrapping_add(round)) };
         let mut tokens = Vec::new();
         for n in 0..30 {
             stage.world.kube.add_node(&node(n), &instance(n));
@@ -242,11 +241,11 @@ async fn a_storm_in_bad_weather() {
         }
         stage.until_handled(s(1500)).await;
         stage.world.faults.clear();
-        assert_eq!(stage.world.kube.pods().len(), 0, "seed {seed}");
+        assert_eq!(stage.world.kube.pods().len(), 0, "round {round}");
         for token in &tokens {
             let action = stage.world.aws.autoscaling.action(token).unwrap();
             let completed = matches!(action.state, ebbtide_sim::aws::ActionState::Completed { .. });
-            assert!(completed, "seed {seed}: {action:?}");
+            assert!(completed, "round {round}: {action:?}");
         }
         // A call that nobody needs any more may hang still, such as the extension of a message that is deleted by now.
         tokio::time::sleep(CALL_TIMEOUT).await;

@@ -1,0 +1,256 @@
+//! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
+
+use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
+use crate::runtime::clock::Clock;
+use std::sync::Arc;
+use tokio::time::Instant;
+
+/// What is written about a drain.
+#[derive(Debug)]
+pub(super) enum Announcement {
+    /// The drain begins.
+    Begun { message: String },
+    /// The drain has been blocked for a while. `first` is one of the blocked pods; `until` names the deadline and its effect.
+    Blocked { message: String, first: BlockedPod, until: String },
+    /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
+    Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
+}
+
+/// What this process has written about a drain.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    /// The name of the Node's last Event.
+    pub event: Option<String>,
+    /// Whether this process has set the condition to True.
+    pub condition: bool,
+}
+
+/// The phase of a drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The drain runs.
+    Running,
+    /// The drain ended here.
+    Ended,
+    /// This process gave the drain up, and another replica continues it.
+    Abandoned,
+}
+
+/// The state of one drain.
+#[derive(Debug)]
+pub(super) struct DrainState {
+    pub node: Arc<ObjectRef>,
+    pub phase: Phase,
+    pub deadline: DrainDeadline,
+    /// `None` while a write, which owns the record, is under way.
+    pub record: Option<Record>,
+    /// The blocked pods, in order of their facts. Empty once they are announced.
+    blocked: Vec<BlockedPod>,
+    /// The time at which the drain will have been blocked for long enough.
+    due: Option<Instant>,
+    /// Whether an announcement has said that the drain is blocked.
+    is_block_announced: bool,
+    pending: Pending,
+}
+
+/// What is still to be announced.
+#[derive(Debug, Default)]
+struct Pending {
+    /// The begin, with the number of pods.
+    begun: Option<usize>,
+    blocked: bool,
+    ended: Option<PendingEnd>,
+}
+
+#[derive(Debug)]
+struct PendingEnd {
+    end: DrainEnd,
+    report: String,
+    has_condition: bool,
+}
+
+impl DrainState {
+    pub(super) fn new(node: ObjectRef, deadline: DrainDeadline) -> Self {
+        Self {
+            node: Arc::new(node),
+            phase: Phase::Running,
+            deadline,
+            record: Some(Record::default()),
+            blocked: Vec::new(),
+            due: None,
+            is_block_announced: false,
+            pending: Pending::default(),
+        }
+    }
+
+    /// A drain of the Node begins. The end of this drain settles what an earlier one has left in the record.
+    pub(super) fn begin(&mut self, pods: Option<usize>, deadline: DrainDeadline) {
+        self.enter(Phase::Running);
+        self.is_block_announced = false;
+        self.deadline = deadline;
+        self.pending.begun = pods;
+    }
+
+    /// A pod is blocked. If it is the first, returns the time at which the drain will have been blocked for long enough.
+    pub(super) fn block(&mut self, pod: BlockedPod, deadline: DrainDeadline, at: Instant) -> Option<Instant> {
+        let is_known = self.blocked.iter().any(|known| known.pod.uid == pod.pod.uid);
+        if self.phase != Phase::Running || self.is_block_announced || is_known {
+            return None;
+        }
+        self.blocked.push(pod);
+        self.deadline = deadline;
+        if self.due.is_some() {
+            return None;
+        }
+        self.due = Some(at + MIN_BLOCKED_TIME);
+        self.due
+    }
+
+    /// A pod is no longer blocked.
+    pub(super) fn unblock(&mut self, pod_uid: &str) {
+        self.blocked.retain(|blocked| &*blocked.pod.uid != pod_uid);
+        if self.blocked.is_empty() {
+            self.due = None;
+            self.pending.blocked = false;
+        }
+    }
+
+    /// A timer has come to its end. Returns whether the drain has been blocked for long enough.
+    pub(super) fn is_due(&mut self, at: Instant) -> bool {
+        let due = self.due == Some(at);
+        self.pending.blocked |= due;
+        due
+    }
+
+    /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
+    pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool) {
+        self.enter(Phase::Ended);
+        self.pending.ended = Some(PendingEnd { end, report, has_condition });
+    }
+
+    /// This process gave the drain up.
+    pub(super) fn abandon(&mut self) {
+        self.enter(Phase::Abandoned);
+    }
+
+    /// Changes the phase. What was pending in the phase before is out of date.
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        self.blocked = Vec::new();
+        self.due = None;
+        self.pending = Pending::default();
+    }
+
+    pub(super) const fn has_more(&self) -> bool {
+        let Pending { begun, blocked, ended } = &self.pending;
+        begun.is_some() || *blocked || ended.is_some()
+    }
+
+    /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
+    /// are written one at a time, in order.
+    pub(super) fn next_announcement(&mut self, scope: Scope, clock: Clock) -> Option<(Announcement, Record)> {
+        let record = self.record.take()?;
+        let Some(announcement) = self.announcement(scope, clock, &record) else {
+            self.record = Some(record);
+            return None;
+        };
+        Some((announcement, record))
+    }
+
+    fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
+        let deadline = clock.timestamp_of(self.deadline.at);
+        if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
+            let always = scope == Scope::All;
+            let wanted = always || has_condition || record.condition || record.event.is_some();
+            return wanted.then_some(Announcement::Ended { end, report, has_condition, always });
+        }
+        if let Some(pods) = self.pending.begun.take() {
+            return Some(Announcement::Begun { message: text::begun(pods, deadline) });
+        }
+        if std::mem::take(&mut self.pending.blocked) {
+            let until = text::until(deadline, self.deadline.is_hard);
+            let message = text::blocked(&self.blocked, &until);
+            let first = std::mem::take(&mut self.blocked).into_iter().next()?;
+            (self.is_block_announced, self.due) = (true, None);
+            return Some(Announcement::Blocked { message, first, until });
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fact::DrainOutcome;
+    use std::time::Duration;
+
+    const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
+
+    fn object(uid: &str) -> ObjectRef {
+        ObjectRef { kind: "Pod", namespace: "default".into(), name: uid.into(), uid: uid.into() }
+    }
+
+    fn blocked(uid: &str) -> BlockedPod {
+        BlockedPod { pod: object(uid), reason: "budget".into() }
+    }
+
+    fn begun() -> (DrainState, DrainDeadline, Instant, Clock) {
+        let now = Instant::now();
+        let deadline = DrainDeadline { at: now + Duration::from_mins(2), is_hard: true };
+        let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
+        (DrainState::new(object("node"), deadline), deadline, now, clock)
+    }
+
+    /// Takes the next announcement, and returns the record as after its write.
+    fn write(drain: &mut DrainState, clock: Clock) -> Option<Announcement> {
+        let (announcement, _) = drain.next_announcement(Scope::Blocked, clock)?;
+        drain.record = Some(Record { event: Some("event".to_owned()), condition: true });
+        Some(announcement)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_starts_over_when_no_pod_is_blocked_any_more() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now);
+        assert_eq!(due, Some(now + MIN_BLOCKED_TIME));
+        assert_eq!(drain.block(blocked("b"), deadline, now + MIN_BLOCKED_TIME / 2), None, "it was blocked before");
+        drain.unblock("a");
+        assert!(drain.is_due(now + MIN_BLOCKED_TIME), "b is still blocked");
+        drain.unblock("b");
+        assert!(write(&mut drain, clock).is_none(), "unblocked while it waited for its write");
+        let later = now + MIN_BLOCKED_TIME * 2;
+        assert_eq!(drain.block(blocked("a"), deadline, later), Some(later + MIN_BLOCKED_TIME));
+        assert!(!drain.is_due(now + MIN_BLOCKED_TIME), "an old timer");
+        assert!(drain.is_due(later + MIN_BLOCKED_TIME));
+        assert!(matches!(write(&mut drain, clock), Some(Announcement::Blocked { .. })));
+        assert_eq!(drain.block(blocked("c"), deadline, later), None, "a block is announced once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_without_announcements_needs_no_end() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now).unwrap();
+        assert!(drain.is_due(due));
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && !drain.has_more());
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true);
+        let ended = drain.next_announcement(Scope::Blocked, clock);
+        assert!(matches!(ended, Some((Announcement::Ended { has_condition: true, .. }, _))));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_the_next_drain_settles_a_waiting_end() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now).unwrap();
+        assert!(drain.is_due(due));
+        let Some((_, record)) = drain.next_announcement(Scope::Blocked, clock) else { panic!("an announcement") };
+        assert_eq!((record.condition, record.event), (false, None));
+        drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && drain.has_more(), "one at a time");
+        drain.begin(None, deadline);
+        drain.record = Some(Record { event: None, condition: true });
+        assert!(!drain.has_more() && drain.phase == Phase::Running);
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        assert!(matches!(write(&mut drain, clock), Some(Announcement::Ended { end: DRAINED, .. })));
+    }
+}
