@@ -7,7 +7,7 @@ use crate::commands::doctor;
 use crate::fact::{Fact, Facts};
 use crate::leases::collector::Collector;
 use crate::leases::turn::Election;
-use crate::pipeline::delivery::{Deliverer, Ended};
+use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, Gone, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
 use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
@@ -139,7 +139,7 @@ impl Service {
             interruptions: Slots::new(tasks.clone(), Kind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: facts.clone(),
-            ended: Ended::default(),
+            outcomes: OutcomeCache::default(),
         });
 
         let (sender, messages) = mpsc::unbounded_channel();
