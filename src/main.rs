@@ -7,7 +7,7 @@ use ebbtide::cli::settings::Settings;
 use ebbtide::clients::connect;
 use ebbtide::commands::{doctor, explain, migrate, send};
 use ebbtide::fact::{Facts, Subscriber};
-use ebbtide::pipeline::queue::Place;
+use ebbtide::pipeline::queue::QueueUrl;
 use ebbtide::runtime::clock::Clock;
 use ebbtide::service::running::{Exit, Service};
 use ebbtide::service::signals::{self, Shutdown};
@@ -70,7 +70,7 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
     };
     answer(async move {
         let clock = Clock::system();
-        let ways = connect::ways(clock, Place::region_of(&settings.queue_url)).await;
+        let ways = connect::ways(clock, QueueUrl::region_of(&settings.queue_url)).await;
         let report = doctor::consult(&settings, ways, clock).await;
         let said = match output {
             Output::Text => report.text(),
@@ -88,7 +88,7 @@ fn quiet(filter: Targets) -> Targets {
 
 async fn run(settings: Settings) -> ExitCode {
     let clock = Clock::system();
-    let clients = match connect::clients(clock, Place::region_of(&settings.queue_url)).await {
+    let clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
         Ok(clients) => clients,
         Err(error) => return refuse(1, &error.to_string()),
     };

@@ -15,7 +15,7 @@ use crate::commands::test_message::{MessageRequest, Sources, TestMessage, Unknow
 use crate::fact::Facts;
 use crate::pipeline::event::Kind;
 use crate::pipeline::node::label::Selector;
-use crate::pipeline::queue::Place;
+use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 
 /// Sends the message of the command line.
@@ -25,7 +25,7 @@ pub async fn send(flags: Send) -> Answer {
         Err(error) => return Answer::wrong(&error),
     };
     let clock = Clock::system();
-    match clients(clock, Place::region_of(&request.queue_url)).await {
+    match clients(clock, QueueUrl::region_of(&request.queue_url)).await {
         Ok(clients) => request.send(&clients, clock).await,
         Err(error) => Answer::failed(&error),
     }

@@ -15,7 +15,7 @@ use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, Kind};
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Node, TrimmedNode, node_api};
-use crate::pipeline::queue::Place;
+use crate::pipeline::queue::QueueUrl;
 use crate::runtime::random;
 use jiff::Timestamp;
 use tokio::time::Instant;
@@ -144,7 +144,7 @@ pub async fn make(
         _ => GroupHook { group: String::new(), hook: String::new() },
     };
     let identity = body::identity(random::u128());
-    let account = Place::of(request.queue_url).and_then(|place| place.account);
+    let account = QueueUrl::parse(request.queue_url).and_then(|url| url.account);
     let subject = Subject {
         instance: &node.instance,
         region: &region,

@@ -32,7 +32,7 @@ pub use policy::{Action, Actions, Heartbeats, OnFailed, PerKind, Policy};
 pub use shared_work::{Seat, Slots};
 pub use steps::{Finding, Present, Sequence, Step, Target};
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, due_beat};
-pub use work::{Interrupter, Shared};
+pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{About, Fact};
 use crate::pipeline::event::Notice;

@@ -3,13 +3,16 @@
 //! The receipt is the only claim to a message, so [`Message`] and [`Receipt`] are not `Clone`, and a message ends in exactly one
 //! of [`Queue::delete`] and [`Queue::release`], which consume it, or is left to become visible by itself.
 
+mod lanes;
 mod lease;
-mod place;
 mod poll;
+mod url;
 
-pub use lease::{Lease, LeaseEnd, VISIBILITY};
-pub use place::Place;
+pub use lease::{Lease, LeaseEnd, VISIBILITY_TIMEOUT};
 pub use poll::Poller;
+pub use url::QueueUrl;
+
+use lease::Claim;
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
@@ -28,30 +31,30 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
 
-/// SQS takes at most so many entries a batch, and gives at most so many messages a receive.
-const BATCH: usize = 10;
+/// Maximum number of entries a batch, and of messages a receive: SQS's own limit.
+const MAX_BATCH: usize = 10;
 
-/// How long a deletion or an extension waits for company. Nobody waits for either; a storm's drains end one by one, and messages that came
-/// together are extended together.
+/// Maximum time that a deletion or an extension waits until its batch is full. Nobody waits for either; a storm's drains end one by
+/// one, and messages that came together are extended together.
 const LINGER: Duration = Duration::from_millis(750);
 
-/// How long a release waits for company: another replica waits for it.
+/// Maximum time that a release waits until its batch is full: another replica waits for the message.
 const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
-/// At most so many messages are held; beyond it polling pauses. SQS allows 120,000 in flight to all receivers together.
-const HELD: usize = 20_000;
+/// Maximum number of messages held; polling pauses at it. SQS allows 120,000 in flight for all receivers together.
+const MAX_HELD: usize = 20_000;
 
-/// A failed release is tried again so often: soon its message is visible by itself.
-const RELEASE_TRIES: u32 = 3;
+/// Maximum number of tries of a release: its message becomes visible by itself soon.
+const MAX_RELEASE_TRIES: u32 = 3;
 
 /// One SQS message.
 #[derive(Debug)]
 pub struct Message {
-    /// SQS's id; the same at each receive.
+    /// SQS's id, the same at each receive.
     pub id: Arc<str>,
-    /// What was sent.
+    /// The text that was sent.
     pub body: String,
-    /// Since when we hold it, until when.
+    /// The time during which the message is ours.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
 }
@@ -64,7 +67,8 @@ pub struct Receipt(String);
 #[derive(Clone, Debug)]
 pub struct Queue(Arc<Inner>);
 
-type Answer = Result<(), AwsError>;
+/// The result of one entry of a batch.
+type EntryResult = Result<(), AwsError>;
 
 #[derive(Debug)]
 struct Inner {
@@ -73,68 +77,68 @@ struct Inner {
     clock: Clock,
     facts: Facts,
     held: Arc<Semaphore>,
-    deletes: Batcher<String, Answer>,
-    releases: Batcher<(String, Duration), Answer>,
-    extensions: Batcher<(String, Duration), Answer>,
+    deletes: Batcher<String, EntryResult>,
+    releases: Batcher<(String, Duration), EntryResult>,
+    extensions: Batcher<(String, Duration), EntryResult>,
 }
 
 impl Queue {
     /// The queue at `url`.
     #[must_use]
     pub fn new(client: Client, url: String, clock: Clock, tasks: &Tasks, facts: Facts) -> Self {
-        let wire = Wire { client: client.clone(), url: url.clone(), facts: facts.clone() };
+        let calls = BatchCalls { client: client.clone(), url: url.clone(), facts: facts.clone() };
         let changes = |linger| {
-            let wire = wire.clone();
-            Batcher::start(tasks, BATCH, linger, move |entries| wire.clone().change(entries))
+            let calls = calls.clone();
+            Batcher::start(tasks, MAX_BATCH, linger, move |entries| calls.clone().change(entries))
         };
         Self(Arc::new(Inner {
             releases: changes(RELEASE_LINGER),
             extensions: changes(LINGER),
-            deletes: Batcher::start(tasks, BATCH, LINGER, move |receipts| wire.clone().delete(receipts)),
+            deletes: Batcher::start(tasks, MAX_BATCH, LINGER, move |receipts| calls.clone().delete(receipts)),
             client,
             url,
             clock,
             facts,
-            held: Arc::new(Semaphore::new(HELD)),
+            held: Arc::new(Semaphore::new(MAX_HELD)),
         }))
     }
 
-    /// One receive, which waits at most `wait` for a first message. Takes the places of its messages first.
+    /// Makes one receive, which waits at most `wait` for a first message. Takes the permits of its messages first.
     async fn receive(&self, wait: Duration) -> Result<Vec<Message>, AwsError> {
         let inner = &*self.0;
-        let mut places = Vec::with_capacity(BATCH);
-        // One after the other: with nine places left, a receive of nine is better than a wait for ten.
-        while places.len() < BATCH {
-            let place = match Arc::clone(&inner.held).try_acquire_owned() {
-                Ok(place) => place,
-                Err(_) if !places.is_empty() => break,
+        let mut permits = Vec::with_capacity(MAX_BATCH);
+        // One after the other: with nine permits left, a receive of nine is better than a wait for ten.
+        while permits.len() < MAX_BATCH {
+            let permit = match Arc::clone(&inner.held).try_acquire_owned() {
+                Ok(permit) => permit,
+                Err(_) if !permits.is_empty() => break,
                 Err(_) => match Arc::clone(&inner.held).acquire_owned().await {
-                    Ok(place) => place,
+                    Ok(permit) => permit,
                     Err(_) => return Ok(Vec::new()),
                 },
             };
-            places.push(place);
+            permits.push(permit);
         }
         let asked = Instant::now();
         let request = inner
             .client
             .receive_message()
             .queue_url(&inner.url)
-            .max_number_of_messages(i32::try_from(places.len()).unwrap_or(1))
+            .max_number_of_messages(i32::try_from(permits.len()).unwrap_or(1))
             .wait_time_seconds(seconds(wait))
-            .visibility_timeout(seconds(VISIBILITY))
+            .visibility_timeout(seconds(VISIBILITY_TIMEOUT))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
             .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer =
             gate::aws(&inner.facts, ("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || request.send())
                 .await?;
-        // Visibility runs from when SQS gave the messages, not from when their answer arrived: at the latest when the wait was over.
+        // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
         let received_at = Instant::now().min(asked + wait);
-        let messages = answer.messages.unwrap_or_default().into_iter().zip(places);
-        Ok(messages.filter_map(|(message, place)| self.message(message, received_at, place)).collect())
+        let messages = answer.messages.unwrap_or_default().into_iter().zip(permits);
+        Ok(messages.filter_map(|(message, permit)| self.message(message, received_at, permit)).collect())
     }
 
-    /// `None` for a message without id, receipt or body, which SQS does not send.
+    /// Returns `None` for a message without id, receipt or body, which SQS does not send.
     fn message(
         &self,
         message: aws_sdk_sqs::types::Message,
@@ -153,23 +157,23 @@ impl Queue {
         Some(Message { id, body: message.body?, lease, _held: held })
     }
 
-    /// Makes the message invisible for another `visibility` from now.
-    async fn extend(&self, receipt: &Receipt, visibility: Duration) -> Answer {
-        flat("ChangeMessageVisibilityBatch", self.0.extensions.ask((receipt.0.clone(), visibility)).await)
+    /// Makes the message invisible for `visibility` from now.
+    async fn extend(&self, receipt: &Receipt, visibility: Duration) -> EntryResult {
+        flattened("ChangeMessageVisibilityBatch", self.0.extensions.ask((receipt.0.clone(), visibility)).await)
     }
 
-    /// Deletes the message; retried with backoff for as long as it is ours.
+    /// Deletes the message, with retries while it is ours.
     ///
     /// # Errors
-    /// The last failure, when the message is no longer ours; it will be received again.
+    /// The last failure, if the message is no longer ours. It will be received again.
     pub async fn delete(&self, mut message: Message) -> Result<(), AwsError> {
         let Message { id, lease, .. } = &mut message;
-        let (keeper, receipt) = lease.split();
+        let (times, receipt) = lease.split();
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let mut last = None;
         let tries = async {
             loop {
-                match flat("DeleteMessageBatch", self.0.deletes.ask(receipt.0.clone()).await) {
+                match flattened("DeleteMessageBatch", self.0.deletes.ask(receipt.0.clone()).await) {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
@@ -184,14 +188,14 @@ impl Queue {
         tokio::select! {
             biased;
             () = tries => Ok(()),
-            _ = keeper.kept(self, (&**id, receipt), None) => Err(last.unwrap_or_else(|| self.lost("DeleteMessageBatch"))),
+            _ = times.kept(self, Claim { message: id, receipt }, None) => Err(last.unwrap_or_else(|| self.lost("DeleteMessageBatch"))),
         }
     }
 
-    /// Makes the message visible again `after` so long, for any receiver.
+    /// Makes the message visible to any receiver after the time `after`.
     ///
     /// # Errors
-    /// The last of a few failures; the message becomes visible when its visibility ends.
+    /// The last of a few failures. The message becomes visible when its visibility timeout ends.
     pub async fn release(&self, message: Message, after: Duration) -> Result<(), AwsError> {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
         let receipt = message.lease.receipt();
@@ -199,9 +203,9 @@ impl Queue {
         loop {
             let answer = self.0.releases.ask((receipt.0.clone(), after)).await;
             tries += 1;
-            match flat("ChangeMessageVisibilityBatch", answer) {
+            match flattened("ChangeMessageVisibilityBatch", answer) {
                 Ok(()) => return Ok(()),
-                Err(error) if tries == RELEASE_TRIES || lost(&error) => return Err(error),
+                Err(error) if tries == MAX_RELEASE_TRIES || lost(&error) => return Err(error),
                 Err(_) => sleep(backoff.step()).await,
             }
         }
@@ -224,12 +228,12 @@ impl Queue {
     }
 }
 
-/// Whether an answer says that the receipt is worth nothing any more.
+/// Whether the error says that the receipt is no longer valid.
 fn lost(error: &AwsError) -> bool {
     matches!(error.category, Category::Invalid | Category::NotFound)
 }
 
-fn flat(operation: &'static str, answer: Result<Answer, Unanswered>) -> Answer {
+fn flattened(operation: &'static str, answer: Result<EntryResult, Unanswered>) -> EntryResult {
     answer.unwrap_or_else(|died| {
         Err(AwsError {
             service: "sqs",
@@ -246,16 +250,16 @@ fn seconds(duration: Duration) -> i32 {
     i32::try_from(duration.as_secs()).unwrap_or(i32::MAX)
 }
 
-/// What the batches need to make their calls.
+/// Makes the calls of batches.
 #[derive(Clone, Debug)]
-struct Wire {
+struct BatchCalls {
     client: Client,
     url: String,
     facts: Facts,
 }
 
-impl Wire {
-    async fn delete(self, receipts: Vec<String>) -> Vec<Answer> {
+impl BatchCalls {
+    async fn delete(self, receipts: Vec<String>) -> Vec<EntryResult> {
         let count = receipts.len();
         let entries = receipts.into_iter().enumerate().filter_map(|(n, receipt)| {
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(receipt).build().ok()
@@ -266,7 +270,7 @@ impl Wire {
         self.each(count, "DeleteMessageBatch", answer.map(|answer| answer.failed))
     }
 
-    async fn change(self, changes: Vec<(String, Duration)>) -> Vec<Answer> {
+    async fn change(self, changes: Vec<(String, Duration)>) -> Vec<EntryResult> {
         let count = changes.len();
         let entries = changes.into_iter().enumerate().filter_map(|(n, (receipt, visibility))| {
             ChangeMessageVisibilityBatchRequestEntry::builder()
@@ -284,21 +288,21 @@ impl Wire {
         self.each(count, "ChangeMessageVisibilityBatch", answer.map(|answer| answer.failed))
     }
 
-    /// A batch answers per entry: those it does not name as failed are done.
+    /// A batch has a result for each entry: those that it does not name as failed are done.
     fn each(
         &self,
         count: usize,
         operation: &'static str,
         answer: Result<Vec<BatchResultErrorEntry>, AwsError>,
-    ) -> Vec<Answer> {
+    ) -> Vec<EntryResult> {
         let failed = match answer {
             Ok(failed) => failed,
             Err(error) => return vec![Err(error); count],
         };
         let mut answers = vec![Ok(()); count];
         for entry in failed {
-            let Some(place) = entry.id.parse().ok().and_then(|n: usize| answers.get_mut(n)) else { continue };
-            *place = Err(AwsError {
+            let Some(answer) = entry.id.parse().ok().and_then(|n: usize| answers.get_mut(n)) else { continue };
+            *answer = Err(AwsError {
                 service: "sqs",
                 operation,
                 subject: self.url.clone(),

@@ -6,7 +6,7 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::turn::Election;
-use crate::pipeline::delivery::{Deliverer, Ended};
+use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, Gone, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
 use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
@@ -102,7 +102,7 @@ impl Wiring {
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
-            ended: Ended::default(),
+            outcomes: OutcomeCache::default(),
         }
     }
 }

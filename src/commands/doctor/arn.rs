@@ -1,13 +1,13 @@
 //! ARNs, and the queue's among them.
 
 use super::readings::QueueAttributes;
-use crate::pipeline::queue::Place;
+use crate::pipeline::queue::QueueUrl;
 
 /// Returns the queue's ARN from its attributes, or else from its URL.
 #[must_use]
 pub fn queue_arn(attributes: Option<&QueueAttributes>, url: &str) -> Option<String> {
     let attribute = attributes.and_then(|attributes| attributes.get("QueueArn").cloned());
-    attribute.or_else(|| Place::of(url)?.arn())
+    attribute.or_else(|| QueueUrl::parse(url)?.arn())
 }
 
 /// The parts of an ARN that say where its resource is.

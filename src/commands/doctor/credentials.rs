@@ -3,7 +3,7 @@
 use super::check::{Area, Check};
 use super::readings::{CallerIdentity, ReadError, Reading};
 use crate::clients::gate::{Category, NO_CREDENTIALS};
-use crate::pipeline::queue::Place;
+use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
                       by AWS_PROFILE, aws sso login or aws login. Without credentials the SDK can't sign its calls.";
@@ -26,7 +26,7 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
         }
     };
     let mut checks = vec![area.ok("identity", &identity.arn)];
-    if let Some(owner) = Place::of(queue_url).and_then(|place| place.account)
+    if let Some(owner) = QueueUrl::parse(queue_url).and_then(|url| url.account)
         && owner != identity.account
     {
         checks.push(area.warning(

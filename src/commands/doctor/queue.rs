@@ -9,7 +9,7 @@ use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::Action;
-use crate::pipeline::queue::Place;
+use crate::pipeline::queue::QueueUrl;
 use crate::runtime::duration::Words;
 use serde::Deserialize;
 use std::time::Duration;
@@ -59,7 +59,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
 
 fn region(url: &str, ours: Option<&str>) -> Check {
     let (area, name) = (Area::Queue, "region");
-    match (Place::of(url).and_then(|place| place.region), ours) {
+    match (QueueUrl::parse(url).and_then(|url| url.region), ours) {
         (Some(queue), Some(ours)) if queue != ours => area.failure(
             name,
             format!("The queue is in {queue}, and calls to AWS go to {ours}: every receive fails."),

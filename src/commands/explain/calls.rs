@@ -1,44 +1,44 @@
-//! Which calls would be made, and how many. Pure: counted from what is told.
+//! Which calls the service would make, and how many. Pure: counted from the notice's view.
 
-use super::told::{CallTold, Moment, NoticeTold, PodTold};
-use super::why::span;
+use super::reasons::span;
+use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
-use crate::pipeline::interruption::Action;
-use crate::pipeline::queue::VISIBILITY;
+use crate::pipeline::interruption::{Action, Outcome};
+use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
 
-/// What the service asks AWS before it acts.
+/// What the service looks up before it acts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Asked {
-    /// Whose the instance is.
+pub(super) struct Lookups {
+    /// Whether EC2 is asked for the instance's tags.
     pub owner: bool,
-    /// The hook's times.
+    /// Whether Auto Scaling is asked for the hook's times.
     pub hook: bool,
-    /// Whether marks of its way into the warm pool are taken back.
-    pub welcomed: bool,
-    /// For how long the message is made invisible at a time, where not as always.
-    pub visibility: Option<Duration>,
+    /// Whether the Node carries marks that the warm pool has left.
+    pub pool_marks: bool,
+    /// The message's visibility timeout, if it is not the usual one.
+    pub visibility_timeout: Option<Duration>,
 }
 
-/// The calls that would be made about a notice.
-pub(super) fn of(told: &NoticeTold, asked: Asked, settings: &Settings) -> Vec<CallTold> {
+/// Returns the calls that the service would make about a notice.
+pub(super) fn of(notice: &NoticeView, lookups: Lookups, settings: &Settings) -> Vec<CallView> {
     let mut calls = Calls(Vec::new());
-    calls.kubernetes(told, asked, settings);
-    calls.aws(told, asked, settings);
+    calls.kubernetes(notice, lookups, settings);
+    calls.aws(notice, lookups, settings);
     calls.0
 }
 
-struct Calls(Vec<CallTold>);
+struct Calls(Vec<CallView>);
 
 impl Calls {
     fn add(&mut self, to: &'static str, call: &str, (least, most): (usize, Option<usize>), when: impl Into<String>) {
-        self.0.push(CallTold { to, call: call.to_owned(), least, most, when: when.into() });
+        self.0.push(CallView { to, call: call.to_owned(), least, most, when: when.into() });
     }
 
-    fn kubernetes(&mut self, told: &NoticeTold, asked: Asked, settings: &Settings) {
+    fn kubernetes(&mut self, notice: &NoticeView, lookups: Lookups, settings: &Settings) {
         let to = "kubernetes";
-        if let Some(marks) = &told.marks {
+        if let Some(marks) = &notice.marks {
             let needed = usize::from(!marks.annotations.is_empty());
             let when = match needed {
                 0 => "the Node carries the marks already",
@@ -47,7 +47,7 @@ impl Calls {
             let most = needed + usize::from(marks.taken_back.is_some());
             self.add(to, "patch nodes", (needed, Some(most)), when);
         }
-        if asked.welcomed {
+        if lookups.pool_marks {
             self.add(
                 to,
                 "patch nodes",
@@ -55,20 +55,20 @@ impl Calls {
                 "takes back what was left when the instance went to the warm pool",
             );
         }
-        let drains = told.action == Action::Drain.as_str() && told.ends.is_none() && told.node.is_some();
+        let drains = notice.action == Action::Drain && notice.ends.is_none() && notice.node.is_some();
         if !drains {
             return;
         }
         self.add(to, "list pods", (2, None), "at the beginning and at the end; more if pods come meanwhile");
         self.add(to, "watch pods", (0, Some(1)), "one for all drains together");
-        let evicted: Vec<&PodTold> = told.pods.iter().filter(|pod| pod.evicted_by.is_some()).collect();
-        let refused: Vec<&&PodTold> = evicted.iter().filter(|pod| by_budgets(pod) > 0).collect();
+        let evicted: Vec<&PodView> = notice.pods.iter().filter(|pod| pod.evicted_by.is_some()).collect();
+        let refused: Vec<&&PodView> = evicted.iter().filter(|pod| by_budgets(pod) > 0).collect();
         let when = if refused.is_empty() {
             "one for each pod that is evicted".to_owned()
         } else {
             format!("one for each pod that is evicted; {} refused now, and tried again every 1 to 5 s", refused.len())
         };
-        self.add(to, "create pods/eviction", (evicted.len(), evictions(told, &evicted)), when);
+        self.add(to, "create pods/eviction", (evicted.len(), evictions(notice, &evicted)), when);
         let pressed = evicted.iter().filter(|pod| pod.deleted_at.is_some() && !pod.held_back_by.is_empty()).count();
         if pressed > 0 {
             self.add(to, "delete pods", (0, Some(pressed)), "what is still held back when its grace period just fits");
@@ -86,10 +86,11 @@ impl Calls {
         }
     }
 
-    fn aws(&mut self, told: &NoticeTold, asked: Asked, settings: &Settings) {
+    fn aws(&mut self, notice: &NoticeView, lookups: Lookups, settings: &Settings) {
         let to = "aws";
-        if asked.owner
-            || (told.marks.is_some() && told.ends.as_ref().is_some_and(|end| end.outcome == "nothing-to-drain"))
+        if lookups.owner
+            || (notice.marks.is_some()
+                && notice.ends.as_ref().is_some_and(|end| end.outcome == Outcome::NothingToDrain))
         {
             self.add(
                 to,
@@ -98,21 +99,21 @@ impl Calls {
                 "whose the instance is, or what became of it; answers are kept for minutes",
             );
         }
-        if asked.hook {
+        if lookups.hook {
             self.add(to, "autoscaling:DescribeLifecycleHooks", (0, Some(1)), "the answer is kept for 10 minutes");
         }
-        if let Some(hook) = told.hook.as_ref().filter(|_| !settings.policy.dry_run) {
-            // Each comes up to a tenth earlier, so that there is room for more; and one may go out as the work ends.
+        if let Some(hook) = notice.hook.as_ref().filter(|_| !settings.policy.dry_run) {
+            // Each comes up to a tenth earlier, which leaves room for more; and one may go out as the work ends.
             let beats = (0, Some(hook.heartbeats + hook.heartbeats / 9 + 1));
             self.add(to, "autoscaling:RecordLifecycleActionHeartbeat", beats, "while the work is going on");
             let least = usize::from(hook.after_failure.is_some());
             self.add(to, "autoscaling:CompleteLifecycleAction", (least, Some(1)), "when the work has ended");
         }
         let last =
-            [told.deadline.as_ref().map(|deadline| deadline.moment), told.waits.as_ref().map(|waits| waits.until)];
-        let held = last.into_iter().flatten().map(seconds).max().filter(|_| told.ends.is_none());
+            [notice.deadline.as_ref().map(|deadline| deadline.moment), notice.waits.as_ref().map(|waits| waits.until)];
+        let held = last.into_iter().flatten().map(seconds).max().filter(|_| notice.ends.is_none());
         if let Some(held) = held {
-            let every = asked.visibility.unwrap_or(VISIBILITY) * 2 / 3;
+            let every = lookups.visibility_timeout.unwrap_or(VISIBILITY_TIMEOUT) * 2 / 3;
             let most = usize::try_from(held / every.as_secs().max(1)).ok();
             let when = format!("every {} while the message is held", span(every));
             self.add(to, "sqs:ChangeMessageVisibility", (0, most), when);
@@ -121,18 +122,21 @@ impl Calls {
     }
 }
 
-/// How often evictions are tried at the most; not known where a budget lets some of its pods go, or Kubernetes can't tell.
-fn evictions(told: &NoticeTold, evicted: &[&PodTold]) -> Option<usize> {
-    if told.budgets.iter().any(|budget| !budget.blocks && usize::try_from(budget.allows).is_ok_and(|n| n < budget.pods))
+/// Returns the maximum number of evictions. It is not known if a budget lets only some of its pods go, or if two budgets hold one pod.
+fn evictions(notice: &NoticeView, evicted: &[&PodView]) -> Option<usize> {
+    if notice
+        .budgets
+        .iter()
+        .any(|budget| !budget.blocks && usize::try_from(budget.allows).is_ok_and(|n| n < budget.pods))
     {
         return None;
     }
-    let end = told.deadline.as_ref().map(|deadline| seconds(deadline.moment))?;
-    let tries = |pod: &&PodTold| match by_budgets(pod) {
+    let end = notice.deadline.as_ref().map(|deadline| seconds(deadline.moment))?;
+    let tries = |pod: &&PodView| match by_budgets(pod) {
         0 => Some(1),
         1 => {
             let until = pod.deleted_at.map_or(end, seconds);
-            // A budget is never asked again within a second; both ends are rounded.
+            // Evictions of one pod are at least a second apart; both ends are rounded.
             usize::try_from(until.saturating_sub(pod.evicted_by.map_or(0, seconds)) + 2).ok()
         }
         _ => None,
@@ -140,9 +144,9 @@ fn evictions(told: &NoticeTold, evicted: &[&PodTold]) -> Option<usize> {
     evicted.iter().map(tries).sum()
 }
 
-/// How many budgets hold the pod back.
-fn by_budgets(pod: &PodTold) -> usize {
-    pod.held_back_by.iter().filter(|by| by.starts_with("budget ")).count()
+/// Returns the number of budgets that hold the pod back.
+fn by_budgets(pod: &PodView) -> usize {
+    pod.held_back_by.iter().filter(|hold| matches!(hold, Hold::Budget(_))).count()
 }
 
 fn seconds(moment: Moment) -> u64 {

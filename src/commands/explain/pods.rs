@@ -1,22 +1,44 @@
-//! A node's pods: which go, when, and who holds them back. Pure.
+//! A node's pods: which ones go, when, and what holds them back. Pure.
 
 use super::budget::{Budget, holding};
-use super::told::{BudgetTold, Moment, PodTold, StayTold};
+use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::{Deadline, Grace, Leaver, Selection, Stays, TrimmedPod, outlook, select};
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::HashMap;
+use std::time::Duration;
 use tokio::time::Instant;
 
-/// A node's pods, sorted as the drain would, with their budgets.
-pub(super) struct Listed<'a> {
+/// The time of a drain.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DrainSpan {
+    pub begun: Instant,
+    pub end: Deadline,
+}
+
+/// The times of one pod's end.
+#[derive(Clone, Copy)]
+struct PodTimes {
+    evicted_by: Option<Moment>,
+    grace: Duration,
+    deleted_at: Option<Moment>,
+}
+
+impl PodTimes {
+    const fn until(evicted_by: Option<Moment>, grace: Duration) -> Self {
+        Self { evicted_by, grace, deleted_at: None }
+    }
+}
+
+/// A node's pods, selected as by the drain, with their budgets.
+pub(super) struct PodList<'a> {
     pods: HashMap<String, Pod>,
     selection: Selection,
     budgets: &'a [Budget],
     settings: &'a Settings,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> PodList<'a> {
     pub fn new(pods: Vec<Pod>, budgets: &'a [Budget], settings: &'a Settings) -> Self {
         // A drain reads less of a pod than a budget does.
         let read = |pod: &Pod| serde_json::to_value(pod).ok().and_then(|pod| serde_json::from_value(pod).ok());
@@ -26,9 +48,10 @@ impl<'a> Listed<'a> {
         Self { pods, selection, budgets, settings }
     }
 
-    /// The pods that go, in the order in which they do.
-    pub fn pods(&self, (begun, end): (Instant, Deadline), moment: impl Fn(Instant) -> Moment) -> Vec<PodTold> {
+    /// Returns the pods that go, in their order.
+    pub fn pods(&self, span: DrainSpan, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
         let Self { selection, settings, .. } = self;
+        let DrainSpan { begun, end } = span;
         let seen = outlook(&selection.evict, (begun, end), settings.pod_grace, settings.at_deadline);
         let mut leavers: Vec<_> = selection.evict.iter().zip(seen).collect();
         leavers.sort_by_key(|(leaver, seen)| {
@@ -39,39 +62,35 @@ impl<'a> Listed<'a> {
             .map(|(leaver, seen)| {
                 let evicted_by = seen.evicted_by.map(&moment);
                 let deleted_at = seen.deleted_at.map(&moment);
-                self.told(leaver, leaver.tier.as_str(), (evicted_by, seen.grace.as_secs(), deleted_at))
+                self.pod(leaver, Turn::Tier(leaver.tier), PodTimes { evicted_by, grace: seen.grace, deleted_at })
             })
             .collect();
         if let Some(own) = &selection.ourselves {
             let grace: Grace = own.grace_with(settings.pod_grace);
             let last = grace.told_by(end).unwrap_or(end.at()).max(begun);
-            told.push(self.told(own, "own", (Some(moment(last)), grace.at(last, end).as_secs(), None)));
+            told.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
         }
-        let grace = |leaver: &Leaver| leaver.grace_with(settings.pod_grace).at(begun, end).as_secs();
-        let going = selection.going.iter().map(|leaver| self.told(leaver, "going", (None, grace(leaver), None)));
+        let grace = |leaver: &Leaver| leaver.grace_with(settings.pod_grace).at(begun, end);
+        let going =
+            selection.going.iter().map(|leaver| self.pod(leaver, Turn::Going, PodTimes::until(None, grace(leaver))));
         let finished = selection
             .finished
             .iter()
-            .map(|leaver| self.told(leaver, "finished", (Some(moment(begun)), grace(leaver), None)));
+            .map(|leaver| self.pod(leaver, Turn::Finished, PodTimes::until(Some(moment(begun)), grace(leaver))));
         told.extend(going.chain(finished));
         told
     }
 
-    fn told(
-        &self,
-        leaver: &Leaver,
-        tier: &'static str,
-        (evicted_by, grace_seconds, deleted_at): (Option<Moment>, u64, Option<Moment>),
-    ) -> PodTold {
-        let budgets = self.holding(leaver).into_iter().map(|budget| format!("budget {}", budget.name));
-        let annotation = leaver.peace.map(|annotation| format!("annotation {annotation}"));
-        PodTold {
+    fn pod(&self, leaver: &Leaver, tier: Turn, times: PodTimes) -> PodView {
+        let budgets = self.holding(leaver).into_iter().map(|budget| Hold::Budget(budget.name.clone()));
+        let annotation = leaver.peace.map(Hold::Annotation);
+        PodView {
             namespace: leaver.pod.namespace.to_string(),
             name: leaver.pod.name.to_string(),
             tier,
-            evicted_by,
-            grace_seconds,
-            deleted_at,
+            evicted_by: times.evicted_by,
+            grace_seconds: times.grace.as_secs(),
+            deleted_at: times.deleted_at,
             held_back_by: annotation.into_iter().chain(budgets).collect(),
         }
     }
@@ -81,8 +100,8 @@ impl<'a> Listed<'a> {
     }
 
     /// The pods that stay.
-    pub fn stay(&self) -> Vec<StayTold> {
-        let stay = self.selection.stay.iter().map(|(pod, why)| StayTold {
+    pub fn stay(&self) -> Vec<StayView> {
+        let stay = self.selection.stay.iter().map(|(pod, why)| StayView {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),
             why: match why {
@@ -98,7 +117,7 @@ impl<'a> Listed<'a> {
     }
 
     /// The budgets of pods that are evicted.
-    pub fn budgets(&self) -> Vec<BudgetTold> {
+    pub fn budgets(&self) -> Vec<BudgetView> {
         let evicted: Vec<&Leaver> = self.selection.evict.iter().chain(&self.selection.ourselves).collect();
         let covered = |budget: &Budget| {
             let pods = evicted.iter().filter_map(|leaver| self.pods.get(&*leaver.pod.uid));
@@ -108,7 +127,7 @@ impl<'a> Listed<'a> {
             let is = |held: &&Budget| std::ptr::eq(*held, budget);
             evicted.iter().any(|leaver| self.holding(leaver).iter().any(is))
         };
-        let told = self.budgets.iter().map(|budget| BudgetTold {
+        let told = self.budgets.iter().map(|budget| BudgetView {
             namespace: budget.namespace.clone(),
             name: budget.name.clone(),
             allows: budget.allows,

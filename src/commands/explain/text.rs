@@ -1,19 +1,22 @@
 //! The answer for people: aligned, within a hundred columns.
 
-use super::told::{CallTold, HookTold, MarksTold, Moment, NodeTold, NoticeTold, PodTold, Told};
-use super::why::span;
+use super::reasons::span;
+use super::view::{
+    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView, Turn,
+};
 use crate::cli::text::{push_hanging, push_table};
+use crate::fact::Action;
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What a line's beginning says takes so much.
+/// Number of columns of a line's label.
 const LABEL: usize = 10;
 
 /// The answer.
-pub(super) fn of(told: &Told) -> String {
+pub(super) fn of(explanation: &Explanation) -> String {
     let mut text = Text(String::new());
-    let message = &told.message;
-    if message.is == "ignored" {
+    let message = &explanation.message;
+    if message.is == MessageClass::Ignored {
         let (what, reason) = (message.what.as_deref().unwrap_or_default(), message.reason.unwrap_or_default());
         text.line("Message", &format!("ignored ({reason}): {what}"));
         text.line("Then", "it is counted and deleted");
@@ -22,12 +25,13 @@ pub(super) fn of(told: &Told) -> String {
     if message.made.is_some() {
         text.line("Message", "made for this, as AWS would send it now; ebbtide send puts one on the queue");
     }
-    if told.dry_run {
+    if explanation.dry_run {
         text.line("Dry run", "the API server only checks patches and evictions; hooks are not touched");
     }
-    for (n, notice) in told.notices.iter().enumerate() {
-        if told.notices.len() > 1 {
-            let _ = writeln!(text.0, "{}Notice {} of {}", if n > 0 { "\n" } else { "" }, n + 1, told.notices.len());
+    for (n, notice) in explanation.notices.iter().enumerate() {
+        if explanation.notices.len() > 1 {
+            let _ =
+                writeln!(text.0, "{}Notice {} of {}", if n > 0 { "\n" } else { "" }, n + 1, explanation.notices.len());
         }
         text.notice(notice);
     }
@@ -49,7 +53,7 @@ impl Text {
         push_table(&mut self.0, 2, rows);
     }
 
-    fn notice(&mut self, notice: &NoticeTold) {
+    fn notice(&mut self, notice: &NoticeView) {
         let test = if notice.test { " (a test)" } else { "" };
         self.line("Notice", &format!("{} about {}{test}: {}", notice.kind, notice.instance, notice.says));
         if let Some(time) = notice.time {
@@ -93,7 +97,7 @@ impl Text {
         self.calls(&notice.calls);
     }
 
-    fn hook(&mut self, hook: &HookTold) {
+    fn hook(&mut self, hook: &HookView) {
         let timeout = span(Duration::from_secs(hook.heartbeat_timeout_seconds));
         let waits = match &hook.assumed_because {
             None => format!(" waits {timeout} for a heartbeat"),
@@ -128,7 +132,7 @@ impl Text {
         self.line("Complete", &said);
     }
 
-    fn marks(&mut self, marks: &MarksTold) {
+    fn marks(&mut self, marks: &MarksView) {
         let mut rows = Vec::new();
         let mut row = |what: &str, name: String| rows.push(vec![what.to_owned(), name]);
         if marks.cordon {
@@ -152,16 +156,16 @@ impl Text {
         }
     }
 
-    fn pods(&mut self, notice: &NoticeTold) {
+    fn pods(&mut self, notice: &NoticeView) {
         if !notice.pods.is_empty() {
             let head = ["tier", "evicted by", "grace", "or deleted", "pod"].map(str::to_owned).to_vec();
             let rows: Vec<_> = std::iter::once(head).chain(notice.pods.iter().map(pod)).collect();
             self.table(&format!("Pods that go ({}), in this order", notice.pods.len()), &rows);
             for pod in notice.pods.iter().filter(|pod| !pod.held_back_by.is_empty()) {
-                let by = pod.held_back_by.join(", ");
+                let by = pod.held_back_by.iter().map(Hold::to_string).collect::<Vec<_>>().join(", ");
                 let _ = writeln!(self.0, "  ! {}/{} is held back now: {by}", pod.namespace, pod.name);
             }
-        } else if notice.node.is_some() && notice.ends.is_none() && notice.action == "drain" {
+        } else if notice.node.is_some() && notice.ends.is_none() && notice.action == Action::Drain {
             self.line("Pods", "none has to go");
         }
         if !notice.stay.is_empty() {
@@ -186,7 +190,7 @@ impl Text {
         }
     }
 
-    fn calls(&mut self, calls: &[CallTold]) {
+    fn calls(&mut self, calls: &[CallView]) {
         let rows = calls.iter().map(|call| {
             let count = match (call.least, call.most) {
                 (least, Some(most)) if least == most => least.to_string(),
@@ -201,22 +205,22 @@ impl Text {
     }
 }
 
-fn node(node: &NodeTold) -> String {
+fn node(node: &NodeView) -> String {
     let ready = if node.ready { "Ready" } else { "not Ready" };
     let cordoned = if node.cordoned { ", cordoned already" } else { "" };
     format!("{}, {ready}{cordoned}", node.name)
 }
 
-fn pod(pod: &PodTold) -> Vec<String> {
+fn pod(pod: &PodView) -> Vec<String> {
     let none = || "–".to_owned();
     let evicted = match (pod.tier, pod.evicted_by) {
-        ("going", _) => "is going".to_owned(),
+        (Turn::Going, _) => "is going".to_owned(),
         (_, None) => "never".to_owned(),
         (_, Some(moment)) if moment.in_seconds <= 0 => "at once".to_owned(),
         (_, Some(moment)) => when(moment),
     };
     vec![
-        pod.tier.to_owned(),
+        pod.tier.to_string(),
         evicted,
         span(Duration::from_secs(pod.grace_seconds)),
         pod.deleted_at.map_or_else(none, when),

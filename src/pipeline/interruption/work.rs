@@ -18,60 +18,60 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-/// All that interruptions need of the world.
+/// Acts on notices: the parts that all interruptions use.
 pub struct Interrupter {
-    /// What the user decided.
+    /// The user's decisions.
     pub policy: Policy,
     /// Wall time.
     pub clock: Clock,
-    /// Where facts go.
+    /// Takes facts.
     pub facts: Facts,
     /// Starts tasks.
     pub tasks: Tasks,
     /// The Nodes.
     pub index: Index,
-    /// Whose the others are.
+    /// Finds out whose an instance without a Node is.
     pub owner: Owner,
-    /// Cordons.
+    /// Cordons Nodes.
     pub marker: Marker,
-    /// Drains.
+    /// Drains Nodes.
     pub drainer: Arc<Drainer>,
     /// Completes hooks and keeps them alive.
     pub hooks: Hooks,
-    /// The drains that run, one a Node, by its UID.
+    /// The drains that run, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
 
-/// What an interruption shares with the messages that it answers.
+/// The link between an interruption and the messages that brought its notice.
 #[derive(Debug)]
-pub struct Shared {
-    /// How long they may be made invisible at a time; the interruption may want it shorter.
-    pub pace: watch::Sender<Duration>,
-    /// Whether one of them came from the hook itself: then it is meant for us, whatever the others say.
+pub struct MessageLink {
+    /// The visibility timeout that the interruption wants for the messages.
+    pub visibility_timeout: watch::Sender<Duration>,
+    /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
     pub direct: AtomicBool,
 }
 
-impl Shared {
-    /// What an interruption begins with.
+impl MessageLink {
+    /// The link with the usual visibility timeout.
     #[must_use]
-    pub fn new(visibility: Duration) -> Self {
-        Self { pace: watch::Sender::new(visibility), direct: AtomicBool::new(false) }
+    pub fn new(visibility_timeout: Duration) -> Self {
+        Self { visibility_timeout: watch::Sender::new(visibility_timeout), direct: AtomicBool::new(false) }
     }
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`. `shared` tells how short the message's visibility must be.
+    /// Acts on one notice until it has ended, or until `stop`.
     pub async fn act(
         self: Arc<Self>,
         notice: Arc<Notice>,
         message: Arc<str>,
-        shared: Arc<Shared>,
+        link: Arc<MessageLink>,
         stop: CancellationToken,
     ) -> Outcome {
         let begun = Instant::now();
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
-        let mut interruption = Interruption { case, shared, hook: None };
+        let mut interruption = Interruption { case, link, hook: None };
         let outcome = tokio::select! {
             biased;
             () = stop.cancelled() => Outcome::HandedOver,
@@ -87,7 +87,7 @@ impl Interrupter {
 /// behind.
 struct Interruption {
     case: Case,
-    shared: Arc<Shared>,
+    link: Arc<MessageLink>,
     /// The hook to complete, once the work has begun.
     hook: Option<KeptHook>,
 }
@@ -110,7 +110,7 @@ impl Interruption {
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {
-                Step::FindOwner { by } => Box::pin(case.find_owner(&self.shared.direct, by)).await,
+                Step::FindOwner { by } => Box::pin(case.find_owner(&self.link.direct, by)).await,
                 Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
                 Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
                 Step::Begin { deadline, times } => self.begin(deadline, times),
@@ -156,7 +156,7 @@ impl Interruption {
             self.case.tell(&Fact::HookUnknown { about: self.case.about(), error: &*error });
             HookTimes::UNKNOWN
         });
-        self.shared.pace.send_replace(times.visibility());
+        self.link.visibility_timeout.send_replace(times.visibility());
         Finding::HookTimes(times)
     }
 

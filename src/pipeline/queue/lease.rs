@@ -1,4 +1,4 @@
-//! Holding a message: its visibility is extended for as long as work on it runs.
+//! Holding a message: its visibility timeout is extended while work on it runs.
 
 use super::{Queue, Receipt, lost};
 use crate::clients::gate::Backoff;
@@ -6,22 +6,22 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long a received message is invisible: what a killed process costs. Extended after two thirds of it.
-pub const VISIBILITY: Duration = Duration::from_secs(30);
+/// Visibility timeout of a received message: the delay that a killed process costs. Extended after two thirds of it.
+pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// SQS keeps a message invisible for at most 12 h from its receive; we hand it over ten minutes before.
-const LONGEST: Duration = Duration::from_mins(11 * 60 + 50);
+/// Maximum time that a message is held: SQS keeps it invisible for at most 12 h from its receive.
+const MAX_HOLD: Duration = Duration::from_mins(11 * 60 + 50);
 
-/// Since when a message is ours, and until when.
+/// The time during which a message is ours.
 #[derive(Debug)]
 pub struct Lease {
     receipt: Receipt,
-    keeper: Keeper,
+    times: LeaseTimes,
 }
 
-/// The times of a lease, apart from the receipt, so that a deletion may go on while the lease is kept.
+/// The times of a lease. Apart from the receipt, so that a deletion can go on while the lease is kept.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct LeaseTimes {
     received_at: Instant,
     extended_at: Instant,
     visible_at: Instant,
@@ -31,34 +31,41 @@ pub use crate::fact::{LeaseEnd, MessageStep};
 
 impl Lease {
     pub(super) fn new(receipt: Receipt, received_at: Instant) -> Self {
-        let visible_at = received_at + VISIBILITY;
-        Self { receipt, keeper: Keeper { received_at, extended_at: received_at, visible_at } }
+        let visible_at = received_at + VISIBILITY_TIMEOUT;
+        Self { receipt, times: LeaseTimes { received_at, extended_at: received_at, visible_at } }
     }
 
-    /// Keeps the message invisible, `visibility` at a time; comes back only when the lease has ended.
+    /// Keeps the message invisible, with this visibility timeout. Returns when the lease has ended.
     pub async fn kept(&mut self, queue: &Queue, message: &str, visibility: watch::Receiver<Duration>) -> LeaseEnd {
-        self.keeper.kept(queue, (message, &self.receipt), Some(visibility)).await
+        self.times.kept(queue, Claim { message, receipt: &self.receipt }, Some(visibility)).await
     }
 
     pub(super) fn receipt(&self) -> &Receipt {
         &self.receipt
     }
 
-    pub(super) fn split(&mut self) -> (&mut Keeper, &Receipt) {
-        (&mut self.keeper, &self.receipt)
+    pub(super) fn split(&mut self) -> (&mut LeaseTimes, &Receipt) {
+        (&mut self.times, &self.receipt)
     }
 }
 
-impl Keeper {
+/// A message and the right to extend it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim<'a> {
+    pub message: &'a str,
+    pub receipt: &'a Receipt,
+}
+
+impl LeaseTimes {
     pub(super) async fn kept(
         &mut self,
         queue: &Queue,
-        (message, receipt): (&str, &Receipt),
+        claim: Claim<'_>,
         mut visibility: Option<watch::Receiver<Duration>>,
     ) -> LeaseEnd {
-        let leave_at = self.received_at + LONGEST;
+        let leave_at = self.received_at + MAX_HOLD;
         loop {
-            let span = visibility.as_mut().map_or(VISIBILITY, |watched| *watched.borrow_and_update());
+            let span = visibility.as_mut().map_or(VISIBILITY_TIMEOUT, |watched| *watched.borrow_and_update());
             // A shorter span takes effect now, not when the longer one before it would have ended.
             let due = self.extended_at.max(self.received_at) + span * 2 / 3;
             tokio::select! {
@@ -69,20 +76,20 @@ impl Keeper {
             if Instant::now() >= leave_at {
                 return LeaseEnd::TooOld;
             }
-            if !self.extend(queue, (message, receipt), span).await {
+            if !self.extend(queue, claim, span).await {
                 return LeaseEnd::Lost;
             }
         }
     }
 
-    /// Extends, again and again if need be, until the message is visible. Tells whether it is still ours.
-    async fn extend(&mut self, queue: &Queue, (message, receipt): (&str, &Receipt), span: Duration) -> bool {
+    /// Extends the visibility timeout, with retries until the message is visible. Returns whether the message is still ours.
+    async fn extend(&mut self, queue: &Queue, claim: Claim<'_>, span: Duration) -> bool {
         let mut told = false;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
         loop {
-            // Counted from before the call: SQS counts from when it arrives.
+            // Counted from before the call: SQS counts from the call's arrival.
             let asked = Instant::now();
-            match timeout_at(self.visible_at, queue.extend(receipt, span)).await {
+            match timeout_at(self.visible_at, queue.extend(claim.receipt, span)).await {
                 Ok(Ok(())) => {
                     self.extended_at = asked;
                     self.visible_at = asked + span;
@@ -91,7 +98,7 @@ impl Keeper {
                 Ok(Err(error)) if lost(&error) => return false,
                 Ok(Err(error)) => {
                     if !std::mem::replace(&mut told, true) {
-                        queue.tell_retried(message, MessageStep::Extend, &error);
+                        queue.tell_retried(claim.message, MessageStep::Extend, &error);
                     }
                     sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await;
                 }
@@ -101,7 +108,7 @@ impl Keeper {
     }
 }
 
-/// Returns when the visibility asked for changes; never, where it can't.
+/// Returns when the wanted visibility timeout changes; never, if it can't change.
 async fn changed(visibility: &mut Option<watch::Receiver<Duration>>) {
     match visibility {
         Some(watched) => match watched.changed().await {

@@ -1,4 +1,4 @@
-//! Reasons, in words. What was decided comes from the service's own functions; nothing is decided here.
+//! Reasons, in words. The service's own functions decide; nothing is decided here.
 
 use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, Outcome, PerKind, Policy};
@@ -7,7 +7,7 @@ use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a message that asks nothing of us is.
+/// The kind of a message that has no notice for Ebbtide.
 pub(super) const fn ignored(why: Ignored) -> &'static str {
     match why {
         Ignored::TestNotification => "Auto Scaling's check, sent when a hook is set up",
@@ -21,7 +21,7 @@ pub(super) const fn ignored(why: Ignored) -> &'static str {
     }
 }
 
-/// What a notice says beside its kind and its instance.
+/// The content of a notice, besides its kind and its instance.
 pub(super) fn says(detail: &Detail) -> String {
     match detail {
         Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => {
@@ -56,7 +56,7 @@ pub(super) fn says(detail: &Detail) -> String {
     }
 }
 
-/// Why a notice ends so.
+/// The reason for the end of a notice.
 pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
     let kind = notice.kind();
     match (outcome, &notice.detail) {
@@ -77,7 +77,7 @@ pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
     }
 }
 
-/// What EC2's answer says of whose an instance is.
+/// The owner of an instance, by EC2's answer.
 pub(super) fn fate(fate: Fate, tag: &ManagedTag, (has_node, require_tag): (bool, bool)) -> String {
     let tag = match &tag.value {
         Some(value) => format!("{}={value}", tag.key),
@@ -97,7 +97,7 @@ pub(super) fn fate(fate: Fate, tag: &ManagedTag, (has_node, require_tag): (bool,
     }
 }
 
-/// From what a notice's deadline was made.
+/// The origin of a notice's deadline.
 pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes>, clock: &Clock) -> String {
     if let Some(times) = times {
         return of_hook(policy, notice, times);
@@ -144,7 +144,7 @@ fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
     format!("the hook's heartbeat timeout of {} after the notice, less a margin of {margin}", span(times.heartbeat))
 }
 
-/// Why a pod may stay where it is.
+/// The reason why a pod may stay.
 pub(super) fn held_for_good(hard: bool) -> String {
     let why = if hard { "--at-deadline leave" } else { "a soft deadline deletes nothing" };
     format!("what is still held back at the deadline is left ({why}), and the drain ends as blocked")
@@ -154,7 +154,7 @@ pub(super) fn held_for_good(hard: bool) -> String {
 pub(super) fn span(length: Duration) -> String {
     let seconds = length.as_secs();
     let parts = [(seconds / 86_400, "d"), (seconds / 3600 % 24, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
-    // Two parts are as exact as anybody reads.
+    // Two parts are exact enough.
     let shown = parts.iter().skip_while(|(count, _)| *count == 0).take(2).filter(|(count, _)| *count > 0);
     let shown: Vec<_> = shown.map(|(count, unit)| format!("{count}{unit}")).collect();
     if shown.is_empty() { "0s".to_owned() } else { shown.join(" ") }

@@ -1,9 +1,10 @@
-//! What is read of the cluster and of AWS, each at most once. Only reads: get, list, and Describe calls.
+//! Reads of the cluster and of AWS. Only get, list and Describe calls.
 
 use super::budget::Budget;
 use crate::cli::settings::Settings;
+use crate::clients::batch::Unanswered;
 use crate::clients::connect::Clients;
-use crate::clients::gate::{CALL_TIMEOUT, Call, Class, Gate, KubeError};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::commands::test_message::{Sources, brief};
 use crate::fact::Facts;
 use crate::pipeline::drain::pods_of;
@@ -17,14 +18,33 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
 use std::collections::HashMap;
+use std::sync::Arc;
 use tokio::time::Instant;
 
-/// A list comes in pages of so many.
+/// Maximum number of objects a page of a list.
 const PAGE: u32 = 500;
 
-/// Reads.
-pub(super) struct Look<'a> {
-    pub clients: &'a Clients,
+/// A question that AWS has not answered. Displayed in brief, as a part of a sentence.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unasked {
+    #[error("{}", brief(.0))]
+    Failed(Arc<AwsError>),
+    #[error(transparent)]
+    Unanswered(Unanswered),
+}
+
+impl From<Asked> for Unasked {
+    fn from(error: Asked) -> Self {
+        match error {
+            Asked::Failed(error) => Self::Failed(Arc::new(error)),
+            Asked::Unanswered(error) => Self::Unanswered(error),
+        }
+    }
+}
+
+/// Reads from the cluster and from AWS.
+pub(super) struct Reader<'a> {
+    clients: &'a Clients,
     pub clock: Clock,
     facts: Facts,
     gate: Gate,
@@ -32,10 +52,10 @@ pub(super) struct Look<'a> {
     owner: Owner,
     hooks: Hooks,
     nodes: Option<HashMap<InstanceId, Node>>,
-    known: Option<Node>,
+    made_for: Option<Node>,
 }
 
-impl<'a> Look<'a> {
+impl<'a> Reader<'a> {
     pub fn new(clients: &'a Clients, clock: Clock, settings: &'a Settings) -> Self {
         let facts = Facts::to(Vec::new());
         let tasks = Tasks::new(facts.clone());
@@ -48,7 +68,7 @@ impl<'a> Look<'a> {
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
             facts,
             nodes: None,
-            known: None,
+            made_for: None,
         }
     }
 
@@ -57,15 +77,15 @@ impl<'a> Look<'a> {
         Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector: &self.settings.node_selector }
     }
 
-    /// A Node that was read already.
+    /// Keeps a Node that was read already.
     pub fn know(&mut self, node: Node) {
-        self.known = Some(node);
+        self.made_for = Some(node);
     }
 
-    /// The instance's Node.
+    /// Returns the instance's Node.
     pub async fn node_of(&mut self, instance: &InstanceId) -> Result<Option<Node>, KubeError> {
-        if let Some(known) = self.known.as_ref().filter(|known| known.instance == *instance) {
-            return Ok(Some(known.clone()));
+        if let Some(node) = self.made_for.as_ref().filter(|node| node.instance == *instance) {
+            return Ok(Some(node.clone()));
         }
         if self.nodes.is_none() {
             let api = node_api(self.clients.kube.clone());
@@ -76,30 +96,27 @@ impl<'a> Look<'a> {
         Ok(self.nodes.as_ref().and_then(|nodes| nodes.get(instance)).cloned())
     }
 
-    /// The pods of a node that the settings choose.
+    /// Returns the pods of a node that the settings select.
     pub async fn pods(&self, node: &str) -> Result<Vec<Pod>, KubeError> {
         let params = pods_of(node, self.settings.pod_selector.as_deref());
         self.all("pods", node, &Api::all(self.clients.kube.clone()), &params).await
     }
 
-    /// Every disruption budget.
+    /// Returns every disruption budget.
     pub async fn budgets(&self) -> Result<Vec<Budget>, KubeError> {
         let api: Api<PodDisruptionBudget> = Api::all(self.clients.kube.clone());
         let all = self.all("poddisruptionbudgets", "", &api, &ListParams::default()).await?;
         Ok(all.into_iter().map(Budget::of).collect())
     }
 
-    /// What EC2 says of an instance.
-    pub async fn fate(&self, instance: &InstanceId) -> Result<Fate, String> {
-        self.owner.ask_anew(instance).await.map_err(|error| match error {
-            Asked::Failed(error) => brief(&error),
-            Asked::Unanswered(error) => error.to_string(),
-        })
+    /// Returns EC2's answer about an instance.
+    pub async fn fate(&self, instance: &InstanceId) -> Result<Fate, Unasked> {
+        Ok(self.owner.ask_anew(instance).await?)
     }
 
-    /// A hook's times.
-    pub async fn times(&self, hook: &Hook) -> Result<HookTimes, String> {
-        self.hooks.times(hook).await.map_err(|error| brief(&error))
+    /// Returns a hook's times.
+    pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Unasked> {
+        self.hooks.times(hook).await.map_err(Unasked::Failed)
     }
 
     async fn all<K>(

@@ -1,6 +1,6 @@
-//! Where a queue is, as its URL says.
+//! A queue's URL: the region, the account and the name in it.
 
-/// What AWS's hosts end with, in each of its partitions; in some they end otherwise where they have IPv6, too.
+/// Ends of AWS's host names, in each of its partitions; some partitions have another one for IPv6.
 const SUFFIXES: [&str; 14] = [
     ".amazonaws.com",
     ".api.aws",
@@ -18,7 +18,7 @@ const SUFFIXES: [&str; 14] = [
     ".api.amazonwebservices.eu",
 ];
 
-/// What regions begin with that are not of the partition `aws`.
+/// Partitions other than `aws`, by the beginning of their regions' names.
 const PARTITIONS: [(&str, &str); 7] = [
     ("cn-", "aws-cn"),
     ("us-gov-", "aws-us-gov"),
@@ -29,13 +29,13 @@ const PARTITIONS: [(&str, &str); 7] = [
     ("eusc-", "aws-eusc"),
 ];
 
-/// The first host that SQS had, and its region.
-const FIRST: (&str, &str) = ("queue.amazonaws.com", "us-east-1");
+/// SQS's first host, which names no region, and its region.
+const FIRST_HOST: (&str, &str) = ("queue.amazonaws.com", "us-east-1");
 
-/// What a queue's URL says of it.
+/// A queue's URL, taken apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The region, in a URL of AWS's own.
+pub struct QueueUrl {
+    /// The region, if the host is one of AWS's.
     pub region: Option<String>,
     /// The account.
     pub account: Option<String>,
@@ -43,10 +43,10 @@ pub struct Place {
     pub name: String,
 }
 
-impl Place {
-    /// Reads a queue's URL.
+impl QueueUrl {
+    /// Takes a queue's URL apart; `None` for text that is no URL, or that names no queue.
     #[must_use]
-    pub fn of(url: &str) -> Option<Self> {
+    pub fn parse(url: &str) -> Option<Self> {
         let uri = url.parse::<http::Uri>().ok()?;
         let mut path = uri.path().rsplit('/').filter(|part| !part.is_empty());
         let name = path.next()?.to_owned();
@@ -56,13 +56,13 @@ impl Place {
         Some(Self { region, account, name })
     }
 
-    /// The region that a queue's URL names.
+    /// Returns the region that a queue's URL names.
     #[must_use]
     pub fn region_of(url: &str) -> Option<String> {
-        Self::of(url)?.region
+        Self::parse(url)?.region
     }
 
-    /// Its ARN, if all of it is known.
+    /// Returns the queue's ARN, if the URL names all of it.
     #[must_use]
     pub fn arn(&self) -> Option<String> {
         let (region, account) = (self.region.as_ref()?, self.account.as_ref()?);
@@ -71,11 +71,11 @@ impl Place {
     }
 }
 
-/// The region that a host of AWS's names: `sqs.REGION.amazonaws.com`, `ID.sqs.REGION.vpce.amazonaws.com`, and of old
+/// Returns the region in one of AWS's hosts: `sqs.REGION.amazonaws.com`, `ID.sqs.REGION.vpce.amazonaws.com`, or the legacy
 /// `REGION.queue.amazonaws.com`.
 fn region_of_host(host: &str) -> Option<&str> {
-    if host == FIRST.0 {
-        return Some(FIRST.1);
+    if host == FIRST_HOST.0 {
+        return Some(FIRST_HOST.1);
     }
     let names = host.strip_suffix(SUFFIXES.iter().find(|end| host.ends_with(**end))?)?;
     let mut names = names.split('.').peekable();
@@ -95,8 +95,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_says_where_a_queue_is() {
-        let place = |url: &str| Place::of(url).map(|place| (place.region, place.account, place.name));
+    fn a_url_is_taken_apart() {
+        let parts = |url: &str| QueueUrl::parse(url).map(|url| (url.region, url.account, url.name));
         let aws = |region: &str| Some((Some(region.to_owned()), Some("123456789012".to_owned()), "ebbtide".to_owned()));
         for (host, region, partition) in [
             ("sqs.eu-west-1.amazonaws.com", "eu-west-1", "aws"),
@@ -122,11 +122,11 @@ mod tests {
             ("sqs.eusc-de-east-1.amazonaws.eu", "eusc-de-east-1", "aws-eusc"),
         ] {
             let url = format!("https://{host}/123456789012/ebbtide");
-            assert_eq!(place(&url), aws(region), "{url}");
+            assert_eq!(parts(&url), aws(region), "{url}");
             let arn = format!("arn:{partition}:sqs:{region}:123456789012:ebbtide");
-            assert_eq!(Place::of(&url).unwrap().arn(), Some(arn), "{url}");
+            assert_eq!(QueueUrl::parse(&url).unwrap().arn(), Some(arn), "{url}");
         }
-        // What is not AWS's, or names no region where one stands.
+        // Hosts that are not AWS's, or have no region in its place.
         for host in [
             "sqs.example.com",
             "sqs.eu-west-1.example.com",
@@ -134,11 +134,11 @@ mod tests {
             "eu-west-1.amazonaws.com",
             "amazonaws.com",
         ] {
-            assert_eq!(Place::region_of(&format!("https://{host}/123456789012/q")), None, "{host}");
+            assert_eq!(QueueUrl::region_of(&format!("https://{host}/123456789012/q")), None, "{host}");
         }
         let local = (None, Some("000000000000".to_owned()), "q".to_owned());
-        assert_eq!(place("http://127.0.0.1:5000/000000000000/q"), Some(local));
-        let arn = |url| Place::of(url)?.arn();
-        assert_eq!(arn("https://sqs.cn-north-1.amazonaws.com.cn/1/q"), None, "its account is none");
+        assert_eq!(parts("http://127.0.0.1:5000/000000000000/q"), Some(local));
+        let arn = |url| QueueUrl::parse(url)?.arn();
+        assert_eq!(arn("https://sqs.cn-north-1.amazonaws.com.cn/1/q"), None, "its account is not one");
     }
 }

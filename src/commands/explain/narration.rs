@@ -1,12 +1,12 @@
 //! One notice's story: the steps that the service would take, narrated.
 
 use super::calls;
-use super::look::Look;
-use super::pods::Listed;
-use super::told::{
-    DeadlineTold, EndTold, HookTold, MarksTold, Moment, NodeTold, NoticeTold, OwnerTold, PodTold, WaitTold,
+use super::pods::{DrainSpan, PodList};
+use super::reader::Reader;
+use super::reasons;
+use super::view::{
+    DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, PodView, WaitView,
 };
-use super::why;
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
 use crate::pipeline::drain::Deadline;
@@ -22,60 +22,67 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// So many heartbeats are named.
-const NAMED: usize = 5;
+/// Maximum number of heartbeats whose times are given.
+const MAX_BEATS: usize = 5;
 
-/// What a mark says of the message that brought its notice.
+/// Message id in the marks of a notice that is only explained.
 const MESSAGE: &str = "explained";
 
 /// A notice, and what has been found out about it.
-pub(super) struct Story<'a> {
+pub(super) struct Narration<'a> {
     notice: &'a Notice,
     node: Option<Arc<Node>>,
-    /// Why the hook's times are only assumed, if they are.
+    /// The reason why the hook's times are only assumed.
     assumed: Option<String>,
     settings: &'a Settings,
     clock: Clock,
     action: Action,
-    told: NoticeTold,
+    view: NoticeView,
 }
 
-impl<'a> Story<'a> {
+impl<'a> Narration<'a> {
     pub fn new(notice: &'a Notice, node: Option<Node>, settings: &'a Settings, clock: Clock) -> Self {
         let action = settings.policy.actions.of(notice.kind());
-        let mut told = NoticeTold {
-            kind: notice.kind().as_str(),
-            says: why::says(&notice.detail),
+        let in_seconds = notice.at.duration_since(clock.now()).as_secs();
+        let view = NoticeView {
+            kind: notice.kind(),
+            says: reasons::says(&notice.detail),
             instance: notice.instance.to_string(),
             identity: notice.identity.to_string(),
             test: notice.is_test(),
-            node: node.as_ref().map(node_told),
-            action: action.as_str(),
-            ..NoticeTold::default()
+            time: Some(Moment { at: notice.at, in_seconds }),
+            node: node.as_ref().map(node_view),
+            owner: None,
+            action,
+            ends: None,
+            waits: None,
+            deadline: None,
+            hook: None,
+            marks: None,
+            evictions_begin: None,
+            pods: Vec::new(),
+            stay: Vec::new(),
+            budgets: Vec::new(),
+            calls: Vec::new(),
+            notes: Vec::new(),
         };
-        let since = notice.at.duration_since(clock.now()).as_secs();
-        told.time = Some(Moment { at: notice.at, in_seconds: since });
-        Self { notice, node: node.map(Arc::new), assumed: None, settings, clock, action, told }
-    }
-
-    pub fn told(self) -> NoticeTold {
-        self.told
+        Self { notice, node: node.map(Arc::new), assumed: None, settings, clock, action, view }
     }
 
     fn policy(&self) -> &'a Policy {
         &self.settings.policy
     }
 
-    /// Tells it, from the question whose the instance is to the calls that would be made.
-    pub async fn tell(&mut self, look: &Look<'_>) -> Result<(), KubeError> {
-        let asked = self.narrate(look).await?;
-        self.told.calls = calls::of(&self.told, asked, self.settings);
-        Ok(())
+    /// Narrates the notice, from its owner to the calls that the service would make.
+    pub async fn tell(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
+        let lookups = self.narrate(reader).await?;
+        self.view.calls = calls::of(&self.view, lookups, self.settings);
+        Ok(self.view)
     }
 
-    /// Goes through the notice's steps as far as their findings are known now. Returns what the service would ask AWS.
-    async fn narrate(&mut self, look: &Look<'_>) -> Result<calls::Asked, KubeError> {
-        let mut asked = calls::Asked::default();
+    /// Goes through the notice's steps as far as their findings are known now. Returns what the service would look up.
+    async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
+        let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let mut finding = Finding::Received;
@@ -83,8 +90,8 @@ impl<'a> Story<'a> {
         loop {
             finding = match sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() }) {
                 Step::FindOwner { .. } => {
-                    asked.owner = self.whose(look).await;
-                    let ours = self.told.owner.as_ref().and_then(|owner| owner.ours);
+                    lookups.owner = self.whose(reader).await;
+                    let ours = self.view.owner.as_ref().and_then(|owner| owner.ours);
                     if ours.is_none() {
                         self.note("what follows holds if the instance is ours");
                     }
@@ -96,12 +103,12 @@ impl<'a> Story<'a> {
                     Finding::OutOfService
                 }
                 Step::LookUpHook(hook) => {
-                    asked.hook = true;
-                    let (times, assumed) = match look.times(hook).await {
+                    lookups.hook = true;
+                    let (times, assumed) = match reader.times(hook).await {
                         Ok(times) => (times, None),
-                        Err(why) => (HookTimes::UNKNOWN, Some(why)),
+                        Err(error) => (HookTimes::UNKNOWN, Some(error.to_string())),
                     };
-                    asked.visibility = Some(times.visibility());
+                    lookups.visibility_timeout = Some(times.visibility());
                     self.assumed = assumed;
                     Finding::HookTimes(times)
                 }
@@ -110,10 +117,10 @@ impl<'a> Story<'a> {
                     Finding::Begun
                 }
                 Step::AwaitReady { until } => {
-                    asked.welcomed = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
+                    lookups.pool_marks = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
                     let Some(node) = node.clone().filter(|node| self.policy().in_service(node)) else {
                         self.awaits_ready(until);
-                        return Ok(asked);
+                        return Ok(lookups);
                     };
                     Finding::Launched(Some(node))
                 }
@@ -121,20 +128,20 @@ impl<'a> Story<'a> {
                 Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
                 Step::AwaitNode { until } => {
                     self.awaits_node(until);
-                    return Ok(asked);
+                    return Ok(lookups);
                 }
                 Step::Cordon { target, mark } => {
-                    self.told.marks = Some(self.marks(&target.node, &mark));
+                    self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)
                 }
                 Step::Delay { target, until } => {
                     begun = until;
-                    self.told.evictions_begin = Some(self.moment(until));
+                    self.view.evictions_begin = Some(self.moment(until));
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {
-                    self.drained(look, begun, &target).await?;
-                    return Ok(asked);
+                    self.drained(reader, begun, &target).await?;
+                    return Ok(lookups);
                 }
                 Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
                 Step::HoldBack { .. } => Finding::HeldBack,
@@ -142,41 +149,41 @@ impl<'a> Story<'a> {
                 Step::LeaveHook => Finding::HookLeft,
                 Step::End(outcome) => {
                     self.ends(outcome);
-                    return Ok(asked);
+                    return Ok(lookups);
                 }
             };
         }
     }
 
     fn ends(&mut self, outcome: Outcome) {
-        let excluded_by = self.told.node.as_ref().and_then(|node| node.excluded_by);
+        let excluded_by = self.view.node.as_ref().and_then(|node| node.excluded_by);
         let why = match outcome {
-            Outcome::NotOurs if self.told.owner.is_some() => "another's instance".to_owned(),
+            Outcome::NotOurs if self.view.owner.is_some() => "another's instance".to_owned(),
             Outcome::Excluded => format!("the Node is to be left alone: {}", excluded_by.unwrap_or_default()),
-            outcome => why::ended(outcome, self.notice),
+            outcome => reasons::ended(outcome, self.notice),
         };
-        self.told.ends = Some(EndTold { outcome: outcome.as_str(), why });
+        self.view.ends = Some(EndView { outcome, why });
     }
 
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) {
-        self.told.deadline = Some(DeadlineTold {
+        self.view.deadline = Some(DeadlineView {
             moment: self.moment(deadline.at()),
             hard: deadline.is_hard(),
-            why: why::deadline(self.notice, self.policy(), times, &self.clock),
+            why: reasons::deadline(self.notice, self.policy(), times, &self.clock),
         });
-        self.told.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));
+        self.view.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));
     }
 
     fn note(&mut self, note: &str) {
-        self.told.notes.push(note.to_owned());
+        self.view.notes.push(note.to_owned());
     }
 
     fn moment(&self, at: Instant) -> Moment {
         moment(&self.clock, at)
     }
 
-    /// Finds out whose the instance is. Tells whether EC2 was asked.
-    async fn whose(&mut self, look: &Look<'_>) -> bool {
+    /// Finds out whose the instance is. Returns whether EC2 was queried.
+    async fn whose(&mut self, reader: &Reader<'_>) -> bool {
         let require_tag = self.policy().require_tag;
         let has_node = self.node.is_some();
         let (owner, asked) = match owned_without_asking(has_node, self.notice, require_tag) {
@@ -186,22 +193,22 @@ impl<'a> Story<'a> {
                 } else {
                     "its lifecycle hook notified the queue itself"
                 };
-                (OwnerTold { ours: Some(owned == Ownership::Ours), why: why.to_owned() }, false)
+                (OwnerView { ours: Some(owned == Ownership::Ours), why: why.to_owned() }, false)
             }
-            None => match look.fate(&self.notice.instance).await {
+            None => match reader.fate(&self.notice.instance).await {
                 Ok(fate) => {
                     let ours = owned_by_fate(fate, has_node) == Ownership::Ours;
-                    let why = why::fate(fate, &self.settings.managed_tag, (has_node, require_tag));
-                    (OwnerTold { ours: Some(ours), why }, true)
+                    let why = reasons::fate(fate, &self.settings.managed_tag, (has_node, require_tag));
+                    (OwnerView { ours: Some(ours), why }, true)
                 }
-                Err(error) => (OwnerTold { ours: None, why: format!("EC2 could not be asked: {error}") }, true),
+                Err(error) => (OwnerView { ours: None, why: format!("EC2 could not be asked: {error}") }, true),
             },
         };
-        self.told.owner = Some(owner);
+        self.view.owner = Some(owner);
         asked
     }
 
-    fn hook(&self, hook: &Hook, times: HookTimes, deadline: Deadline) -> HookTold {
+    fn hook(&self, hook: &Hook, times: HookTimes, deadline: Deadline) -> HookView {
         let policy = self.policy();
         let detail = &self.notice.detail;
         let (well, badly) = match detail {
@@ -211,13 +218,13 @@ impl<'a> Story<'a> {
         let begun = self.clock.notice_instant(self.notice.at);
         let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
-        HookTold {
+        HookView {
             group: hook.group.clone(),
             name: hook.name.clone(),
             heartbeat_timeout_seconds: times.heartbeat.as_secs(),
             assumed_because: self.assumed.clone(),
             heartbeats: beats.len(),
-            first_heartbeats: beats.into_iter().take(NAMED).map(|at| self.moment(at)).collect(),
+            first_heartbeats: beats.into_iter().take(MAX_BEATS).map(|at| self.moment(at)).collect(),
             after_success: named(well),
             after_failure: named(badly),
             held_back_seconds: policy.complete_after.as_secs(),
@@ -232,30 +239,30 @@ impl<'a> Story<'a> {
             Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
             None => "not-ready: the hook is left to its own timeout".to_owned(),
         };
-        self.told.waits = Some(WaitTold { what: what.to_owned(), until: self.moment(until), then });
+        self.view.waits = Some(WaitView { what: what.to_owned(), until: self.moment(until), then });
     }
 
     /// An instance that has no Node yet, or none any more.
     fn awaits_node(&mut self, until: Instant) {
         let nothing = Outcome::NothingToDrain.as_str();
-        let completed = self.told.hook.as_ref().and_then(|hook| hook.after_success);
+        let completed = self.view.hook.as_ref().and_then(|hook| hook.after_success);
         let then = match completed {
             Some(result) => format!("{nothing}: the hook is completed with {result}"),
             None => nothing.to_owned(),
         };
         let what = "the instance registers as a Node".to_owned();
-        self.told.waits = Some(WaitTold { what, until: self.moment(until), then });
+        self.view.waits = Some(WaitView { what, until: self.moment(until), then });
     }
 
     /// The taint of a Node whose instance is gone.
     fn out_of_service(&mut self, mark: &Mark) {
         if let Some(node) = self.node.clone() {
-            self.told.marks = Some(self.marks(&node, mark));
+            self.view.marks = Some(self.marks(&node, mark));
             self.note("the marks are left once EC2 says that the instance is stopped or terminated");
         }
     }
 
-    fn marks(&self, node: &Node, mark: &Mark) -> MarksTold {
+    fn marks(&self, node: &Node, mark: &Mark) -> MarksView {
         let patch = mark.patch(node, &self.policy().extras).unwrap_or_default();
         let texts = |field: &str| -> BTreeMap<String, String> {
             let entries = patch["metadata"][field].as_object().cloned().unwrap_or_default();
@@ -264,7 +271,7 @@ impl<'a> Story<'a> {
         };
         let taints: Vec<_> = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap_or_default();
         let stands = self.policy().stands(self.notice.kind()).filter(|_| self.action == Action::Cordon);
-        MarksTold {
+        MarksView {
             cordon: patch["spec"]["unschedulable"] == true && !node.cordoned,
             annotations: texts("annotations"),
             labels: texts("labels"),
@@ -273,36 +280,36 @@ impl<'a> Story<'a> {
         }
     }
 
-    async fn drained(&mut self, look: &Look<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {
-        let span = (begun, target.deadline);
-        let pods = look.pods(&target.node.name).await?;
-        let budgets = match look.budgets().await {
+    async fn drained(&mut self, reader: &Reader<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {
+        let span = DrainSpan { begun, end: target.deadline };
+        let pods = reader.pods(&target.node.name).await?;
+        let budgets = match reader.budgets().await {
             Ok(budgets) => budgets,
             Err(error) => {
                 self.note(&format!("which budgets block is not known: {error}"));
                 Vec::new()
             }
         };
-        let listed = Listed::new(pods, &budgets, self.settings);
+        let listed = PodList::new(pods, &budgets, self.settings);
         let moment = |at| moment(&self.clock, at);
-        self.told.pods = listed.pods(span, moment);
-        self.told.stay = listed.stay();
-        self.told.budgets = listed.budgets();
-        let held = |pod: &&PodTold| !pod.held_back_by.is_empty();
-        if self.told.pods.iter().any(|pod| held(&pod) && pod.deleted_at.is_none()) {
-            self.note(&why::held_for_good(span.1.is_hard()));
+        self.view.pods = listed.pods(span, moment);
+        self.view.stay = listed.stay();
+        self.view.budgets = listed.budgets();
+        let held = |pod: &&PodView| !pod.held_back_by.is_empty();
+        if self.view.pods.iter().any(|pod| held(&pod) && pod.deleted_at.is_none()) {
+            self.note(&reasons::held_for_good(span.end.is_hard()));
         }
         Ok(())
     }
 }
 
-fn node_told(node: &Node) -> NodeTold {
+fn node_view(node: &Node) -> NodeView {
     let excluded_by = match (node.ignored, node.selected) {
         (true, _) => Some("its annotation ebbtide/ignore"),
         (_, false) => Some("--node-selector"),
         _ => None,
     };
-    NodeTold { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, excluded_by }
+    NodeView { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, excluded_by }
 }
 
 fn moment(clock: &Clock, at: Instant) -> Moment {
@@ -311,7 +318,7 @@ fn moment(clock: &Clock, at: Instant) -> Moment {
     Moment { at: at.round(Unit::Second).unwrap_or(at), in_seconds: away.as_secs() }
 }
 
-/// The heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.
+/// Returns the heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.
 fn beats(policy: &Policy, begun: Instant, times: HookTimes, finish: Instant) -> Vec<Instant> {
     let mut expires = begun + times.heartbeat;
     let now = Instant::now();

@@ -1,0 +1,125 @@
+//! Outcomes of notices that ended lately, for copies that come late.
+
+use crate::pipeline::event::Identity;
+use crate::pipeline::interruption::Outcome;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time that an outcome is kept: a copy of the notice that comes within it is answered with the first copy's outcome.
+const KEPT_FOR: Duration = Duration::from_mins(15);
+
+/// Maximum number of outcomes kept, of a few hundred bytes each.
+const MAX_ENTRIES: usize = 8192;
+
+/// Outcomes of notices that ended for good, each from the end of the notice's first copy.
+#[derive(Debug, Default)]
+pub struct OutcomeCache(Mutex<Entries>);
+
+#[derive(Debug, Default)]
+struct Entries {
+    outcomes: HashMap<Arc<Identity>, (Outcome, Instant)>,
+    /// The same in the order of their times, so that nothing is searched when a notice ends.
+    order: VecDeque<(Arc<Identity>, Instant)>,
+}
+
+impl Entries {
+    /// Removes old outcomes.
+    fn sweep(&mut self, now: Instant) {
+        while let Some((identity, _)) = self.order.pop_front_if(|(_, at)| now - *at >= KEPT_FOR) {
+            self.outcomes.remove(&identity);
+        }
+    }
+}
+
+impl OutcomeCache {
+    /// Returns the outcome of the notice, if it has ended.
+    pub(super) fn get(&self, identity: &Identity) -> Option<Outcome> {
+        let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.outcomes.get(identity).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
+    }
+
+    /// Keeps the outcome of a notice that has ended for good.
+    pub(super) fn remember(&self, identity: &Identity, outcome: Outcome) {
+        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended.
+        if matches!(outcome, Outcome::HandedOver | Outcome::Crashed | Outcome::NotOurs | Outcome::Ignored) {
+            return;
+        }
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        entries.sweep(now);
+        // Copies that waited together end together, and are one notice.
+        if entries.outcomes.len() < MAX_ENTRIES && !entries.outcomes.contains_key(identity) {
+            let identity = Arc::new(identity.clone());
+            entries.order.push_back((Arc::clone(&identity), now));
+            entries.outcomes.insert(identity, (outcome, now));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::advance;
+
+    impl OutcomeCache {
+        /// The number of outcomes, and that of entries in their order.
+        fn len(&self) -> (usize, usize) {
+            let entries = self.0.lock().unwrap();
+            (entries.outcomes.len(), entries.order.len())
+        }
+    }
+
+    fn event(n: usize) -> Identity {
+        Identity::Event(n.to_string())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn copies_that_end_are_remembered_once() {
+        let cache = OutcomeCache::default();
+        cache.remember(&event(0), Outcome::Drained);
+        advance(KEPT_FOR / 2).await;
+        for _ in 0..3 {
+            cache.remember(&event(0), Outcome::Drained);
+        }
+        assert_eq!(cache.len(), (1, 1));
+        advance(KEPT_FOR / 2).await;
+        assert_eq!(cache.get(&event(0)), None, "its time runs from the first");
+        cache.remember(&event(0), Outcome::Blocked);
+        assert_eq!((cache.get(&event(0)), cache.len()), (Some(Outcome::Blocked), (1, 1)), "then it is new");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_oldest_is_forgotten_first() {
+        let cache = OutcomeCache::default();
+        for n in 0..3 {
+            cache.remember(&event(n), Outcome::Drained);
+            advance(KEPT_FOR / 4).await;
+        }
+        // It does not make the first any younger.
+        cache.remember(&event(0), Outcome::Drained);
+        advance(KEPT_FOR / 4).await;
+        cache.remember(&event(3), Outcome::Drained);
+        let known = |cache: &OutcomeCache| (0..4).filter(|n| cache.get(&event(*n)).is_some()).collect::<Vec<_>>();
+        assert_eq!((known(&cache), cache.len()), (vec![1, 2, 3], (3, 3)));
+        advance(KEPT_FOR / 4).await;
+        cache.remember(&event(3), Outcome::Drained);
+        assert_eq!((known(&cache), cache.len()), (vec![2, 3], (2, 2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_number_of_outcomes_is_bounded() {
+        let cache = OutcomeCache::default();
+        for n in 0..=MAX_ENTRIES {
+            for _copy in 0..2 {
+                cache.remember(&event(n), Outcome::Drained);
+            }
+        }
+        assert_eq!(cache.len(), (MAX_ENTRIES, MAX_ENTRIES));
+        assert_eq!((cache.get(&event(0)), cache.get(&event(MAX_ENTRIES))), (Some(Outcome::Drained), None));
+        advance(KEPT_FOR).await;
+        cache.remember(&event(MAX_ENTRIES), Outcome::Drained);
+        assert_eq!(cache.len(), (1, 1), "there is room again");
+    }
+}
