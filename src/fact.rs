@@ -1,7 +1,7 @@
-//! What happened, as values. Stages emit [`Fact`]s; logs, metrics and all that tells people subscribe.
+//! What happened, as values. Stages emit [`Fact`]s; the log, metrics and Kubernetes Events subscribe to them.
 //!
-//! Telling people never delays a drain: a [`Subscriber`] returns at once, and one that has to wait for something owns a
-//! bounded buffer and counts what it drops. A fact borrows what it tells, so emitting one that nobody keeps costs nothing.
+//! Telemetry never delays a drain: a [`Subscriber`] returns at once. A subscriber that has to wait owns a bounded buffer and counts
+//! what it drops. A fact borrows its fields, so that emitting one costs no allocation.
 
 #[macro_use]
 mod label;
@@ -23,11 +23,11 @@ use std::time::Duration;
 pub struct About<'a> {
     /// The notice's kind.
     pub kind: NoticeKind,
-    /// The instance it names.
+    /// The id of the instance.
     pub instance: &'a str,
-    /// The instance's Node, where it has one.
+    /// The name of the instance's Node, if there is one.
     pub node: Option<&'a str>,
-    /// The id of the message that brought it.
+    /// The id of its message.
     pub message: &'a str,
 }
 
@@ -38,7 +38,7 @@ pub struct OnNode<'a> {
     pub node: &'a str,
     /// Its UID.
     pub uid: &'a str,
-    /// The instance it runs on.
+    /// The id of its instance.
     pub instance: &'a str,
 }
 
@@ -59,23 +59,23 @@ impl fmt::Display for OnPod<'_> {
     }
 }
 
-/// Something that happened. Words (`&'static str`) come from closed sets and may label metrics; names may not.
+/// Something that happened. Fields of closed sets may label metrics; names may not.
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant's sentence says what its fields are")]
 pub enum Fact<'a> {
-    /// The service begins its work.
+    /// The service starts.
     Started { queue: &'a str, dry_run: bool },
     /// The admin server listens.
     AdminListening { address: SocketAddr },
-    /// All that has to be initialised is.
+    /// The service is ready: the Nodes are listed, and the queue has answered.
     Ready,
     /// The index holds the cluster's Nodes.
     NodesSynced { nodes: usize },
-    /// So many Nodes are known now.
+    /// The number of Nodes in the index has changed.
     NodesKnown { nodes: usize },
-    /// The watch of Nodes, or of pods, broke; it is begun again.
+    /// A list or a watch failed; it is restarted.
     WatchFailed { resource: WatchedResource, error: &'a dyn fmt::Display },
-    /// The API server can't begin a watch with what there is, and is asked for lists.
+    /// The API server can't stream lists; ordinary lists are requested instead.
     ListsNotStreamed { resource: WatchedResource, error: &'a dyn fmt::Display },
     /// Receiving failed; it is retried with backoff.
     ReceiveFailed { category: Category, error: &'a dyn fmt::Display },
@@ -83,113 +83,114 @@ pub enum Fact<'a> {
     MessageReceived { message: &'a str, receives: u32, age: Option<Duration> },
     /// A message can't be read. `excerpt` is bounded.
     MessageMalformed { message: &'a str, reason: MalformedReason, error: &'a dyn fmt::Display, excerpt: &'a str },
-    /// A message asks nothing of us.
+    /// A message has no notice for Ebbtide.
     MessageIgnored { message: &'a str, reason: IgnoreReason },
     /// A message was deleted: all its notices have ended.
     MessageDeleted { message: &'a str },
     /// A message was made visible again, for another receiver.
     MessageReleased { message: &'a str, why: MessageRelease },
-    /// The lease of a message ended. A lost message may have another receiver already; another one is released next.
-    LeaseEnded { message: &'a str, why: LeaseEnd },
-    /// Deleting or extending a message failed for the first time; it is retried for as long as the message is ours.
+    /// The lease of a message ended before its notices. After `Lost` another receiver may have the message; otherwise it is released
+    /// next.
+    MessageLeaseEnded { message: &'a str, why: LeaseEnd },
+    /// Deleting or extending a message failed for the first time; it is retried while the message is ours.
     MessageRetried { message: &'a str, step: MessageStep, category: Category, error: &'a dyn fmt::Display },
-    /// A message could neither be deleted nor released; it becomes visible by itself.
+    /// A message could neither be deleted nor released; it becomes visible after its visibility timeout.
     MessageLeft { message: &'a str, category: Category, error: &'a dyn fmt::Display },
-    /// A notice is acted on. `until` is its deadline in time left.
+    /// Work on a notice begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     NoticeBegun { about: About<'a>, action: Action, until: Option<Duration>, hard: bool },
-    /// A notice of a message that was made to test.
+    /// A notice comes from a test message.
     TestNotice { about: About<'a> },
     /// A second copy of a notice joined the first.
     NoticeJoined { about: About<'a> },
-    /// A notice ended, so.
+    /// A notice ended.
     NoticeEnded { about: About<'a>, outcome: NoticeOutcome, took: Duration },
-    /// An instance of ours has no Node yet; its message is held.
+    /// An instance of this cluster has no Node yet; its message is held.
     NodeAwaited { about: About<'a>, at_most: Duration },
-    /// EC2 can't be asked whose an instance is; retried.
+    /// EC2 did not answer to which cluster an instance belongs; retried.
     OwnerUnknown { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// The Node carries the notice's mark, and is cordoned, so long `after` the notice's time. `already`: it was before.
+    /// The Node is cordoned and carries the notice's mark. `already`: it did before. `after`: the time since the notice.
     NodeCordoned { about: About<'a>, already: bool, after: Duration },
-    /// The patch of the Node failed; retried.
+    /// The patch that cordons the Node failed; retried.
     CordonFailed { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// The Node has the taint that lets its pods be moved: EC2 says that the instance is stopped or terminated.
+    /// The Node has the taint that lets its pods move, because EC2 says that the instance is stopped or terminated.
     NodeOutOfService { about: About<'a> },
-    /// What notices left on a Node is taken back; `uncordoned` if that makes it schedulable again. `told`: the Node's condition says
-    /// that it is being drained.
-    NodeReleased { on: OnNode<'a>, why: UndoReason, uncordoned: bool, told: bool },
-    /// Taking marks back failed; retried.
+    /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
+    /// says that it is being drained.
+    NodeReleased { on: OnNode<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    /// Removing marks failed; retried.
     ReleaseFailed { on: OnNode<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// The drain of a cordoned Node begins later, as the policy says.
+    /// The drain of a cordoned Node begins later, as the settings say.
     DrainDelayed { about: About<'a>, by: Duration },
-    /// A launched instance's Node is awaited to be Ready.
+    /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: About<'a>, at_most: Duration },
-    /// A drain begins.
+    /// A drain begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     DrainBegun { on: OnNode<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.
     DrainJoined { about: About<'a> },
-    /// A pod's eviction was answered so: `evicted`, or an error's category (`refused` by a budget, `not-found`).
+    /// The API server answered an eviction.
     Eviction { on: OnNode<'a>, pod: OnPod<'a>, result: CallResult },
-    /// A pod's deletion before a hard deadline was answered so: `deleted`, or an error's category. `grace` in seconds.
+    /// The API server answered a deletion before a hard deadline. `grace` is in seconds.
     Deletion { on: OnNode<'a>, pod: OnPod<'a>, grace: i64, result: CallResult },
-    /// A pod is held back: by a budget, or by an annotation of its own. Told once for each pod. `until` is the drain's deadline in
-    /// time left.
+    /// A budget, or the pod's own annotation, blocks the eviction of a pod; emitted once for each pod. `until` is the time left until
+    /// the drain's deadline, which is `hard` if the node goes then.
     PodBlocked { on: OnNode<'a>, pod: OnPod<'a>, by: &'a str, until: Duration, hard: bool },
-    /// A pod that was blocked no longer is.
+    /// A blocked pod no longer is.
     PodUnblocked { on: OnNode<'a>, pod: OnPod<'a> },
-    /// Listing, evicting or deleting failed; retried until the deadline.
+    /// A step of a drain failed; retried until the deadline.
     DrainRetried { on: OnNode<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
-    /// Somebody took the cordon away while the drain ran; it was set again.
+    /// Somebody removed the cordon during the drain; it was restored.
     NodeRecordoned { on: OnNode<'a> },
-    /// All other pods have gone, and the eviction of our own was accepted: the process ends in order.
+    /// All other pods are gone, and the eviction of our own pod was accepted: the process ends in order.
     LeavingNode { on: OnNode<'a> },
-    /// A drain ended, so. `left` is the time until its node `goes`, if that is known, else until its patience would have ended. `report`
-    /// lists what went and what stayed. `told`: the Node's condition says that it is being drained.
+    /// A drain ended. `left` is the time left until the node goes, if that is known (`hard`), else until the drain's timeout. `report`
+    /// lists which pods went and which stayed. `has_condition`: the Node's condition says that it is being drained.
     DrainEnded {
         on: OnNode<'a>,
         outcome: DrainOutcome,
         gone: usize,
         took: Duration,
         left: Duration,
-        goes: bool,
+        hard: bool,
         report: &'a dyn fmt::Display,
-        told: bool,
+        has_condition: bool,
     },
-    /// A drain was given up before its end: nobody here waits for it any more.
-    DrainLeft { on: OnNode<'a> },
-    /// A drain that somebody told of is not gone on with: its Node is to be left alone now.
-    DrainForgone { on: OnNode<'a> },
+    /// A drain was given up before its end: nothing in this process waits for it any more.
+    DrainAbandoned { on: OnNode<'a> },
+    /// A drain whose Node has a condition is not continued: the Node or the settings exclude the Node now.
+    DrainExcluded { on: OnNode<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: About<'a>, error: &'a dyn fmt::Display },
-    /// A heartbeat was answered so: `sent`, `over`, or an error's category.
+    /// AWS answered a heartbeat, or did not.
     Heartbeat { about: About<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
-    /// The drain is done; the hook is completed later, as the policy says.
+    /// The drain is done; the hook is completed later, as the settings say.
     CompletionHeld { about: About<'a>, by: Duration },
-    /// A lifecycle action is left to its own timeout, as the policy says.
+    /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: About<'a> },
-    /// A lifecycle action was completed so: `continue`, `abandon`, or `over` where AWS says that it had ended.
+    /// A lifecycle action was completed.
     HookCompleted { about: About<'a>, result: CompletionResult },
     /// Completing failed; retried within the hook's life.
     CompletionRetried { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
     /// A lifecycle action could not be completed within its life.
     CompletionFailed { about: About<'a>, error: &'a dyn fmt::Display },
-    /// What would have been done, had this not been a dry run.
+    /// A dry run did nothing; `instead` is what it would have done.
     DryRun { about: About<'a>, instead: &'static str },
-    /// A call to AWS was answered, or not.
+    /// A call to AWS ended.
     AwsCall { service: &'static str, operation: &'static str, result: CallResult, took: Duration },
-    /// A call to the API server was answered, or not.
+    /// A call to the API server ended.
     KubeCall { verb: &'static str, resource: &'static str, result: CallResult, took: Duration },
-    /// An Event or a condition could not be written.
-    TellingFailed { category: Category, error: &'a dyn fmt::Display },
+    /// A Kubernetes Event or a condition could not be written.
+    KubeEventFailed { category: Category, error: &'a dyn fmt::Display },
     /// Facts came faster than Events and conditions could be written: `count` were dropped.
-    TellingDropped { count: usize },
-    /// An Event was written.
+    KubeEventsDropped { count: usize },
+    /// A Kubernetes Event was written.
     EventWritten { reason: EventReason },
-    /// A check of the set-up ended so; `found` and `remedy` are sentences.
+    /// A check of the set-up ended; `found` and `remedy` are sentences.
     Checked { area: &'static str, check: &'static str, status: CheckStatus, found: &'a str, remedy: Option<&'a str> },
-    /// The set-up was checked: how many checks ended how.
+    /// All checks of the set-up ended; `counts` has the number of checks with each status.
     ChecksEnded { counts: [(CheckStatus, usize); CheckStatus::ALL.len()] },
-    /// It is this replica's turn to collect leaked Leases, or no longer.
+    /// This replica begins to collect leaked Leases (`ours`), or another one does.
     CollectorTurn { ours: bool },
-    /// A Lease whose Node is gone was deleted; in a dry run it would have been. `idle`: since it was renewed.
+    /// A Lease without a Node was deleted; in a dry run it would have been. `idle` is the time since its last renewal.
     LeaseCollected { lease: &'a str, idle: Duration, dry_run: bool },
     /// Collecting leaked Leases failed; retried.
     CollectFailed { category: Category, error: &'a dyn fmt::Display },
@@ -197,34 +198,34 @@ pub enum Fact<'a> {
     TaskPanicked { task: TaskKind },
     /// Shutdown began.
     ShutdownBegun { messages: usize },
-    /// Shutdown ended; `clean` if everything ended by itself in time.
+    /// Shutdown ended. `clean`: every task ended by itself in time.
     ShutdownEnded { clean: bool, took: Duration },
 }
 
-/// Somebody who wants to know.
+/// A receiver of facts.
 pub trait Subscriber: Send + Sync {
-    /// Takes note of a fact. Must return at once, and must not panic.
+    /// Notes a fact. Must return at once, and must not panic.
     fn note(&self, fact: &Fact<'_>);
 }
 
-/// Where stages put facts. Clones share the subscribers.
+/// Sends facts to subscribers. Clones share the subscribers.
 #[derive(Clone)]
 pub struct Facts(Arc<[Arc<dyn Subscriber>]>);
 
 impl Facts {
-    /// Every fact goes to each of `subscribers`, in their order.
+    /// A sender to each of `subscribers`, in their order.
     #[must_use]
     pub fn to(subscribers: Vec<Arc<dyn Subscriber>>) -> Self {
         Self(subscribers.into())
     }
 
-    /// The same subscribers, and one more, which comes last.
+    /// Returns a sender to the same subscribers and, last, to one more.
     #[must_use]
     pub fn with(&self, subscriber: Arc<dyn Subscriber>) -> Self {
         Self(self.0.iter().cloned().chain([subscriber]).collect())
     }
 
-    /// Tells every subscriber.
+    /// Sends a fact to every subscriber.
     pub fn emit(&self, fact: &Fact<'_>) {
         for subscriber in self.0.iter() {
             subscriber.note(fact);

@@ -81,7 +81,7 @@ impl Subscriber for Tally {
             Fact::MessageLeft { message, error, .. } => {
                 counted.troubles.push(format!("message {message} could neither be deleted nor released: {error}"));
             }
-            Fact::LeaseEnded { message, why, .. } => {
+            Fact::MessageLeaseEnded { message, why, .. } => {
                 counted.troubles.push(format!("the lease of message {message} ended: {why}"));
             }
             _ => {}

@@ -207,7 +207,7 @@ impl Teller {
             }
             Fact::ReceiveFailed { error, .. } => ('!', Tone::Warn, "ebbtide", format!("receiving failed: {error}")),
             Fact::MessageLeft { error, .. } => ('✗', Tone::Bad, "queue", format!("message left: {error}")),
-            Fact::LeaseEnded { why, .. } => ('✗', Tone::Bad, "queue", format!("lease ended: {why}")),
+            Fact::MessageLeaseEnded { why, .. } => ('✗', Tone::Bad, "queue", format!("lease ended: {why}")),
             Fact::TaskPanicked { task } => ('✗', Tone::Bad, "ebbtide", format!("a {task} task panicked")),
             Fact::DrainRetried { on, step, error, .. } => {
                 ('!', Tone::Warn, on.node, format!("{step} failed, is tried again: {error}"))

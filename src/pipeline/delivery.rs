@@ -162,7 +162,7 @@ impl Deliverer {
             End::Verdict(Verdict::Release(after)) => self.release(message, after, MessageRelease::HandedOver).await,
             End::Shutdown => self.release(message, Duration::ZERO, MessageRelease::Shutdown).await,
             End::Lease(end) => {
-                self.facts.emit(&Fact::LeaseEnded { message: &message.id, why: end });
+                self.facts.emit(&Fact::MessageLeaseEnded { message: &message.id, why: end });
                 if end == LeaseEnd::TooOld {
                     self.release(message, Duration::ZERO, MessageRelease::TooOld).await;
                 }

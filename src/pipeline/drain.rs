@@ -112,9 +112,9 @@ impl Drainer {
             gone: report.gone(),
             took: begun.elapsed(),
             left: goes.unwrap_or(end.at()).saturating_duration_since(Instant::now()),
-            goes: goes.is_some(),
+            hard: goes.is_some(),
             report: &report,
-            told: self.index.get(&node.instance).is_some_and(|node| node.draining),
+            has_condition: self.index.get(&node.instance).is_some_and(|node| node.draining),
         });
         report
     }

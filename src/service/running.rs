@@ -49,7 +49,7 @@ pub struct Service {
     /// The watch of Nodes, the admin server and the undo task: the service does not work without them.
     pub(super) fixed: FuturesUnordered<Handle<()>>,
     /// Writes Events. Not one of the fixed tasks: drains go on without Events.
-    pub(super) teller: Option<StoppableTask>,
+    pub(super) event_writer: Option<StoppableTask>,
     /// Collects leaked Leases, and stops by itself when shutdown begins. Not one of the fixed tasks either.
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
@@ -130,10 +130,10 @@ impl Service {
         // The poller and all deliveries have seen the shutdown's token: the poller begins no receive and gives one in flight 2 s;
         // a delivery stops its interruptions with their heartbeats, and releases its message for another replica.
         let clean = timeout_at(deadline - LAST_STEPS, self.release_messages()).await.is_ok();
-        // No drain runs any more. The teller writes the Events of those that ended, and the collector gives its Lease back.
-        let (teller, collector) = (self.teller.take(), self.collector.take());
+        // No drain runs any more. The writer of Events writes those of the drains that ended, and the collector gives its Lease back.
+        let (event_writer, collector) = (self.event_writer.take(), self.collector.take());
         let last_events = async {
-            if let Some(StoppableTask { handle, stop }) = teller {
+            if let Some(StoppableTask { handle, stop }) = event_writer {
                 stop.cancel();
                 let _ = handle.await;
             }

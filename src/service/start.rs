@@ -69,16 +69,16 @@ impl Service {
     /// When the admin address can't be bound.
     pub async fn start(inputs: Inputs) -> Result<Self, ListenError> {
         let Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks } = inputs;
-        let (facts, noted) = subscribe(&settings, facts);
+        let (facts, events) = subscribe(&settings, facts);
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
         let stop = shutdown.ordered.clone();
         let wiring =
             Wiring { settings, clients, clock, facts: facts.clone(), tasks: tasks.clone(), gate, stop: stop.clone() };
 
-        let teller = noted.map(|(scope, noted)| {
+        let event_writer = events.map(|(scope, backlog)| {
             let stop = CancellationToken::new();
-            let handle = tasks.spawn(TaskKind::Teller, wiring.teller(scope, noted).run(stop.clone()));
+            let handle = tasks.spawn(TaskKind::Teller, wiring.event_writer(scope, backlog).run(stop.clone()));
             StoppableTask { handle, stop }
         });
 
@@ -123,7 +123,7 @@ impl Service {
             poller: poller.fuse(),
             messages,
             fixed,
-            teller,
+            event_writer,
             collector,
             checks,
             admin,

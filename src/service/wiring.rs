@@ -13,7 +13,7 @@ use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
-use crate::telemetry::kube_events::{Noted, Scope, Teller, events};
+use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -32,11 +32,11 @@ pub(super) struct Wiring {
 }
 
 impl Wiring {
-    /// Returns the writer of Events and conditions, which reads what was `noted`.
-    pub fn teller(&self, scope: Scope, noted: Noted) -> Teller {
+    /// Returns the writer of Events and conditions.
+    pub fn event_writer(&self, scope: Scope, backlog: Backlog) -> EventWriter {
         let instance = self.settings.choice.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
         let calls = (self.clients.kube.clone(), self.gate.clone());
-        Teller::new(scope, noted, calls, self.clock, self.facts.clone(), instance)
+        EventWriter::new(scope, backlog, calls, self.clock, self.facts.clone(), instance)
     }
 
     /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
@@ -108,11 +108,11 @@ impl Wiring {
 }
 
 /// Adds the subscriber that notes facts for Events, if the settings ask for Events. A dry run writes none: it does nothing.
-pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Noted)>) {
+pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Scope, Backlog)>) {
     match settings.events {
         Some(scope) if !settings.policy.dry_run => {
-            let (events, noted) = events();
-            (facts.with(Arc::new(events)), Some((scope, noted)))
+            let (subscriber, backlog) = event_subscriber();
+            (facts.with(Arc::new(subscriber)), Some((scope, backlog)))
         }
         _ => (facts, None),
     }

@@ -238,7 +238,7 @@ impl Drop for Board<'_> {
             }
         }
         if !written.ended {
-            self.facts.emit(&Fact::DrainLeft { on: self.node.named() });
+            self.facts.emit(&Fact::DrainAbandoned { on: self.node.named() });
         }
     }
 }

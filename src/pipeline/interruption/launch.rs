@@ -40,7 +40,7 @@ impl Case {
                 Ok(None) => break,
                 Ok(Some((Over { why, .. }, uncordoned))) => {
                     let (on, why, told) = (node.named(), why, node.draining);
-                    self.tell(&Fact::NodeReleased { on, why, uncordoned, told });
+                    self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition: told });
                     break;
                 }
                 Err(error) => error,

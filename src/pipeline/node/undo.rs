@@ -111,7 +111,7 @@ impl Undo {
             Ok(None) => true,
             Ok(Some((Over { why, .. }, uncordoned))) => {
                 let (on, why, told) = (node.named(), why, node.draining);
-                self.facts.emit(&Fact::NodeReleased { on, why, uncordoned, told });
+                self.facts.emit(&Fact::NodeReleased { on, why, uncordoned, has_condition: told });
                 true
             }
             Err(error) => {

@@ -1,8 +1,8 @@
-//! The calls by which Events and the condition are written.
+//! The calls that write Events and the condition.
 
-use super::story::{Story, Written};
-use super::words::{event_name, eviction_blocked, reason};
-use super::{DrainEnd, Held, Subject};
+use super::state::{Announcement, Record};
+use super::text::{event_name, eviction_blocked, reason};
+use super::{BlockedPod, DrainEnd, ObjectRef};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -16,27 +16,30 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// What all these calls are to the gate: the last in order.
+/// Class of these calls: the last.
 const CLASS: Class = Class::Background;
 
-/// Within the class they come behind those of drains, which name an earlier time.
-const PATIENCE: Duration = Duration::from_hours(1);
+/// Deadline of a call, from now. It is late, so that other calls of the class go first.
+const CALL_DEADLINE: Duration = Duration::from_hours(1);
 
-/// A failed call is made once more, after about so long, and at most so long if the server asks for more.
-const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+/// Delay before a failed call is made once more, with jitter.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
 
-/// The Node's condition.
+/// Maximum delay, if the server asks for more.
+const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
+
+/// Type of the Node's condition.
 const CONDITION: &str = "EbbtideDraining";
 
-/// Who we are in Events.
+/// Reporting component of Events.
 const COMPONENT: &str = "ebbtide";
 
-/// Of an answer nothing is used: a Node has 20 KiB.
+/// A part of an answer that is not parsed: a Node has 20 KiB.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Unread {}
 
-/// Writes.
-pub(super) struct Writer {
+/// Writes Events and conditions to the API server.
+pub(super) struct EventApi {
     client: Client,
     nodes: Api<Object<Unread, Unread>>,
     gate: Gate,
@@ -45,70 +48,75 @@ pub(super) struct Writer {
     instance: String,
 }
 
-impl Writer {
+impl EventApi {
     /// `instance` is this process's name in Events.
     pub(super) fn new(client: Client, gate: Gate, clock: Clock, facts: Facts, instance: String) -> Self {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         Self { client, nodes, gate, clock, facts, instance }
     }
 
-    /// Tells a story of a Node, one call after the other; a call that fails keeps none from being made. Gives what is written
-    /// then, and what could not be.
-    pub(super) async fn tell(&self, node: &Subject, story: Story, mut written: Written) -> (Written, Vec<KubeError>) {
-        let mut failed = Vec::new();
+    /// Writes an announcement about a Node, one call after the other. A call that fails does not stop the next one. Returns the new
+    /// record, and the errors.
+    pub(super) async fn write(
+        &self,
+        node: &ObjectRef,
+        announcement: Announcement,
+        mut record: Record,
+    ) -> (Record, Vec<KubeError>) {
+        let mut errors = Vec::new();
         let mut done = |answer: Result<(), KubeError>| match answer {
             Ok(()) => true,
             Err(error) => {
-                // Not found: what it is about has gone, and with it those who would read of it.
-                failed.extend(Some(error).filter(|error| error.category != Category::NotFound));
+                // Not found: the object is gone, and nobody reads its Events.
+                errors.extend(Some(error).filter(|error| error.category != Category::NotFound));
                 false
             }
         };
-        match story {
-            Story::Begun { message } => {
+        match announcement {
+            Announcement::Begun { message } => {
                 let name = event_name(&node.name, random::u64());
                 if done(self.create(node, &name, ("Normal", EventReason::Draining), &message).await) {
-                    written.event = Some(name);
+                    record.event = Some(name);
                 }
                 let set =
-                    Condition { status: "True", changes: !written.condition, reason: "Draining", message: &message };
-                written.condition |= done(self.set(node, set).await);
+                    Condition { status: "True", changes: !record.condition, reason: "Draining", message: &message };
+                record.condition |= done(self.set(node, set).await);
             }
-            Story::Blocked { message, first, until } => {
+            Announcement::Blocked { message, first, until } => {
                 let name = event_name(&node.name, random::u64());
                 if done(self.create(node, &name, ("Warning", EventReason::DrainBlocked), &message).await) {
-                    written.event = Some(name);
+                    record.event = Some(name);
                 }
                 let set =
-                    Condition { status: "True", changes: !written.condition, reason: "Blocked", message: &message };
-                written.condition |= done(self.set(node, set).await);
-                let Held { pod, by } = first;
-                let message = eviction_blocked(&node.name, &by, &until);
+                    Condition { status: "True", changes: !record.condition, reason: "Blocked", message: &message };
+                record.condition |= done(self.set(node, set).await);
+                let BlockedPod { pod, reason } = first;
+                let message = eviction_blocked(&node.name, &reason, &until);
                 let name = event_name(&pod.name, random::u64());
                 done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
-            Story::Ended { end, report, condition, always } => {
-                let went = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
-                let said = (if went { "Normal" } else { "Warning" }, EventReason::DrainEnded);
-                if let Some(name) = written.event.take() {
+            Announcement::Ended { end, report, has_condition, always } => {
+                let is_success = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
+                let said = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
+                if let Some(name) = record.event.take() {
                     done(self.update(node, &name, said, &report).await);
                 } else if always {
                     done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
                 }
-                // A Node that is gone has no condition.
-                if (condition || written.condition) && end != DrainEnd::Of(DrainOutcome::NodeGone) {
+                // A deleted Node has no condition.
+                if (has_condition || record.condition) && end != DrainEnd::Of(DrainOutcome::NodeGone) {
                     let set =
                         Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
-                    written.condition &= !done(self.set(node, set).await);
+                    record.condition &= !done(self.set(node, set).await);
                 }
             }
         }
-        (written, failed)
+        (record, errors)
     }
 
     async fn create(
         &self,
-        about: &Subject,
+        about: &ObjectRef,
         name: &str,
         (severity, reason): (&str, EventReason),
         message: &str,
@@ -144,7 +152,7 @@ impl Writer {
         let call = Call { verb: "create", resource: "events", subject: name };
         let params = PostParams::default();
         match self.call(call, || api.create(&params, &event)).await {
-            // The name is nobody else's: the first try was answered, and the answer lost.
+            // The name is unique: the first try succeeded, and its answer was lost.
             Err(error) if error.category == Category::Conflict => {}
             answer => drop(answer?),
         }
@@ -152,10 +160,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Brings the Node's Event up to date: it has happened twice now.
+    /// Updates the Node's Event, whose count becomes 2.
     async fn update(
         &self,
-        node: &Subject,
+        node: &ObjectRef,
         name: &str,
         (severity, reason): (&str, EventReason),
         message: &str,
@@ -170,42 +178,42 @@ impl Writer {
         self.call(call, || api.patch(name, &params, &patch)).await.map(drop)
     }
 
-    async fn set(&self, node: &Subject, condition: Condition<'_>) -> Result<(), KubeError> {
+    async fn set(&self, node: &ObjectRef, condition: Condition<'_>) -> Result<(), KubeError> {
         let patch = Patch::Strategic(condition.patch(&node.uid, &Time(self.clock.now())));
         let call = Call { verb: "patch", resource: "nodes/status", subject: &node.name };
         let params = PatchParams::default();
         self.call(call, || self.nodes.patch_status(&node.name, &params, &patch)).await.map(drop)
     }
 
-    /// Makes a call, and makes it once more if that may help.
+    /// Makes a call, and makes it once more if the error may be temporary.
     async fn call<T, F>(&self, call: Call<'_>, request: impl Fn() -> F) -> Result<T, KubeError>
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        let first = match self.gate.kube(call, CLASS, Instant::now() + PATIENCE, &request).await {
+        let first = match self.gate.kube(call, CLASS, Instant::now() + CALL_DEADLINE, &request).await {
             Ok(answer) => return Ok(answer),
             Err(error) => error,
         };
         if matches!(first.category, Category::NotFound | Category::Denied | Category::Invalid | Category::Conflict) {
             return Err(first);
         }
-        let wait = Backoff::new(RETRY.0, RETRY.1).step();
-        sleep(first.retry_after.map_or(wait, |asked| asked.clamp(wait, RETRY.1))).await;
-        self.gate.kube(call, CLASS, Instant::now() + PATIENCE, &request).await
+        let delay = Backoff::new(RETRY_DELAY, MAX_RETRY_DELAY).step();
+        sleep(first.retry_after.map_or(delay, |asked| asked.clamp(delay, MAX_RETRY_DELAY))).await;
+        self.gate.kube(call, CLASS, Instant::now() + CALL_DEADLINE, &request).await
     }
 }
 
-/// What the Node's condition is to be.
+/// The new condition of the Node.
 struct Condition<'a> {
     status: &'static str,
-    /// Whether it was another before, as far as we know.
+    /// Whether the status was another before, as far as this process knows.
     changes: bool,
     reason: &'a str,
     message: &'a str,
 }
 
 impl Condition<'_> {
-    /// A patch for this very Node: one of another UID that has taken its name refuses it.
+    /// Returns a patch for the Node with this UID: a new Node of the same name refuses it.
     fn patch(&self, uid: &str, now: &Time) -> Value {
         let Self { status, changes, reason, message } = self;
         let mut condition = json!({ "type": CONDITION, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now });
@@ -216,8 +224,8 @@ impl Condition<'_> {
     }
 }
 
-impl Subject {
-    /// Where Events about it belong: those of what is in no namespace are in `default`.
+impl ObjectRef {
+    /// Returns the namespace of Events about the object: `default`, if the object has none.
     fn events_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }

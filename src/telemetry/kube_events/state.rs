@@ -1,173 +1,178 @@
-//! What is known of one drain, and what is to be told of it next. Pure: a step for each piece of news, and no call.
+//! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
-use super::{BLOCKED_FOR, DrainEnd, Held, Scope, Subject, Until, words};
+use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// Something to be told of a drain.
+/// What is written about a drain.
 #[derive(Debug)]
-pub(super) enum Story {
-    /// It begins.
+pub(super) enum Announcement {
+    /// The drain begins.
     Begun { message: String },
-    /// It has been blocked for a while. `first` is one of the pods that block it; `until` says what becomes of it.
-    Blocked { message: String, first: Held, until: String },
-    /// It ended. `condition`: whether that was True in the end. `always`: an Event tells it, even if none told of the drain before.
-    Ended { end: DrainEnd, report: String, condition: bool, always: bool },
+    /// The drain has been blocked for a while. `first` is one of the blocked pods; `until` names the deadline and its effect.
+    Blocked { message: String, first: BlockedPod, until: String },
+    /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
+    Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
 }
 
 /// What this process has written about a drain.
 #[derive(Debug, Default)]
-pub(super) struct Written {
+pub(super) struct Record {
     /// The name of the Node's last Event.
     pub event: Option<String>,
-    /// Whether the condition is True by us.
+    /// Whether this process has set the condition to True.
     pub condition: bool,
 }
 
-/// Where a drain stands.
+/// The phase of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// It runs.
-    Runs,
-    /// It ended, here.
+    /// The drain runs.
+    Running,
+    /// The drain ended here.
     Ended,
-    /// It was given up here, and another replica goes on.
-    Left,
+    /// This process gave the drain up, and another replica continues it.
+    Abandoned,
 }
 
-/// One drain.
+/// The state of one drain.
 #[derive(Debug)]
-pub(super) struct Drain {
-    pub node: Arc<Subject>,
+pub(super) struct DrainState {
+    pub node: Arc<ObjectRef>,
     pub phase: Phase,
-    pub until: Until,
-    /// What was written; `None` while a story is being told, which has it.
-    pub written: Option<Written>,
-    /// Who is held back now, in the order of the news; nobody any more once it was told.
-    held: Vec<Held>,
-    /// When it will have been blocked for long enough, if it is blocked.
+    pub deadline: DrainDeadline,
+    /// `None` while a write, which owns the record, is under way.
+    pub record: Option<Record>,
+    /// The blocked pods, in order of their facts. Empty once they are announced.
+    blocked: Vec<BlockedPod>,
+    /// The time at which the drain will have been blocked for long enough.
     due: Option<Instant>,
-    /// That it is blocked was told.
-    told: bool,
-    next: Next,
+    /// Whether an announcement has said that the drain is blocked.
+    is_block_announced: bool,
+    pending: Pending,
 }
 
-/// What is still to be told.
+/// What is still to be announced.
 #[derive(Debug, Default)]
-struct Next {
-    /// That it begins to evict so many pods.
+struct Pending {
+    /// The begin, with the number of pods.
     begun: Option<usize>,
-    /// That it is blocked.
     blocked: bool,
-    /// That it ended.
-    ended: Option<(DrainEnd, String, bool)>,
+    ended: Option<PendingEnd>,
 }
 
-impl Drain {
-    pub(super) fn new(node: Subject, until: Until) -> Self {
+#[derive(Debug)]
+struct PendingEnd {
+    end: DrainEnd,
+    report: String,
+    has_condition: bool,
+}
+
+impl DrainState {
+    pub(super) fn new(node: ObjectRef, deadline: DrainDeadline) -> Self {
         Self {
             node: Arc::new(node),
-            phase: Phase::Runs,
-            until,
-            written: Some(Written::default()),
-            held: Vec::new(),
+            phase: Phase::Running,
+            deadline,
+            record: Some(Record::default()),
+            blocked: Vec::new(),
             due: None,
-            told: false,
-            next: Next::default(),
+            is_block_announced: false,
+            pending: Pending::default(),
         }
     }
 
-    /// A drain of the Node begins. Of an earlier one something may still be unsettled: that is settled by the end of this one.
-    pub(super) fn begins(&mut self, pods: Option<usize>, until: Until) {
-        self.enters(Phase::Runs);
-        self.told = false;
-        self.until = until;
-        self.next.begun = pods;
+    /// A drain of the Node begins. The end of this drain settles what an earlier one has left in the record.
+    pub(super) fn begin(&mut self, pods: Option<usize>, deadline: DrainDeadline) {
+        self.enter(Phase::Running);
+        self.is_block_announced = false;
+        self.deadline = deadline;
+        self.pending.begun = pods;
     }
 
-    /// A pod is held back. If with it the drain begins to be blocked: when it will have been for long enough.
-    pub(super) fn holds(&mut self, held: Held, until: Until, at: Instant) -> Option<Instant> {
-        let known = self.held.iter().any(|known| known.pod.uid == held.pod.uid);
-        if self.phase != Phase::Runs || self.told || known {
+    /// A pod is blocked. If it is the first, returns the time at which the drain will have been blocked for long enough.
+    pub(super) fn block(&mut self, pod: BlockedPod, deadline: DrainDeadline, at: Instant) -> Option<Instant> {
+        let is_known = self.blocked.iter().any(|known| known.pod.uid == pod.pod.uid);
+        if self.phase != Phase::Running || self.is_block_announced || is_known {
             return None;
         }
-        self.held.push(held);
-        self.until = until;
+        self.blocked.push(pod);
+        self.deadline = deadline;
         if self.due.is_some() {
             return None;
         }
-        self.due = Some(at + BLOCKED_FOR);
+        self.due = Some(at + MIN_BLOCKED_TIME);
         self.due
     }
 
-    /// A pod is no longer held back.
-    pub(super) fn lets_go(&mut self, pod: &str) {
-        self.held.retain(|held| &*held.pod.uid != pod);
-        if self.held.is_empty() {
+    /// A pod is no longer blocked.
+    pub(super) fn unblock(&mut self, pod_uid: &str) {
+        self.blocked.retain(|blocked| &*blocked.pod.uid != pod_uid);
+        if self.blocked.is_empty() {
             self.due = None;
-            self.next.blocked = false;
+            self.pending.blocked = false;
         }
     }
 
-    /// This time has come. Says whether it has been blocked for long enough by now.
+    /// A timer has come to its end. Returns whether the drain has been blocked for long enough.
     pub(super) fn is_due(&mut self, at: Instant) -> bool {
         let due = self.due == Some(at);
-        self.next.blocked |= due;
+        self.pending.blocked |= due;
         due
     }
 
-    /// It ended so. `told`: the Node's condition is True, by whomever.
-    pub(super) fn ends(&mut self, end: DrainEnd, report: String, told: bool) {
-        self.enters(Phase::Ended);
-        self.next.ended = Some((end, report, told));
+    /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
+    pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool) {
+        self.enter(Phase::Ended);
+        self.pending.ended = Some(PendingEnd { end, report, has_condition });
     }
 
-    /// It was given up.
-    pub(super) fn is_left(&mut self) {
-        self.enters(Phase::Left);
+    /// This process gave the drain up.
+    pub(super) fn abandon(&mut self) {
+        self.enter(Phase::Abandoned);
     }
 
-    /// What was to be told in the phase before is news no longer.
-    fn enters(&mut self, phase: Phase) {
+    /// Changes the phase. What was pending in the phase before is out of date.
+    fn enter(&mut self, phase: Phase) {
         self.phase = phase;
-        self.held = Vec::new();
+        self.blocked = Vec::new();
         self.due = None;
-        self.next = Next::default();
+        self.pending = Pending::default();
     }
 
     pub(super) const fn has_more(&self) -> bool {
-        let Next { begun, blocked, ended } = &self.next;
+        let Pending { begun, blocked, ended } = &self.pending;
         begun.is_some() || *blocked || ended.is_some()
     }
 
-    /// What is to be told next, in words of now, together with what was written, which comes back when it was told. `None` while a
-    /// story is being told: one at a time, in their order.
-    pub(super) fn story(&mut self, scope: Scope, clock: Clock) -> Option<(Story, Written)> {
-        let written = self.written.take()?;
-        let Some(story) = self.next_story(scope, clock, &written) else {
-            self.written = Some(written);
+    /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
+    /// are written one at a time, in order.
+    pub(super) fn next_announcement(&mut self, scope: Scope, clock: Clock) -> Option<(Announcement, Record)> {
+        let record = self.record.take()?;
+        let Some(announcement) = self.announcement(scope, clock, &record) else {
+            self.record = Some(record);
             return None;
         };
-        Some((story, written))
+        Some((announcement, record))
     }
 
-    fn next_story(&mut self, scope: Scope, clock: Clock, written: &Written) -> Option<Story> {
-        let until = clock.timestamp_of(self.until.at);
-        if let Some((end, report, condition)) = self.next.ended.take() {
+    fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
+        let deadline = clock.timestamp_of(self.deadline.at);
+        if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
             let always = scope == Scope::All;
-            let wanted = always || condition || written.condition || written.event.is_some();
-            return wanted.then_some(Story::Ended { end, report, condition, always });
+            let wanted = always || has_condition || record.condition || record.event.is_some();
+            return wanted.then_some(Announcement::Ended { end, report, has_condition, always });
         }
-        if let Some(pods) = self.next.begun.take() {
-            return Some(Story::Begun { message: words::begun(pods, until) });
+        if let Some(pods) = self.pending.begun.take() {
+            return Some(Announcement::Begun { message: text::begun(pods, deadline) });
         }
-        if std::mem::take(&mut self.next.blocked) {
-            let until = words::until(until, self.until.hard);
-            let message = words::held_back(&self.held, &until);
-            let first = std::mem::take(&mut self.held).into_iter().next()?;
-            (self.told, self.due) = (true, None);
-            return Some(Story::Blocked { message, first, until });
+        if std::mem::take(&mut self.pending.blocked) {
+            let until = text::until(deadline, self.deadline.is_hard);
+            let message = text::blocked(&self.blocked, &until);
+            let first = std::mem::take(&mut self.blocked).into_iter().next()?;
+            (self.is_block_announced, self.due) = (true, None);
+            return Some(Announcement::Blocked { message, first, until });
         }
         None
     }
@@ -181,70 +186,71 @@ mod tests {
 
     const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
 
-    fn subject(uid: &str) -> Subject {
-        Subject { kind: "Pod", namespace: "default".into(), name: uid.into(), uid: uid.into() }
+    fn object(uid: &str) -> ObjectRef {
+        ObjectRef { kind: "Pod", namespace: "default".into(), name: uid.into(), uid: uid.into() }
     }
 
-    fn held(uid: &str) -> Held {
-        Held { pod: subject(uid), by: "budget".into() }
+    fn blocked(uid: &str) -> BlockedPod {
+        BlockedPod { pod: object(uid), reason: "budget".into() }
     }
 
-    fn begun() -> (Drain, Until, Instant, Clock) {
+    fn begun() -> (DrainState, DrainDeadline, Instant, Clock) {
         let now = Instant::now();
-        let until = Until { at: now + Duration::from_mins(2), hard: true };
+        let deadline = DrainDeadline { at: now + Duration::from_mins(2), is_hard: true };
         let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
-        (Drain::new(subject("node"), until), until, now, clock)
+        (DrainState::new(object("node"), deadline), deadline, now, clock)
     }
 
-    /// Takes the next story, and gives back what is written after it.
-    fn tell(drain: &mut Drain, clock: Clock) -> Option<Story> {
-        let (story, _) = drain.story(Scope::Blocked, clock)?;
-        drain.written = Some(Written { event: Some("event".to_owned()), condition: true });
-        Some(story)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_begins_anew_when_nobody_is_held_back_any_more() {
-        let (mut drain, until, now, clock) = begun();
-        let due = drain.holds(held("a"), until, now);
-        assert_eq!(due, Some(now + BLOCKED_FOR));
-        assert_eq!(drain.holds(held("b"), until, now + BLOCKED_FOR / 2), None, "it was blocked before");
-        drain.lets_go("a");
-        assert!(drain.is_due(now + BLOCKED_FOR), "b still is held back");
-        drain.lets_go("b");
-        assert!(tell(&mut drain, clock).is_none(), "while it waited for its turn, it was let go");
-        let later = now + BLOCKED_FOR * 2;
-        assert_eq!(drain.holds(held("a"), until, later), Some(later + BLOCKED_FOR));
-        assert!(!drain.is_due(now + BLOCKED_FOR), "a timer of before");
-        assert!(drain.is_due(later + BLOCKED_FOR));
-        assert!(matches!(tell(&mut drain, clock), Some(Story::Blocked { .. })));
-        assert_eq!(drain.holds(held("c"), until, later), None, "told is told");
+    /// Takes the next announcement, and returns the record as after its write.
+    fn write(drain: &mut DrainState, clock: Clock) -> Option<Announcement> {
+        let (announcement, _) = drain.next_announcement(Scope::Blocked, clock)?;
+        drain.record = Some(Record { event: Some("event".to_owned()), condition: true });
+        Some(announcement)
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_never_told_needs_no_end() {
-        let (mut drain, until, now, clock) = begun();
-        let due = drain.holds(held("a"), until, now).unwrap();
+    async fn the_time_starts_over_when_no_pod_is_blocked_any_more() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now);
+        assert_eq!(due, Some(now + MIN_BLOCKED_TIME));
+        assert_eq!(drain.block(blocked("b"), deadline, now + MIN_BLOCKED_TIME / 2), None, "it was blocked before");
+        drain.unblock("a");
+        assert!(drain.is_due(now + MIN_BLOCKED_TIME), "b is still blocked");
+        drain.unblock("b");
+        assert!(write(&mut drain, clock).is_none(), "unblocked while it waited for its write");
+        let later = now + MIN_BLOCKED_TIME * 2;
+        assert_eq!(drain.block(blocked("a"), deadline, later), Some(later + MIN_BLOCKED_TIME));
+        assert!(!drain.is_due(now + MIN_BLOCKED_TIME), "an old timer");
+        assert!(drain.is_due(later + MIN_BLOCKED_TIME));
+        assert!(matches!(write(&mut drain, clock), Some(Announcement::Blocked { .. })));
+        assert_eq!(drain.block(blocked("c"), deadline, later), None, "a block is announced once");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_drain_without_announcements_needs_no_end() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
-        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), false);
-        assert!(drain.story(Scope::Blocked, clock).is_none() && !drain.has_more());
-        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), true);
-        assert!(matches!(drain.story(Scope::Blocked, clock), Some((Story::Ended { condition: true, .. }, _))));
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && !drain.has_more());
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true);
+        let ended = drain.next_announcement(Scope::Blocked, clock);
+        assert!(matches!(ended, Some((Announcement::Ended { has_condition: true, .. }, _))));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_end_that_waits_for_its_turn_is_made_good_by_the_next_drain() {
-        let (mut drain, until, now, clock) = begun();
-        let due = drain.holds(held("a"), until, now).unwrap();
+    async fn the_end_of_the_next_drain_settles_a_waiting_end() {
+        let (mut drain, deadline, now, clock) = begun();
+        let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
-        let Some((_, written)) = drain.story(Scope::Blocked, clock) else { panic!("a story") };
-        assert_eq!((written.condition, written.event), (false, None));
-        drain.ends(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
-        assert!(drain.story(Scope::Blocked, clock).is_none() && drain.has_more(), "one story at a time");
-        drain.begins(None, until);
-        drain.written = Some(Written { event: None, condition: true });
-        assert!(!drain.has_more() && drain.phase == Phase::Runs);
-        drain.ends(DRAINED, "1 of 1 pods gone".to_owned(), false);
-        assert!(matches!(tell(&mut drain, clock), Some(Story::Ended { end: DRAINED, .. })));
+        let Some((_, record)) = drain.next_announcement(Scope::Blocked, clock) else { panic!("an announcement") };
+        assert_eq!((record.condition, record.event), (false, None));
+        drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
+        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && drain.has_more(), "one at a time");
+        drain.begin(None, deadline);
+        drain.record = Some(Record { event: None, condition: true });
+        assert!(!drain.has_more() && drain.phase == Phase::Running);
+        drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
+        assert!(matches!(write(&mut drain, clock), Some(Announcement::Ended { end: DRAINED, .. })));
     }
 }

@@ -1,39 +1,39 @@
-//! What Events and the condition say. Pure.
+//! The text of Events and of the condition. Pure.
 
-use super::Held;
+use super::BlockedPod;
 use std::fmt::{Display, Write};
 
-/// The longest note that the API takes of an Event, in bytes.
-pub(super) const LONGEST: usize = 1024;
+/// Maximum length of an Event's note that the API accepts, in bytes.
+pub(super) const MAX_NOTE_LENGTH: usize = 1024;
 
-/// So many pods are named; the others are counted.
-const NAMED: usize = 3;
+/// Maximum number of pods named; the others are counted.
+const MAX_PODS_NAMED: usize = 3;
 
-/// An object's name has at most so many bytes.
-const LONGEST_NAME: usize = 253;
+/// Maximum length of an object's name, in bytes.
+const MAX_NAME_LENGTH: usize = 253;
 
-/// Who is held back by what, and until when: one sentence of at most [`LONGEST`] bytes. `until` is always said whole.
-pub(super) fn held_back(held: &[Held], until: &str) -> String {
+/// Returns which pods are blocked, why, and until when: one sentence of at most [`MAX_NOTE_LENGTH`] bytes. `until` is never cut.
+pub(super) fn blocked(pods: &[BlockedPod], until: &str) -> String {
     let mut text = String::new();
-    for (place, Held { pod, by }) in held.iter().take(NAMED).enumerate() {
+    for (place, BlockedPod { pod, reason }) in pods.iter().take(MAX_PODS_NAMED).enumerate() {
         let verb = if place == 0 { " is held back by: " } else { " by: " };
         let between = if place == 0 { "" } else { "; " };
         // Writing to a String can't fail.
-        let _ = write!(text, "{between}{}/{}{verb}{}", pod.namespace, pod.name, by.trim_end_matches('.'));
+        let _ = write!(text, "{between}{}/{}{verb}{}", pod.namespace, pod.name, reason.trim_end_matches('.'));
     }
-    if held.len() > NAMED {
-        let _ = write!(text, "; and {} more", held.len() - NAMED);
+    if pods.len() > MAX_PODS_NAMED {
+        let _ = write!(text, "; and {} more", pods.len() - MAX_PODS_NAMED);
     }
-    format!("{}; {until}", bounded(&text, LONGEST.saturating_sub(until.len() + 2)))
+    format!("{}; {until}", bounded(&text, MAX_NOTE_LENGTH.saturating_sub(until.len() + 2)))
 }
 
-/// What holds one pod back, for those who look at the pod: at most [`LONGEST`] bytes.
-pub(super) fn eviction_blocked(node: &str, by: &str, until: &str) -> String {
-    let by = by.trim_end_matches('.');
-    bounded(&format!("node {node} is being drained, and this pod is held back by: {by}; {until}"), LONGEST)
+/// Returns why one pod is blocked, for those who look at the pod: at most [`MAX_NOTE_LENGTH`] bytes.
+pub(super) fn eviction_blocked(node: &str, reason: &str, until: &str) -> String {
+    let reason = reason.trim_end_matches('.');
+    bounded(&format!("node {node} is being drained, and this pod is held back by: {reason}; {until}"), MAX_NOTE_LENGTH)
 }
 
-/// What becomes of pods that are held back: `at` is the deadline in wall time.
+/// Returns the deadline `at`, and what happens then to pods that are still blocked.
 pub(super) fn until(at: jiff::Timestamp, hard: bool) -> String {
     let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
     if hard {
@@ -43,7 +43,7 @@ pub(super) fn until(at: jiff::Timestamp, hard: bool) -> String {
     }
 }
 
-/// What a drain does that has begun.
+/// Returns what a drain does that begins.
 pub(super) fn begun(pods: usize, until: jiff::Timestamp) -> String {
     let (pods, are) = match pods {
         1 => ("1 pod".to_owned(), "is"),
@@ -52,7 +52,7 @@ pub(super) fn begun(pods: usize, until: jiff::Timestamp) -> String {
     format!("{pods} {are} being evicted; until {} at the latest", until.strftime("%Y-%m-%dT%H:%M:%SZ"))
 }
 
-/// A fixed word as Kubernetes writes reasons: `timed-out` becomes `TimedOut`.
+/// Returns a fixed word in the form of a Kubernetes reason: `timed-out` becomes `TimedOut`.
 pub(super) fn reason(word: &str) -> String {
     word.split('-')
         .filter_map(|part| {
@@ -62,32 +62,32 @@ pub(super) fn reason(word: &str) -> String {
         .collect()
 }
 
-/// A name for an Event about the object of this name: `unique` keeps it apart from all others.
+/// Returns a name for an Event about the object of this name: `unique` makes it differ from all others.
 pub(super) fn event_name(about: &str, unique: u64) -> String {
-    let about = &about[..about.floor_char_boundary(LONGEST_NAME - ".0123456789abcdef".len())];
+    let about = &about[..about.floor_char_boundary(MAX_NAME_LENGTH - ".0123456789abcdef".len())];
     format!("{}.{unique:016x}", about.trim_end_matches(['.', '-']))
 }
 
-/// The text, in at most `most` bytes; what is too long ends in "…". No more of it is written than has room.
-pub(super) fn bounded(text: &dyn Display, most: usize) -> String {
+/// Returns the text in at most `max` bytes; a longer text is cut and ends in "…". The part behind the cut is not formatted.
+pub(super) fn bounded(text: &dyn Display, max: usize) -> String {
     const MORE: &str = "…";
-    let mut room = Room { text: String::new(), most };
+    let mut room = BoundedText { text: String::new(), max };
     if write!(room, "{text}").is_err() {
-        room.text.truncate(room.text.floor_char_boundary(most.saturating_sub(MORE.len())));
+        room.text.truncate(room.text.floor_char_boundary(max.saturating_sub(MORE.len())));
         room.text.push_str(MORE);
     }
     room.text
 }
 
-/// A text that refuses what has no room.
-struct Room {
+/// A text that refuses to grow beyond its maximum.
+struct BoundedText {
     text: String,
-    most: usize,
+    max: usize,
 }
 
-impl Write for Room {
+impl Write for BoundedText {
     fn write_str(&mut self, part: &str) -> std::fmt::Result {
-        let left = self.most.saturating_sub(self.text.len());
+        let left = self.max.saturating_sub(self.text.len());
         self.text.push_str(&part[..part.floor_char_boundary(left)]);
         if part.len() > left { Err(std::fmt::Error) } else { Ok(()) }
     }
@@ -95,23 +95,23 @@ impl Write for Room {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Subject;
+    use super::super::ObjectRef;
     use super::*;
 
-    fn held(names: &[&str]) -> Vec<Held> {
-        let pod = |name: &&str| Subject {
+    fn pods(names: &[&str]) -> Vec<BlockedPod> {
+        let pod = |name: &&str| ObjectRef {
             kind: "Pod",
             namespace: "default".into(),
             name: (*name).into(),
             uid: (*name).into(),
         };
-        names.iter().map(|name| Held { pod: pod(name), by: format!("budget of {name}.").into() }).collect()
+        names.iter().map(|name| BlockedPod { pod: pod(name), reason: format!("budget of {name}.").into() }).collect()
     }
 
     #[test]
     fn three_pods_are_named_and_the_others_counted() {
-        assert_eq!(held_back(&held(&["a"]), "until noon"), "default/a is held back by: budget of a; until noon");
-        let text = held_back(&held(&["a", "b", "c", "d", "e", "f", "g"]), "until noon");
+        assert_eq!(blocked(&pods(&["a"]), "until noon"), "default/a is held back by: budget of a; until noon");
+        let text = blocked(&pods(&["a", "b", "c", "d", "e", "f", "g"]), "until noon");
         let expected = "default/a is held back by: budget of a; default/b by: budget of b; default/c by: budget of c; \
                         and 4 more; until noon";
         assert_eq!(text, expected);
@@ -120,12 +120,15 @@ mod tests {
     #[test]
     fn however_long_the_names_the_deadline_is_said() {
         let long = "ä".repeat(700);
-        let text = held_back(&held(&[&long, "b"]), "until noon");
-        assert!(text.ends_with("…; until noon") && text.len() <= LONGEST && text.len() > LONGEST - 3, "{text}");
+        let text = blocked(&pods(&[&long, "b"]), "until noon");
+        assert!(
+            text.ends_with("…; until noon") && text.len() <= MAX_NOTE_LENGTH && text.len() > MAX_NOTE_LENGTH - 3,
+            "{text}"
+        );
     }
 
     #[test]
-    fn the_deadline_says_what_becomes_of_the_pods() {
+    fn the_deadline_says_what_happens_to_the_pods() {
         let at = "2026-11-21T12:02:00.7Z".parse().unwrap();
         assert_eq!(until(at, true), "at 2026-11-21T12:02:00Z the node goes, and what is still on it then ends with it");
         assert!(until(at, false).starts_with("evictions are tried until 2026-11-21T12:02:00Z, "));

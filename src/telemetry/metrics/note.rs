@@ -29,7 +29,7 @@ impl All {
             Fact::MessageReleased { .. } => message("released"),
             Fact::MessageLeft { .. } => message("left"),
             // One that is not lost is released next, and counted so.
-            Fact::LeaseEnded { why: LeaseEnd::Lost, .. } => message("lease-ended"),
+            Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message("lease-ended"),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
             Fact::NoticeEnded { about, outcome, took } => {
@@ -47,16 +47,16 @@ impl All {
             Fact::LeaseCollected { dry_run: false, .. } => self.leases_collected.inc(),
             Fact::CollectFailed { category, .. } => retried("collect", category),
             Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
-            Fact::TellingFailed { category, .. } => self.events.with_label_values(&[category.as_str()]).inc(),
-            Fact::TellingDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
+            Fact::KubeEventFailed { category, .. } => self.events.with_label_values(&[category.as_str()]).inc(),
+            Fact::KubeEventsDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
             // Who finds it cordoned has not done it, and says nothing about how long that took.
             Fact::NodeCordoned { about, after, already: false } => {
                 self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }
-            Fact::DrainEnded { outcome, took, left, goes, .. } => {
-                let deadline = if *goes { "hard" } else { "soft" };
+            Fact::DrainEnded { outcome, took, left, hard, .. } => {
+                let deadline = if *hard { "hard" } else { "soft" };
                 self.drain_duration.with_label_values(&[deadline, outcome.as_str()]).observe(took.as_secs_f64());
                 self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }
@@ -99,8 +99,8 @@ impl All {
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }
             | Fact::DrainDelayed { .. }
-            | Fact::DrainLeft { .. }
-            | Fact::DrainForgone { .. }
+            | Fact::DrainAbandoned { .. }
+            | Fact::DrainExcluded { .. }
             | Fact::CompletionHeld { .. }
             | Fact::DrainBegun { .. }
             | Fact::DrainJoined { .. }
@@ -108,7 +108,7 @@ impl All {
             | Fact::DryRun { .. }
             | Fact::TestNotice { .. }
             | Fact::CollectorTurn { .. }
-            | Fact::LeaseEnded { .. }
+            | Fact::MessageLeaseEnded { .. }
             | Fact::NodeCordoned { .. }
             | Fact::LeaseCollected { dry_run: true, .. }
             | Fact::ShutdownEnded { .. } => {}
