@@ -14,12 +14,11 @@ mod wire;
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use ebbtide::fact::Facts;
-use ebbtide::pipeline::delivery::verdict;
-use ebbtide::pipeline::drain::{Choice, TrimmedPod, select};
-use ebbtide::pipeline::event;
-use ebbtide::pipeline::event::{InstanceId, Parsed};
-use ebbtide::pipeline::interruption::Outcome;
-use ebbtide::pipeline::node::{Index, Node, node_api};
+use ebbtide::fact::NoticeOutcome as Outcome;
+use ebbtide::pipeline::verdict;
+use ebbtide::pipeline::{Choice, TrimmedPod, parse, select};
+use ebbtide::pipeline::{Index, Node, node_api};
+use ebbtide::pipeline::{InstanceId, Parsed};
 use ebbtide_sim::World;
 use k8s_openapi::api::core::v1;
 use kube::api::{ObjectList, WatchEvent};
@@ -61,8 +60,8 @@ fn main() {
 /// Every kind of message, in every wrapping.
 fn messages(table: &mut Table<'_>) {
     for (name, body) in fixtures().iter().filter(|(name, _)| !name.starts_with("bad-")) {
-        assert!(!matches!(event::parse(body), Parsed::Malformed(_)), "{name}");
-        table.case(name, body.len(), vec![way("ours", || event::parse(black_box(body))), value(body)]);
+        assert!(!matches!(parse(body), Parsed::Malformed(_)), "{name}");
+        table.case(name, body.len(), vec![way("ours", || parse(black_box(body))), value(body)]);
     }
 }
 
@@ -80,8 +79,8 @@ fn poison(table: &mut Table<'_>) {
         ("1MiB-of-nothing".to_owned(), filled("", "\u{0}")),
     ]);
     for (name, body) in &bodies {
-        assert!(matches!(event::parse(body), Parsed::Malformed(_)), "{name}");
-        table.case(name, body.len(), vec![way("ours", || event::parse(black_box(body))), value(body)]);
+        assert!(matches!(parse(body), Parsed::Malformed(_)), "{name}");
+        table.case(name, body.len(), vec![way("ours", || parse(black_box(body))), value(body)]);
     }
 }
 

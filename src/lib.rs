@@ -15,13 +15,21 @@
 //! Imports follow the list below and never go back: `tests/service/layering.rs` holds them to it. The decisions behind the design
 //! are in `docs/design.md`.
 
-/// The command line: flags, the settings that they make, and how an answer is printed.
+// Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
+// that the compiler finds dead code.
+
+/// The command line: flags, the settings that they make, and the form of answers.
 pub mod cli {
-    pub mod answer;
-    pub mod flags;
-    pub mod input;
-    pub mod settings;
-    pub mod text;
+    pub(crate) mod answer;
+    pub(crate) mod flags;
+    pub(crate) mod input;
+    pub(crate) mod settings;
+    pub(crate) mod text;
+
+    pub use answer::Answer;
+    pub use flags::doctor::{Doctor, Output};
+    pub use flags::{Cli, Command, LogFormat, Run};
+    pub use settings::Settings;
 }
 
 /// One-off commands: they ask, explain or test, and end.
@@ -30,63 +38,82 @@ pub mod commands {
     pub mod explain;
     pub mod migrate;
     pub mod send;
-    pub mod test_message;
+    pub(crate) mod test_message;
 }
 
 /// The life of the service: wiring, start, ordered shutdown.
 pub mod service {
-    pub mod start;
+    pub(crate) mod start;
 
-    pub mod running;
+    pub(crate) mod running;
 
     pub mod signals;
     mod wiring;
+
+    pub use running::{Exit, Service};
+    pub use signals::Shutdown;
+    pub use start::{Inputs, StartChecks};
 }
 
 /// The journey of a message, a module for each stage.
 pub mod pipeline {
-    pub mod queue;
+    pub(crate) mod queue;
 
-    pub mod event;
+    pub(crate) mod event;
 
-    pub mod node;
+    pub(crate) mod node;
 
-    pub mod interruption;
+    pub(crate) mod interruption;
 
-    pub mod drain;
+    pub(crate) mod drain;
 
-    pub mod delivery;
+    pub(crate) mod delivery;
+
+    pub use delivery::{Deliverer, verdict};
+    pub use drain::{Choice, Drainer, TrimmedPod, select};
+    pub use event::{Detail, Hook, Identity, InstanceId, Parsed, parse};
+    pub use interruption::{Completion, Hooks, Interrupter};
+    pub use node::{Index, Node, node_api};
+    pub use queue::QueueUrl;
 }
 
 /// Collecting leaked Leases of deleted Nodes.
-pub mod leases {
-    pub mod collector;
-    pub mod turn;
+pub(crate) mod leases {
+    pub(crate) mod collector;
+    pub(crate) mod turn;
 }
 
 /// Subscribers of facts, and the server that shows them.
 pub mod telemetry {
-    pub mod admin;
-    pub mod kube_events;
-    pub mod log;
-    pub mod metrics;
+    pub(crate) mod admin;
+    pub(crate) mod kube_events;
+    pub(crate) mod log;
+    pub(crate) mod metrics;
+
+    pub use log::Log;
+    pub use metrics::Metrics;
 }
 
 /// Calls to AWS and to the API server.
 pub mod clients {
-    pub mod batch;
+    pub(crate) mod batch;
     pub mod connect;
-    pub mod gate;
-    pub mod trimmed;
-    pub mod watch;
+    pub(crate) mod gate;
+    pub(crate) mod trimmed;
+    pub(crate) mod watch;
+
+    pub use gate::{CALL_TIMEOUT, Gate};
 }
 
 /// Tasks, time and random numbers.
 pub mod runtime {
-    pub mod clock;
-    pub mod duration;
+    pub(crate) mod clock;
+    pub(crate) mod duration;
     pub mod random;
-    pub mod task;
+    pub(crate) mod task;
+
+    pub use clock::Clock;
+    pub use task::Tasks;
 }
 
 pub mod fact;

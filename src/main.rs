@@ -1,19 +1,19 @@
 //! Parse, build, run, exit code; nothing else.
 
-use ebbtide::cli::answer::Answer;
-use ebbtide::cli::flags::doctor::{Doctor, Output};
-use ebbtide::cli::flags::{Cli, Command, LogFormat, Run};
-use ebbtide::cli::settings::Settings;
+use ebbtide::cli::Answer;
+use ebbtide::cli::Settings;
+use ebbtide::cli::{Cli, Command, LogFormat, Run};
+use ebbtide::cli::{Doctor, Output};
 use ebbtide::clients::connect;
 use ebbtide::commands::{doctor, explain, migrate, send};
 use ebbtide::fact::{Facts, Subscriber};
-use ebbtide::pipeline::queue::QueueUrl;
-use ebbtide::runtime::clock::Clock;
-use ebbtide::service::running::{Exit, Service};
-use ebbtide::service::signals::{self, Shutdown};
-use ebbtide::service::start::{Inputs, StartChecks};
-use ebbtide::telemetry::log::Log;
-use ebbtide::telemetry::metrics::Metrics;
+use ebbtide::pipeline::QueueUrl;
+use ebbtide::runtime::Clock;
+use ebbtide::service::{Exit, Service};
+use ebbtide::service::{Inputs, StartChecks};
+use ebbtide::service::{Shutdown, signals};
+use ebbtide::telemetry::Log;
+use ebbtide::telemetry::Metrics;
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -9,7 +9,7 @@ use crate::mix;
 use crate::mix::{PODS, Work};
 use aws_sdk_sqs::types::DeleteMessageBatchRequestEntry;
 use ebbtide::clients::connect::Clients;
-use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::Clock;
 use futures_util::{StreamExt, stream};
 use http::Request;
 use kube::core::request::Request as Path;

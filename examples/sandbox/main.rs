@@ -33,13 +33,13 @@ mod teller;
 use check::Checks;
 use clap::Parser;
 use ebbtide::fact::{Facts, Subscriber};
-use ebbtide::runtime::clock::Clock;
-use ebbtide::runtime::task;
-use ebbtide::service::running::{Exit, Service};
-use ebbtide::service::signals::{self, Shutdown};
-use ebbtide::service::start::Inputs;
-use ebbtide::telemetry::log::Log;
-use ebbtide::telemetry::metrics::Metrics;
+use ebbtide::runtime::Clock;
+use ebbtide::runtime::Tasks;
+use ebbtide::service::Inputs;
+use ebbtide::service::{Exit, Service};
+use ebbtide::service::{Shutdown, signals};
+use ebbtide::telemetry::Log;
+use ebbtide::telemetry::Metrics;
 use ebbtide_sim::World;
 use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};
@@ -150,7 +150,7 @@ struct Stage<'a> {
 
 impl Stage<'_> {
     /// The storm, what came of it, and the time after it. `None` when it was interrupted.
-    async fn play(&self, tasks: &task::Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
+    async fn play(&self, tasks: &Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
         let calm = Duration::from_secs(self.args.calm.into());
         let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
         let sent = tokio::select! {
@@ -171,7 +171,7 @@ impl Stage<'_> {
     }
 
     /// The verdict, once the service has ended.
-    fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &task::Tasks) -> ExitCode {
+    fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &Tasks) -> ExitCode {
         let Some(mut checks) = checks else {
             self.teller
                 .print(self.paint.tone(Tone::Warn, "Interrupted before the storm was over: nothing was checked."));

@@ -17,12 +17,10 @@ mod tier;
 
 pub use deadline::{Deadline, Plan};
 pub use grace::{AtDeadline, Grace};
-pub use outlook::{Outlook, outlook};
+pub use outlook::outlook;
 pub use pod_watch::{Gone, Missed};
-pub use report::{How, Outcome, Progress, Report, Standing};
-pub use select::{
-    Choice, Leaver, MIRROR_ANNOTATION, Pod, Selection, Stays, Tier, TrimmedPod, pod_api, pods_of, select,
-};
+pub use report::{Outcome, Progress, Report};
+pub use select::{Choice, Leaver, MIRROR_ANNOTATION, Selection, Stays, Tier, TrimmedPod, pod_api, pods_of, select};
 
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class, Gate, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, Facts};

@@ -1,7 +1,7 @@
 //! What holds for any body: no panic, and no notice with anything in it that the message did not say.
 
 use crate::fixtures::{BAD, GOOD};
-use ebbtide::pipeline::event::{Detail, Identity, Parsed, parse};
+use ebbtide::pipeline::{Detail, Identity, Parsed, parse};
 use jiff::Timestamp;
 use proptest::prelude::*;
 use proptest::sample::select;

@@ -1,11 +1,11 @@
 //! The documents stay true: every flag and every metric is described, and nothing is that does not exist.
 
 use clap::CommandFactory;
-use ebbtide::cli::flags::Cli;
+use ebbtide::cli::Cli;
 use ebbtide::commands::migrate::{Row, Section, rows};
 use ebbtide::fact::Facts;
-use ebbtide::runtime::task::Tasks;
-use ebbtide::telemetry::metrics::Metrics;
+use ebbtide::runtime::Tasks;
+use ebbtide::telemetry::Metrics;
 use std::collections::BTreeSet;
 
 const OPERATING: &str = include_str!("../../docs/operating.md");

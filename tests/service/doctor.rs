@@ -2,11 +2,11 @@
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use clap::Parser;
-use ebbtide::cli::flags::{Cli, Command};
-use ebbtide::cli::settings::Settings;
+use ebbtide::cli::Settings;
+use ebbtide::cli::{Cli, Command};
 use ebbtide::clients::connect::{ConnectError, Ways};
 use ebbtide::commands::doctor::{Check, Diagnosis, Status, consult};
-use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};

@@ -2,10 +2,10 @@
 
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
-use ebbtide::cli::answer::Answer;
-use ebbtide::cli::flags::{Cli, Command};
+use ebbtide::cli::Answer;
+use ebbtide::cli::{Cli, Command};
 use ebbtide::commands::explain::explain_with;
-use ebbtide::runtime::clock::Clock;
+use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};

@@ -2,7 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::TAG;
-use ebbtide::service::running::Exit;
+use ebbtide::service::Exit;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;

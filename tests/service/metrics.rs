@@ -2,8 +2,8 @@
 
 use crate::harness::{Stage, s};
 use ebbtide::fact::{Fact, Facts, Subscriber};
-use ebbtide::runtime::task::Tasks;
-use ebbtide::telemetry::metrics::Metrics;
+use ebbtide::runtime::Tasks;
+use ebbtide::telemetry::Metrics;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;

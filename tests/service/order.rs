@@ -1,8 +1,8 @@
 //! Who goes first, who goes last, and who stays.
 
 use crate::harness::{Replica, Stage, instance, node, s};
-use ebbtide::runtime::task::Tasks;
-use ebbtide::service::running::Exit;
+use ebbtide::runtime::Tasks;
+use ebbtide::service::Exit;
 use ebbtide_sim::kube::{By, Evicted, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;

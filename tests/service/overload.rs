@@ -1,11 +1,11 @@
 //! When others have more to do than they can: who goes first, and who waits how long.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::clients::gate::Gate;
+use ebbtide::clients::Gate;
 use ebbtide::fact::Facts;
-use ebbtide::pipeline::event::Hook;
-use ebbtide::pipeline::interruption::{Completion, Hooks};
-use ebbtide::runtime::clock::Clock;
+use ebbtide::pipeline::Hook;
+use ebbtide::pipeline::{Completion, Hooks};
+use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use futures_util::future::join_all;

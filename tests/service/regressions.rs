@@ -1,7 +1,7 @@
 //! What a hostile review found: each of these once lost a message, completed a hook wrongly, waited for nothing, or asked too often.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::service::running::Exit;
+use ebbtide::service::Exit;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};

@@ -1,7 +1,7 @@
 //! Bad input, and an API server with troubles of its own.
 
 use crate::harness::{Stage, instance, node, s, seed};
-use ebbtide::clients::gate::CALL_TIMEOUT;
+use ebbtide::clients::CALL_TIMEOUT;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
