@@ -1,6 +1,6 @@
 //! A message's body → [`Notice`]s, or the reason why there are none.
 //!
-//! Pure: no clock, no I/O, nothing of tokio, AWS or Kubernetes. Wire structs end here; what travels on is typed.
+//! Pure: no clock, no I/O, nothing of tokio, AWS or Kubernetes. Wire structs end here: the rest of the program sees typed notices.
 
 mod autoscaling;
 mod ec2;
@@ -22,44 +22,44 @@ pub fn parse(body: &str) -> Parsed {
     envelope::parse(body)
 }
 
-/// What a message's body turned out to be.
+/// A message's body, parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// At least one notice.
     Notices(Vec<Notice>),
-    /// A message of a form we know which asks nothing of us.
+    /// A message of a known form that has no notice for Ebbtide.
     Ignored(Ignored),
-    /// A message that can't be read, or that lacks what it must have.
+    /// A message that can't be read, or that lacks a required field.
     Malformed(Malformed),
 }
 
-/// What is wrong with a message, and where.
+/// The fault of a message, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{at}: {what}")]
 pub struct Malformed {
     /// The reason as a fixed word, for metric labels.
     pub reason: Reason,
-    /// Where: a path into the message, such as `detail.instance-id`, or `body`.
+    /// The path to the fault, such as `detail.instance-id`, or `body`.
     pub at: String,
-    /// What was found, and what was expected.
+    /// The value that was found, and the one that was expected.
     pub what: String,
 }
 
-/// One thing that AWS said about one instance.
+/// One announcement of AWS about one instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// What makes two copies the same notice.
+    /// The notice's identity: a copy with the same one is the same notice.
     pub identity: Identity,
     /// The instance it is about.
     pub instance: InstanceId,
-    /// When AWS says it happened; by AWS's clock.
+    /// The time of the event, by AWS's clock.
     pub at: Timestamp,
-    /// The kind, with what its hooks need.
+    /// The kind, with its details.
     pub detail: Detail,
 }
 
 impl Notice {
-    /// The kind alone.
+    /// Returns the kind alone.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self.detail {
@@ -75,7 +75,7 @@ impl Notice {
 }
 
 impl Notice {
-    /// The lifecycle action that waits for us, if one does.
+    /// Returns the lifecycle action that waits for us, if there is one.
     #[must_use]
     pub const fn hook(&self) -> Option<&Hook> {
         match &self.detail {
@@ -85,10 +85,10 @@ impl Notice {
     }
 }
 
-/// What makes two copies of a notice the same: the second joins the first.
+/// The identity of a notice: a second copy with the same one joins the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
-    /// A lifecycle action. EventBridge and a direct notification may both tell of it.
+    /// A lifecycle action. EventBridge and a direct notification may both announce it.
     Hook {
         /// The Auto Scaling group's name.
         group: String,
@@ -118,12 +118,12 @@ impl fmt::Display for Identity {
     }
 }
 
-/// An EC2 instance id that looks like one: `i-` and 8 or 17 lower-case hexadecimal digits.
+/// An EC2 instance id: `i-` and 8 or 17 lower-case hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceId(Box<str>);
 
 impl InstanceId {
-    /// Takes `text` if it has an instance id's form.
+    /// Returns the id, if `text` has the form of one.
     #[must_use]
     pub fn new(text: &str) -> Option<Self> {
         let digits = text.strip_prefix("i-")?;
@@ -131,7 +131,7 @@ impl InstanceId {
         (hex && matches!(digits.len(), 8 | 17)).then(|| Self(text.into()))
     }
 
-    /// The id as AWS writes it.
+    /// Returns the id as AWS writes it.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -144,7 +144,7 @@ impl fmt::Display for InstanceId {
     }
 }
 
-/// What a notice is about, with what its hooks and its deadline need.
+/// A notice's kind, with the details that hooks and deadlines need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// A group terminates the instance and waits for the hook.
@@ -153,7 +153,7 @@ pub enum Detail {
     AsgLaunch(Hook),
     /// A spot instance is taken back.
     Spot {
-        /// What EC2 does with it.
+        /// EC2's action on the instance.
         action: InstanceAction,
     },
     /// A spot instance runs an elevated risk of being taken back.
@@ -167,7 +167,7 @@ pub enum Detail {
     ScheduledChange(ScheduledChange),
     /// A capacity reservation takes its capacity back.
     CapacityReservation {
-        /// When the instance goes, where the event says so.
+        /// The end of the instance, if the event names it.
         terminates_at: Option<Timestamp>,
     },
 }
@@ -183,11 +183,11 @@ pub struct Hook {
     pub token: String,
     /// Whether the instance comes from a warm pool, or goes to one.
     pub pool: Option<WarmPool>,
-    /// Whether the hook notified this queue itself, rather than by way of EventBridge: then it is meant for us.
+    /// Whether the hook notified this queue itself, and not through EventBridge: then the action is meant for us.
     pub direct: bool,
 }
 
-/// On which side of a lifecycle action a group's warm pool stands.
+/// The side of a lifecycle action on which the group's warm pool is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WarmPool {
     /// The instance leaves it.
@@ -196,7 +196,7 @@ pub enum WarmPool {
     To,
 }
 
-/// What EC2 does with an interrupted spot instance.
+/// EC2's action on an interrupted spot instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum InstanceAction {
     /// It is terminated.
@@ -220,23 +220,23 @@ pub enum InstanceState {
     Terminated,
 }
 
-/// What AWS Health says of one affected instance.
+/// AWS Health's announcement for one affected instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledChange {
     /// Health's code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
     pub code: String,
-    /// When it begins, where the event says so.
+    /// The begin of the change, if the event names it.
     pub start: Option<Timestamp>,
-    /// Whether the capacity goes at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
+    /// Whether the capacity ends at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
     /// maintenance gives the node back.
     pub hard: bool,
 }
 
-/// What the identity of a made message begins with, so that it can be told from AWS's own.
+/// Prefix of the identity of a test message, which distinguishes it from AWS's own.
 pub const TEST: &str = "ebbtide-test-";
 
 impl Hook {
-    /// Whether its token was made here, and is nobody's.
+    /// Whether the token was made for a test, so that AWS does not know it.
     #[must_use]
     pub fn is_test(&self) -> bool {
         self.token.starts_with(TEST)
@@ -244,7 +244,7 @@ impl Hook {
 }
 
 impl Notice {
-    /// Whether its message was made here.
+    /// Whether the message was made for a test.
     #[must_use]
     pub fn is_test(&self) -> bool {
         match &self.identity {

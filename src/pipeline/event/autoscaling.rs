@@ -1,7 +1,7 @@
 //! Lifecycle actions: an Auto Scaling group launches or terminates an instance, and waits for a hook.
 //!
-//! The same fields come in an EventBridge event's `detail` and as a bare message. Both lead to the same identity, so that
-//! a group which tells of an action in both ways has it worked on once.
+//! The same fields come in an EventBridge event's `detail` and as a bare message. Both lead to the same identity, so that an action
+//! that is announced in both ways is worked on once.
 
 use super::wire::{At, Head, Text, detail, quote, root};
 use super::{Detail, Hook, Identity, Malformed, Notice, Parsed, WarmPool};
@@ -12,7 +12,7 @@ const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
 const WARM_POOL: &str = "WarmPool";
 const LAUNCHING: &str = "autoscaling:EC2_INSTANCE_LAUNCHING";
 
-/// A lifecycle action as it is sent.
+/// A lifecycle action on the wire.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "PascalCase")]
 struct Action<'a> {
@@ -30,7 +30,7 @@ struct Action<'a> {
     origin: Text<'a>,
     #[serde(borrow)]
     destination: Text<'a>,
-    /// In bare messages only; an event has its time outside.
+    /// Set in bare messages only: an event has its time in its envelope.
     #[serde(borrow)]
     time: Text<'a>,
 }
@@ -63,7 +63,7 @@ fn event(body: &str, head: &Head<'_>, announced: Transition) -> Result<Parsed, M
     let action: Action<'_> = detail(body)?;
     let transition = action.transition("detail.")?;
     if transition != announced {
-        // To complete a launch as a termination, or the reverse, is worse than to do nothing.
+        // Completing a launch as a termination, or the reverse, is worse than doing nothing.
         return Err(At("detail.", "LifecycleTransition").bad("contradicts the detail-type"));
     }
     action.notice("detail.", transition, head.at, false)
@@ -91,7 +91,7 @@ impl Action<'_> {
             group: self.auto_scaling_group_name.name(At(within, "AutoScalingGroupName"))?.to_owned(),
             name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),
             token: self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned(),
-            // Only groups with a warm pool need say more than `EC2` and `AutoScalingGroup`; older messages say nothing.
+            // Other values than `EC2` and `AutoScalingGroup` come from groups with a warm pool only; older messages have none.
             pool: match (self.origin.get(), self.destination.get()) {
                 (_, Some(WARM_POOL)) => Some(WarmPool::To),
                 (Some(WARM_POOL), _) => Some(WarmPool::From),

@@ -4,7 +4,7 @@ use super::wire::{At, Head, Text, detail, quote};
 use super::{Detail, Ignored, InstanceAction, InstanceState, Malformed, Notice, Parsed};
 use serde::Deserialize;
 
-/// The fields of the four details; each has the instance, and some of the rest.
+/// The fields of the four details. Each detail has the instance, and some of the other fields.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Fields<'a> {
@@ -24,8 +24,8 @@ pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let action = match fields.instance_action.get() {
         Some("hibernate") => InstanceAction::Hibernate,
         Some("stop") => InstanceAction::Stop,
-        // The warning itself says that the instance goes in two minutes; a word that we don't know, or none, changes
-        // nothing about that. Termination is the most that can be meant, and the drain for it is right for anything less.
+        // The warning itself says that the instance goes in two minutes; an unknown action, or none, changes nothing about that.
+        // Termination is the worst case, and its drain is right for anything less.
         _ => InstanceAction::Terminate,
     };
     fields.notice(head, Detail::Spot { action })
@@ -54,7 +54,7 @@ pub(super) fn state_change(body: &str, head: &Head<'_>) -> Result<Parsed, Malfor
 /// `EC2 Capacity Reservation Instance Interruption Warning`.
 pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let fields: Fields<'_> = detail(body)?;
-    // Best effort: without it the notice's time + 120 s holds. One page of AWS's documents the field as the end, another,
+    // Best effort: without this time the notice's time + 120 s holds. One page of AWS's documents the field as the end, another one,
     // for capacity blocks, as the current time: a time that is not after the notice would be a deadline already missed.
     let terminates_at = fields.instance_termination_time.time_if_any().filter(|end| *end > head.at);
     fields.notice(head, Detail::CapacityReservation { terminates_at })

@@ -1,14 +1,14 @@
-//! What a body is wrapped in, and which parser reads what is inside.
+//! The wrapping of a body, and the parser for the message in it.
 //!
 //! Three wrappings reach the queue: EventBridge's event, SNS's notification with one of the others as a string in it, and
-//! the bare lifecycle message that a hook sends to the queue itself. SNS with raw delivery adds nothing to see.
+//! the bare lifecycle message that a hook sends to the queue itself. SNS with raw delivery adds nothing.
 
 use super::wire::{At, Head, Text, quote, root};
 use super::{Ignored, Malformed, Parsed, Reason, autoscaling, ec2, health};
 use serde::Deserialize;
 
-/// The fields that tell the wrappings apart. `version`, `region`, `account` and `resources` are not read: nothing needs
-/// them, and AWS itself documents `resources` as a list in one event and as a string in another.
+/// The fields that distinguish the wrappings. `version`, `region`, `account` and `resources` are not read: nothing needs them, and AWS
+/// itself documents `resources` as a list in one event and as a string in another.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Envelope<'a> {
@@ -52,14 +52,14 @@ pub(super) fn parse(body: &str) -> Parsed {
 
 fn read(body: &str, wrapped: Wrapped) -> Result<Parsed, Malformed> {
     let envelope: Envelope<'_> = root(body)?;
-    // An event always has both of its fields; one alone is a damaged event rather than something unknown.
+    // An event always has both fields; with only one of them it is a damaged event, not an unknown shape.
     if envelope.source.is_present() || envelope.detail_type.is_present() {
         event(body, &envelope)
     } else if envelope.sns_type.is_present() {
         sns(&envelope, wrapped)
-    // Any field that only a lifecycle message has: the one that is missing is then named.
+    // Any field that only a lifecycle message has, so that the error names the missing one.
     } else if envelope.transition.is_present() || envelope.token.is_present() || envelope.hook.is_present() {
-        // By way of a topic it may have come to the queues of several clusters, so it does not say that it is meant for us.
+        // A topic may send it to the queues of several clusters, so the message is not necessarily meant for us.
         autoscaling::bare(body, wrapped == Wrapped::No)
     } else if envelope.event.is_present() {
         notification(envelope.event.text(At("", "Event"))?)
@@ -89,7 +89,7 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
         (
             "aws.ec2",
             "EC2 Capacity Reservation Instance Interruption Warning"
-            // The name that some of AWS's pages still give the same event.
+            // The same event under the name that some of AWS's pages still use.
             | "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
         ) => ec2::capacity_reservation,
         ("aws.health", "AWS Health Event") => health::event,
@@ -97,7 +97,7 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
     })
 }
 
-/// SNS's own message. One notification is unwrapped and no more, so that a body can't make us go on and on.
+/// SNS's own message. Only one notification is unwrapped, so that the depth of a body is bounded.
 fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
     if wrapped == Wrapped::InSns {
         return Err(unknown("an SNS message inside an SNS notification".to_owned()));
@@ -109,7 +109,7 @@ fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
     }
 }
 
-/// Auto Scaling's notifications that are no lifecycle actions: the test, and news of what has already happened.
+/// Auto Scaling's notifications that are no lifecycle actions: the test, and reports of past events.
 fn notification(event: &str) -> Result<Parsed, Malformed> {
     match event {
         "autoscaling:TEST_NOTIFICATION" => Ok(Parsed::Ignored(Ignored::TestNotification)),
@@ -122,7 +122,7 @@ fn unknown(what: String) -> Malformed {
     At("", "body").malformed(Reason::UnknownShape, what)
 }
 
-/// What was found inside an SNS notification was found in its `Message`.
+/// Prefixes the path of a fault with `Message`, for a message inside an SNS notification.
 fn in_message(inner: Malformed) -> Malformed {
     let at = if inner.at == "body" { "Message".to_owned() } else { format!("Message.{}", inner.at) };
     Malformed { at, ..inner }

@@ -50,7 +50,7 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let change = ScheduledChange {
         code: code.to_owned(),
-        // A change that will come is worth a drain even if we can't read when.
+        // An announced change is worth a drain even if its time can't be read.
         start: fields.start_time.time_if_any(),
         hard: takes_capacity(code),
     };
@@ -64,11 +64,11 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
 }
 
 impl Fields<'_> {
-    /// The affected instances, each once, in the event's order. Dedicated hosts, volumes and accounts are entities too.
+    /// Returns the affected instances, each once, in the event's order. Dedicated hosts, volumes and accounts are entities, too.
     fn instances(&self) -> Result<Vec<InstanceId>, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
-            // The schema has the list as optional: an event may concern the whole account.
+            // The list is optional in the schema: an event may concern the whole account.
             List::Missing => &[],
             List::Other(found) => {
                 return Err(At("detail.", "affectedEntities").bad(format!("{found} where a list is expected")));
@@ -86,12 +86,12 @@ impl Fields<'_> {
     }
 }
 
-/// Whether an event of this code takes the instance's capacity away when it begins, so that what is on it dies then.
+/// Whether an event with this code takes the instance's capacity away when it begins.
 ///
 /// AWS builds its codes of words: `AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED`, `AWS_EC2_INSTANCE_RETIREMENT_EXPEDITED`,
 /// `AWS_EC2_INSTANCE_STOP_SCHEDULED`, `AWS_EC2_INSTANCE_TERMINATION_SCHEDULED`, `AWS_EC2_DEDICATED_HOST_RETIREMENT_SCHEDULED`.
-/// The others are reboots and maintenance of power, network or system. A code that is new to us counts as those do, since
-/// a hard deadline overrides disruption budgets.
+/// The others are reboots and maintenance of power, network or system. An unknown code counts as one of those, because a hard deadline
+/// overrides disruption budgets.
 fn takes_capacity(code: &str) -> bool {
     code.split('_').any(|word| matches!(word, "RETIREMENT" | "STOP" | "TERMINATION"))
 }

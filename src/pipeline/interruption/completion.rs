@@ -1,7 +1,7 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
 use super::heartbeat::{Beating, Heartbeat};
-use super::hook::Answer;
+use super::hook::HookReply;
 use super::{Case, Completion, HookTimes};
 use crate::clients::gate::{AwsError, Backoff, Category};
 use crate::fact::{CompletionResult, Fact};
@@ -76,7 +76,7 @@ impl KeptHook {
             let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends);
             let error = match Box::pin(call).await {
                 Ok(answer) => {
-                    let result = if answer == Answer::Done { done } else { CompletionResult::Over };
+                    let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
                     case.tell(&Fact::HookCompleted { about: case.about(), result });
                     return true;
                 }

@@ -1,5 +1,4 @@
-//! What the policy makes of a notice, one question after the other. Pure, but for the clock that turns AWS's times into instants: what
-//! acts on notices asks here, and so does what only explains them.
+//! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::policy::{Action, OnFailed, Policy};
 use super::times;
@@ -19,7 +18,7 @@ use tokio::time::Instant;
 const LATE_AFTER: Duration = Duration::from_mins(1);
 
 impl Policy {
-    /// How a notice ends that is not ours to act on, whoever's its instance is.
+    /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<Outcome> {
         if self.actions.of(notice.kind()) == Action::Ignore {
@@ -29,14 +28,14 @@ impl Policy {
         others.then_some(Outcome::NotOurs)
     }
 
-    /// The lifecycle action that the notice's action keeps alive and completes.
+    /// Returns the hook that the notice's action keeps alive and completes.
     #[must_use]
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
         let touches = matches!(self.actions.of(notice.kind()), Action::Drain | Action::Ready);
         notice.hook().filter(|_| touches)
     }
 
-    /// By when the work for a notice must be over; `times` are its hook's.
+    /// Returns the deadline of the work on a notice; `times` are those of its hook.
     #[must_use]
     pub fn deadline(&self, notice: &Notice, times: Option<HookTimes>, clock: &Clock, now: Instant) -> Deadline {
         let at = clock.notice_instant(notice.at);
@@ -45,18 +44,18 @@ impl Policy {
         times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time))
     }
 
-    /// Until when the Node of an instance that has none is waited for; `None` where it can't come.
+    /// Returns the end of the wait for an instance's Node; `None` if the instance can't register.
     #[must_use]
     pub fn awaits_node_until(&self, detail: &Detail, deadline: Instant, now: Instant) -> Option<Instant> {
         match detail {
-            // What is terminated in the pool itself is no Node, and is about to become none.
+            // An instance that is terminated in the pool itself is no Node.
             Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => None,
             Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
             _ => Some(deadline),
         }
     }
 
-    /// What a notice leaves on its Node; `deadline` is its drain's, if there is to be one.
+    /// Returns the mark of a notice on its Node; `deadline` is that of the drain, if the notice leads to one.
     #[must_use]
     pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
         let drains = self.actions.of(notice.kind()) == Action::Drain;
@@ -69,12 +68,12 @@ impl Policy {
             .back(comes_back(&notice.detail))
     }
 
-    /// What a hook is completed with after work that ended so; `None` leaves it to its own timeout. `excluded`: its Node says now that
-    /// it is to be left alone.
+    /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
+    /// is excluded now.
     #[must_use]
     pub fn completion(&self, outcome: Outcome, detail: &Detail, excluded: bool) -> Option<Completion> {
         let chosen = match (outcome, detail) {
-            // Its owner takes care of it now.
+            // The Node's owner takes care of it.
             (Outcome::Excluded, _) => OnFailed::Leave,
             (Outcome::Uncordoned, _) if excluded => OnFailed::Leave,
             // An instance that goes to a warm pool need not become a Node.
@@ -90,7 +89,7 @@ impl Policy {
         }
     }
 
-    /// Whether a launched instance's Node is what its hook waits for.
+    /// Whether a launched instance's Node is ready for its hook's completion.
     #[must_use]
     pub fn in_service(&self, node: &Node) -> bool {
         let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
@@ -98,13 +97,13 @@ impl Policy {
     }
 }
 
-/// Whether the instance runs no more, so that there is nothing to evict.
+/// Whether the instance no longer runs, so that there is nothing to evict.
 #[must_use]
 pub fn runs_no_more(detail: &Detail) -> bool {
     matches!(detail, Detail::StateChange { state: InstanceState::Stopped | InstanceState::Terminated })
 }
 
-/// What is left on the Node of an instance that is gone, so that its pods can be moved.
+/// Returns the mark for the Node of an instance that is gone: it lets the pods be moved.
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
     Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
@@ -112,7 +111,7 @@ pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
         .out_of_service()
 }
 
-/// How it shows that the instance has come back from what a notice announces, if it can.
+/// Returns the sign that the instance has come back from the announced event, if it can come back.
 fn comes_back(detail: &Detail) -> Option<Back> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
@@ -121,12 +120,12 @@ fn comes_back(detail: &Detail) -> Option<Back> {
         | Detail::ScheduledChange(_) => Some(Back::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }
         | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
-        // Its instance is terminated. Should it be restarted before that, it goes all the same.
+        // The instance is terminated, even if it is restarted before.
         _ => None,
     }
 }
 
-/// What was left on the Node of an instance that comes out of its group's warm pool, when it went there.
+/// Returns the marks that have been on the Node since its instance went to the warm pool, when it comes out of the pool.
 #[must_use]
 pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
     match notice.detail {
@@ -137,7 +136,7 @@ pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
     }
 }
 
-/// Whether the instance has come back already from what the notice announced.
+/// Whether the instance has come back from the announced event already.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let goes_at = match notice.detail {

@@ -1,9 +1,8 @@
-//! Keeping one lifecycle hook alive, for exactly as long as somebody owns it.
+//! Heartbeats of one lifecycle hook, while its owner lives.
 //!
-//! There is no channel to close and no second place to remember: the task lives in the [`Heartbeat`], which is stopped by
-//! [`Heartbeat::stop`] and aborted by its drop.
+//! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
-use super::hook::{Answer, Hooks};
+use super::hook::{HookReply, Hooks};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
@@ -16,10 +15,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-/// A beat goes out up to this part of the time to it earlier, so that a storm's hooks don't beat together.
+/// Maximum share of the time to a beat by which the beat goes out earlier, so that a storm's hooks don't beat together.
 const JITTER: f64 = 0.1;
 
-/// What a heartbeat needs to know.
+/// The input of a heartbeat.
 #[derive(Clone, Debug)]
 pub(super) struct Beating {
     pub hooks: Hooks,
@@ -30,16 +29,16 @@ pub(super) struct Beating {
     pub message: Arc<str>,
     pub heartbeats: Heartbeats,
     pub times: HookTimes,
-    /// When the action began, as far as we know: the notice's time.
+    /// The begin of the lifecycle action: the notice's time.
     pub begun: Instant,
-    /// The latest moment at which the completion is expected.
+    /// The latest time at which the completion is expected.
     pub finish: Instant,
     pub facts: Facts,
     /// Cancelled when AWS says that the action is over.
     pub over: CancellationToken,
 }
 
-/// A running heartbeat. Owned by the interruption that drains, and by nothing else.
+/// A running heartbeat. Only the interruption owns it.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     task: Handle<()>,
@@ -63,7 +62,7 @@ impl Heartbeat {
     /// Stops, and returns when no beat can go out any more.
     pub(super) async fn stop(self) {
         self.stop.cancel();
-        // A beat in flight is cut off: it may arrive, but nothing follows it. A panic was told by the task itself.
+        // A beat in flight is cut off: it may arrive, but no other follows. The task itself reports a panic.
         let _ = self.task.await;
     }
 }
@@ -77,13 +76,13 @@ impl Beating {
         }
     }
 
-    /// Ends when AWS says that the action is over, or when no beat is ever due.
+    /// Returns when AWS says that the action is over, or when no more beats are due.
     async fn beats(&self) {
         let last = self.hooks.last_beat(&self.hook).unwrap_or(self.begun);
         let mut expires = last.max(self.begun) + self.times.heartbeat;
         let dead_at = self.begun + self.times.life();
         while let Some(due) = due_beat(self.heartbeats, self.begun, expires, self.times, self.finish) {
-            // Where the completion is expected before it, the beat is for one that is late.
+            // A beat that is due after the expected completion is for a completion that is late.
             let floor = if due >= self.finish { self.finish } else { Instant::now() };
             sleep_until(earlier(due).max(floor)).await;
             let Some(beaten) = self.beat(expires, dead_at).await else { return };
@@ -91,19 +90,19 @@ impl Beating {
         }
     }
 
-    /// Sends one beat, again and again if need be. `None` when no more beats are of any use, else when it went out. That the hook has
-    /// expired only AWS knows: the beats of another process before us are not known here.
+    /// Sends one beat, with retries. Returns when it went out; `None` when no more beats are of any use. Only AWS knows whether the hook
+    /// has expired: another process may have sent beats before.
     async fn beat(&self, expires: Instant, dead_at: Instant) -> Option<Instant> {
         let mut late = Backoff::new(Duration::from_secs(1), self.times.heartbeat / 2);
         loop {
             let sent = Instant::now();
-            // Boxed: a heartbeat sleeps for almost all of its life, and a call is ten times as large.
+            // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
             let error = match Box::pin(self.hooks.beat(&self.hook, &self.instance, expires)).await {
-                Ok(Answer::Done) => {
+                Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
                     return Some(sent);
                 }
-                Ok(Answer::Over) => {
+                Ok(HookReply::Over) => {
                     self.tell(HeartbeatResult::Over, None);
                     self.over.cancel();
                     return None;
@@ -119,7 +118,7 @@ impl Beating {
         }
     }
 
-    /// A few tries in the time that is left, not a flood: the calls share their rate with all of the account.
+    /// Returns the wait before a retry: a few tries in the time left, because all of the account shares the rate of these calls.
     fn retry_in(&self, expires: Instant) -> Duration {
         let left = expires.saturating_duration_since(Instant::now() + self.times.margin());
         let least = (self.times.margin() / 4).max(Duration::from_secs(1));
@@ -133,7 +132,7 @@ impl Beating {
     }
 }
 
-/// `due`, or up to a tenth of the time to it earlier.
+/// Returns `due`, or a time earlier by up to a tenth of the time to it.
 fn earlier(due: Instant) -> Instant {
     let wait = due.saturating_duration_since(Instant::now());
     due.checked_sub(random::jittered(wait, 0.0..JITTER)).unwrap_or(due)

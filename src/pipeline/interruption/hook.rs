@@ -1,4 +1,4 @@
-//! Auto Scaling's lifecycle calls: what a hook's times are, one more heartbeat, the completion.
+//! Calls to Auto Scaling: a hook's times, heartbeats, completions.
 
 use super::times::HookTimes;
 use crate::clients::gate::{AwsError, Backoff, Category, Gate, LifecycleClass};
@@ -9,44 +9,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// A hook's settings are asked for again after so long: users change them rarely, and a storm must not ask twice.
-const KEPT: Duration = Duration::from_mins(10);
+/// Time that a hook's times are kept: users change them rarely, and a storm must not ask twice.
+const TIMES_KEPT: Duration = Duration::from_mins(10);
 
-/// After a failure the next notice asks again, but not each of a storm.
+/// Time that a failed look-up is kept, so that not every notice of a storm asks again.
 const FAILURE_KEPT: Duration = Duration::from_secs(30);
 
 /// Timeout of the look-up of a hook's times: a drain waits for it.
 const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Lifecycle hooks wait for a heartbeat no longer than this: an older beat means nothing.
-const LONGEST_TIMEOUT: Duration = Duration::from_hours(2);
+/// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
+const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
 
-/// Old beats are swept out when so many, or a doubling of it, have gathered: some hundred bytes each.
+/// Number of beats, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 const SWEPT_AT: usize = 1024;
 
-/// What AWS says of an action that is not waiting for anybody any more.
-const OVER: &str = "No active Lifecycle Action found";
+/// AWS's message about a lifecycle action that has ended.
+const OVER_MESSAGE: &str = "No active Lifecycle Action found";
 
-/// How a lifecycle call was answered.
+/// The reply to a lifecycle call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// It was done.
+pub enum HookReply {
+    /// The call was accepted.
     Done,
-    /// The action is over: completed by somebody, expired, or its instance is gone. For us that is done.
+    /// The lifecycle action is over: completed, expired, or its instance is gone. It needs nothing more.
     Over,
 }
 
-/// How the group goes on once an action is completed.
+/// The result that a lifecycle action is completed with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
-    /// As it was about to.
+    /// The group goes on.
     Continue,
-    /// Without what other hooks still had to do; an instance that was being launched is terminated.
+    /// The group skips the remaining hooks; an instance that was being launched is terminated.
     Abandon,
 }
 
 impl Completion {
-    /// Its name in Auto Scaling's API.
+    /// The result's name in Auto Scaling's API.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,41 +61,46 @@ impl Completion {
 pub struct Hooks {
     client: Client,
     gate: Gate<LifecycleClass>,
-    known: Known,
+    cache: TimesCache,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
 }
 
-type Looked = Result<HookTimes, Arc<AwsError>>;
+/// The times of a hook, or the reason why they are not known.
+type TimesResult = Result<HookTimes, Arc<AwsError>>;
 
-/// One lock for each hook: the first who asks is answered by AWS, those who come meanwhile by the first.
-type Known = Arc<Mutex<HashMap<(String, String), Arc<tokio::sync::Mutex<Option<(Looked, Instant)>>>>>>;
+/// A look-up's result, and the time until which it is kept.
+type CacheSlot = Arc<tokio::sync::Mutex<Option<(TimesResult, Instant)>>>;
+
+/// Look-ups by group and hook.
+type TimesCache = Arc<Mutex<HashMap<(String, String), CacheSlot>>>;
 
 impl Hooks {
-    /// Calls by way of `client`, as `gate` lets them.
+    /// Makes calls with `client` through `gate`.
     #[must_use]
     pub fn new(client: Client, gate: Gate<LifecycleClass>) -> Self {
-        Self { client, gate, known: Arc::default(), beaten: Arc::default() }
+        Self { client, gate, cache: Arc::default(), beaten: Arc::default() }
     }
 
-    /// The hook's times, as AWS told them now or some minutes ago.
+    /// Returns the hook's times, which may be some minutes old. Only the first of several callers asks AWS; the others wait for its
+    /// reply.
     ///
     /// # Errors
-    /// When AWS did not tell them within a few seconds; [`HookTimes::UNKNOWN`] is safe then.
+    /// When AWS did not reply within a few seconds; [`HookTimes::UNKNOWN`] is safe then.
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Arc<AwsError>> {
-        let place = {
-            let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(known.entry((hook.group.clone(), hook.name.clone())).or_default())
+        let slot = {
+            let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(cache.entry((hook.group.clone(), hook.name.clone())).or_default())
         };
-        let mut place = place.lock().await;
-        if let Some((looked, until)) = &*place
+        let mut slot = slot.lock().await;
+        if let Some((times, until)) = &*slot
             && Instant::now() < *until
         {
-            return looked.clone();
+            return times.clone();
         }
-        let looked = self.look_up(hook).await.map_err(Arc::new);
-        let kept = if looked.is_ok() { KEPT } else { FAILURE_KEPT };
-        *place = Some((looked.clone(), Instant::now() + kept));
-        looked
+        let times = self.look_up(hook).await.map_err(Arc::new);
+        let kept = if times.is_ok() { TIMES_KEPT } else { FAILURE_KEPT };
+        *slot = Some((times.clone(), Instant::now() + kept));
+        times
     }
 
     async fn look_up(&self, hook: &Hook) -> Result<HookTimes, AwsError> {
@@ -106,7 +111,7 @@ impl Hooks {
             loop {
                 match self.describe(hook, by).await {
                     Ok(times) => return Ok(times),
-                    // Waiting does not grant a permission, nor make a hook appear.
+                    // A retry does not grant a permission or create a hook.
                     Err(error)
                         if matches!(error.category, Category::Denied | Category::Invalid | Category::NotFound) =>
                     {
@@ -135,13 +140,13 @@ impl Hooks {
         let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
         match seconds {
-            // Shorter than AWS allows can't be, and would make heartbeats a flood.
+            // AWS allows no less than 30 s; a shorter timeout would make heartbeats a flood.
             Some(seconds) => Ok(HookTimes::of(Duration::from_secs(seconds.max(30)))),
             None => Err(not_described(hook, "the group has no such hook, or it names no timeout".to_owned())),
         }
     }
 
-    /// When this process last kept the action alive: a notice that comes back to it need not beat at once.
+    /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once.
     pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
         self.beaten.lock().unwrap_or_else(PoisonError::into_inner).get(&hook.token).copied()
     }
@@ -149,16 +154,16 @@ impl Hooks {
     fn remember(&self, hook: &Hook, beat: Instant) {
         let mut beaten = self.beaten.lock().unwrap_or_else(PoisonError::into_inner);
         if beaten.len() >= SWEPT_AT && beaten.len().is_power_of_two() {
-            beaten.retain(|_, last| last.elapsed() < LONGEST_TIMEOUT);
+            beaten.retain(|_, last| last.elapsed() < MAX_HEARTBEAT_TIMEOUT);
         }
         beaten.insert(hook.token.clone(), beat);
     }
 
-    /// One heartbeat, for an action that `expires` without: those that expire first go first.
+    /// Sends a heartbeat for an action that `expires` without one; those that expire first go first.
     ///
     /// # Errors
-    /// When AWS did not take it, for another reason than that the action is over.
-    pub async fn beat(&self, hook: &Hook, instance: &str, expires: Instant) -> Result<Answer, AwsError> {
+    /// When AWS did not accept it, unless the action is over.
+    pub async fn beat(&self, hook: &Hook, instance: &str, expires: Instant) -> Result<HookReply, AwsError> {
         let request = self
             .client
             .record_lifecycle_action_heartbeat()
@@ -175,17 +180,17 @@ impl Hooks {
         Ok(answer)
     }
 
-    /// Completes the action, which can be done until `by`: the group goes on as `result` says.
+    /// Completes the action with `result`, which is possible until `by`.
     ///
     /// # Errors
-    /// When AWS did not take it, for another reason than that the action is over.
+    /// When AWS did not accept it, unless the action is over.
     pub async fn complete(
         &self,
         hook: &Hook,
         instance: &str,
         result: Completion,
         by: Instant,
-    ) -> Result<Answer, AwsError> {
+    ) -> Result<HookReply, AwsError> {
         let request = self
             .client
             .complete_lifecycle_action()
@@ -199,15 +204,18 @@ impl Hooks {
     }
 }
 
-/// The instance, beside the token. A test's token is nobody's; AWS must not find an action by the instance instead.
+/// Returns the instance that a call names besides the token: none for a test, whose token is made up, so that AWS does not find a real
+/// action by the instance.
 fn named(hook: &Hook, instance: &str) -> Option<String> {
     (!hook.is_test()).then(|| instance.to_owned())
 }
 
-fn over<T>(answer: Result<T, AwsError>) -> Result<Answer, AwsError> {
+fn over<T>(answer: Result<T, AwsError>) -> Result<HookReply, AwsError> {
     match answer {
-        Ok(_) => Ok(Answer::Done),
-        Err(error) if error.category == Category::Invalid && error.message.starts_with(OVER) => Ok(Answer::Over),
+        Ok(_) => Ok(HookReply::Done),
+        Err(error) if error.category == Category::Invalid && error.message.starts_with(OVER_MESSAGE) => {
+            Ok(HookReply::Over)
+        }
         Err(error) => Err(error),
     }
 }

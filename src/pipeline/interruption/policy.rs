@@ -1,4 +1,4 @@
-//! What the user decided about interruptions. Pure.
+//! The user's policy for interruptions. Pure.
 
 use crate::pipeline::event::{Kind, Notice};
 use crate::pipeline::node::mark::Extras;
@@ -7,30 +7,30 @@ use tokio::time::Instant;
 
 pub use crate::fact::Action;
 
-/// One setting for each kind of notice.
+/// A setting with a value for each kind of notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PerKind<T>([T; Kind::ALL.len()]);
 
 impl<T: Copy> PerKind<T> {
-    /// The same for all.
+    /// The same value for all kinds.
     #[must_use]
     pub const fn all(value: T) -> Self {
         Self([value; Kind::ALL.len()])
     }
 
-    /// The kind's.
+    /// Returns the kind's value.
     #[must_use]
     pub const fn of(&self, kind: Kind) -> T {
         self.0[kind as usize]
     }
 
-    /// Sets the kind's.
+    /// Sets the kind's value.
     pub const fn set(&mut self, kind: Kind, value: T) {
         self.0[kind as usize] = value;
     }
 }
 
-/// Which action each kind leads to.
+/// The action for each kind.
 pub type Actions = PerKind<Action>;
 
 impl Default for Actions {
@@ -42,21 +42,21 @@ impl Default for Actions {
     }
 }
 
-/// What becomes of a lifecycle hook whose node could not be made what the hook waits for.
+/// The completion of a lifecycle hook after work that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnFailed {
-    /// It is completed with CONTINUE.
+    /// Complete it with CONTINUE.
     Continue,
-    /// It is completed with ABANDON.
+    /// Complete it with ABANDON.
     Abandon,
-    /// It is left to its own timeout.
+    /// Leave it to its own timeout.
     Leave,
 }
 
 /// When heartbeats go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeats {
-    /// Where the completion may fall after the hook's expiry.
+    /// When the completion may come after the hook's expiry.
     Auto,
     /// Never.
     Off,
@@ -64,58 +64,58 @@ pub enum Heartbeats {
     Every(Duration),
 }
 
-/// What the user decided about interruptions.
+/// The user's policy for interruptions.
 #[derive(Clone, Debug)]
 pub struct Policy {
-    /// Which action each kind leads to.
+    /// The action for each kind.
     pub actions: Actions,
-    /// How long a drain may take: lengthens a hook's, shortens others'.
+    /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
-    /// How long after the notice evictions begin.
+    /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
-    /// When a cordon that nothing has followed is taken back: by default after 20 minutes for `rebalance=cordon`.
+    /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
-    /// What a mark brings with it beside the cordon.
+    /// Taints and labels that come with each mark, besides the cordon.
     pub extras: Extras,
-    /// Whether a node whose instance is gone gets the taint that lets its pods be moved.
+    /// Whether the Node of an instance that is gone gets the taint that lets its pods be moved.
     pub out_of_service_taint: bool,
-    /// What becomes of a terminating hook whose drain did not succeed.
+    /// The completion of a terminating hook after a drain that failed.
     pub on_failed_drain: OnFailed,
-    /// What becomes of a launch hook whose node did not become Ready.
+    /// The completion of a launch hook whose Node did not become Ready.
     pub on_failed_launch: OnFailed,
-    /// How long a hook's completion is held back after a drain.
+    /// Wait between a drain and the hook's completion.
     pub complete_after: Duration,
-    /// Taints that a launched node must have lost, by key.
+    /// Keys of taints that a launched Node must have lost.
     pub startup_taints: Vec<String>,
     /// When heartbeats go out.
     pub heartbeats: Heartbeats,
-    /// How long a terminating instance of ours may take to register as a Node.
+    /// Maximum time that a terminating instance of ours takes to register as a Node.
     pub registration_grace: Duration,
     /// Whether only the managed tag makes an instance ours.
     pub require_tag: bool,
-    /// Hooks that others complete.
+    /// Hooks that other programs complete.
     pub ignored_hooks: Vec<String>,
     /// Whether to change nothing.
     pub dry_run: bool,
 }
 
-/// How long a recommended cordon stands, if nothing follows.
-const RECOMMENDED: Duration = Duration::from_mins(20);
+/// Default time after which a recommended cordon is undone that no interruption followed.
+const DEFAULT_UNCORDON_AFTER: Duration = Duration::from_mins(20);
 
 impl Policy {
-    /// How long a mark of this kind stands, where it is taken back at all.
+    /// Returns the time after which a mark of this kind is removed, if it is.
     #[must_use]
     pub fn stands(&self, kind: Kind) -> Option<Duration> {
         let action = self.actions.of(kind);
         match self.uncordon_after {
-            None => (kind == Kind::Rebalance && action == Action::Cordon).then_some(RECOMMENDED),
+            None => (kind == Kind::Rebalance && action == Action::Cordon).then_some(DEFAULT_UNCORDON_AFTER),
             Some(Duration::ZERO) => None,
             given => given.filter(|_| kind == Kind::Rebalance || action == Action::Cordon),
         }
     }
 
-    /// When evictions begin for a notice of time `at`: after the user's delay, but at most half of the time to the deadline goes by
-    /// so. `None` where they begin at once.
+    /// Returns when evictions begin for a notice of time `at`: after the user's delay, which takes at most half of the time to the
+    /// deadline. `None` if evictions begin at once.
     #[must_use]
     pub fn drains_from(&self, notice: &Notice, at: Instant, now: Instant, deadline: Instant) -> Option<Instant> {
         let half = now + deadline.saturating_duration_since(now) / 2;

@@ -1,7 +1,7 @@
-//! One key, one worker: whoever asks for the same work while it runs joins it, and it ends with the last who wants it.
+//! One key, one worker: work with the same key is joined while it runs, and ends with its last seat.
 //!
-//! A [`Seat`] is a share in the work. [`Seat::leave`] is the polite end: the last to leave tells the work to stop and waits until it
-//! has. Dropping the last seat aborts it. Work that is asked for while its forerunner is still stopping begins after it, so that two
+//! A [`Seat`] is a share in the work. [`Seat::leave`] is the polite end: the last one tells the work to stop, and waits until it has.
+//! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping begins after it, so that two
 //! never run side by side.
 
 use crate::runtime::task::{Died, Ending, Handle, Kind, Tasks};
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Work by key. `X` is what the work shares with those who joined it, `T` what it comes to.
+/// Work by key. `X` is the state that the work shares with its seats, `T` its result.
 #[derive(Debug)]
 pub struct Slots<K: Hash + Eq, X, T> {
     tasks: Tasks,
@@ -28,7 +28,7 @@ struct Entry<K: Hash + Eq, X, T> {
     shared: Arc<X>,
     stop: CancellationToken,
     result: watch::Receiver<Option<T>>,
-    /// How many share in it; changed under the lock of `entries` only.
+    /// Number of seats; changed under the lock of `entries` only.
     seats: AtomicUsize,
     _task: Handle<()>,
     entries: Entries<K, X, T>,
@@ -47,13 +47,13 @@ where
     X: Send + Sync + 'static,
     T: Ending + Clone + Send + Sync + 'static,
 {
-    /// No work yet; its tasks will be of this kind.
+    /// No work yet; its tasks have this kind.
     #[must_use]
     pub fn new(tasks: Tasks, kind: Kind) -> Self {
         Self { tasks, kind, entries: Arc::default() }
     }
 
-    /// Joins the work that runs for `key`, or starts `work` for it. Tells whether it joined.
+    /// Joins the work that runs for `key`, or starts `work` for it. Returns a seat, and whether the work ran already.
     pub fn join<F>(
         &self,
         key: K,
@@ -73,11 +73,11 @@ where
         let shared = Arc::new(shared());
         let stop = CancellationToken::new();
         let before = running.as_ref().map(|entry| entry.result.clone());
-        // Boxed, because the task below would hold it twice: as what it was given, and as what it awaits.
+        // Boxed, because the task below would hold it twice: as its capture, and as the future that it awaits.
         let work = Box::pin(work(Arc::clone(&shared), stop.clone()));
         let task = self.tasks.spawn(self.kind, async move {
             if let Some(mut before) = before {
-                // An error says that it died: over, too.
+                // An error says that it panicked, which is an end, too.
                 let _ = before.wait_for(Option::is_some).await;
             }
             sender.send_replace(Some(work.await));
@@ -93,19 +93,19 @@ where
         });
         entries.insert(key, Arc::downgrade(&entry));
         drop(entries);
-        // Only now: if this was the forerunner's last owner, its end takes the lock.
+        // Only now: the drop of the predecessor's last owner takes the lock.
         drop(running);
         (Seat { entry }, false)
     }
 }
 
 impl<K: Hash + Eq, X, T> Slots<K, X, T> {
-    /// Joins the work that runs for `key`, if any does.
+    /// Joins the work that runs for `key`, if there is any.
     pub fn join_running(&self, key: &K) -> Option<Seat<K, X, T>> {
         let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = entries.get(key).and_then(Weak::upgrade)?;
         if !entry.is_joinable() {
-            // If this was its last owner, its end takes the lock.
+            // The drop of its last owner takes the lock.
             drop(entries);
             return None;
         }
@@ -115,14 +115,14 @@ impl<K: Hash + Eq, X, T> Slots<K, X, T> {
 }
 
 impl<K: Hash + Eq, X, T> Entry<K, X, T> {
-    /// Whether it neither has ended nor is told to.
+    /// Whether the work has neither ended nor been told to stop.
     fn is_joinable(&self) -> bool {
         !self.stop.is_cancelled() && self.result.borrow().is_none() && self.result.has_changed().is_ok()
     }
 }
 
 impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
-    /// What the work shares.
+    /// Returns the state that the work shares.
     #[must_use]
     pub fn shared(&self) -> &Arc<X> {
         &self.entry.shared
@@ -138,10 +138,10 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
         ended.ok().and_then(|result| result.clone()).ok_or(Died::Panicked)
     }
 
-    /// Gives the share up. The last to leave tells the work to stop, and waits until it has.
+    /// Gives the seat up. The last one tells the work to stop, and waits until it has.
     pub async fn leave(self) {
         let entry = Arc::clone(&self.entry);
-        // Counts down, and tells the work to stop if nobody else wants it; our own share in the entry keeps it from being aborted.
+        // The drop counts down, and tells the work to stop if this was the last seat; our share in the entry prevents the abort.
         drop(self);
         if entry.stop.is_cancelled() {
             let mut result = entry.result.clone();
@@ -152,7 +152,7 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
 
 impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
     fn drop(&mut self) {
-        // Under the lock: nobody joins work that is told to stop.
+        // Under the lock, so that no seat is taken in work that is told to stop.
         let _entries = self.entry.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if self.entry.seats.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.entry.stop.cancel();
@@ -163,7 +163,7 @@ impl<K: Hash + Eq, X, T> Drop for Seat<K, X, T> {
 impl<K: Hash + Eq, X, T> Drop for Entry<K, X, T> {
     fn drop(&mut self) {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        // A successor may stand there already.
+        // A successor may have the key already.
         if entries.get(&self.key).is_some_and(|entry| entry.strong_count() == 0) {
             entries.remove(&self.key);
         }

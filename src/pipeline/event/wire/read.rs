@@ -1,4 +1,4 @@
-//! How the three kinds of field are read: every value is taken, and what it was is kept.
+//! Deserializers of the three kinds of field: they accept every value, and keep its type.
 
 use super::{List, Object, Text};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What a visitor does with the values that it does not look for.
+/// A visitor's methods for the values of other types.
 macro_rules! otherwise {
     ($kind:ident: scalar) => {
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
