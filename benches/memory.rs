@@ -16,12 +16,11 @@ mod wire;
 
 use bytes::Bytes;
 use dhat::{HeapStats, Profiler};
-use ebbtide::fact::Facts;
+use ebbtide::fact::{Facts, TaskKind};
 use ebbtide::pipeline::delivery::Deliverer;
 use ebbtide::pipeline::drain::Drainer;
 use ebbtide::pipeline::interruption::Interrupter;
 use ebbtide::pipeline::node::{Index, Node, node_api};
-use ebbtide::runtime::task::Kind;
 use ebbtide::service::running::Service;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::kube::{Limit, Pod};
@@ -50,7 +49,7 @@ struct Case {
     /// Sends the n-th node's notice.
     send: fn(&Stage, usize),
     /// What runs for each notice.
-    tasks: &'static [Kind],
+    tasks: &'static [TaskKind],
     /// How many are compared with twice as many.
     count: usize,
 }
@@ -61,7 +60,7 @@ const CASES: [Case; 4] = [
         pods: 0,
         flags: &["--on", "asg-launch=ready"],
         send: launch,
-        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat],
+        tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Heartbeat],
         count: 1000,
     },
     Case {
@@ -69,7 +68,7 @@ const CASES: [Case; 4] = [
         pods: 1,
         flags: &[],
         send: |stage, n| _ = stage.spot(n),
-        tasks: &[Kind::Message, Kind::Interruption, Kind::Drain],
+        tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Drain],
         count: 1000,
     },
     Case {
@@ -77,7 +76,7 @@ const CASES: [Case; 4] = [
         pods: 1,
         flags: &[],
         send: |stage, n| _ = stage.terminate(n, s(3600), Wrapping::Event),
-        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat, Kind::Drain],
+        tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Heartbeat, TaskKind::Drain],
         count: 1000,
     },
     Case {
@@ -85,7 +84,7 @@ const CASES: [Case; 4] = [
         pods: 30,
         flags: &[],
         send: |stage, n| _ = stage.terminate(n, s(3600), Wrapping::Event),
-        tasks: &[Kind::Message, Kind::Interruption, Kind::Heartbeat, Kind::Drain],
+        tasks: &[TaskKind::Message, TaskKind::Interruption, TaskKind::Heartbeat, TaskKind::Drain],
         count: 100,
     },
 ];

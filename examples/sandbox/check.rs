@@ -5,7 +5,8 @@ use crate::plan::{Member, NEW, OTHER, Part, Plan};
 use crate::storm::at_rest;
 use crate::summary::Undisturbed;
 use crate::tally::{Table, Tally};
-use ebbtide::runtime::task::{Kind, Tasks};
+use ebbtide::fact::TaskKind;
+use ebbtide::runtime::task::Tasks;
 use ebbtide::service::running::Exit;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{Action, ActionState};
@@ -58,7 +59,7 @@ impl Checks {
         let leaked = leaked(world);
         checks.that(leaked == 0, || format!("{leaked} heartbeats were sent after their hooks had been completed"));
         checks.that(at_rest(tasks), || {
-            let alive = Kind::ALL.into_iter().filter(|kind| kind.transient() && tasks.alive(*kind) > 0);
+            let alive = TaskKind::ALL.into_iter().filter(|kind| kind.transient() && tasks.alive(*kind) > 0);
             let alive: Vec<_> = alive.map(|kind| format!("{} {}", tasks.alive(kind), kind.as_str())).collect();
             format!("tasks are left: {}", alive.join(", "))
         });
@@ -68,7 +69,7 @@ impl Checks {
     /// What the service's end adds.
     pub fn shutdown(&mut self, exit: Exit, tasks: &Tasks) {
         self.that(exit == Exit::Clean, || "the shutdown cut work off".to_owned());
-        let left: i64 = Kind::ALL.into_iter().map(|kind| tasks.alive(kind)).sum();
+        let left: i64 = TaskKind::ALL.into_iter().map(|kind| tasks.alive(kind)).sum();
         self.that(left == 0, || format!("{left} tasks outlived the service"));
     }
 

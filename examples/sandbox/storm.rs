@@ -4,7 +4,8 @@ use crate::plan;
 use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
 use crate::tally::Tally;
 use crate::teller::Teller;
-use ebbtide::runtime::task::{Kind, Tasks};
+use ebbtide::fact::TaskKind;
+use ebbtide::runtime::task::Tasks;
 use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};
@@ -182,6 +183,6 @@ enum Burst<'a> {
 
 /// Whether nothing is going on. Who looks at /metrics meanwhile does not count.
 pub fn at_rest(tasks: &Tasks) -> bool {
-    let works = |kind: &Kind| kind.transient() && *kind != Kind::AdminConnection;
-    Kind::ALL.into_iter().filter(works).all(|kind| tasks.alive(kind) == 0)
+    let works = |kind: &TaskKind| kind.transient() && *kind != TaskKind::AdminConnection;
+    TaskKind::ALL.into_iter().filter(works).all(|kind| tasks.alive(kind) == 0)
 }

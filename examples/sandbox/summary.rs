@@ -5,8 +5,9 @@ use crate::paint::{Paint, Tone};
 use crate::plan::Plan;
 use crate::storm::at_rest;
 use crate::tally::Tally;
+use ebbtide::fact::TaskKind;
 use ebbtide::pipeline::event;
-use ebbtide::runtime::task::{Kind, Tasks};
+use ebbtide::runtime::task::Tasks;
 use ebbtide_sim::World;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -72,7 +73,7 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
             "{} sent, {} leaked, {} tasks left",
             world.calls.count("RecordLifecycleActionHeartbeat"),
             leaked(world),
-            tasks.alive(Kind::Heartbeat)
+            tasks.alive(TaskKind::Heartbeat)
         ),
     );
     let mut aws: BTreeMap<String, usize> = BTreeMap::new();
@@ -98,7 +99,7 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     );
     let left = world.aws.sqs.visible() + world.aws.sqs.in_flight();
     line("Messages", format!("{sent} sent, {} deleted, {left} left", world.aws.sqs.deleted().len()));
-    let works: Vec<_> = Kind::ALL.into_iter().filter(|kind| kind.transient()).collect();
+    let works: Vec<_> = TaskKind::ALL.into_iter().filter(|kind| kind.transient()).collect();
     let rest = if at_rest(tasks) { "every gauge is back at 0" } else { "some are still alive" };
     let started: u64 = works.iter().map(|kind| tasks.started(*kind)).sum();
     line("Tasks", format!("{started} started; {rest}"));

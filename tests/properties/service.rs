@@ -1,7 +1,6 @@
 //! What holds for every order and every timing: a few dozen worlds each, each on a paused clock of its own.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::runtime::task::Kind;
 use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use proptest::prelude::*;
@@ -75,7 +74,7 @@ async fn four_notices(at: [u64; 4], patience: u64, pods: Vec<Any>) {
         token
     };
     let all_ended = stage.until("all ended", s(400), || {
-        assert!(replica.tasks.alive(Kind::Drain) <= 1, "one drain at a time");
+        assert!(replica.tasks.alive(TaskKind::Drain) <= 1, "one drain at a time");
         let left = stage.world.kube.pods_on(&node(0)).len();
         assert!(Instant::now() < gone_at || left == 0, "{left} pods outlive the node\n{}", stage.story());
         sent.get() && stage.world.aws.sqs.is_empty()
@@ -167,3 +166,4 @@ proptest! {
         in_a_world(tiers(s(time), hard, there));
     }
 }
+use ebbtide::fact::TaskKind;

@@ -1,7 +1,7 @@
 //! Leaked Leases are collected, by one replica at a time, and nothing else is.
 
 use crate::harness::{Replica, Stage, instance, node, s};
-use ebbtide::runtime::task::Kind;
+use ebbtide::fact::TaskKind;
 use ebbtide::service::running::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -280,7 +280,7 @@ async fn a_server_that_hangs_holds_no_shutdown_up() {
         let (exit, took, tasks) = replica.stop().await;
         assert_eq!(exit, Exit::Clean, "{place}");
         assert!(took < s(4), "{place}: {took:?}");
-        assert_eq!(tasks.alive(Kind::Collector), 0);
+        assert_eq!(tasks.alive(TaskKind::Collector), 0);
     }
 }
 

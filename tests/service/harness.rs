@@ -5,10 +5,10 @@ use ebbtide::cli::flags::{Cli, Command};
 use ebbtide::cli::settings::Settings;
 use ebbtide::clients::connect::{Clients, aws_clients, kube_client};
 use ebbtide::commands::doctor;
-use ebbtide::fact::{Facts, Subscriber};
+use ebbtide::fact::{Facts, Subscriber, TaskKind};
 use ebbtide::runtime::clock::Clock;
 use ebbtide::runtime::random;
-use ebbtide::runtime::task::{Kind, Tasks};
+use ebbtide::runtime::task::Tasks;
 use ebbtide::service::running::{Exit, Service};
 use ebbtide::service::signals::Shutdown;
 use ebbtide::service::start::{Inputs, StartChecks};
@@ -242,12 +242,12 @@ impl Stage {
     /// given a grace period of 0, which would take it from the API while its containers run.
     pub async fn rest(&self, replicas: &[&Replica]) {
         for replica in replicas {
-            let gone = replica.tasks.gone(Kind::transient);
+            let gone = replica.tasks.gone(TaskKind::transient);
             let rested = tokio::time::timeout(s(5), gone).await;
-            let alive = Kind::ALL.map(|kind| (kind.as_str(), replica.tasks.alive(kind)));
+            let alive = TaskKind::ALL.map(|kind| (kind.as_str(), replica.tasks.alive(kind)));
             assert!(rested.is_ok(), "tasks live on: {alive:?}\n{}", self.story());
             let text = replica.metrics.render(&replica.tasks);
-            for kind in Kind::ALL.into_iter().filter(|kind| kind.transient()) {
+            for kind in TaskKind::ALL.into_iter().filter(|kind| kind.transient()) {
                 let line = format!("ebbtide_tasks{{kind=\"{}\"}} 0", kind.as_str());
                 assert!(text.contains(&line), "{line} is missing in\n{text}");
             }

@@ -1,7 +1,6 @@
 //! A failed drain never leaks a heartbeat: in each place where it can fail, and in each way.
 
 use crate::harness::{Stage, node, s};
-use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -42,7 +41,7 @@ async fn an_error_in_any_place_over_ten_redeliveries() {
         if place == "DeleteMessageBatch" {
             tokio::time::sleep(s(600)).await;
             assert_eq!(
-                replica.tasks.alive(Kind::Heartbeat),
+                replica.tasks.alive(TaskKind::Heartbeat),
                 0,
                 "{place}: the hook is completed, only the message is left"
             );
@@ -137,3 +136,4 @@ async fn a_shutdown_in_any_place() {
         stage.rest(&[&second]).await;
     }
 }
+use ebbtide::fact::TaskKind;

@@ -1,7 +1,7 @@
 //! The receipt is the only claim: messages are held while they are worked on, and handed over in every other case.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::runtime::task::Kind;
+use ebbtide::fact::TaskKind;
 use ebbtide::service::running::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -51,9 +51,9 @@ async fn a_lost_lease_ends_in_an_early_exit() {
     stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Status(500)));
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
     tokio::time::sleep(s(28)).await;
-    assert_eq!(replica.tasks.alive(Kind::Heartbeat), 1);
+    assert_eq!(replica.tasks.alive(TaskKind::Heartbeat), 1);
     tokio::time::sleep(s(2)).await;
-    assert_eq!((replica.tasks.alive(Kind::Heartbeat), replica.tasks.alive(Kind::Drain)), (0, 0));
+    assert_eq!((replica.tasks.alive(TaskKind::Heartbeat), replica.tasks.alive(TaskKind::Drain)), (0, 0));
     assert_eq!(stage.world.aws.sqs.visible(), 1);
     stage.world.faults.clear();
     stage.until_handled(s(120)).await;
@@ -173,7 +173,7 @@ async fn a_message_delivered_twice_is_one_interruption() {
         stage.world.aws.sqs.send(body.clone());
     }
     stage.until_handled(s(70)).await;
-    assert_eq!(replica.tasks.started(Kind::Interruption), 1);
+    assert_eq!(replica.tasks.started(TaskKind::Interruption), 1);
     assert_eq!(stage.calls("create pods/eviction"), 1);
     assert_eq!(stage.world.aws.sqs.deleted().len(), 5);
     stage.rest(&[&replica]).await;

@@ -2,7 +2,6 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::EXCLUDE;
-use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -168,7 +167,7 @@ async fn two_replicas_mark_for_two_notices_at_once() {
         sleep(s(5)).await;
     }
     stage.until_handled(s(30)).await;
-    let by = [&first, &second].map(|replica| replica.tasks.started(Kind::Interruption));
+    let by = [&first, &second].map(|replica| replica.tasks.started(TaskKind::Interruption));
     assert_eq!(by, [30, 30]);
     assert!(stage.calls("get nodes") >= 10, "they met: {}", stage.calls("get nodes"));
     let undo = json!({ "cordon": true, "taints": ["going=soon:NoSchedule"] });
@@ -196,7 +195,7 @@ async fn a_replica_that_hears_late_of_the_others_cordon_does_not_take_it_for_an_
     let token = stage.terminate(0, s(600), Wrapping::Event);
     (1..20).for_each(|_| drop(stage.send_terminate(0, &token, Wrapping::Event)));
     sleep(s(60)).await;
-    let by = [&first, &second].map(|replica| replica.tasks.started(Kind::Interruption));
+    let by = [&first, &second].map(|replica| replica.tasks.started(TaskKind::Interruption));
     assert_eq!(by, [1, 1]);
     assert_eq!(stage.results(&token), Vec::<String>::new(), "the pod is still there\n{}", stage.story());
     stage.until_handled(s(60)).await;
@@ -247,3 +246,4 @@ async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
         stage.rest(&[&replica]).await;
     }
 }
+use ebbtide::fact::TaskKind;

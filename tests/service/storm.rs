@@ -4,8 +4,8 @@
 //! middle. Sizes are a part of what is promised for thousands, for each of these tests is to take a second or two.
 
 use crate::harness::{Stage, instance, node, s};
+use ebbtide::fact::TaskKind;
 use ebbtide::runtime::random;
-use ebbtide::runtime::task::Kind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -188,7 +188,7 @@ async fn with_copies(nodes: usize, copies: usize, redelivered: f64) -> [usize; 4
         stage.completed_once(token);
     }
     all_evicted_once(&stage, nodes, 2);
-    assert_eq!(replica.tasks.started(Kind::Interruption), nodes as u64);
+    assert_eq!(replica.tasks.started(TaskKind::Interruption), nodes as u64);
     let received = stage.world.aws.sqs.receive_log().len();
     let counts = ["kube", "autoscaling", "sqs"].map(|service| calls_to(&stage, service));
     stage.rest(&[&replica]).await;
@@ -221,7 +221,7 @@ async fn two_replicas_share_a_storm() {
     assert_eq!((received.len(), received.iter().collect::<BTreeSet<_>>().len()), (nodes, nodes));
     all_evicted_once(&stage, nodes, pods);
     assert_eq!([PATCH, LIST, EVICT].map(|operation| stage.calls(operation)), [nodes, 2 * nodes, pods * nodes]);
-    let shares = [&first, &second].map(|replica| replica.tasks.started(Kind::Interruption));
+    let shares = [&first, &second].map(|replica| replica.tasks.started(TaskKind::Interruption));
     assert!(shares.iter().all(|share| *share >= nodes as u64 / 4), "{shares:?}");
     stage.rest(&[&first, &second]).await;
 }
@@ -465,7 +465,7 @@ async fn a_storm_whose_process_is_killed_is_taken_over_as_it_stands() {
     all_evicted_once(&stage, nodes, pods);
     assert_eq!(stage.calls(EVICT) - tried, nodes * pods - evicted, "what was on its way was left alone");
     assert!(stage.world.aws.sqs.receive_log().len() <= 2 * nodes);
-    assert_eq!(second.tasks.started(Kind::Interruption), nodes as u64);
+    assert_eq!(second.tasks.started(TaskKind::Interruption), nodes as u64);
     for token in &tokens {
         stage.completed_once(token);
     }
