@@ -16,8 +16,7 @@ mod wire;
 
 use bytes::Bytes;
 use dhat::{HeapStats, Profiler};
-use ebbtide::fact::Facts;
-use ebbtide::fact::TaskKind;
+use ebbtide::fact::{Facts, TaskKind};
 use ebbtide::pipeline::Deliverer;
 use ebbtide::pipeline::Drainer;
 use ebbtide::pipeline::Interrupter;

@@ -70,7 +70,7 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
     };
     answer(async move {
         let clock = Clock::system();
-        let ways = connect::ways(clock, QueueUrl::region_of(&settings.queue_url)).await;
+        let ways = connect::available_clients(clock, QueueUrl::region_of(&settings.queue_url)).await;
         let report = doctor::consult(&settings, ways, clock).await;
         let said = match output {
             Output::Text => report.text(),

@@ -1,44 +1,46 @@
-//! Many questions, few calls: collects what is asked within a short time and asks it at once.
+//! Batches: questions that are asked within a short time share one call.
 
-use crate::runtime::task::{Group, Handle, Kind, Tasks};
+use crate::fact::TaskKind;
+use crate::runtime::task::{Group, Handle, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-type Asked<Q, A> = (Q, oneshot::Sender<A>);
+/// A question, and the channel for its answer.
+type Question<Q, A> = (Q, oneshot::Sender<A>);
 
-/// Collects questions into calls. Dropping it ends it and the calls under way.
+/// Collects questions into calls. Dropping the batcher aborts its calls.
 #[derive(Debug)]
 pub struct Batcher<Q, A> {
-    sender: mpsc::UnboundedSender<Asked<Q, A>>,
+    sender: mpsc::UnboundedSender<Question<Q, A>>,
     _task: Handle<()>,
 }
 
-/// The batch that held the question died; the question may or may not have reached AWS.
+/// The error of a question whose batch panicked. The question may have reached AWS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the batched call ended without an answer; this is a bug in Ebbtide, please report it with the log")]
 pub struct Unanswered;
 
 impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
-    /// Starts a batcher whose calls carry at most `size` questions, the first of which waited at most `linger`.
+    /// Starts a batcher. A call has at most `size` questions, and its first question waits for at most `linger`.
     ///
-    /// `call` answers questions one for one, in their order. Calls don't wait for each other.
+    /// `call` returns one answer for each question, in the same order. Calls don't wait for each other.
     pub fn start<F, C>(tasks: &Tasks, size: usize, linger: Duration, call: C) -> Self
     where
         C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
         F: Future<Output = Vec<A>> + Send + 'static,
     {
-        let (sender, asked) = mpsc::unbounded_channel();
-        let group = tasks.group(Kind::Batch);
-        let task = tasks.spawn(Kind::Batcher, collect(asked, size, linger, group, call));
+        let (sender, questions) = mpsc::unbounded_channel();
+        let group = tasks.group(TaskKind::Batch);
+        let task = tasks.spawn(TaskKind::Batcher, collect(questions, size, linger, group, call));
         Self { sender, _task: task }
     }
 
-    /// Asks, and waits for the answer.
+    /// Asks a question, and waits for its answer.
     ///
     /// # Errors
-    /// When the batch died.
+    /// When the batch panicked.
     pub async fn ask(&self, question: Q) -> Result<A, Unanswered> {
         let (sender, answer) = oneshot::channel();
         self.sender.send((question, sender)).map_err(|_| Unanswered)?;
@@ -47,7 +49,7 @@ impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
 }
 
 async fn collect<Q, A, F, C>(
-    mut asked: mpsc::UnboundedReceiver<Asked<Q, A>>,
+    mut questions: mpsc::UnboundedReceiver<Question<Q, A>>,
     size: usize,
     linger: Duration,
     mut calls: Group<()>,
@@ -58,11 +60,11 @@ async fn collect<Q, A, F, C>(
     C: Fn(Vec<Q>) -> F + Send + Sync + 'static,
     F: Future<Output = Vec<A>> + Send + 'static,
 {
-    // Made in a task of its own: if it panics, the batcher lives on.
+    // Each call is a task: if it panics, the batcher goes on.
     let call = Arc::new(call);
     loop {
         let first = tokio::select! {
-            first = asked.recv() => first,
+            first = questions.recv() => first,
             Some(_) = calls.next() => continue,
         };
         let Some(first) = first else { return };
@@ -70,22 +72,22 @@ async fn collect<Q, A, F, C>(
         let mut batch = Vec::with_capacity(size);
         batch.push(first);
         while batch.len() < size {
-            match timeout_at(until, asked.recv()).await {
+            match timeout_at(until, questions.recv()).await {
                 Ok(Some(next)) => batch.push(next),
                 Ok(None) | Err(_) => break,
             }
         }
-        // Who has gone away may have done the opposite since: a lease that is extended after its message was released keeps it from others.
-        batch.retain(|(_, taker)| !taker.is_closed());
+        // A question that was given up may be out of date: extending a message after its release would keep it from other receivers.
+        batch.retain(|(_, answer)| !answer.is_closed());
         if batch.is_empty() {
             continue;
         }
-        let (questions, takers): (Vec<Q>, Vec<oneshot::Sender<A>>) = batch.into_iter().unzip();
+        let (batch, senders): (Vec<Q>, Vec<oneshot::Sender<A>>) = batch.into_iter().unzip();
         let call = Arc::clone(&call);
         calls.spawn(async move {
-            for (answer, taker) in call(questions).await.into_iter().zip(takers) {
-                // A taker who has gone away no longer wants to know.
-                let _ = taker.send(answer);
+            for (answer, sender) in call(batch).await.into_iter().zip(senders) {
+                // The question may have been given up.
+                let _ = sender.send(answer);
             }
         });
     }

@@ -1,7 +1,7 @@
-//! Clients as their own tools would make them: AWS from its environment, Kubernetes from KUBECONFIG or the pod's service account.
+//! The clients, configured as their own tools are: AWS by its environment, Kubernetes by KUBECONFIG or the pod's service account.
 //!
-//! Retries of the SDKs are off: there is one layer of them, ours, which sees the deadline. All clients of AWS share one HTTP client;
-//! only who asks the instance for its region has one of its own.
+//! The SDKs do not retry: only Ebbtide's callers do, because they know their deadline. All AWS clients share one HTTP client; only the
+//! lookup of the region in the instance's metadata has its own.
 
 mod cluster;
 mod credentials;
@@ -25,32 +25,33 @@ use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_async::rt::sleep::TokioSleep;
 use aws_smithy_types::base64;
-use program::Program;
+use kubeconfig::ClusterAccess;
+use program::{ClientCertificate, Program};
 use std::env;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
 
-/// A connection is made within this, or another one is tried.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Timeout of one attempt to connect.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A watch is told something every minute, if only a bookmark; one that is silent for longer is dead.
-const WATCH_SILENCE: Duration = Duration::from_secs(100);
+/// Timeout of reads from a watch. A live one sends something every minute, if only a bookmark.
+const WATCH_READ_TIMEOUT: Duration = Duration::from_secs(100);
 
-/// The clients of all that the service talks to.
+/// The clients of AWS and of the API server.
 #[derive(Clone)]
 pub struct Clients {
     /// AWS.
-    pub aws: Aws,
+    pub aws: AwsClients,
     /// The API server, for calls.
     pub kube: kube::Client,
-    /// The API server, for watches: connections of their own, which calls don't wait for.
+    /// The API server, for watches. They have connections of their own, so that calls don't wait for them.
     pub watches: kube::Client,
 }
 
 /// The clients of AWS's services.
 #[derive(Clone)]
-pub struct Aws {
+pub struct AwsClients {
     /// SQS.
     pub sqs: aws_sdk_sqs::Client,
     /// Auto Scaling.
@@ -63,127 +64,130 @@ pub struct Aws {
     pub sts: aws_sdk_sts::Client,
 }
 
-impl Aws {
-    /// The region that it is asked in.
+impl AwsClients {
+    /// Returns the region of all calls.
     #[must_use]
     pub fn region(&self) -> Option<&str> {
         self.sqs.config().region().map(AsRef::as_ref)
     }
 }
 
-/// Both sides, each for itself: where there is no way to one, the doctor looks at the other.
-pub struct Ways {
-    /// AWS, in a region that is known.
-    pub aws: Result<Aws, ConnectError>,
+/// The clients that could be made: if one side is not configured, the doctor checks the other.
+pub struct AvailableClients {
+    /// AWS, in a known region.
+    pub aws: Result<AwsClients, ConnectError>,
     /// The API server, for calls.
     pub kube: Result<kube::Client, ConnectError>,
 }
 
-impl From<Clients> for Ways {
+impl From<Clients> for AvailableClients {
     fn from(clients: Clients) -> Self {
         Self { aws: Ok(clients.aws), kube: Ok(clients.kube) }
     }
 }
 
-/// Why there are no clients.
+/// The reason why there are no clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// AWS's region is not known.
     #[error("AWS's region is not known; set AWS_REGION to the queue's region")]
     NoRegion,
-    /// The environment names a way to AWS that is none.
+    /// A variable of the environment names no proxy or no endpoint.
     #[error(transparent)]
     BadVariable(#[from] BadVariable),
-    /// There is no way to the API server.
+    /// There is neither a kubeconfig nor a service account.
     #[error(
         "no way to the API server: there is no kubeconfig, and as a pod: {0}; set KUBECONFIG, or run in a pod with a service account"
     )]
     NoCluster(#[source] kube::config::InClusterError),
-    /// There is a kubeconfig, and it leads nowhere.
+    /// The kubeconfig can't be read or used.
     #[error(transparent)]
     Kubeconfig(#[from] BadKubeconfig),
     /// The kubeconfig's program gives no credentials.
     #[error(transparent)]
     Program(#[from] BadProgram),
-    /// The API server's proxy is none. It is not repeated: it may hold a password.
+    /// The kubeconfig's proxy is not a proxy. It is not repeated: it may contain a password.
     #[error("the kubeconfig's proxy-url names no proxy; write it as http://HOST:PORT")]
     BadClusterProxy,
-    /// The way to the API server is of no use.
+    /// No client can be made of the settings for the API server.
     #[error("the settings for the API server can't be used: {0}; check KUBECONFIG, or the pod's service account")]
     BadCluster(String),
 }
 
-/// Makes all clients. No service is called yet. `near` is the region to be in where neither the environment nor a profile names one.
+/// Makes all clients, without a call to a service. `default_region` is used if neither the environment nor a profile names a region.
 ///
 /// # Errors
-/// When nothing says where AWS or the API server are, or what says so leads nowhere.
-pub async fn clients(clock: Clock, near: Option<String>) -> Result<Clients, ConnectError> {
-    let aws = in_a_region(aws(clock, near).await?)?;
+/// When AWS or the API server is not configured, or wrongly.
+pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
+    let aws = in_a_region(aws(clock, default_region).await?)?;
     let (kube, watches) = kube_clients(clock).await?;
     Ok(Clients { aws, kube, watches })
 }
 
-/// The same for those who need no answer from AWS: without a region every call to it fails, and says so.
+/// Makes all clients, even without a region: then every call to AWS fails.
 ///
 /// # Errors
-/// When there is no way to the API server. And when a variable names a proxy or an endpoint that is none, even where AWS is asked
-/// nothing: its SDK can't be given such a thing.
-pub async fn clients_without_region(clock: Clock, near: Option<String>) -> Result<Clients, ConnectError> {
-    let aws = aws(clock, near).await?;
+/// When the API server is not configured, or wrongly; or when a variable names no proxy or no endpoint, which the AWS SDK does not
+/// accept.
+pub async fn clients_without_region(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
+    let aws = aws(clock, default_region).await?;
     let (kube, watches) = kube_clients(clock).await?;
     Ok(Clients { aws, kube, watches })
 }
 
-/// Makes the clients of each side, as far as there is a way to it.
-pub async fn ways(clock: Clock, near: Option<String>) -> Ways {
-    let (aws, kube) = join!(Box::pin(aws(clock, near)), Box::pin(kube_clients(clock)));
-    Ways { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
+/// Makes the clients of each side for itself.
+pub async fn available_clients(clock: Clock, default_region: Option<String>) -> AvailableClients {
+    let (aws, kube) = join!(Box::pin(aws(clock, default_region)), Box::pin(kube_clients(clock)));
+    AvailableClients { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
 }
 
-async fn aws(clock: Clock, near: Option<String>) -> Result<Aws, ConnectError> {
+async fn aws(clock: Clock, default_region: Option<String>) -> Result<AwsClients, ConnectError> {
     let http = http::client(variable)?;
     let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http).time_source(clock);
-    Ok(aws_clients(&credentials::named(config.region(region(near).await).load().await)))
+    Ok(aws_clients(&credentials::naming_profiles(config.region(region(default_region).await).load().await)))
 }
 
-fn in_a_region(aws: Aws) -> Result<Aws, ConnectError> {
+fn in_a_region(aws: AwsClients) -> Result<AwsClients, ConnectError> {
     if aws.region().is_some() { Ok(aws) } else { Err(ConnectError::NoRegion) }
 }
 
-/// The region that the environment or a profile names; else `near`; else that of the instance. It comes last because asking for it
-/// takes seconds where there is no answer, and a queue knows better in any case.
-async fn region(near: Option<String>) -> Option<Region> {
-    // Charts set what they have no value for to nothing.
+/// Returns the region that the environment or a profile names, or else `default_region`, or else that of the instance. The instance
+/// comes last: without an answer the lookup takes seconds, and the queue's region is right in any case.
+async fn region(default_region: Option<String>) -> Option<Region> {
+    // Charts set variables without a value to the empty string.
     let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| variable(name).filter(|it| !it.is_empty()));
     if named.is_some() {
         return named.map(Region::new);
     }
-    // A profile may have a region that is nothing, too.
+    // A profile's region may be empty as well.
     let profile = ProfileFileRegionProvider::new().region().await.filter(|region| !region.as_ref().is_empty());
-    match (profile, near) {
+    match (profile, default_region) {
         (Some(profile), _) => Some(profile),
-        (None, Some(near)) => Some(Region::new(near)),
+        (None, Some(default)) => Some(Region::new(default)),
         (None, None) => ImdsRegionProvider::builder().build().region().await,
     }
 }
 
-/// A variable that is not ours: all programs that go through a proxy read these.
-#[allow(clippy::disallowed_methods, reason = "these are no settings of ours, as little as those that the SDKs read")]
+/// Returns a variable that is no setting of Ebbtide: all programs behind a proxy read these.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "these variables are no settings of Ebbtide, like those that the SDKs read"
+)]
 fn variable(name: &str) -> Option<String> {
     env::var(name).ok()
 }
 
-/// AWS's clients with our ways of retrying and waiting, whatever `config` says of them.
+/// Makes the AWS clients, without retries, whatever `config` says about them.
 #[must_use]
-pub fn aws_clients(config: &SdkConfig) -> Aws {
+pub fn aws_clients(config: &SdkConfig) -> AwsClients {
     let config = config
         .to_builder()
         .retry_config(RetryConfig::disabled())
-        // Answers are small, and every call has a timeout of its own.
+        // Answers are small, and every call has a timeout.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .sleep_impl(TokioSleep::new())
         .build();
-    Aws {
+    AwsClients {
         sqs: aws_sdk_sqs::Client::new(&config),
         autoscaling: aws_sdk_autoscaling::Client::new(&config),
         ec2: aws_sdk_ec2::Client::new(&config),
@@ -192,15 +196,15 @@ pub fn aws_clients(config: &SdkConfig) -> Aws {
     }
 }
 
-/// Two clients for the API server: one for calls, and one for watches, with connections of their own.
+/// Makes two clients for the API server: for calls, and for watches.
 async fn kube_clients(clock: Clock) -> Result<(kube::Client, kube::Client), ConnectError> {
-    let kubeconfig::Way { config: mut calls, by_kubeconfig, proxy } = kubeconfig::way(variable).await?;
-    let proxy = if by_kubeconfig { http::to_api_server(proxy, &calls.cluster_url, variable)? } else { None };
+    let ClusterAccess { config: mut calls, from_kubeconfig, proxy } = kubeconfig::cluster_access(variable).await?;
+    let proxy = if from_kubeconfig { http::to_api_server(proxy, &calls.cluster_url, variable)? } else { None };
     calls.default_retry = false;
-    calls.connect_timeout = Some(CONNECT);
-    let program = ask_program(&mut calls, clock).await?;
+    calls.connect_timeout = Some(CONNECT_TIMEOUT);
+    let program = start_program(&mut calls, clock).await?;
     let mut watches = calls.clone();
-    watches.read_timeout = Some(WATCH_SILENCE);
+    watches.read_timeout = Some(WATCH_READ_TIMEOUT);
     let client = |config| {
         let client = cluster::client(config, proxy.as_ref(), program.clone());
         client.map_err(|error| ConnectError::BadCluster(kubeconfig::unusable(error)))
@@ -208,18 +212,18 @@ async fn kube_clients(clock: Clock) -> Result<(kube::Client, kube::Client), Conn
     Ok((client(calls)?, client(watches)?))
 }
 
-/// Asks the kubeconfig's program for credentials, where nothing else says who we are.
-async fn ask_program(config: &mut kube::Config, clock: Clock) -> Result<Option<Arc<Program>>, ConnectError> {
-    let who = &mut config.auth_info;
-    let Some(exec) = who.exec.take() else { return Ok(None) };
-    let known = who.password.is_some() || who.token.is_some() || who.token_file.is_some();
-    if known || who.auth_provider.is_some() {
+/// Starts the kubeconfig's program for credentials, if the kubeconfig has no others.
+async fn start_program(config: &mut kube::Config, clock: Clock) -> Result<Option<Arc<Program>>, ConnectError> {
+    let auth = &mut config.auth_info;
+    let Some(exec) = auth.exec.take() else { return Ok(None) };
+    let has_secret = auth.password.is_some() || auth.token.is_some() || auth.token_file.is_some();
+    if has_secret || auth.auth_provider.is_some() {
         return Ok(None);
     }
-    let (program, pair) = Program::start(exec, clock).await?;
-    if let Some((certificate, key)) = pair {
-        who.client_certificate_data = Some(base64::encode(certificate));
-        who.client_key_data = Some(base64::encode(key).into());
+    let (program, certificate) = Program::start(exec, clock).await?;
+    if let Some(ClientCertificate { certificate, key }) = certificate {
+        auth.client_certificate_data = Some(base64::encode(certificate));
+        auth.client_key_data = Some(base64::encode(key).into());
     }
     Ok(Some(Arc::new(program)))
 }

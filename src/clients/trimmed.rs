@@ -1,7 +1,7 @@
-//! An API server's object, trimmed to what is used while it is parsed.
+//! An object of the API server, of which only the used parts are parsed.
 //!
-//! Most of an object is of no use to us, and it costs most where it is largest: a Node's images, and everybody's `managedFields`,
-//! which kube's own metadata keep as a tree of values.
+//! The largest parts of an object are not used: a Node's images, and `managedFields`, which kube's own metadata keep as a tree of
+//! values.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use kube::Resource;
@@ -12,11 +12,11 @@ use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-/// An object of some kind with the parts of its spec and status that are used; all else is skipped. `BARE` is one of which the API
-/// server is asked for the metadata alone.
+/// An object with the used parts of its spec and status; the rest is skipped. For a `BARE` object the API server is asked for the
+/// metadata only.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub struct Trimmed<P, U, const BARE: bool = false> {
-    /// Its metadata, as far as they are used.
+    /// The used parts of its metadata.
     #[serde(deserialize_with = "metadata")]
     pub metadata: ObjectMeta,
     /// Its spec.
@@ -30,7 +30,7 @@ pub struct Trimmed<P, U, const BARE: bool = false> {
 /// An object's metadata.
 pub type Bare = Trimmed<IgnoredAny, IgnoredAny, true>;
 
-/// What is read of metadata.
+/// The parts of metadata that are parsed.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {

@@ -1,7 +1,7 @@
-//! One watch of one resource, from a version on. The loops around it, for Nodes and for pods, decide what a break means.
+//! One watch of one resource, from a version on. The loops around it, for Nodes and for pods, decide what its end means.
 //!
-//! Not kube's own watcher: it swallows bookmarks, so that nobody can tell a watch that is quiet from one that is down, and it begins
-//! an ended watch again at once, however often a broken proxy ends it.
+//! kube's own watcher does not fit. It hides bookmarks, so that a quiet watch looks like a dead one. And it restarts an ended watch
+//! at once, even if a broken proxy ends every watch.
 
 use crate::clients::gate::{CALL_TIMEOUT, KubeError};
 use futures_util::{Stream, TryStreamExt};
@@ -11,11 +11,11 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// How long the server serves one watch before it ends it.
+/// Duration of one watch in seconds, after which the server ends it.
 const WATCH_SECONDS: u32 = 290;
 
-/// Watches begin at least so far apart, whatever ends them.
-const APART: Duration = Duration::from_secs(1);
+/// Minimum interval between the starts of watches.
+const START_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What a watch tells.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub enum Seen<K> {
     All,
 }
 
-/// Why a watch ended before its time.
+/// The reason why a watch ended early.
 #[derive(Debug)]
 pub enum Broken {
     /// The version is no longer in the server's history: events were missed.
@@ -39,19 +39,19 @@ pub enum Broken {
     Failed(KubeError),
 }
 
-/// What a bookmark carries that ends what was there at the beginning.
-const ALL: &str = "k8s.io/initial-events-end";
+/// Annotation of the bookmark after the initial objects.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// How a watch is asked for: with bookmarks, which tell that it lives.
+/// Returns the parameters of a watch, with bookmarks, which show that it lives.
 #[must_use]
 pub fn params() -> WatchParams {
     WatchParams::default().timeout(WATCH_SECONDS)
 }
 
-/// Follows one watch to its end. `see` is told each event, and the version up to which everything is known then.
+/// Follows one watch to its end. `see` is called with each event, and with the version up to which everything is known then.
 ///
 /// # Errors
-/// Why it ended before its time.
+/// When the watch ended early.
 pub async fn follow<K, S>(
     resource: &'static str,
     begin: impl Future<Output = kube::Result<S>>,
@@ -65,7 +65,7 @@ where
         kube::Error::Api(status) if status.code == 410 => Broken::TooOld,
         other => Broken::Failed(KubeError::new("watch", resource, "", &other)),
     };
-    // The server answers at once, though what it tells takes its time.
+    // The server answers at once, and sends events later.
     let begun = timeout(CALL_TIMEOUT, begin).await;
     let begun = begun.map_err(|_| Broken::Failed(KubeError::timed_out("watch", resource, "", CALL_TIMEOUT)))?;
     let mut events = pin!(begun.map_err(broken)?);
@@ -80,7 +80,7 @@ where
                 (Seen::Gone(object), version)
             }
             WatchEvent::Bookmark(bookmark) => {
-                let all = bookmark.metadata.annotations.contains_key(ALL);
+                let all = bookmark.metadata.annotations.contains_key(INITIAL_EVENTS_END);
                 (if all { Seen::All } else { Seen::Nothing }, Some(bookmark.metadata.resource_version))
             }
             WatchEvent::Error(status) => return Err(broken(kube::Error::Api(status))),
@@ -92,14 +92,14 @@ where
     Ok(())
 }
 
-/// Whether version `a` came before `b`. Versions of one resource are integers that grow (KEP-5504); where they can't be read so,
-/// the later arrival counts.
+/// Returns whether version `a` came before `b`. Versions of one resource are growing integers (KEP-5504); for others, the later arrival
+/// counts.
 #[must_use]
 pub fn older(a: &str, b: &str) -> bool {
     matches!((a.parse::<u64>(), b.parse::<u64>()), (Ok(a), Ok(b)) if a < b)
 }
 
-/// Keeps watches apart.
+/// Keeps the starts of watches apart.
 #[derive(Debug, Default)]
 pub struct Pace(Option<Instant>);
 
@@ -107,7 +107,7 @@ impl Pace {
     /// Waits until the next watch may begin.
     pub async fn turn(&mut self) {
         if let Some(last) = self.0 {
-            sleep_until(last + APART).await;
+            sleep_until(last + START_INTERVAL).await;
         }
         self.0 = Some(Instant::now());
     }

@@ -31,7 +31,7 @@ pub use check::{Area, Check, Status};
 pub use diagnosis::Diagnosis;
 
 use crate::cli::settings::Settings;
-use crate::clients::connect::{Clients, Ways};
+use crate::clients::connect::{AvailableClients, Clients};
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -76,7 +76,7 @@ async fn diagnose(settings: &Settings, probe: &Probe) -> Diagnosis {
 }
 
 /// Returns the diagnosis of `ebbtide doctor`, made with the clients that there are.
-pub async fn consult(settings: &Settings, ways: Ways, clock: Clock) -> Diagnosis {
+pub async fn consult(settings: &Settings, ways: AvailableClients, clock: Clock) -> Diagnosis {
     let no_facts = Facts::to(Vec::new());
     diagnose(settings, &Probe::new(ways, Gate::new(no_facts), clock, Extent::WHOLE)).await
 }

@@ -12,7 +12,7 @@ use crate::pipeline::event;
 use crate::pipeline::event::{Identity, Notice, Parsed};
 use crate::pipeline::interruption::{Interrupter, MessageLink, Outcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
-use crate::runtime::task::Died;
+use crate::runtime::task::TaskError;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub enum Verdict {
 }
 
 /// Returns the verdict on a message from the ends of its notices.
-pub fn verdict(ends: impl IntoIterator<Item = Result<Outcome, Died>>) -> Verdict {
+pub fn verdict(ends: impl IntoIterator<Item = Result<Outcome, TaskError>>) -> Verdict {
     ends.into_iter().fold(Verdict::Delete, |verdict, end| match (verdict, end) {
         (_, Err(_) | Ok(Outcome::Crashed)) => Verdict::Release(CRASH_DELAY),
         (Verdict::Delete, Ok(Outcome::HandedOver)) => Verdict::Release(Duration::ZERO),
@@ -164,7 +164,7 @@ impl Deliverer {
         verdict(ends.collect::<Vec<_>>().await)
     }
 
-    async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<Outcome, Died> {
+    async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<Outcome, TaskError> {
         let (identity, seat) = match copy {
             NoticeCopy::Running(identity, seat) => (identity, seat),
             NoticeCopy::Late(outcome) => return Ok(*outcome),
@@ -238,14 +238,14 @@ mod tests {
     #[test]
     fn a_message_is_deleted_only_when_all_its_notices_have_ended() {
         use Outcome::{Blocked, Crashed, Drained, Failed, HandedOver, NotOurs};
-        let table: [(&[Result<Outcome, Died>], Verdict); 7] = [
+        let table: [(&[Result<Outcome, TaskError>], Verdict); 7] = [
             (&[Ok(Drained)], Verdict::Delete),
             (&[Ok(Drained), Ok(NotOurs)], Verdict::Delete),
             (&[Ok(Blocked), Ok(Failed)], Verdict::Delete),
             (&[Ok(Drained), Ok(HandedOver)], Verdict::Release(Duration::ZERO)),
             (&[Ok(HandedOver), Ok(Drained)], Verdict::Release(Duration::ZERO)),
             (&[Ok(HandedOver), Ok(Crashed), Ok(Drained)], Verdict::Release(CRASH_DELAY)),
-            (&[Err(Died::Panicked), Ok(HandedOver)], Verdict::Release(CRASH_DELAY)),
+            (&[Err(TaskError::Panicked), Ok(HandedOver)], Verdict::Release(CRASH_DELAY)),
         ];
         for (ends, expected) in table {
             assert_eq!(verdict(ends.iter().copied()), expected, "{ends:?}");

@@ -1,20 +1,20 @@
-//! The one clock: tokio's time for all waiting, and wall time made from it.
+//! The clock: tokio's time for all waits, and wall time computed from it.
 //!
-//! Wall time is a base taken once plus what tokio's clock says has passed since, so that a test which advances tokio's
-//! time advances AWS's deadlines and request signatures with it.
+//! Wall time is the machine's time at the start plus the time that has passed on tokio's clock. So a test that advances tokio's time
+//! also advances AWS's deadlines and request signatures.
 
 use aws_smithy_async::time::TimeSource;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, sleep_until};
 
-/// How far back a notice's time may lie. Retention on SQS is 14 days at most; an older time is a broken clock.
-const OLDEST: Duration = Duration::from_hours(14 * 24);
+/// Maximum age of a notice. SQS keeps messages for 14 days at most; an older time comes from a wrong clock.
+const MAX_NOTICE_AGE: Duration = Duration::from_hours(14 * 24);
 
-/// Farther in the future than anything that waits here; keeps arithmetic on instants from overflowing.
-const FAR: Duration = Duration::from_hours(366 * 24);
+/// Maximum distance between an instant and the clock's start. It keeps arithmetic on instants from overflowing.
+const MAX_DISTANCE: Duration = Duration::from_hours(366 * 24);
 
-/// Wall time and tokio's time, tied together at one moment. Copies agree.
+/// Wall time and tokio's time, related at one instant. Copies agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     base: Timestamp,
@@ -24,24 +24,24 @@ pub struct Clock {
 impl Clock {
     /// A clock that shows the machine's time now.
     #[must_use]
-    #[allow(clippy::disallowed_methods, reason = "the one place that asks the machine for its time")]
+    #[allow(clippy::disallowed_methods, reason = "the only place that reads the machine's time")]
     pub fn system() -> Self {
         Self::showing(Timestamp::now())
     }
 
-    /// A clock that shows `now` at this moment; for tests that share a simulation's wall time.
+    /// A clock that shows `now` at this instant, for tests that share a simulation's wall time.
     #[must_use]
     pub fn showing(now: Timestamp) -> Self {
         Self { base: now, start: Instant::now() }
     }
 
-    /// Wall time now.
+    /// Returns wall time now.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.timestamp_of(Instant::now())
     }
 
-    /// The wall time at `instant`.
+    /// Returns the wall time at `instant`.
     #[must_use]
     pub fn timestamp_of(&self, instant: Instant) -> Timestamp {
         let forward = SignedDuration::try_from(instant.saturating_duration_since(self.start)).unwrap_or_default();
@@ -49,25 +49,25 @@ impl Clock {
         self.base.checked_add(forward - back).unwrap_or(Timestamp::MAX)
     }
 
-    /// The instant of a wall time, within a year of now. Times before the clock began map to before its start as far as the
-    /// platform can express that.
+    /// Returns the instant of a wall time within a year of the clock's start. An earlier instant than the platform can express becomes
+    /// the clock's start.
     #[must_use]
     pub fn instant_of(&self, time: Timestamp) -> Instant {
         let distance = time.duration_since(self.base);
-        let length = distance.unsigned_abs().min(FAR);
+        let length = distance.unsigned_abs().min(MAX_DISTANCE);
         if distance.is_negative() { self.start.checked_sub(length).unwrap_or(self.start) } else { self.start + length }
     }
 
-    /// The time of a notice as an instant, clamped against skew: a time that lies ahead is now, and one older than any
-    /// queue's retention is as old as that.
+    /// Returns the time of a notice as an instant, clamped against clock skew: a future time becomes now, and the age is at most
+    /// [`MAX_NOTICE_AGE`].
     #[must_use]
     pub fn notice_instant(&self, at: Timestamp) -> Instant {
         let now = Instant::now();
-        self.instant_of(at).clamp(now.checked_sub(OLDEST).unwrap_or(self.start), now)
+        self.instant_of(at).clamp(now.checked_sub(MAX_NOTICE_AGE).unwrap_or(self.start), now)
     }
 }
 
-/// Waits until `at`; for ever, where there is no such moment.
+/// Waits until `at`; without an instant, for ever.
 pub async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

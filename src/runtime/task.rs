@@ -1,11 +1,10 @@
-//! The one place that spawns.
+//! The only place that spawns tasks.
 //!
-//! Every task has a [`Kind`], is counted while it lives, and is owned: its [`Handle`] aborts it on drop, a [`Group`] aborts
-//! its members. So a forgotten task is a task that ends, and `ebbtide_tasks{kind}` tells what is going on. When nothing is,
-//! every transient kind reads 0: the test of leak-freedom.
+//! Every task has a [`TaskKind`], is counted while it lives, and has an owner: its [`Handle`] aborts it on drop, and a [`Group`] aborts
+//! its members. So a forgotten task ends, and `ebbtide_tasks{kind}` shows the live ones. Without work every transient kind reads
+//! 0, which tests assert: no task leaks.
 
-pub use crate::fact::TaskKind as Kind;
-use crate::fact::{Fact, Facts};
+use crate::fact::{Fact, Facts, TaskKind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -15,22 +14,22 @@ use tokio::task::{JoinError, JoinHandle, JoinSet};
 
 /// How a task ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It came to its end.
+pub enum TaskOutcome {
+    /// The task returned.
     Finished,
-    /// It came to its end with an error.
+    /// The task returned an error.
     Failed,
-    /// It was aborted, or its runtime went away.
+    /// The task was aborted, or its runtime ended.
     Cancelled,
-    /// It panicked.
+    /// The task panicked.
     Panicked,
 }
 
-impl Outcome {
+impl TaskOutcome {
     /// Every outcome.
     pub const ALL: [Self; 4] = [Self::Finished, Self::Failed, Self::Cancelled, Self::Panicked];
 
-    /// The outcome's name in metrics.
+    /// Returns the outcome's name in metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -42,9 +41,9 @@ impl Outcome {
     }
 }
 
-/// What a task's result says about how it ended.
+/// The result of a task.
 pub trait Ending {
-    /// Whether this result is a failure.
+    /// Whether the result is a failure.
     fn failed(&self) -> bool;
 }
 
@@ -69,22 +68,22 @@ pub struct Tasks {
 
 #[derive(Debug, Default)]
 struct Counts {
-    alive: [AtomicI64; Kind::ALL.len()],
-    started: [AtomicU64; Kind::ALL.len()],
-    ended: [[AtomicU64; Outcome::ALL.len()]; Kind::ALL.len()],
+    alive: [AtomicI64; TaskKind::ALL.len()],
+    started: [AtomicU64; TaskKind::ALL.len()],
+    ended: [[AtomicU64; TaskOutcome::ALL.len()]; TaskKind::ALL.len()],
     changed: Notify,
 }
 
 impl Tasks {
-    /// A spawner with all counts at 0; a panic is told to `facts`.
+    /// A spawner with all counts at 0. Panics are sent to `facts`.
     #[must_use]
     pub fn new(facts: Facts) -> Self {
         Self { counts: Arc::default(), facts }
     }
 
     /// Starts `work`; dropping the handle aborts it.
-    #[allow(clippy::disallowed_methods, reason = "this is the one place that spawns")]
-    pub fn spawn<F>(&self, kind: Kind, work: F) -> Handle<F::Output>
+    #[allow(clippy::disallowed_methods, reason = "this is the only place that spawns")]
+    pub fn spawn<F>(&self, kind: TaskKind, work: F) -> Handle<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Ending + Send + 'static,
@@ -92,82 +91,82 @@ impl Tasks {
         Handle(tokio::spawn(self.counted(kind, work)))
     }
 
-    /// An empty group, whose members are aborted when it is dropped.
+    /// Returns an empty group, which aborts its members on drop.
     #[must_use]
-    pub fn group<T: Ending + Send + 'static>(&self, kind: Kind) -> Group<T> {
+    pub fn group<T: Ending + Send + 'static>(&self, kind: TaskKind) -> Group<T> {
         Group { tasks: self.clone(), kind, members: JoinSet::new() }
     }
 
-    /// How many tasks of a kind live now.
+    /// Returns the number of tasks of a kind that live now.
     #[must_use]
-    pub fn alive(&self, kind: Kind) -> i64 {
+    pub fn alive(&self, kind: TaskKind) -> i64 {
         self.counts.alive[kind as usize].load(Ordering::Acquire)
     }
 
-    /// How many tasks of a kind were started so far.
+    /// Returns the number of tasks of a kind that were started so far.
     #[must_use]
-    pub fn started(&self, kind: Kind) -> u64 {
+    pub fn started(&self, kind: TaskKind) -> u64 {
         self.counts.started[kind as usize].load(Ordering::Relaxed)
     }
 
-    /// How many tasks of a kind ended so far, and so.
+    /// Returns the number of tasks of a kind that had this outcome so far.
     #[must_use]
-    pub fn ended(&self, kind: Kind, outcome: Outcome) -> u64 {
+    pub fn ended(&self, kind: TaskKind, outcome: TaskOutcome) -> u64 {
         self.counts.ended[kind as usize][outcome as usize].load(Ordering::Relaxed)
     }
 
-    /// Returns once no task lives for which `counted` holds.
-    pub async fn gone(&self, counted: impl Fn(Kind) -> bool) {
+    /// Waits until no task of the `counted` kinds lives.
+    pub async fn gone(&self, counted: impl Fn(TaskKind) -> bool) {
         loop {
             let changed = self.counts.changed.notified();
-            if Kind::ALL.into_iter().filter(|kind| counted(*kind)).all(|kind| self.alive(kind) == 0) {
+            if TaskKind::ALL.into_iter().filter(|kind| counted(*kind)).all(|kind| self.alive(kind) == 0) {
                 return;
             }
             changed.await;
         }
     }
 
-    fn counted<F>(&self, kind: Kind, work: F) -> impl Future<Output = F::Output> + Send + use<F>
+    fn counted<F>(&self, kind: TaskKind, work: F) -> impl Future<Output = F::Output> + Send + use<F>
     where
         F: Future + Send + 'static,
         F::Output: Ending + Send + 'static,
     {
-        // Made here and not inside the future: a task which is aborted before its first poll is counted all the same.
+        // Made here and not inside the future, so that a task is counted even if it is aborted before its first poll.
         let mut alive = Alive::new(self.clone(), kind);
-        // What a future was given and what it awaits are two places in it: unboxed, all tasks would be twice as large.
+        // A future stores its argument and what it awaits separately: unboxed, all tasks would be twice as large.
         let work = Box::pin(work);
         async move {
             let result = work.await;
-            // A method, so that all of it is captured: a field alone would leave it behind, to be dropped here and now.
+            // A method call captures all of `alive`. A field access would capture the field only, and drop the rest too early.
             alive.ends_with(&result);
             result
         }
     }
 }
 
-/// Counts one task for as long as its future exists. What it records unless told otherwise is "cancelled".
+/// Counts one task while its future exists. Without a result it records "cancelled".
 struct Alive {
     tasks: Tasks,
-    kind: Kind,
-    outcome: Outcome,
+    kind: TaskKind,
+    outcome: TaskOutcome,
 }
 
 impl Alive {
-    fn new(tasks: Tasks, kind: Kind) -> Self {
+    fn new(tasks: Tasks, kind: TaskKind) -> Self {
         tasks.counts.alive[kind as usize].fetch_add(1, Ordering::AcqRel);
         tasks.counts.started[kind as usize].fetch_add(1, Ordering::Relaxed);
-        Self { tasks, kind, outcome: Outcome::Cancelled }
+        Self { tasks, kind, outcome: TaskOutcome::Cancelled }
     }
 
     fn ends_with(&mut self, result: &impl Ending) {
-        self.outcome = if result.failed() { Outcome::Failed } else { Outcome::Finished };
+        self.outcome = if result.failed() { TaskOutcome::Failed } else { TaskOutcome::Finished };
     }
 }
 
 impl Drop for Alive {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.outcome = Outcome::Panicked;
+            self.outcome = TaskOutcome::Panicked;
             self.tasks.facts.emit(&Fact::TaskPanicked { task: self.kind });
         }
         let counts = &self.tasks.counts;
@@ -177,18 +176,18 @@ impl Drop for Alive {
     }
 }
 
-/// Why a task has no result.
+/// The reason why a task has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Died {
-    /// It was aborted.
+pub enum TaskError {
+    /// The task was aborted.
     #[error("the task was cancelled")]
     Cancelled,
-    /// It panicked.
+    /// The task panicked.
     #[error("the task panicked; this is a bug in Ebbtide, please report it with the log")]
     Panicked,
 }
 
-impl From<JoinError> for Died {
+impl From<JoinError> for TaskError {
     fn from(error: JoinError) -> Self {
         if error.is_panic() { Self::Panicked } else { Self::Cancelled }
     }
@@ -200,10 +199,10 @@ impl From<JoinError> for Died {
 pub struct Handle<T>(JoinHandle<T>);
 
 impl<T> Future for Handle<T> {
-    type Output = Result<T, Died>;
+    type Output = Result<T, TaskError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.0).poll(cx).map_err(Died::from)
+        Pin::new(&mut self.0).poll(cx).map_err(TaskError::from)
     }
 }
 
@@ -217,23 +216,23 @@ impl<T> Drop for Handle<T> {
 #[derive(Debug)]
 pub struct Group<T> {
     tasks: Tasks,
-    kind: Kind,
+    kind: TaskKind,
     members: JoinSet<T>,
 }
 
 impl<T: Ending + Send + 'static> Group<T> {
     /// Starts a member.
-    #[allow(clippy::disallowed_methods, reason = "this is the one place that spawns")]
+    #[allow(clippy::disallowed_methods, reason = "this is the only place that spawns")]
     pub fn spawn(&mut self, work: impl Future<Output = T> + Send + 'static) {
         self.members.spawn(self.tasks.counted(self.kind, work));
     }
 
-    /// The next result, in order of ending; `None` when the group is empty.
-    pub async fn next(&mut self) -> Option<Result<T, Died>> {
-        self.members.join_next().await.map(|result| result.map_err(Died::from))
+    /// Waits for the next member to end, and returns its result; `None` if the group is empty.
+    pub async fn next(&mut self) -> Option<Result<T, TaskError>> {
+        self.members.join_next().await.map(|result| result.map_err(TaskError::from))
     }
 
-    /// How many members have not been taken by [`Group::next`].
+    /// Returns the number of members whose result [`Group::next`] has not returned yet.
     #[must_use]
     pub fn len(&self) -> usize {
         self.members.len()
@@ -253,30 +252,30 @@ mod tests {
     use tokio::time::sleep;
 
     fn ended(tasks: &Tasks) -> [u64; 4] {
-        Outcome::ALL.map(|outcome| tasks.ended(Kind::Drain, outcome))
+        TaskOutcome::ALL.map(|outcome| tasks.ended(TaskKind::Drain, outcome))
     }
 
     #[tokio::test(start_paused = true)]
     async fn every_end_is_counted_as_what_it_was() {
         let tasks = Tasks::new(Facts::to(Vec::new()));
-        let finished = tasks.spawn(Kind::Drain, sleep(Duration::from_secs(1)));
-        let failed = tasks.spawn(Kind::Drain, async { Err::<(), _>("no") });
-        let panicked = tasks.spawn(Kind::Drain, async { panic!("planned") });
-        let dropped = tasks.spawn(Kind::Drain, std::future::pending());
-        assert_eq!(tasks.alive(Kind::Drain), 4);
+        let finished = tasks.spawn(TaskKind::Drain, sleep(Duration::from_secs(1)));
+        let failed = tasks.spawn(TaskKind::Drain, async { Err::<(), _>("no") });
+        let panicked = tasks.spawn(TaskKind::Drain, async { panic!("planned") });
+        let dropped = tasks.spawn(TaskKind::Drain, std::future::pending());
+        assert_eq!(tasks.alive(TaskKind::Drain), 4);
         let () = dropped.0.abort();
         let (finished, failed, panicked, dropped): (Result<(), _>, _, Result<(), _>, Result<(), _>) =
             tokio::join!(finished, failed, panicked, dropped);
-        assert_eq!((finished, failed, panicked), (Ok(()), Ok(Err("no")), Err(Died::Panicked)));
-        assert_eq!(dropped, Err(Died::Cancelled));
-        assert_eq!((tasks.alive(Kind::Drain), tasks.started(Kind::Drain), ended(&tasks)), (0, 4, [1, 1, 1, 1]));
+        assert_eq!((finished, failed, panicked), (Ok(()), Ok(Err("no")), Err(TaskError::Panicked)));
+        assert_eq!(dropped, Err(TaskError::Cancelled));
+        assert_eq!((tasks.alive(TaskKind::Drain), tasks.started(TaskKind::Drain), ended(&tasks)), (0, 4, [1, 1, 1, 1]));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_handle_that_is_dropped_takes_its_task_along() {
         let tasks = Tasks::new(Facts::to(Vec::new()));
-        drop(tasks.spawn(Kind::Drain, sleep(Duration::from_hours(1))));
-        let mut group = tasks.group(Kind::Drain);
+        drop(tasks.spawn(TaskKind::Drain, sleep(Duration::from_hours(1))));
+        let mut group = tasks.group(TaskKind::Drain);
         group.spawn(sleep(Duration::from_hours(1)));
         drop(group);
         tasks.gone(|_| true).await;

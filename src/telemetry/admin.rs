@@ -1,6 +1,7 @@
 //! HTTP for probes and Prometheus: `/healthz`, `/readyz`, `/metrics`.
 
-use crate::runtime::task::{Group, Kind, Tasks};
+use crate::fact::TaskKind;
+use crate::runtime::task::{Group, Tasks};
 use crate::telemetry::metrics::Metrics;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
@@ -15,13 +16,13 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// A client that does not finish its request within this is not a kubelet and not Prometheus.
+/// Timeout of a request's headers. The kubelet and Prometheus send them at once.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// More connections than probes and scrapers need; one that comes beyond it is closed at once.
-const CONNECTIONS: usize = 64;
+/// Maximum number of connections, more than probes and scrapers need. Further ones are closed at once.
+const MAX_CONNECTIONS: usize = 64;
 
-/// Whether the service does its work: its index has synced, its queue has answered, and it is not shutting down.
+/// Whether the service is ready: its index has synced, its queue has answered, and it is not shutting down.
 #[derive(Clone, Debug, Default)]
 pub struct Readiness(Arc<watch::Sender<bool>>);
 
@@ -44,13 +45,13 @@ impl Readiness {
     }
 }
 
-/// Why the admin server can't listen.
+/// The reason why the admin server can't listen.
 #[derive(Debug, thiserror::Error)]
 #[error("can't listen on --admin-address {address}: {source}; choose a free address, or end what listens there")]
 pub struct ListenError {
-    /// The address asked for.
+    /// The address of the settings.
     address: SocketAddr,
-    /// What the system said.
+    /// The system's error.
     source: std::io::Error,
 }
 
@@ -70,7 +71,7 @@ struct Pages {
 }
 
 impl Admin {
-    /// Binds the address. Where the system has no IPv6, all addresses of IPv6 are all of IPv4.
+    /// Binds the address. On a system without IPv6, `[::]` becomes `0.0.0.0`.
     ///
     /// # Errors
     /// When it can't be bound.
@@ -92,7 +93,7 @@ impl Admin {
         Ok(Self { listener, address, pages: Arc::new(Pages { readiness, metrics, tasks }) })
     }
 
-    /// Where it listens; the port is known here when 0 was asked for.
+    /// Returns the bound address; its port is the real one, even if the settings say 0.
     #[must_use]
     pub const fn address(&self) -> SocketAddr {
         self.address
@@ -100,15 +101,15 @@ impl Admin {
 
     /// Serves until dropped.
     pub async fn serve(self) {
-        let mut connections: Group<()> = self.pages.tasks.group(Kind::AdminConnection);
+        let mut connections: Group<()> = self.pages.tasks.group(TaskKind::AdminConnection);
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) if connections.len() < CONNECTIONS => {
+                    Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
                         connections.spawn(connection(stream, Arc::clone(&self.pages)));
                     }
                     Ok(_) => {}
-                    // Out of file descriptors, most likely: a pause lets some come back.
+                    // Usually a lack of file descriptors: some may be closed during a pause.
                     Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
                 },
                 Some(_) = connections.next() => {}
@@ -123,9 +124,9 @@ async fn connection(stream: TcpStream, pages: Arc<Pages>) {
         async move { Ok::<_, Infallible>(pages.answer(&request)) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    // No keep-alive: a probe or a scrape is one request, and a connection that lingers is a task that lingers.
+    // No keep-alive: a probe or a scrape is one request, and every open connection is a task.
     http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
-    // A client that breaks off is its own business.
+    // A client may close its connection at any time.
     let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -148,7 +149,7 @@ impl Pages {
     }
 }
 
-/// Whether IPv6 can be used at all: its loopback is there wherever it is.
+/// Returns whether the system has IPv6, which always has a loopback address.
 async fn has_ipv6() -> bool {
     TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.is_ok()
 }

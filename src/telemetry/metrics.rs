@@ -4,15 +4,14 @@
     reason = "names and descriptions are fixed: a wrong one is wrong at the first start, whatever the input"
 )]
 
-mod held;
+mod blocked;
 mod make;
 mod note;
 mod zero;
 
-use crate::fact::{Fact, Subscriber};
-use crate::runtime::task;
-use crate::runtime::task::Tasks;
-use held::Held;
+use crate::fact::{Fact, Subscriber, TaskKind};
+use crate::runtime::task::{TaskOutcome, Tasks};
+use blocked::BlockedPods;
 use make::{counter, counters, fractions, gauge, gauges, histograms};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{MetricFamily, MetricType};
@@ -21,29 +20,29 @@ use prometheus::{
 };
 use std::sync::Mutex;
 
-/// From a fast answer to a long poll.
+/// Buckets of calls in seconds: from a fast answer to a long poll.
 const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// From an idle node to a long lifecycle hook; 120 s is what spot gives.
+/// Buckets of drains in seconds: from an idle node to a long lifecycle hook; a spot notice gives 120 s.
 const DRAIN_SECONDS: &[f64] = &[1.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 120.0, 300.0, 900.0, 3600.0, 14400.0];
 
-/// A message should be received within a second; one of minutes has been waiting, or was released often.
+/// Buckets of messages' ages in seconds. A message should be received within a second; an old one waited, or was released before.
 const AGE_SECONDS: &[f64] = &[0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0, 3600.0];
 
-/// What is left of a drain's time at its end: nothing, little, or most of spot's two minutes.
+/// Buckets of the time left at a drain's end in seconds: nothing, little, or most of a spot notice's two minutes.
 const LEFT_SECONDS: &[f64] = &[0.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 90.0, 110.0, 300.0, 3600.0];
 
-/// A message that is received so often comes near to what dead-letter queues allow.
-const OFTEN: u32 = 5;
+/// Number of receives from which a message counts as received often: it comes near to the limit of dead-letter queues.
+const MIN_OFTEN_RECEIVES: u32 = 5;
 
 /// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     all: All,
-    /// The pods that are held back now.
-    held: Held,
-    /// Two scrapes at once would mix the task counts that each copies.
+    /// The pods that are blocked now.
+    blocked: BlockedPods,
+    /// Serialises scrapes, which copy the counts of tasks.
     scrape: Mutex<()>,
 }
 
@@ -95,7 +94,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Every metric, at 0.
+    /// Registers every metric, at 0.
     ///
     /// # Panics
     /// When two metrics have one name, or a name is not one: known at the first start, whatever the input.
@@ -191,51 +190,51 @@ impl Metrics {
         all.build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         all.begin_at_zero();
         let registry = Registry::new();
-        for one in all.described() {
-            registry.register(one).expect("metric names must differ");
+        for metric in all.collectors() {
+            registry.register(metric).expect("metric names must differ");
         }
-        // Only on Linux are there process figures; without them there are the others.
+        // Metrics of the process exist on Linux only.
         #[cfg(target_os = "linux")]
         let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
-        Self { registry, all, held: Held::default(), scrape: Mutex::default() }
+        Self { registry, all, blocked: BlockedPods::default(), scrape: Mutex::default() }
     }
 
-    /// Name, type and labels of every metric, those without a sample yet included.
+    /// Returns name, type and labels of every metric, including those without a sample.
     #[must_use]
     pub fn described(&self) -> Vec<(String, &'static str, Vec<String>)> {
-        let described = |one: Box<dyn Collector>| {
-            let kind = match one.collect().first().map(MetricFamily::get_field_type) {
+        let described = |metric: Box<dyn Collector>| {
+            let kind = match metric.collect().first().map(MetricFamily::get_field_type) {
                 Some(MetricType::COUNTER) => "counter",
                 Some(MetricType::GAUGE) => "gauge",
                 Some(MetricType::HISTOGRAM) => "histogram",
                 _ => "",
             };
             let of = |desc: &Desc| (desc.fq_name.clone(), kind, desc.variable_labels.clone());
-            one.desc().into_iter().map(of).collect::<Vec<_>>()
+            metric.desc().into_iter().map(of).collect::<Vec<_>>()
         };
-        self.all.described().into_iter().flat_map(described).collect()
+        self.all.collectors().into_iter().flat_map(described).collect()
     }
 
-    /// The text that Prometheus reads, with `tasks` as they are now.
+    /// Returns the text for Prometheus, with the current counts of `tasks`.
     #[must_use]
     pub fn render(&self, tasks: &Tasks) -> String {
-        let _one = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _scrape = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         self.copy_tasks(tasks);
         self.copy_runtime();
-        let longest = self.held.longest().as_secs();
+        let longest = self.blocked.longest().as_secs();
         self.all.pods_blocked_longest.set(i64::try_from(longest).unwrap_or(i64::MAX));
         let mut text = Vec::new();
-        // Writing to a Vec can't fail, and every metric was checked when it was registered.
+        // Writing to a Vec can't fail, and registration has checked every metric.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
         String::from_utf8_lossy(&text).into_owned()
     }
 
     fn copy_tasks(&self, tasks: &Tasks) {
-        for kind in task::Kind::ALL {
+        for kind in TaskKind::ALL {
             let name = kind.as_str();
             self.all.tasks.with_label_values(&[name]).set(tasks.alive(kind));
             raise(&self.all.tasks_started.with_label_values(&[name]), tasks.started(kind));
-            for outcome in task::Outcome::ALL {
+            for outcome in TaskOutcome::ALL {
                 let ended = self.all.tasks_ended.with_label_values(&[name, outcome.as_str()]);
                 raise(&ended, tasks.ended(kind, outcome));
             }
@@ -257,7 +256,7 @@ impl Metrics {
     }
 }
 
-/// Brings a counter to what somebody else has counted.
+/// Raises a counter to a count kept elsewhere.
 fn raise(counter: &IntCounter, to: u64) {
     counter.inc_by(to.saturating_sub(counter.get()));
 }
@@ -265,8 +264,8 @@ fn raise(counter: &IntCounter, to: u64) {
 impl Subscriber for Metrics {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
-            Fact::PodBlocked { pod, .. } => self.held.add(pod),
-            Fact::PodUnblocked { pod, .. } => self.held.remove(pod),
+            Fact::PodBlocked { pod, .. } => self.blocked.add(pod),
+            Fact::PodUnblocked { pod, .. } => self.blocked.remove(pod),
             _ => {}
         }
         self.all.note(fact);
@@ -274,8 +273,8 @@ impl Subscriber for Metrics {
 }
 
 impl All {
-    /// Every metric. It can't forget one: a field that is not named here does not compile.
-    fn described(&self) -> Vec<Box<dyn Collector>> {
+    /// Returns every metric. A field that is not named here is a compile error.
+    fn collectors(&self) -> Vec<Box<dyn Collector>> {
         macro_rules! all {
             ($($field:ident),* $(,)?) => {{
                 let Self { $($field),* } = self;

@@ -1,7 +1,6 @@
 //! What holds for every order and every timing: a few dozen worlds each, each on a paused clock of its own.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide::fact::TaskKind;
 use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use proptest::prelude::*;
@@ -167,3 +166,4 @@ proptest! {
         in_a_world(tiers(s(time), hard, there));
     }
 }
+use ebbtide::fact::TaskKind;

@@ -1,7 +1,6 @@
 //! A failed drain never leaks a heartbeat: in each place where it can fail, and in each way.
 
 use crate::harness::{Stage, node, s};
-use ebbtide::fact::TaskKind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -137,3 +136,4 @@ async fn a_shutdown_in_any_place() {
         stage.rest(&[&second]).await;
     }
 }
+use ebbtide::fact::TaskKind;

@@ -2,7 +2,6 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::EXCLUDE;
-use ebbtide::fact::TaskKind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -247,3 +246,4 @@ async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
         stage.rest(&[&replica]).await;
     }
 }
+use ebbtide::fact::TaskKind;

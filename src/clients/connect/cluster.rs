@@ -1,8 +1,7 @@
-//! The way to the API server: kube's own layers, but for small packets, and with a program's credentials that all clients share.
+//! The client of the API server: kube's own layers, with `TCP_NODELAY`, and with a program's credentials that all clients share.
 //!
-//! kube's connector leaves Nagle's algorithm on. The first request on a new connection then waits until the server has acknowledged
-//! the end of the TLS handshake, which takes its time about it: 40 ms, the delayed acknowledgement of Linux, for every notice
-//! that finds no connection open.
+//! kube's connector leaves Nagle's algorithm on. Then the first request on a new connection waits until the server acknowledges the end
+//! of the TLS handshake, which Linux delays by 40 ms: for every notice that finds no open connection.
 
 use super::program::Program;
 use super::retry_after::kube_client;
@@ -21,10 +20,10 @@ use tower::filter::AsyncFilterLayer;
 use tower::util::{ServiceExt, option_layer};
 use tower::{BoxError, Layer, Service};
 
-/// A client that heeds all of `config` but its proxy and its program, which are given.
+/// Makes a client of `config`; the proxy and the program are separate.
 ///
 /// # Errors
-/// When a certificate, a key, a token or a header in it can't be used.
+/// When a certificate, a key, a token or a header can't be used.
 pub(super) fn client(
     config: Config,
     proxy: Option<&Intercept>,
@@ -33,16 +32,16 @@ pub(super) fn client(
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    let Some(proxy) = proxy else { return over(tcp, config, program) };
-    // The proxy itself may want TLS.
+    let Some(proxy) = proxy else { return with_connector(tcp, config, program) };
+    // The proxy itself may need TLS.
     let mut tunnel = Tunnel::new(proxy.uri().clone(), config.rustls_https_connector_with_connector(tcp)?);
-    if let Some(word) = proxy.basic_auth() {
-        tunnel = tunnel.with_auth(word.clone());
+    if let Some(credentials) = proxy.basic_auth() {
+        tunnel = tunnel.with_auth(credentials.clone());
     }
-    over(tunnel, config, program)
+    with_connector(tunnel, config, program)
 }
 
-fn over<C>(connector: C, config: Config, program: Option<Arc<Program>>) -> kube::Result<kube::Client>
+fn with_connector<C>(connector: C, config: Config, program: Option<Arc<Program>>) -> kube::Result<kube::Client>
 where
     C: Service<Uri, Error: Into<BoxError>, Future: Send> + Clone + Send + Sync + 'static,
     C::Response: Connection + Read + Write + Send + Unpin + 'static,

@@ -1,5 +1,5 @@
-//! Credentials as the SDK's own chain finds them. Where it finds none, and a profile is misspelt, the error names that profile: the
-//! chain goes on without it, and what its last provider says leads astray.
+//! Credentials of the SDK's own chain. If the chain finds none and a profile is misspelt, the error names the profile: the chain
+//! ignores a missing profile, and the error of its last provider misleads.
 
 use aws_config::SdkConfig;
 use aws_config::profile::{ProfileSet, load};
@@ -8,16 +8,16 @@ use aws_credential_types::provider::error::CredentialsError;
 use aws_credential_types::provider::{ProvideCredentials, SharedCredentialsProvider, future};
 use aws_types::os_shim_internal::{Env, Fs};
 
-/// The same configuration, with errors that name a misspelt profile.
-pub fn named(config: SdkConfig) -> SdkConfig {
+/// Returns the same configuration, with errors that name a misspelt profile.
+pub fn naming_profiles(config: SdkConfig) -> SdkConfig {
     let Some(chain) = config.credentials_provider() else { return config };
-    config.into_builder().credentials_provider(SharedCredentialsProvider::new(Chain(chain))).build()
+    config.into_builder().credentials_provider(SharedCredentialsProvider::new(CredentialsChain(chain))).build()
 }
 
 #[derive(Debug)]
-struct Chain(SharedCredentialsProvider);
+struct CredentialsChain(SharedCredentialsProvider);
 
-impl ProvideCredentials for Chain {
+impl ProvideCredentials for CredentialsChain {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
     where
         Self: 'a,
@@ -39,12 +39,12 @@ impl ProvideCredentials for Chain {
     }
 }
 
-/// What is wrong with the name of the profile, or with that of one it refers to; nothing where none is named.
+/// Returns an error if the profile, or one it refers to, does not exist; `None` if no profile is named.
 async fn misspelt(files: &Fs, environment: &Env) -> Option<String> {
-    #[allow(clippy::default_trait_access, reason = "the type has its name in a crate that nothing else is needed of")]
+    #[allow(clippy::default_trait_access, reason = "the type is named only in a crate that is not needed otherwise")]
     let profiles = load(files, environment, &Default::default(), None).await.ok()?;
     let name = profiles.selected_profile();
-    // Charts set what they have no value for to nothing.
+    // Charts set variables without a value to the empty string.
     if ["", "default"].contains(&name) {
         return None;
     }
@@ -55,7 +55,7 @@ async fn misspelt(files: &Fs, environment: &Env) -> Option<String> {
     ))
 }
 
-/// The first profile that is not there, of this one and those it takes its credentials from.
+/// Returns the first missing profile among this one and its source profiles.
 fn missing<'a>(profiles: &'a ProfileSet, name: &'a str) -> Option<&'a str> {
     let mut seen = Vec::new();
     let mut next = Some(name);

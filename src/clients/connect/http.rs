@@ -1,4 +1,4 @@
-//! HTTP to AWS: one client for all of its services, through a proxy where the environment names one. And the proxy to the API server.
+//! HTTP to AWS: one client for all services, through the proxy of the environment. And the proxy to the API server.
 
 use super::ConnectError;
 use aws_smithy_http_client::proxy::ProxyConfig;
@@ -11,13 +11,13 @@ use std::net::IpAddr;
 
 const TLS: tls::Provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
 
-/// What may name the proxy; the first that is set does.
-const PROXY: [&str; 4] = [KUBES_PROXY[0], KUBES_PROXY[1], "ALL_PROXY", "all_proxy"];
+/// Variables that name the proxy to AWS. The first that is set counts.
+const AWS_PROXY: [&str; 4] = [KUBE_PROXY[0], KUBE_PROXY[1], "ALL_PROXY", "all_proxy"];
 
-/// Those of them that are for the API server, too, as kubectl has it.
-const KUBES_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+/// Variables that name the proxy to the API server, as for kubectl.
+const KUBE_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
 
-/// What may name AWS's endpoints: all, or those of one service.
+/// Variables that name AWS's endpoints: of all services, or of one.
 const ENDPOINTS: [&str; 9] = [
     "AWS_ENDPOINT_URL",
     "AWS_ENDPOINT_URL_SQS",
@@ -30,21 +30,21 @@ const ENDPOINTS: [&str; 9] = [
     "AWS_ENDPOINT_URL_SIGNIN",
 ];
 
-/// A variable that leads nowhere. Its value is not repeated: it may hold a password.
+/// A variable with a wrong value. The value is not repeated: it may contain a password.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadVariable {
-    /// It names no proxy.
+    /// The variable names no proxy.
     #[error("{0} names no proxy; write it as http://HOST:PORT")]
     Proxy(&'static str),
-    /// It names no endpoint.
+    /// The variable names no endpoint.
     #[error("{0} names no endpoint; write it as https://HOST, or take the variable away")]
     Endpoint(&'static str),
 }
 
-/// The client, with the proxy that the environment names.
+/// Makes the client, with the proxy of the environment.
 ///
 /// # Errors
-/// When what it names can't be one, or an endpoint that it names can't.
+/// When a variable names no proxy or no endpoint.
 pub fn client(variable: impl Fn(&str) -> Option<String>) -> Result<SharedHttpClient, BadVariable> {
     endpoints(&variable)?;
     let Some(proxy) = proxy(variable)? else {
@@ -58,15 +58,15 @@ pub fn client(variable: impl Fn(&str) -> Option<String>) -> Result<SharedHttpCli
     }))
 }
 
-/// The proxy for HTTPS, which is what AWS's services are asked by. Those who give out credentials are asked by HTTP, on the node
-/// itself, where no proxy gets to: that is why the environment is not handed over as it is.
+/// Returns the proxy for HTTPS, which all AWS services use. The endpoints for credentials use HTTP on the node itself, which no proxy
+/// reaches: so the SDK is not given the environment as it is.
 fn proxy(variable: impl Fn(&str) -> Option<String>) -> Result<Option<ProxyConfig>, BadVariable> {
-    let Some((name, url)) = named(&PROXY, &variable)? else { return Ok(None) };
+    let Some((name, url)) = named(&AWS_PROXY, &variable)? else { return Ok(None) };
     let proxy = ProxyConfig::https(url).map_err(|_| BadVariable::Proxy(name))?;
-    Ok(Some(proxy.no_proxy(around(&variable))))
+    Ok(Some(proxy.no_proxy(no_proxy(&variable))))
 }
 
-/// The first of these variables that is set, and the proxy that it names.
+/// Returns the first of these variables that is set, and the proxy that it names.
 fn named(
     names: &[&'static str],
     variable: impl Fn(&str) -> Option<String>,
@@ -76,16 +76,16 @@ fn named(
     proxy_of(&url).map(|url| Some((name, url))).ok_or(BadVariable::Proxy(name))
 }
 
-/// The URL of a proxy. As everywhere, HOST:PORT will do.
+/// Returns the URL of a proxy. `HOST:PORT` is accepted as well.
 fn proxy_of(url: &str) -> Option<String> {
     let url = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    // What stands behind the host is of no use to a proxy: with an @ in it, it was meant to be a password's end.
+    // A proxy's URL needs no path. A path with an @ is the end of a password with a slash.
     let behind = url.split_once("://").and_then(|(_, rest)| rest.split_once(['/', '?', '#']));
-    (leads_somewhere(&url) && !behind.is_some_and(|(_, rest)| rest.contains('@'))).then_some(url)
+    (is_http_url(&url) && !behind.is_some_and(|(_, rest)| rest.contains('@'))).then_some(url)
 }
 
-/// Whether this is a URL of HTTP's, with a host and a port that are ones: a port that is none would be left out silently.
-fn leads_somewhere(url: &str) -> bool {
+/// Whether this is a URL of HTTP or HTTPS with a valid host and port. The parser would ignore an invalid port.
+fn is_http_url(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else { return false };
     let Some(authority) = url.authority() else { return false };
     let host = authority.as_str().rsplit(['@', ']']).next().unwrap_or_default();
@@ -95,11 +95,11 @@ fn leads_somewhere(url: &str) -> bool {
         && (port.is_empty() || authority.port_u16().is_some())
 }
 
-/// The proxy for the API server: `own` is the kubeconfig's, which is for this server whatever else is said. The environment's is not
-/// for what is on this machine, nor for what is asked without TLS. So kubectl does it.
+/// Returns the proxy for the API server, as kubectl does. `own` is the kubeconfig's, which always counts. The environment's proxy is not
+/// used for servers on this machine, nor without TLS.
 ///
 /// # Errors
-/// When what should name it does not.
+/// When the kubeconfig or a variable names no proxy.
 pub fn to_api_server(
     own: Option<Uri>,
     server: &Uri,
@@ -109,27 +109,27 @@ pub fn to_api_server(
         let own = proxy_of(&own.to_string()).ok_or(ConnectError::BadClusterProxy)?;
         return Ok(Matcher::builder().all(own).build().intercept(server));
     }
-    if is_here(server) {
+    if is_local(server) {
         return Ok(None);
     }
-    let Some((_, url)) = named(&KUBES_PROXY, &variable)? else { return Ok(None) };
-    // By HTTP a server is asked directly: this is the proxy for HTTPS.
-    Ok(Matcher::builder().https(url).no(around(&variable)).build().intercept(server))
+    let Some((_, url)) = named(&KUBE_PROXY, &variable)? else { return Ok(None) };
+    // This proxy is for HTTPS only.
+    Ok(Matcher::builder().https(url).no(no_proxy(&variable)).build().intercept(server))
 }
 
 /// Whether the server is on this machine.
-fn is_here(server: &Uri) -> bool {
+fn is_local(server: &Uri) -> bool {
     let host = server.host().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
-/// What is asked directly, as `NO_PROXY` says. Many write `*.NAME` for `.NAME`, and some a port, which the client does not know, or
-/// the brackets that an address of IPv6 has before one.
-fn around(variable: impl Fn(&str) -> Option<String>) -> String {
+/// Returns the hosts that need no proxy, as `NO_PROXY` names them. Also accepted are `*.NAME` for `.NAME`, ports, and brackets around
+/// IPv6 addresses, all of which the client does not know.
+fn no_proxy(variable: impl Fn(&str) -> Option<String>) -> String {
     let names = ["NO_PROXY", "no_proxy"].iter().find_map(|name| variable(name).filter(|value| !value.is_empty()));
     let known = |name: &str| {
         let name = name.trim();
-        // To the client it is all names, and no address.
+        // For the client, `*` means all names but no addresses.
         if name == "*" {
             return "*,0.0.0.0/0,::/0".to_owned();
         }
@@ -144,12 +144,12 @@ fn around(variable: impl Fn(&str) -> Option<String>) -> String {
     names.unwrap_or_default().split(',').map(known).collect::<Vec<_>>().join(",")
 }
 
-/// With an endpoint that is none the SDKs' calls panic, and with one set to nothing, too.
+/// Checks the endpoints: the SDKs panic on a malformed or empty one.
 fn endpoints(variable: impl Fn(&str) -> Option<String>) -> Result<(), BadVariable> {
     if variable("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS").is_some_and(|ignore| ignore.eq_ignore_ascii_case("true")) {
         return Ok(());
     }
-    let bad = ENDPOINTS.into_iter().find(|name| variable(name).is_some_and(|url| !leads_somewhere(&url)));
+    let bad = ENDPOINTS.into_iter().find(|name| variable(name).is_some_and(|url| !is_http_url(&url)));
     bad.map_or(Ok(()), |name| Err(BadVariable::Endpoint(name)))
 }
 
@@ -213,8 +213,8 @@ mod tests {
     #[test]
     fn what_is_not_to_go_through_the_proxy_does_not() {
         let direct = |names: &str, url: &str| {
-            let around = around(environment(&[("NO_PROXY", names)]));
-            Matcher::builder().all("http://proxy").no(around).build().intercept(&url.parse().unwrap()).is_none()
+            let no_proxy = no_proxy(environment(&[("NO_PROXY", names)]));
+            Matcher::builder().all("http://proxy").no(no_proxy).build().intercept(&url.parse().unwrap()).is_none()
         };
         for names in ["sqs.eu-west-1.amazonaws.com", ".amazonaws.com", "x, *.amazonaws.com ", "amazonaws.com:443", "*"]
         {

@@ -1,7 +1,7 @@
-//! Where the API server is and who we are to it: as the kubeconfig says, or else as a pod is told.
+//! Access to the API server: by the kubeconfig, or else by the pod's service account.
 //!
-//! A kubeconfig that is there is the answer, or its fault is: in a pod whose KUBECONFIG is broken, the pod's own cluster would be
-//! another one than was meant. And nothing of what stands in it is repeated: a fault may be next to a token, or in a key.
+//! A kubeconfig that exists is used, or its fault is the error: in a pod with a broken KUBECONFIG, the pod's own cluster would be the
+//! wrong one. Errors repeat nothing of its content: a fault may be next to a token, or in a key.
 
 use super::ConnectError;
 use http::Uri;
@@ -10,49 +10,49 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// What stands where the kubeconfig names no proxy: with nothing there, kube reads the environment, by rules that are not ours.
+/// Placeholder for a cluster without a proxy: without one, kube would read the environment, by other rules than kubectl.
 const NO_PROXY: &str = "http://nowhere.invalid/";
 
-/// A kubeconfig that leads nowhere.
+/// The fault of a kubeconfig.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadKubeconfig {
     /// A file can't be read.
     #[error("the kubeconfig {file} can't be read: {why}; correct it, or set KUBECONFIG to another")]
     Unread {
-        /// Which.
+        /// Its path.
         file: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// What it says can't be used.
+    /// Its content can't be used.
     #[error("the kubeconfig can't be used: {0}; correct it, or set KUBECONFIG to another")]
     Unusable(String),
 }
 
-/// The way to the API server.
-pub(super) struct Way {
+/// Address and credentials of the API server.
+pub(super) struct ClusterAccess {
     /// All but the proxy.
     pub config: Config,
-    /// Whether a kubeconfig says so. In a pod the API server is asked directly.
-    pub by_kubeconfig: bool,
+    /// Whether a kubeconfig says so. A pod asks the API server directly.
+    pub from_kubeconfig: bool,
     /// The kubeconfig's own proxy.
     pub proxy: Option<Uri>,
 }
 
-/// The way that the machine tells of.
+/// Reads the kubeconfig, or else the pod's service account.
 ///
 /// # Errors
-/// When there is a kubeconfig that leads nowhere; or there is none, and this is no pod.
-pub(super) async fn way(variable: impl Fn(&str) -> Option<String>) -> Result<Way, ConnectError> {
+/// When the kubeconfig has a fault; or when there is none, and this is no pod.
+pub(super) async fn cluster_access(variable: impl Fn(&str) -> Option<String>) -> Result<ClusterAccess, ConnectError> {
     let files = files(variable("KUBECONFIG"), env::home_dir());
     if files.is_empty() {
         let config = Config::incluster().map_err(ConnectError::NoCluster)?;
-        return Ok(Way { config, by_kubeconfig: false, proxy: None });
+        return Ok(ClusterAccess { config, from_kubeconfig: false, proxy: None });
     }
-    by_kubeconfig(&files).await
+    from_kubeconfig(&files).await
 }
 
-/// The files that KUBECONFIG names, or else the usual one, if it is there.
+/// Returns the files that KUBECONFIG names, or else the default file, if it exists.
 fn files(named: Option<String>, home: Option<PathBuf>) -> Vec<PathBuf> {
     let named = named.unwrap_or_default();
     let named: Vec<PathBuf> = env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
@@ -62,7 +62,7 @@ fn files(named: Option<String>, home: Option<PathBuf>) -> Vec<PathBuf> {
     home.map(|home| home.join(".kube/config")).filter(|path| path.exists()).into_iter().collect()
 }
 
-async fn by_kubeconfig(files: &[PathBuf]) -> Result<Way, ConnectError> {
+async fn from_kubeconfig(files: &[PathBuf]) -> Result<ClusterAccess, ConnectError> {
     let mut kubeconfig = files.iter().try_fold(Kubeconfig::default(), |merged, file| {
         let merged = Kubeconfig::read_from(file).and_then(|read| merged.merge(read));
         merged.map_err(|error| unread(file, &error))
@@ -74,25 +74,25 @@ async fn by_kubeconfig(files: &[PathBuf]) -> Result<Way, ConnectError> {
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
     let mut config = config.map_err(|error| match error {
         KubeconfigError::ParseProxyUrl(_) => ConnectError::BadClusterProxy,
-        error => ConnectError::Kubeconfig(BadKubeconfig::Unusable(what(&error))),
+        error => ConnectError::Kubeconfig(BadKubeconfig::Unusable(describe(&error))),
     })?;
-    let told = config.auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut());
-    if let Some(cluster) = told.filter(|cluster| cluster.proxy_url.as_deref() == Some(NO_PROXY)) {
+    let exec_cluster = config.auth_info.exec.as_mut().and_then(|exec| exec.cluster.as_mut());
+    if let Some(cluster) = exec_cluster.filter(|cluster| cluster.proxy_url.as_deref() == Some(NO_PROXY)) {
         cluster.proxy_url = None;
     }
     let proxy = config.proxy_url.take().filter(|proxy| *proxy != NO_PROXY);
-    Ok(Way { config, by_kubeconfig: true, proxy })
+    Ok(ClusterAccess { config, from_kubeconfig: true, proxy })
 }
 
 fn unread(file: &Path, error: &KubeconfigError) -> BadKubeconfig {
-    BadKubeconfig::Unread { file: file.display().to_string(), why: what(error) }
+    BadKubeconfig::Unread { file: file.display().to_string(), why: describe(error) }
 }
 
-/// What is wrong, without the lines that are.
-fn what(error: &KubeconfigError) -> String {
+/// Describes the fault without the content of the file.
+fn describe(error: &KubeconfigError) -> String {
     match error {
         KubeconfigError::ReadConfig(error, _) => error.to_string(),
-        // The parser shows the lines around, and the value that it did not expect.
+        // The parser's own text shows lines of the file.
         KubeconfigError::Parse(error) => error.location().map_or_else(
             || "it is no YAML of a kubeconfig".to_owned(),
             |at| format!("line {}, column {} is no YAML of a kubeconfig", at.line(), at.column()),
@@ -102,11 +102,11 @@ fn what(error: &KubeconfigError) -> String {
     }
 }
 
-/// Why no client can be made of it, without what is in it.
+/// Describes why no client can be made, without the content of the file.
 pub(super) fn unusable(error: kube::Error) -> String {
     match error {
-        kube::Error::InferKubeconfig(error) => what(&error),
-        // A key that is no PEM is repeated line by line, and a program's output whole.
+        kube::Error::InferKubeconfig(error) => describe(&error),
+        // These texts repeat a malformed key line by line, or all of a program's output.
         error @ (kube::Error::RustlsTls(_) | kube::Error::Auth(kube::client::AuthError::AuthExecRun { .. })) => {
             error.to_string().split(": ").take(2).collect::<Vec<_>>().join(": ")
         }
@@ -133,8 +133,8 @@ mod tests {
             Self(file)
         }
 
-        async fn way(&self) -> Result<Way, ConnectError> {
-            way(|name| (name == "KUBECONFIG").then(|| self.0.display().to_string())).await
+        async fn access(&self) -> Result<ClusterAccess, ConnectError> {
+            cluster_access(|name| (name == "KUBECONFIG").then(|| self.0.display().to_string())).await
         }
     }
 
@@ -163,7 +163,7 @@ mod tests {
             ("pem", kubeconfig(&format!("    certificate-authority-data: {pem}\n"), "    {}\n"), "authority is no PEM"),
         ] {
             let file = File::of(name, &text);
-            let said = file.way().await.err().map(|error| format!("{error} {error:?}")).unwrap_or_default();
+            let said = file.access().await.err().map(|error| format!("{error} {error:?}")).unwrap_or_default();
             assert!(said.contains(wanted), "{name}: {said}");
             assert!(!said.contains("SUPER"), "{name}: {said}");
         }
@@ -175,8 +175,8 @@ mod tests {
         let key = base64::encode(format!("-----BEGIN PRIVATE KEY----- {SECRET}"));
         let user = format!("    client-certificate-data: {key}\n    client-key-data: {key}\n");
         let file = File::of("key", &kubeconfig("", &user));
-        let way = file.way().await.unwrap();
-        let error = cluster::client(way.config, None, None).err().expect("it can't be used");
+        let access = file.access().await.unwrap();
+        let error = cluster::client(access.config, None, None).err().expect("it can't be used");
         let said = unusable(error);
         // What would follow is the key, as numbers.
         assert!(said.ends_with("identity PEM is invalid"), "{said}");
@@ -184,10 +184,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_fault_of_a_kubeconfig_is_the_answer() {
-        let named = way(|name| (name == "KUBECONFIG").then(|| "/nowhere/kubeconfig".to_owned())).await.err();
+        let named = cluster_access(|name| (name == "KUBECONFIG").then(|| "/nowhere/kubeconfig".to_owned())).await.err();
         let said = named.map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("the kubeconfig /nowhere/kubeconfig can't be read: No such file"), "{said}");
-        let empty = File::of("empty", "").way().await.err().map(|error| error.to_string()).unwrap_or_default();
+        let empty = File::of("empty", "").access().await.err().map(|error| error.to_string()).unwrap_or_default();
         assert!(empty.starts_with("the kubeconfig can't be used: failed to determine current context;"), "{empty}");
     }
 
@@ -205,13 +205,14 @@ mod tests {
     #[tokio::test]
     async fn its_own_proxy_is_kept_apart() {
         let exec = "    exec: {command: aws, provideClusterInfo: true}\n";
-        let told = |way: &Way| way.config.auth_info.exec.clone().unwrap().cluster.unwrap().proxy_url;
-        let none = File::of("none", &kubeconfig("", exec)).way().await.unwrap();
-        assert_eq!((&none.proxy, &none.config.proxy_url, told(&none)), (&None, &None, None));
-        let own = File::of("own", &kubeconfig("    proxy-url: http://own:3128\n", exec)).way().await.unwrap();
+        let exec_proxy =
+            |access: &ClusterAccess| access.config.auth_info.exec.clone().unwrap().cluster.unwrap().proxy_url;
+        let none = File::of("none", &kubeconfig("", exec)).access().await.unwrap();
+        assert_eq!((&none.proxy, &none.config.proxy_url, exec_proxy(&none)), (&None, &None, None));
+        let own = File::of("own", &kubeconfig("    proxy-url: http://own:3128\n", exec)).access().await.unwrap();
         assert_eq!(own.proxy.as_ref().map(ToString::to_string).as_deref(), Some("http://own:3128/"));
-        assert_eq!(told(&own).as_deref(), Some("http://own:3128"));
-        let bad = File::of("bad", &kubeconfig(&format!("    proxy-url: http://me:{SECRET} x\n"), exec)).way().await;
+        assert_eq!(exec_proxy(&own).as_deref(), Some("http://own:3128"));
+        let bad = File::of("bad", &kubeconfig(&format!("    proxy-url: http://me:{SECRET} x\n"), exec)).access().await;
         let said = bad.err().map(|error| error.to_string()).unwrap_or_default();
         assert_eq!(said, "the kubeconfig's proxy-url names no proxy; write it as http://HOST:PORT");
     }

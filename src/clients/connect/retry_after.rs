@@ -1,8 +1,7 @@
-//! Keeping what an overloaded API server asks for: its `Retry-After`, which kube's client drops with all headers.
+//! Keeps the `Retry-After` of an overloaded API server, which kube's client drops with all headers.
 //!
-//! The overload filter answers before anything of the API is asked, in plain text, and so do proxies in front of it. What kube
-//! makes of that is a `Status` without details. Here such an answer becomes the `Status` that the API itself would have
-//! written, so that the time travels the same way, whoever asks for it.
+//! The server's overload filter, and proxies in front of it, answer in plain text. kube makes a `Status` without details of such an
+//! answer. Here it becomes the `Status` that the API itself would have written, with the time in its details.
 
 use bytes::Bytes;
 use http::{Response, StatusCode, header};
@@ -14,7 +13,7 @@ use serde::Deserialize;
 use tower::util::AndThen;
 use tower::{BoxError, Service};
 
-/// The client that `builder` makes, to whose answers this is done.
+/// Makes a client whose errors keep `Retry-After`.
 pub fn kube_client<S, B>(builder: ClientBuilder<S>) -> kube::Client
 where
     S: Service<http::Request<Body>, Response = Response<B>> + Send + 'static,
@@ -23,16 +22,16 @@ where
     B: hyper::body::Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    builder.with_layer(&AndThen::<S, _>::layer(kept::<B>)).build()
+    builder.with_layer(&AndThen::<S, _>::layer(keep_retry_after::<B>)).build()
 }
 
-/// The answer, in words that kube understands.
-async fn kept<B>(response: Response<B>) -> Result<Response<Either<B, Full<Bytes>>>, BoxError>
+/// Writes the header into the body of an overloaded server's answer.
+async fn keep_retry_after<B>(response: Response<B>) -> Result<Response<Either<B, Full<Bytes>>>, BoxError>
 where
     B: hyper::body::Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let Some(seconds) = asked(&response) else { return Ok(response.map(Either::Left)) };
+    let Some(seconds) = retry_after(&response) else { return Ok(response.map(Either::Left)) };
     let (mut head, body) = response.into_parts();
     let mut body = body.collect().await.map_err(Into::into)?.to_bytes();
     if !is_status(&body) {
@@ -43,20 +42,20 @@ where
     Ok(Response::from_parts(head, Either::Right(Full::new(body))))
 }
 
-/// For how many seconds an overloaded server asks. A date instead of a number, which only proxies write, is not read.
-fn asked<B>(response: &Response<B>) -> Option<u32> {
+/// Returns the seconds for which an overloaded server asks. A date, which only proxies write, is ignored.
+fn retry_after<B>(response: &Response<B>) -> Option<u32> {
     let overloaded = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     let header = response.headers().get(header::RETRY_AFTER).filter(|_| overloaded)?;
     header.to_str().ok()?.trim().parse().ok()
 }
 
-/// Whether the API itself wrote this: then it carries the time, if there is one. kube takes any JSON object for a `Status`.
+/// Whether the API itself wrote this body: then it contains the time. kube takes any JSON object for a `Status`.
 fn is_status(body: &[u8]) -> bool {
     #[derive(Deserialize)]
-    struct Typed {
+    struct Object {
         kind: String,
     }
-    serde_json::from_slice::<Typed>(body).is_ok_and(|typed| typed.kind == "Status")
+    serde_json::from_slice::<Object>(body).is_ok_and(|object| object.kind == "Status")
 }
 
 fn status(code: StatusCode, message: &str, seconds: u32) -> Result<Vec<u8>, serde_json::Error> {
@@ -82,7 +81,7 @@ fn status(code: StatusCode, message: &str, seconds: u32) -> Result<Vec<u8>, serd
 mod tests {
     use super::*;
 
-    /// What a typed call says of this answer.
+    /// Returns the error that a call makes of this answer.
     async fn said(code: u16, headers: &[(&str, &str)], body: &'static str) -> Status {
         let mut answer = Response::builder().status(code);
         for (name, value) in headers {

@@ -1,4 +1,4 @@
-//! Waiting between tries: exponential, jittered, bounded.
+//! Waits between tries: exponential, with jitter, bounded.
 
 use crate::runtime::random;
 use std::time::Duration;
@@ -8,30 +8,30 @@ use std::time::Duration;
 pub struct Backoff {
     next: Duration,
     first: Duration,
-    most: Duration,
+    max: Duration,
 }
 
 impl Backoff {
-    /// Waits that double from `first` to at most `most`.
+    /// Waits that double from `first` to `max`.
     #[must_use]
-    pub const fn new(first: Duration, most: Duration) -> Self {
-        Self { next: first, first, most }
+    pub const fn new(first: Duration, max: Duration) -> Self {
+        Self { next: first, first, max }
     }
 
-    /// The next wait: between half and all of the step.
+    /// Returns the next wait: between half and all of the step.
     pub fn step(&mut self) -> Duration {
         let step = self.next;
-        self.next = (step * 2).min(self.most);
+        self.next = (step * 2).min(self.max);
         jittered(step)
     }
 
-    /// Begins again from the first wait, after a success.
+    /// Starts over from the first wait, after a success.
     pub fn reset(&mut self) {
         self.next = self.first;
     }
 }
 
-/// Between half and all of `step`, so that many who fail together don't come back together.
+/// Returns between half and all of `step`, so that callers that fail together don't retry together.
 pub(super) fn jittered(step: Duration) -> Duration {
     random::jittered(step, 0.5..1.0)
 }

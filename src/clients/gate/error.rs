@@ -1,4 +1,4 @@
-//! What became of a call that failed: one type for AWS and one for the API server, with one set of categories.
+//! The error of a failed call: one type for AWS and one for the API server, with one set of categories.
 
 use crate::fact::Category;
 use aws_credential_types::provider::error::CredentialsError;
@@ -6,7 +6,7 @@ use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use std::time::Duration;
 
-/// The class of an HTTP status.
+/// Returns the category of an HTTP status.
 const fn category_of_status(status: u16) -> Category {
     match status {
         401 | 403 => Category::Denied,
@@ -18,24 +18,24 @@ const fn category_of_status(status: u16) -> Category {
     }
 }
 
-/// What a call to AWS says that could not be signed; why follows, where somebody knows.
+/// Message of a call to AWS that could not be signed; the reason follows, if it is known.
 pub const NO_CREDENTIALS: &str = "no AWS credentials";
 
 /// A call to AWS that failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{service}:{operation} for {subject}: {}{}", self.said(), self.advice())]
+#[error("{service}:{operation} for {subject}: {}{}", self.answer(), self.advice())]
 pub struct AwsError {
     /// The service's name in IAM actions.
     pub service: &'static str,
     /// The operation.
     pub operation: &'static str,
-    /// What the call was about.
+    /// The object of the call.
     pub subject: String,
-    /// Its class.
+    /// Its category.
     pub category: Category,
-    /// AWS's error code, where it answered with one.
+    /// AWS's error code, if its answer has one.
     pub code: Option<String>,
-    /// What AWS, or the transport, said.
+    /// The message of AWS or of the transport.
     pub message: String,
 }
 
@@ -77,13 +77,14 @@ impl AwsError {
         Self { service, operation, subject: subject.to_owned(), category, code, message }
     }
 
-    /// Whether there was nothing to sign it with. It counts as unreachable: whoever gives out credentials may not have been reached.
+    /// Whether there were no credentials to sign the call. Such a call counts as unreachable: the source of credentials may be
+    /// unreachable.
     #[must_use]
     pub fn lacks_credentials(&self) -> bool {
         self.category == Category::Unreachable && self.message.starts_with(NO_CREDENTIALS)
     }
 
-    fn said(&self) -> String {
+    fn answer(&self) -> String {
         match &self.code {
             Some(code) => format!("{code}: {}", self.message),
             None => self.message.clone(),
@@ -108,7 +109,7 @@ impl AwsError {
     }
 }
 
-/// The class of an AWS error code; of its HTTP status, where the code says nothing.
+/// Returns the category of an AWS error code, or else of the HTTP status.
 #[must_use]
 pub fn category_of_code(code: &str, status: u16) -> Category {
     let code = code.rsplit(['#', '.']).next().unwrap_or(code);
@@ -146,22 +147,22 @@ pub struct KubeError {
     pub verb: &'static str,
     /// The resource, as RBAC names it (`pods/eviction`).
     pub resource: &'static str,
-    /// What the call was about: an object's name.
+    /// The object's name.
     pub subject: String,
-    /// Its class.
+    /// Its category.
     pub category: Category,
     /// The HTTP status, or 0 without an answer.
     pub status: u16,
-    /// How long the server asks us to wait. Of a throttled call the gate takes it, and waits.
+    /// The wait that the server asks for. The gate takes it from a throttled call, and waits.
     pub retry_after: Option<Duration>,
-    /// How long the gate has waited already since the answer came.
+    /// Time that the gate has waited since the answer.
     pub waited: Duration,
-    /// What the server, or the transport, said.
+    /// The message of the server or of the transport.
     pub message: String,
 }
 
 impl KubeError {
-    /// No answer came in time.
+    /// The error of a call without an answer in time.
     #[must_use]
     pub fn timed_out(verb: &'static str, resource: &'static str, subject: &str, after: Duration) -> Self {
         Self {
@@ -176,7 +177,7 @@ impl KubeError {
         }
     }
 
-    /// The error of an answer that ended in good order, but too soon.
+    /// The error of an answer that ended regularly, but too soon.
     #[must_use]
     pub fn cut_short(verb: &'static str, resource: &'static str) -> Self {
         Self {
@@ -192,15 +193,15 @@ impl KubeError {
         }
     }
 
-    /// How long to wait before another try: as long as the caller would, less what the gate has waited, and no shorter than the server
-    /// asks.
+    /// Returns the wait before another try: the caller's own `delay`, less what the gate has waited, and at least what the server asks
+    /// for.
     #[must_use]
-    pub fn wait(&self, ours: Duration) -> Duration {
-        let ours = ours.saturating_sub(self.waited);
-        self.retry_after.map_or(ours, |asked| asked.max(ours))
+    pub fn wait(&self, delay: Duration) -> Duration {
+        let delay = delay.saturating_sub(self.waited);
+        self.retry_after.map_or(delay, |asked| asked.max(delay))
     }
 
-    /// Classifies what kube's client said.
+    /// Classifies an error of kube's client.
     #[must_use]
     pub fn new(verb: &'static str, resource: &'static str, subject: &str, error: &kube::Error) -> Self {
         let mut failed = Self {
@@ -242,7 +243,7 @@ impl KubeError {
                 failed.category = Category::Invalid;
                 failed.message = chain(error);
             }
-            // What it is called says nothing; what lies below does.
+            // The text of this error says nothing; its source does.
             kube::Error::Service(below) => failed.message = chain(below.as_ref()),
             _ => failed.message = chain(error),
         }
@@ -265,8 +266,8 @@ impl KubeError {
     }
 }
 
-/// Why a call could not be signed, if that is what failed. The SDK tells it as a request that could not be sent, and of a chain of
-/// providers that all have nothing what each of them says, which helps nobody.
+/// Returns why a call could not be signed, if that is what failed. The SDK reports it as a request that could not be sent. For a chain of
+/// providers without credentials it lists the error of each, which helps nobody.
 fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     let mut failed = error;
     while !failed.is::<CredentialsError>() {
@@ -277,7 +278,7 @@ fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<String> {
     Some(if none { NO_CREDENTIALS.to_owned() } else { format!("{NO_CREDENTIALS}: {why}") })
 }
 
-/// An error with its sources, each said once.
+/// Returns an error with its sources, each once.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

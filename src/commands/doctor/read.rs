@@ -11,7 +11,7 @@ use super::readings::{
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
-use crate::clients::connect::{Aws, Ways};
+use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
 use crate::clients::gate::{Call, Category, Class, Gate};
 use crate::fact::Facts;
@@ -55,7 +55,7 @@ impl Extent {
 #[derive(Clone)]
 pub struct Probe {
     /// The clients, or the error's text.
-    aws: Result<Aws, String>,
+    aws: Result<AwsClients, String>,
     cluster: Result<::kube::Client, String>,
     gate: Gate,
     clock: Clock,
@@ -68,14 +68,14 @@ pub struct Probe {
 impl Probe {
     /// Returns a probe whose total timeout begins now.
     #[must_use]
-    pub fn new(ways: Ways, gate: Gate, clock: Clock, extent: Extent) -> Self {
+    pub fn new(ways: AvailableClients, gate: Gate, clock: Clock, extent: Extent) -> Self {
         let aws = ways.aws.map_err(|error| error.to_string());
         let cluster = ways.kube.map_err(|error| error.to_string());
         let deadline = Instant::now() + TOTAL_TIMEOUT;
         Self { aws, cluster, gate, clock, extent, deadline, no_facts: Facts::to(Vec::new()) }
     }
 
-    fn clients(&self) -> Reading<&Aws> {
+    fn clients(&self) -> Reading<&AwsClients> {
         self.aws.as_ref().map_err(|error| unknown(error))
     }
 
@@ -145,7 +145,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
     Readings {
         no_aws: probe.aws.as_ref().err().cloned(),
         no_cluster: probe.cluster.as_ref().err().cloned(),
-        region: probe.aws.as_ref().ok().and_then(Aws::region).map(str::to_owned),
+        region: probe.aws.as_ref().ok().and_then(AwsClients::region).map(str::to_owned),
         identity,
         queue: queue.attributes,
         rules: queue.rules,

@@ -10,8 +10,8 @@ use crate::clients::gate::Backoff;
 use crate::clients::trimmed::Bare;
 use crate::clients::watch as pods;
 use crate::clients::watch::{Broken, Pace, Seen};
-use crate::fact::{Fact, Facts, WatchedResource};
-use crate::runtime::task::{Handle, Kind, Tasks};
+use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
+use crate::runtime::task::{Handle, Tasks};
 use kube::Api;
 use kube::ResourceExt;
 use std::collections::{HashMap, HashSet};
@@ -96,7 +96,7 @@ impl Gone {
         let known = watch::Sender::new(None);
         let (told, missed) = watch::channel(0);
         let work = run(self.clone(), known.clone(), told);
-        Running { _task: self.0.tasks.spawn(Kind::PodWatch, work), known, missed }
+        Running { _task: self.0.tasks.spawn(TaskKind::PodWatch, work), known, missed }
     }
 
     /// Begins again if the task died. A drain that calls this is one of those that keep the watch running.

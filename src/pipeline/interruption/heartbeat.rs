@@ -6,10 +6,10 @@ use super::hook::{HookReply, Hooks};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
-use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind};
+use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind, TaskKind};
 use crate::pipeline::event::Hook;
 use crate::runtime::random;
-use crate::runtime::task::{Handle, Kind, Tasks};
+use crate::runtime::task::{Handle, Tasks};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -51,7 +51,7 @@ impl Heartbeat {
     pub(super) fn start(tasks: &Tasks, beating: Beating) -> Self {
         let stop = CancellationToken::new();
         let over = beating.over.clone();
-        Self { task: tasks.spawn(Kind::Heartbeat, beating.run(stop.clone())), stop, over }
+        Self { task: tasks.spawn(TaskKind::Heartbeat, beating.run(stop.clone())), stop, over }
     }
 
     /// Cancelled when AWS has said that the action is over.

@@ -9,7 +9,7 @@ use crate::fact::Fact;
 use crate::pipeline::drain;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{Marked, Node};
-use crate::runtime::task::Died;
+use crate::runtime::task::TaskError;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -119,7 +119,7 @@ impl Case {
                     Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
                 }
                 Ok(report) => Finding::Ended(report.outcome.into()),
-                Err(Died::Panicked | Died::Cancelled) => Finding::Ended(Outcome::Crashed),
+                Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(Outcome::Crashed),
             },
             () = shared.out_of_patience(target.deadline) => Finding::Ended(shared.progress().outcome().into()),
         }

@@ -4,7 +4,8 @@
 //! Dropping the last seat aborts the work. Work that is started while its predecessor is still stopping begins after it, so that two
 //! never run side by side.
 
-use crate::runtime::task::{Died, Ending, Handle, Kind, Tasks};
+use crate::fact::TaskKind;
+use crate::runtime::task::{Ending, Handle, TaskError, Tasks};
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug)]
 pub struct Slots<K: Hash + Eq, X, T> {
     tasks: Tasks,
-    kind: Kind,
+    kind: TaskKind,
     entries: Entries<K, X, T>,
 }
 
@@ -49,7 +50,7 @@ where
 {
     /// No work yet; its tasks have this kind.
     #[must_use]
-    pub fn new(tasks: Tasks, kind: Kind) -> Self {
+    pub fn new(tasks: Tasks, kind: TaskKind) -> Self {
         Self { tasks, kind, entries: Arc::default() }
     }
 
@@ -132,10 +133,10 @@ impl<K: Hash + Eq, X, T: Clone> Seat<K, X, T> {
     ///
     /// # Errors
     /// When the work panicked.
-    pub async fn ended(&self) -> Result<T, Died> {
+    pub async fn ended(&self) -> Result<T, TaskError> {
         let mut result = self.entry.result.clone();
         let ended = result.wait_for(Option::is_some).await;
-        ended.ok().and_then(|result| result.clone()).ok_or(Died::Panicked)
+        ended.ok().and_then(|result| result.clone()).ok_or(TaskError::Panicked)
     }
 
     /// Gives the seat up. The last one tells the work to stop, and waits until it has.
@@ -181,7 +182,7 @@ mod tests {
 
     fn slots() -> (Tasks, Slots<&'static str, AtomicUsize, Worked>) {
         let tasks = Tasks::new(Facts::to(Vec::new()));
-        (tasks.clone(), Slots::new(tasks, Kind::Drain))
+        (tasks.clone(), Slots::new(tasks, TaskKind::Drain))
     }
 
     async fn work(started: Arc<AtomicUsize>, stop: CancellationToken) -> Worked {

@@ -1,4 +1,4 @@
-//! How metrics are made: all in one namespace, with descriptions that are fixed.
+//! Constructors of metrics, all in one namespace.
 
 use prometheus::{CounterVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts};
 

@@ -1,6 +1,6 @@
-//! Which fact is counted where; each is named, so that none is forgotten.
+//! The facts that change metrics. Every fact is named, so that none is forgotten.
 
-use super::{All, OFTEN};
+use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{Category, Fact, LeaseEnd, label};
 
 impl All {
@@ -15,8 +15,8 @@ impl All {
                 if let Some(age) = age {
                     let receipt = match receives {
                         0 | 1 => "first",
-                        2..OFTEN => "again",
-                        OFTEN.. => "often",
+                        2..MIN_OFTEN_RECEIVES => "again",
+                        MIN_OFTEN_RECEIVES.. => "often",
                     };
                     self.message_age.with_label_values(&[receipt]).observe(age.as_secs_f64());
                 }
@@ -28,7 +28,7 @@ impl All {
             Fact::MessageDeleted { .. } => message("deleted"),
             Fact::MessageReleased { .. } => message("released"),
             Fact::MessageLeft { .. } => message("left"),
-            // One that is not lost is released next, and counted so.
+            // A message that is too old is released next, and counted then.
             Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message("lease-ended"),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
@@ -51,7 +51,7 @@ impl All {
             Fact::KubeEventsDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
-            // Who finds it cordoned has not done it, and says nothing about how long that took.
+            // A Node that was cordoned before says nothing about our delay.
             Fact::NodeCordoned { about, after, already: false } => {
                 self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }

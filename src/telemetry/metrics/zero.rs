@@ -1,5 +1,4 @@
-//! Series that begin at 0, because alerts and the dashboard look at them: what a series' first sample counts is no
-//! increase to Prometheus.
+//! Series that begin at 0, because alerts and the dashboard use them: for Prometheus, the first sample of a series is no increase.
 
 use super::All;
 use crate::fact::{
@@ -8,7 +7,7 @@ use crate::fact::{
 use prometheus::IntCounterVec;
 
 const MESSAGES: [&str; 5] = ["received", "deleted", "released", "lease-ended", "left"];
-/// A permission that is missing may be met a few times at once, and then not again for weeks.
+/// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
 const AWS_CALLS: [[&str; 2]; 8] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],

@@ -1,4 +1,4 @@
-//! Since when pods are held back: a gauge of how many says nothing about one that has been held for an hour.
+//! The blocked pods, and since when: their number alone does not show that one has been blocked for an hour.
 
 use crate::fact::OnPod;
 use std::collections::HashMap;
@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The pods that are held back now, by UID.
+/// The pods that are blocked now, by UID.
 #[derive(Debug, Default)]
-pub(super) struct Held(Mutex<HashMap<Box<str>, Instant>>);
+pub(super) struct BlockedPods(Mutex<HashMap<Box<str>, Instant>>);
 
-impl Held {
+impl BlockedPods {
     pub(super) fn add(&self, pod: &OnPod<'_>) {
         self.lock().entry(pod.uid.into()).or_insert_with(Instant::now);
     }
@@ -19,7 +19,7 @@ impl Held {
         self.lock().remove(pod.uid);
     }
 
-    /// How long the one that has been held for longest has been; nothing without any.
+    /// Returns how long the pod that is blocked longest has been blocked; 0 without any.
     pub(super) fn longest(&self) -> Duration {
         let first = self.lock().values().min().copied();
         first.map(|first| first.elapsed()).unwrap_or_default()
