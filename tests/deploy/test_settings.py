@@ -122,7 +122,7 @@ def test_the_defaults_that_are_told_are_the_programs() -> None:
             if flag.type == "bool" and not flag.default:
                 assert documented[flag.key] == "off", flag.key
     told = " ".join(CLI.replace("///", "").split())
-    assert "By default everything is drained, but rebalance=cordon and asg-launch=ignore." in told
+    assert "Default: drain, but rebalance=cordon and asg-launch=ignore." in told
     actions = {kind: {"rebalance": "cordon", "asg-launch": "ignore"}.get(kind, "drain") for kind in KINDS}
     assert {kind: documented[kind].strip("`") for kind in KINDS} == actions
 
@@ -147,7 +147,7 @@ def test_the_queue_tells_the_region(queue: str, region: str | None) -> None:
 
 def test_a_pod_is_given_time_to_end() -> None:
     service = "".join(path.read_text() for path in sorted((ROOT / "src" / "service").glob("*.rs")))
-    shutdown = int(re.search(r"const SHUTDOWN: Duration = Duration::from_secs\((\d+)\);", service)[1])
+    shutdown = int(re.search(r"const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs\((\d+)\);", service)[1])
     pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] > shutdown
     assert SCHEMA["properties"]["terminationGracePeriodSeconds"]["minimum"] > shutdown
