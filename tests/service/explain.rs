@@ -339,9 +339,9 @@ async fn a_notice_that_is_not_acted_on_says_by_which_rule() {
         (spot(0), &["--on", "spot=cordon"], "cordoned", "--on spot=cordon"),
         (spot(1), &[], "excluded", "ebbtide/ignore"),
         (spot(0), &["--node-selector", "pool=spot"], "excluded", "--node-selector"),
-        (spot(0), &["--require-tag", "--managed-tag", "team=blue"], "not-ours", "another's"),
+        (spot(0), &["--require-tag", "--managed-tag", "team=blue"], "not-ours", "not this cluster's"),
         (old, &[], "stale", "Ready again"),
-        (messages::state_change("s", &instance(0), "terminated", at), &[], "nothing-to-drain", "runs no more"),
+        (messages::state_change("s", &instance(0), "terminated", at), &[], "nothing-to-drain", "no longer runs"),
     ] {
         let told = stage.explained_body(&body, flags).await;
         assert_eq!(told["ends"]["outcome"], outcome, "{flags:?}");
@@ -378,7 +378,7 @@ async fn what_can_t_be_read_is_said_and_the_rest_is_told() {
     stage.world.faults.add(Rule::on("list poddisruptionbudgets", Fault::Status(403)));
     let told = stage.explained_body(&messages::spot("s", &instance(0), at), &[]).await;
     assert_eq!(told["pods"].as_array().map(Vec::len), Some(5));
-    assert!(told["notes"][0].as_str().is_some_and(|note| note.starts_with("which budgets block is not known: ")));
+    assert!(told["notes"][0].as_str().is_some_and(|note| note.starts_with("the budgets could not be read: ")));
 
     for operation in ["list nodes", "list pods"] {
         stage.world.faults.clear();

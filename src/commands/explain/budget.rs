@@ -1,22 +1,22 @@
-//! Which disruption budgets hold which pods back now, as the API server decides about an eviction. Pure.
+//! The disruption budgets that hold a pod back now, by the API server's own rules for evictions. Pure.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::core::{Selector, SelectorExt};
 
-/// A disruption budget, and what it says now.
+/// A disruption budget, with its present status.
 #[derive(Debug)]
 pub(super) struct Budget {
     pub namespace: String,
     pub name: String,
-    /// How many pods may go now.
+    /// Number of pods that may go now.
     pub allows: i32,
     selector: Option<Selector>,
-    /// Whether its healthy pods are as many as it wants.
+    /// Whether it has as many healthy pods as it wants.
     met: bool,
     /// Whether pods that are not Ready may always go.
     spares_unready: bool,
-    /// Whether its status is not up to date: then it lets nobody go.
+    /// Whether its status is out of date: then it refuses every eviction.
     behind: bool,
 }
 
@@ -29,7 +29,7 @@ impl Budget {
             namespace: object.metadata.namespace.unwrap_or_default(),
             name: object.metadata.name.unwrap_or_default(),
             allows: status.disruptions_allowed,
-            // Without a selector it is for no pod; one that can't be read is Kubernetes' own to refuse.
+            // A budget without a selector covers no pod; Kubernetes itself refuses an invalid selector.
             selector: spec.selector.and_then(|selector| selector.try_into().ok()),
             met: status.current_healthy >= status.desired_healthy && status.desired_healthy > 0,
             spares_unready: spec.unhealthy_pod_eviction_policy.as_deref() == Some("AlwaysAllow"),
@@ -37,7 +37,7 @@ impl Budget {
         }
     }
 
-    /// Whether the pod is one of its own.
+    /// Whether the budget covers the pod.
     pub fn covers(&self, pod: &Pod) -> bool {
         let none = std::collections::BTreeMap::new();
         let labels = pod.metadata.labels.as_ref().unwrap_or(&none);
@@ -51,17 +51,17 @@ impl Budget {
     }
 }
 
-/// The budgets that would refuse the pod's eviction now.
+/// Returns the budgets that would refuse the pod's eviction now.
 pub(super) fn holding<'a>(pod: &Pod, budgets: &'a [Budget]) -> Vec<&'a Budget> {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    // What does not run, or goes already, is no budget's business.
+    // Budgets do not count pods that do not run, or that are on their way already.
     if matches!(phase, Some("Pending" | "Succeeded" | "Failed")) || pod.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
     let covering: Vec<_> = budgets.iter().filter(|budget| budget.covers(pod)).collect();
     match covering.as_slice() {
         [one] if !one.refuses(pod) => Vec::new(),
-        // The API server can't charge two budgets for one pod, and refuses always.
+        // The API server can't charge two budgets for one pod, and always refuses.
         _ => covering,
     }
 }

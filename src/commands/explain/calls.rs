@@ -32,7 +32,7 @@ pub(super) fn of(notice: &NoticeView, lookups: Lookups, settings: &Settings) -> 
 struct Calls(Vec<CallView>);
 
 impl Calls {
-    fn add(&mut self, to: &'static str, call: &str, (least, most): (usize, Option<usize>), when: impl Into<String>) {
+    fn add(&mut self, to: &'static str, call: &str, least: usize, most: Option<usize>, when: impl Into<String>) {
         self.0.push(CallView { to, call: call.to_owned(), least, most, when: when.into() });
     }
 
@@ -42,25 +42,20 @@ impl Calls {
             let needed = usize::from(!marks.annotations.is_empty());
             let when = match needed {
                 0 => "the Node carries the marks already",
-                _ => "cordon and all marks in one; again if somebody else writes the Node meanwhile",
+                _ => "cordon and all marks in one; again if another client writes the Node meanwhile",
             };
             let most = needed + usize::from(marks.taken_back.is_some());
-            self.add(to, "patch nodes", (needed, Some(most)), when);
+            self.add(to, "patch nodes", needed, Some(most), when);
         }
         if lookups.pool_marks {
-            self.add(
-                to,
-                "patch nodes",
-                (0, Some(1)),
-                "takes back what was left when the instance went to the warm pool",
-            );
+            self.add(to, "patch nodes", 0, Some(1), "removes the marks from the instance's way to the warm pool");
         }
         let drains = notice.action == Action::Drain && notice.ends.is_none() && notice.node.is_some();
         if !drains {
             return;
         }
-        self.add(to, "list pods", (2, None), "at the beginning and at the end; more if pods come meanwhile");
-        self.add(to, "watch pods", (0, Some(1)), "one for all drains together");
+        self.add(to, "list pods", 2, None, "at the beginning and at the end; more if pods come meanwhile");
+        self.add(to, "watch pods", 0, Some(1), "one for all drains together");
         let evicted: Vec<&PodView> = notice.pods.iter().filter(|pod| pod.evicted_by.is_some()).collect();
         let refused: Vec<&&PodView> = evicted.iter().filter(|pod| by_budgets(pod) > 0).collect();
         let when = if refused.is_empty() {
@@ -68,20 +63,20 @@ impl Calls {
         } else {
             format!("one for each pod that is evicted; {} refused now, and tried again every 1 to 5 s", refused.len())
         };
-        self.add(to, "create pods/eviction", (evicted.len(), evictions(notice, &evicted)), when);
+        self.add(to, "create pods/eviction", evicted.len(), evictions(notice, &evicted), when);
         let pressed = evicted.iter().filter(|pod| pod.deleted_at.is_some() && !pod.held_back_by.is_empty()).count();
         if pressed > 0 {
-            self.add(to, "delete pods", (0, Some(pressed)), "what is still held back when its grace period just fits");
+            self.add(to, "delete pods", 0, Some(pressed), "pods still held back when their grace period just fits");
         }
         let telling = match settings.events {
             _ if settings.policy.dry_run => None,
-            Some(Scope::All) => Some("each drain is told of (--events all)"),
+            Some(Scope::All) => Some("for each drain (--events all)"),
             Some(Scope::Blocked) => Some("if the drain is held back for 5 s (--events blocked)"),
             None => None,
         };
         if let Some(when) = telling {
             for call in ["create events", "patch events", "patch nodes/status"] {
-                self.add(to, call, (0, None), when);
+                self.add(to, call, 0, None, when);
             }
         }
     }
@@ -95,19 +90,20 @@ impl Calls {
             self.add(
                 to,
                 "ec2:DescribeInstances",
-                (0, None),
-                "whose the instance is, or what became of it; answers are kept for minutes",
+                0,
+                None,
+                "the instance's tags and state; answers are kept for minutes",
             );
         }
         if lookups.hook {
-            self.add(to, "autoscaling:DescribeLifecycleHooks", (0, Some(1)), "the answer is kept for 10 minutes");
+            self.add(to, "autoscaling:DescribeLifecycleHooks", 0, Some(1), "the answer is kept for 10 minutes");
         }
         if let Some(hook) = notice.hook.as_ref().filter(|_| !settings.policy.dry_run) {
             // Each comes up to a tenth earlier, which leaves room for more; and one may go out as the work ends.
-            let beats = (0, Some(hook.heartbeats + hook.heartbeats / 9 + 1));
-            self.add(to, "autoscaling:RecordLifecycleActionHeartbeat", beats, "while the work is going on");
+            let beats = hook.heartbeats + hook.heartbeats / 9 + 1;
+            self.add(to, "autoscaling:RecordLifecycleActionHeartbeat", 0, Some(beats), "during the work");
             let least = usize::from(hook.after_failure.is_some());
-            self.add(to, "autoscaling:CompleteLifecycleAction", (least, Some(1)), "when the work has ended");
+            self.add(to, "autoscaling:CompleteLifecycleAction", least, Some(1), "when the work has ended");
         }
         let last =
             [notice.deadline.as_ref().map(|deadline| deadline.moment), notice.waits.as_ref().map(|waits| waits.until)];
@@ -116,9 +112,9 @@ impl Calls {
             let every = lookups.visibility_timeout.unwrap_or(VISIBILITY_TIMEOUT) * 2 / 3;
             let most = usize::try_from(held / every.as_secs().max(1)).ok();
             let when = format!("every {} while the message is held", span(every));
-            self.add(to, "sqs:ChangeMessageVisibility", (0, most), when);
+            self.add(to, "sqs:ChangeMessageVisibility", 0, most, when);
         }
-        self.add(to, "sqs:DeleteMessage", (1, Some(1)), "when every notice in the message has ended");
+        self.add(to, "sqs:DeleteMessage", 1, Some(1), "when every notice in the message has ended");
     }
 }
 

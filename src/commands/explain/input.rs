@@ -17,7 +17,7 @@ pub(super) enum NoMessage {
     Broken(String, #[source] io::Error),
     #[error("{0} has more than the 1 MiB that SQS takes; give one message's body")]
     TooLong(String),
-    #[error("{0} is no text: byte {1} is not UTF-8; give a message's body as SQS shows it")]
+    #[error("{0} is not text: byte {1} is not UTF-8; give a message's body as SQS shows it")]
     NoText(String, usize),
     #[error("{0} is empty; give a message's body")]
     Empty(String),
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(of("{}"), Ok("{}".to_owned()));
         assert!(of(" \n").unwrap_err().starts_with("x is empty;"));
         assert!(of(r#"{"Messages": [{"Body": "{}"}]}"#).unwrap_err().contains("--query 'Messages[0].Body'"));
-        assert!(why(InputError::NotUtf8(2)).starts_with("x is no text: byte 2 is not UTF-8;"));
+        assert!(why(InputError::NotUtf8(2)).starts_with("x is not text: byte 2 is not UTF-8;"));
         assert!(why(InputError::TooLong).starts_with("x has more than the 1 MiB"));
         assert!(why(InputError::Terminal).starts_with("there is no message; name a file"));
         let missing = read(Some(Path::new("no/such/file"))).unwrap_err().to_string();

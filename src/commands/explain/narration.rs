@@ -93,7 +93,7 @@ impl<'a> Narration<'a> {
                     lookups.owner = self.whose(reader).await;
                     let ours = self.view.owner.as_ref().and_then(|owner| owner.ours);
                     if ours.is_none() {
-                        self.note("what follows holds if the instance is ours");
+                        self.note("the rest assumes that the instance is ours");
                     }
                     let foreign = ours == Some(false);
                     Finding::Owner(Some(if foreign { Ownership::Foreign } else { Ownership::Ours }))
@@ -158,8 +158,8 @@ impl<'a> Narration<'a> {
     fn ends(&mut self, outcome: Outcome) {
         let excluded_by = self.view.node.as_ref().and_then(|node| node.excluded_by);
         let why = match outcome {
-            Outcome::NotOurs if self.view.owner.is_some() => "another's instance".to_owned(),
-            Outcome::Excluded => format!("the Node is to be left alone: {}", excluded_by.unwrap_or_default()),
+            Outcome::NotOurs if self.view.owner.is_some() => "the instance is not this cluster's".to_owned(),
+            Outcome::Excluded => format!("the Node is excluded by {}", excluded_by.unwrap_or_default()),
             outcome => reasons::ended(outcome, self.notice),
         };
         self.view.ends = Some(EndView { outcome, why });
@@ -198,7 +198,7 @@ impl<'a> Narration<'a> {
             None => match reader.fate(&self.notice.instance).await {
                 Ok(fate) => {
                     let ours = owned_by_fate(fate, has_node) == Ownership::Ours;
-                    let why = reasons::fate(fate, &self.settings.managed_tag, (has_node, require_tag));
+                    let why = reasons::fate(fate, &self.settings.managed_tag, has_node, require_tag);
                     (OwnerView { ours: Some(ours), why }, true)
                 }
                 Err(error) => (OwnerView { ours: None, why: format!("EC2 could not be asked: {error}") }, true),
@@ -258,7 +258,7 @@ impl<'a> Narration<'a> {
     fn out_of_service(&mut self, mark: &Mark) {
         if let Some(node) = self.node.clone() {
             self.view.marks = Some(self.marks(&node, mark));
-            self.note("the marks are left once EC2 says that the instance is stopped or terminated");
+            self.note("the marks are written once EC2 confirms that the instance is stopped or terminated");
         }
     }
 
@@ -286,7 +286,7 @@ impl<'a> Narration<'a> {
         let budgets = match reader.budgets().await {
             Ok(budgets) => budgets,
             Err(error) => {
-                self.note(&format!("which budgets block is not known: {error}"));
+                self.note(&format!("the budgets could not be read: {error}"));
                 Vec::new()
             }
         };

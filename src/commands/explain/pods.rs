@@ -105,7 +105,7 @@ impl<'a> PodList<'a> {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),
             why: match why {
-                Stays::DaemonSet => "of a DaemonSet, which would put it back",
+                Stays::DaemonSet => "its DaemonSet would recreate it",
                 Stays::Mirror => "static: the kubelet runs it",
                 Stays::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
                 Stays::Unmanaged => "it has no controller (--keep-unmanaged)",

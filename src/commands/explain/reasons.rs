@@ -13,11 +13,11 @@ pub(super) const fn ignored(why: Ignored) -> &'static str {
         Ignored::TestNotification => "Auto Scaling's check, sent when a hook is set up",
         Ignored::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
         Ignored::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
-        Ignored::HarmlessState => "an instance state that takes nothing away",
+        Ignored::HarmlessState => "an instance state that does not end the instance",
         Ignored::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }
-        Ignored::Closed => "a Health event that says that it is over",
+        Ignored::Closed => "a closed Health event",
     }
 }
 
@@ -34,11 +34,11 @@ pub(super) fn says(detail: &Detail) -> String {
             format!("hook {} of group {}{pool}{direct}", hook.name, hook.group)
         }
         Detail::Spot { action } => match action {
-            InstanceAction::Terminate => "the instance is taken back, and terminated".to_owned(),
-            InstanceAction::Stop => "the instance is taken back, and stopped".to_owned(),
-            InstanceAction::Hibernate => "the instance is taken back, and hibernates".to_owned(),
+            InstanceAction::Terminate => "EC2 reclaims and terminates the instance".to_owned(),
+            InstanceAction::Stop => "EC2 reclaims and stops the instance".to_owned(),
+            InstanceAction::Hibernate => "EC2 reclaims and hibernates the instance".to_owned(),
         },
-        Detail::Rebalance => "the instance runs an elevated risk of being taken back".to_owned(),
+        Detail::Rebalance => "the instance is at an elevated risk of interruption".to_owned(),
         Detail::StateChange { state } => {
             let state = match state {
                 InstanceState::Stopping => "stopping",
@@ -52,7 +52,7 @@ pub(super) fn says(detail: &Detail) -> String {
             Some(start) => format!("{}, from {start}", change.code),
             None => change.code.clone(),
         },
-        Detail::CapacityReservation { .. } => "the reservation takes its capacity back".to_owned(),
+        Detail::CapacityReservation { .. } => "the reservation reclaims its capacity".to_owned(),
     }
 }
 
@@ -61,24 +61,24 @@ pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
     let kind = notice.kind();
     match (outcome, &notice.detail) {
         (Outcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
-            format!("others complete the hook {} (--ignore-hook)", hook.name)
+            format!("another program completes the hook {} (--ignore-hook)", hook.name)
         }
         (Outcome::Ignored, _) => format!("--on {kind}=ignore"),
         (Outcome::Reported, _) => format!("--on {kind}=report"),
         (Outcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
-        (Outcome::Stale, _) => "the Node has been Ready again since what the notice announced".to_owned(),
+        (Outcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
         (Outcome::Ready, _) => "the Node is Ready already".to_owned(),
         (Outcome::NothingToDrain, Detail::AsgTerminate(_)) => {
             "the instance is terminated in its warm pool, where it is no Node".to_owned()
         }
-        (Outcome::NothingToDrain, _) => "the instance runs no more: there is nothing to evict".to_owned(),
+        (Outcome::NothingToDrain, _) => "the instance no longer runs: there is nothing to evict".to_owned(),
         // The other outcomes are those of work that has not begun.
         (outcome, _) => outcome.as_str().to_owned(),
     }
 }
 
 /// The owner of an instance, by EC2's answer.
-pub(super) fn fate(fate: Fate, tag: &ManagedTag, (has_node, require_tag): (bool, bool)) -> String {
+pub(super) fn fate(fate: Fate, tag: &ManagedTag, has_node: bool, require_tag: bool) -> String {
     let tag = match &tag.value {
         Some(value) => format!("{}={value}", tag.key),
         None => tag.key.clone(),
@@ -109,16 +109,16 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
     // The clock takes a notice's time that lies ahead as now, which is another instant for each of the two.
     let differ = chosen.max(unasked) - chosen.min(unasked) > Duration::from_millis(500);
     if let Some(timeout) = policy.drain_timeout.of(notice.kind()).filter(|_| differ) {
-        return format!("--drain-timeout {}; AWS may leave it longer", span(timeout));
+        return format!("--drain-timeout {}; AWS may leave more time", span(timeout));
     }
     let named = |start| format!("the change begins then: {start}");
     match &notice.detail {
         Detail::Spot { action: InstanceAction::Hibernate } => "hibernation begins at once".to_owned(),
-        Detail::Spot { .. } => "EC2 takes a spot instance back 120 s after its warning".to_owned(),
+        Detail::Spot { .. } => "EC2 reclaims a spot instance 120 s after its warning".to_owned(),
         Detail::CapacityReservation { terminates_at: Some(_) } => "the notice names this time".to_owned(),
         Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
-        Detail::Rebalance => "our own patience: nothing says when, or whether, the instance goes".to_owned(),
-        Detail::StateChange { .. } => "2 minutes: EC2 tells no time".to_owned(),
+        Detail::Rebalance => "our own patience: no event says when, or whether, the instance ends".to_owned(),
+        Detail::StateChange { .. } => "2 minutes: EC2 names no time".to_owned(),
         Detail::ScheduledChange(change) => match change.start {
             Some(start) if clock.instant_of(start) <= chosen => named(start),
             Some(_) => "our own patience, an hour: the change begins later".to_owned(),
@@ -133,7 +133,7 @@ fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
     let HookRoom { wanted, limit, .. } = policy.hook_room(notice.kind(), times);
     if policy.drain_timeout.of(notice.kind()).is_some() {
         return if wanted > limit {
-            format!("{} is all that the hook allows; less a margin of {margin}", span(limit))
+            format!("the hook allows at most {}, less a margin of {margin}", span(limit))
         } else {
             format!("--drain-timeout {} after the notice, less a margin of {margin}", span(wanted))
         };
@@ -147,7 +147,7 @@ fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
 /// The reason why a pod may stay.
 pub(super) fn held_for_good(hard: bool) -> String {
     let why = if hard { "--at-deadline leave" } else { "a soft deadline deletes nothing" };
-    format!("what is still held back at the deadline is left ({why}), and the drain ends as blocked")
+    format!("pods still held back at the deadline stay ({why}), and the drain ends as blocked")
 }
 
 /// A length of time: `1m 52s`.

@@ -23,7 +23,7 @@ pub(super) fn of(explanation: &Explanation) -> String {
         return text.0;
     }
     if message.made.is_some() {
-        text.line("Message", "made for this, as AWS would send it now; ebbtide send puts one on the queue");
+        text.line("Message", "created as AWS would send it now; ebbtide send puts one on the queue");
     }
     if explanation.dry_run {
         text.line("Dry run", "the API server only checks patches and evictions; hooks are not touched");
@@ -59,19 +59,19 @@ impl Text {
         if let Some(time) = notice.time {
             self.line("Time", &format!("{}, by AWS's clock", when(time)));
         }
-        let node = notice.node.as_ref().map_or_else(|| "none in this cluster has this instance".to_owned(), node);
+        let node = notice.node.as_ref().map_or_else(|| "no Node of this cluster has this instance".to_owned(), node);
         self.line("Node", &node);
         if let Some(owner) = &notice.owner {
             let whose = match owner.ours {
                 Some(true) => "ours",
-                Some(false) => "another's",
+                Some(false) => "not ours",
                 None => "not known",
             };
-            self.line("Whose", &format!("{whose}: {}", owner.why));
+            self.line("Owner", &format!("{whose}: {}", owner.why));
         }
         self.line("Action", &format!("{} (--on {}={})", notice.action, notice.kind, notice.action));
         if let Some(deadline) = &notice.deadline {
-            let hard = if deadline.hard { "hard, the capacity goes then" } else { "soft, our patience ends then" };
+            let hard = if deadline.hard { "hard, the capacity ends then" } else { "soft, our patience ends then" };
             self.line("Deadline", &format!("{}, {hard}: {}", when(deadline.moment), deadline.why));
         }
         if let Some(waits) = &notice.waits {
@@ -109,7 +109,10 @@ impl Text {
             (all, first) => {
                 let named: Vec<_> = first.iter().map(|moment| when(*moment)).collect();
                 let more = if all > first.len() { ", …" } else { "" };
-                format!("{all}, if the work takes so long, each up to a tenth earlier: {}{more}", named.join(", "))
+                format!(
+                    "{all} if the work takes all of its time, each up to a tenth earlier: {}{more}",
+                    named.join(", ")
+                )
             }
         };
         self.line("Beats", &beats);
@@ -148,7 +151,7 @@ impl Text {
             row("taint", taint.clone());
         }
         let back =
-            marks.taken_back.map(|at| format!("; taken back {} if nothing follows", when(at))).unwrap_or_default();
+            marks.taken_back.map(|at| format!("; removed {} if no interruption follows", when(at))).unwrap_or_default();
         if rows.is_empty() {
             self.line("Marks", "all are on the Node already");
         } else {
@@ -166,7 +169,7 @@ impl Text {
                 let _ = writeln!(self.0, "  ! {}/{} is held back now: {by}", pod.namespace, pod.name);
             }
         } else if notice.node.is_some() && notice.ends.is_none() && notice.action == Action::Drain {
-            self.line("Pods", "none has to go");
+            self.line("Pods", "no pod has to go");
         }
         if !notice.stay.is_empty() {
             let rows: Vec<_> = notice
