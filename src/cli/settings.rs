@@ -10,7 +10,7 @@ use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::{Action, OnFailed, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
-use crate::pipeline::node::mark::Extras;
+use crate::pipeline::node::mark::MarkSettings;
 use crate::telemetry::kube_events::Scope;
 use problems::Problems;
 use std::fmt;
@@ -152,7 +152,7 @@ impl Settings {
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             uncordon_after,
-            extras: Extras { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            extras: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_failed_launch: flags.on_failed_launch.into(),

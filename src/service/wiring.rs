@@ -9,7 +9,7 @@ use crate::leases::turn::Election;
 use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, Gone, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
-use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
+use crate::pipeline::node::{Index, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -80,7 +80,7 @@ impl Wiring {
             clock: *clock,
             facts: facts.clone(),
             tasks: tasks.clone(),
-            owner: Owner::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
+            owner: OwnerLookup::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
             marker,
             drainer: Arc::new(drainer),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
@@ -90,10 +90,10 @@ impl Wiring {
         }
     }
 
-    /// Returns what removes marks from Nodes. A dry run sets none, so it removes none.
-    pub fn undo(&self, index: &Index, marker: &Marker) -> Option<Undo> {
+    /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
+    pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        (!self.settings.policy.dry_run).then(|| Undo { index, marker, clock: self.clock, facts })
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
     }
 
     pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {

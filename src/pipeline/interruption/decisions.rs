@@ -5,11 +5,12 @@ use super::policy::{Action, OnFailed, Policy};
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, Outcome};
+use crate::fact::UndoReason;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Back, Mark};
-use crate::pipeline::node::release::{Over, Why};
+use crate::pipeline::node::mark::{Mark, ReturnSign};
+use crate::pipeline::node::release::NodeRelease;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -65,8 +66,8 @@ impl Policy {
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
-            .until(over.map(|at| clock.timestamp_of(at)))
-            .back(comes_back(&notice.detail))
+            .with_expiry(over.map(|at| clock.timestamp_of(at)))
+            .with_return_sign(comes_back(&notice.detail))
     }
 
     /// What a hook is completed with after work that ended so; `None` leaves it to its own timeout. `excluded`: its Node says now that
@@ -108,19 +109,19 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
     Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
-        .back(comes_back(&notice.detail))
-        .out_of_service()
+        .with_return_sign(comes_back(&notice.detail))
+        .with_out_of_service_taint()
 }
 
 /// How it shows that the instance has come back from what a notice announces, if it can.
-fn comes_back(detail: &Detail) -> Option<Back> {
+fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
         | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
         | Detail::Rebalance
-        | Detail::ScheduledChange(_) => Some(Back::Boot),
+        | Detail::ScheduledChange(_) => Some(ReturnSign::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }
-        | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
+        | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(ReturnSign::Ready),
         // Its instance is terminated. Should it be restarted before that, it goes all the same.
         _ => None,
     }
@@ -128,10 +129,10 @@ fn comes_back(detail: &Detail) -> Option<Back> {
 
 /// What was left on the Node of an instance that comes out of its group's warm pool, when it went there.
 #[must_use]
-pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
+pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            Over::of_kind(node, Kind::AsgTerminate.as_str(), Why::FromWarmPool)
+            NodeRelease::of_kind(node, Kind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
         _ => None,
     }

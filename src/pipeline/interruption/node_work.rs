@@ -8,7 +8,7 @@ use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::drain;
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::{Marked, Node};
+use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::Died;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +65,12 @@ impl Case {
         }
         loop {
             let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, give_up)).await {
-                Ok(Marked::Cordoned { already }) => {
+                Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }
-                Ok(Marked::Gone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
+                Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
                 Err(error) => error,
             };
             if drains {

@@ -1,7 +1,7 @@
 //! What the user decided about interruptions. Pure.
 
 use crate::pipeline::event::{Kind, Notice};
-use crate::pipeline::node::mark::Extras;
+use crate::pipeline::node::mark::MarkSettings;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -76,7 +76,7 @@ pub struct Policy {
     /// When a cordon that nothing has followed is taken back: by default after 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
     /// What a mark brings with it beside the cordon.
-    pub extras: Extras,
+    pub extras: MarkSettings,
     /// Whether a node whose instance is gone gets the taint that lets its pods be moved.
     pub out_of_service_taint: bool,
     /// What becomes of a terminating hook whose drain did not succeed.
