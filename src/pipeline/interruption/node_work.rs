@@ -5,8 +5,8 @@ use super::policy::Action;
 use super::steps::{Finding, Target};
 use super::{Case, Deadlines, Outcome};
 use crate::clients::gate::Backoff;
-use crate::fact::Fact;
-use crate::pipeline::drain;
+use crate::fact::{DrainOutcome, Fact};
+
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::Died;
@@ -115,7 +115,7 @@ impl Case {
         tokio::select! {
             biased;
             ended = seat.ended() => match ended {
-                Ok(report) if report.outcome == drain::Outcome::NodeGone => {
+                Ok(report) if report.outcome == DrainOutcome::NodeGone => {
                     Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
                 }
                 Ok(report) => Finding::Ended(report.outcome.into()),

@@ -2,8 +2,9 @@
 
 use super::watch::SYNC_TIMEOUT;
 use super::*;
+use crate::fact::TaskKind;
 use crate::pipeline::node::node_api;
-use crate::runtime::task::{Kind, Tasks};
+use crate::runtime::task::Tasks;
 use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
@@ -96,7 +97,7 @@ impl WatchedIndex {
         let index = Index::default();
         let facts = Facts::to(Vec::new());
         let watch = index.clone().watch(node_api(server.client()), facts.clone(), oneshot::channel().0);
-        Self { _task: Tasks::new(facts).spawn(Kind::NodeWatch, watch), index, server }
+        Self { _task: Tasks::new(facts).spawn(TaskKind::NodeWatch, watch), index, server }
     }
 
     fn is_live(&self) -> bool {
