@@ -16,9 +16,9 @@ use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use ebbtide::fact::Facts;
 use ebbtide::fact::NoticeOutcome as Outcome;
 use ebbtide::pipeline::verdict;
-use ebbtide::pipeline::{Choice, TrimmedPod, parse, select};
 use ebbtide::pipeline::{Index, Node, node_api};
 use ebbtide::pipeline::{InstanceId, Parsed};
+use ebbtide::pipeline::{SelectionRules, TrimmedPod, parse, select};
 use ebbtide_sim::World;
 use k8s_openapi::api::core::v1;
 use kube::api::{ObjectList, WatchEvent};
@@ -98,18 +98,18 @@ fn verdicts(table: &mut Table<'_>) {
 
 /// A node's pods: from the wire, and which of them go.
 fn pods(table: &mut Table<'_>) {
-    let choice = Choice::default();
+    let rules = SelectionRules::default();
     for count in [5, 30, 110] {
         let wire = wire::list("PodList", &(0..count).map(wire::pod).collect::<Vec<_>>());
         let read = || serde_json::from_str::<ObjectList<TrimmedPod>>(black_box(&wire)).unwrap().items;
-        let chosen = select(read(), &choice);
-        assert_eq!((chosen.evict.len(), chosen.stay.len()), (count - count.div_ceil(10), count.div_ceil(10)));
+        let chosen = select(read(), &rules);
+        assert_eq!((chosen.evict.len(), chosen.left_alone.len()), (count - count.div_ceil(10), count.div_ceil(10)));
         let full = way("k8s-openapi", || serde_json::from_str::<ObjectList<v1::Pod>>(black_box(&wire)).unwrap());
         table.case(&format!("{count}-read"), wire.len(), vec![way("ours", read), skipped(&wire), value(&wire), full]);
-        let ours = way("ours", || select(read(), &choice));
+        let ours = way("ours", || select(read(), &rules));
         table.case(&format!("{count}-read-and-select"), wire.len(), vec![ours, skipped(&wire), value(&wire)]);
         let pods = read();
-        let ours = way_with("ours", || pods.clone(), |pods| select(pods, &choice));
+        let ours = way_with("ours", || pods.clone(), |pods| select(pods, &rules));
         table.case(&format!("{count}-select"), 0, vec![ours, way_with("freed", || pods.clone(), drop)]);
     }
 }

@@ -13,8 +13,8 @@ from pathlib import Path
 
 PICTURE = Path(__file__).with_suffix(".svg")
 
-# What the program reckons with: src/pipeline/drain/deadline.rs and src/pipeline/interruption/policy.rs.
-REAP, TRIAL = 2, 10
+# The same numbers as in src/pipeline/drain/grace.rs and src/pipeline/interruption/times.rs.
+REMOVAL_TIME, MAX_EVICTION_TIME = 2, 10
 
 MINUS = "\N{MINUS SIGN}"
 
@@ -26,7 +26,7 @@ WAITS, REFUSED, ENDS, HOLDS, DONE, LAST = "#dde3ea", "#f4bf5f", "#7fb2e5", "#c9b
 
 def deleted_at(deadline: int, grace: int, tried: int) -> int:
     """When a pod is deleted whose eviction is refused: as late as its grace allows, but not untried."""
-    return max(deadline - grace - REAP, tried + min(TRIAL, (deadline - tried) // 4))
+    return max(deadline - grace - REMOVAL_TIME, tried + min(MAX_EVICTION_TIME, (deadline - tried) // 4))
 
 
 def margin(timeout: int) -> int:
@@ -110,7 +110,7 @@ def spot() -> list[str]:
     panel.title("A spot warning", "hard deadline after 120 s; every pod has a grace period of 30 s")
     top, bottom = 66, 330
     panel.axis(top, bottom)
-    free = panel.x(deadline - REAP)
+    free = panel.x(deadline - REMOVAL_TIME)
     panel.out.append(
         f'<rect x="{free}" y="{top + 8}" width="{round(panel.x(deadline) - free, 1)}" height="{bottom - top - 8}" '
         f'fill="{LAST}" opacity="0.22"/>'
@@ -131,7 +131,7 @@ def spot() -> list[str]:
     panel.bar(188, deleted, deleted + grace, ENDS, "deleted, terminating")
     panel.moment(188, 5, SOFT)
     panel.moment(188, deleted, LAST)
-    sum_of = f"{deleted} s = {deadline} {MINUS} {grace} {MINUS} {REAP}"
+    sum_of = f"{deleted} s = {deadline} {MINUS} {grace} {MINUS} {REMOVAL_TIME}"
     panel.text(panel.x(deleted), 234, sum_of, anchor="middle", fill=LAST, bold=True)
 
     panel.row(252, "Critical pod", "goes after the others")
@@ -142,7 +142,7 @@ def spot() -> list[str]:
 
     panel.deadline(deadline, top + 8, bottom)
     panel.text(free - 8, 306, "deadline: the instance goes", anchor="end", fill=LAST, bold=True)
-    panel.text(free - 8, 323, f"the last {REAP} s are kept free", anchor="end", fill=LAST)
+    panel.text(free - 8, 323, f"the last {REMOVAL_TIME} s are kept free", anchor="end", fill=LAST)
     return panel.out
 
 

@@ -70,7 +70,7 @@ pub mod pipeline {
     pub(crate) mod delivery;
 
     pub use delivery::{Deliverer, verdict};
-    pub use drain::{Choice, Drainer, TrimmedPod, select};
+    pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, Parsed, parse};
     pub use interruption::{Completion, Hooks, Interrupter};
     pub use node::{Index, Node, node_api};

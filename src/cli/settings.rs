@@ -5,12 +5,12 @@ mod problems;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
-use crate::pipeline::drain::{AtDeadline, Choice};
+use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::Kind;
 use crate::pipeline::interruption::{Action, OnFailed, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
-use crate::pipeline::node::mark::Extras;
+use crate::pipeline::node::mark::MarkSettings;
 use crate::telemetry::kube_events::Scope;
 use problems::Problems;
 use std::fmt;
@@ -34,7 +34,7 @@ pub struct Settings {
     /// The Nodes to act on, by their labels.
     pub node_selector: Selector,
     /// The pods to evict.
-    pub choice: Choice,
+    pub selection_rules: SelectionRules,
     /// The label selector of the pods to evict, in the API server's syntax.
     pub pod_selector: Option<String>,
     /// The action for pods that remain shortly before a hard deadline.
@@ -152,7 +152,7 @@ impl Settings {
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             uncordon_after,
-            extras: Extras { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            extras: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_failed_launch: flags.on_failed_launch.into(),
@@ -160,7 +160,7 @@ impl Settings {
             startup_taints,
             dry_run: flags.dry_run,
         };
-        let choice = Choice {
+        let selection_rules = SelectionRules {
             evict_daemonsets: flags.evict_daemonsets,
             keep_empty_dir: flags.keep_empty_dir,
             keep_unmanaged: flags.keep_unmanaged,
@@ -184,7 +184,7 @@ impl Settings {
             pod_grace,
             managed_tag,
             node_selector,
-            choice,
+            selection_rules,
             pod_selector,
             at_deadline,
             events,
@@ -277,7 +277,10 @@ mod tests {
         assert!(policy.complete_after.is_zero() && policy.extras.taints.is_empty());
         assert_eq!(settings.admin_address.to_string(), "[::]:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
-        assert_eq!((settings.managed_tag, settings.pod_grace, settings.choice), (tag, None, Choice::default()));
+        assert_eq!(
+            (settings.managed_tag, settings.pod_grace, settings.selection_rules),
+            (tag, None, SelectionRules::default())
+        );
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
         assert_eq!(settings.log.to_string(), "info");
@@ -342,7 +345,7 @@ mod tests {
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::All), false));
         assert!(settings.collect_leases);
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
-        assert_eq!(settings.choice.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
+        assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
     }
 
     #[test]

@@ -1,10 +1,12 @@
-//! Which Node is it, is it ours, and what do we leave on it.
+//! The Node of an instance: how Ebbtide finds it, decides whether it is ours, marks it and releases it.
 //!
 //! ```text
-//! index  every Node of this cluster by instance id, from one watch
-//! owner  whose is an instance that has no Node: EC2 is asked, many at a time
-//! mark   cordon, taints, labels and annotation, in one patch; and how they are taken back
-//! undo   takes them back when they are over
+//! index     every Node of this cluster by instance ID, from one watch
+//! owner     the owner of an instance without a Node, from EC2, many instances a call
+//! mark      cordon, taints, labels and annotation of a notice, as one patch
+//! marker    writes and removes marks
+//! release   which marks are due for removal, and the patch that removes them
+//! releaser  the task that removes marks when they are due
 //! ```
 
 mod index;
@@ -13,46 +15,46 @@ pub mod mark;
 mod marker;
 mod owner;
 pub mod release;
-mod undo;
+mod releaser;
 mod wire;
 
 pub use index::Index;
-pub use marker::{Marked, Marker};
-pub use owner::{Asked, Fate, ManagedTag, Owner};
-pub use undo::Undo;
+pub use marker::{CordonOutcome, Marker, Released};
+pub use owner::{InstanceRecord, ManagedTag, OwnerLookup, OwnerLookupError};
+pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};
 
-/// Whose an instance is.
+/// The owner of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ownership {
-    /// This cluster's.
+    /// The instance belongs to this cluster.
     Ours,
-    /// Another's. Its message is none of our business.
+    /// The instance belongs to another cluster. Ebbtide does not act on its notices.
     Foreign,
 }
 
-/// What decides ownership without EC2, where that can be decided.
+/// Returns the ownership of an instance if it can be decided without EC2.
 ///
-/// A Node in this cluster, or a hook that notified this queue itself, makes an instance ours (`known` says that it has either);
-/// with `require_tag` only the tag does.
+/// A Node in this cluster (`has_node`), or a lifecycle hook that notified this queue directly, makes an instance ours. With
+/// `require_tag` only the managed tag does.
 #[must_use]
-pub fn owned_without_asking(known: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
+pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) -> Option<Ownership> {
     let direct = match &notice.detail {
         Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => hook.direct,
         _ => false,
     };
-    (!require_tag && (known || direct)).then_some(Ownership::Ours)
+    (!require_tag && (has_node || direct)).then_some(Ownership::Ours)
 }
 
-/// What EC2's answer says about ownership, when it had to be asked. `has_node` says that the instance has a Node here: one that is
-/// terminated is ours only to tidy up after.
+/// Returns the ownership that follows from EC2's record. A terminated instance is ours only if it still has a Node here, which
+/// needs tidying up.
 #[must_use]
-pub fn owned_by_fate(fate: Fate, has_node: bool) -> Ownership {
-    match fate {
-        Fate::Known { tagged: true, .. } => Ownership::Ours,
-        Fate::Terminated { tagged: true } if has_node => Ownership::Ours,
+pub fn owned_by_record(record: InstanceRecord, has_node: bool) -> Ownership {
+    match record {
+        InstanceRecord::Known { tagged: true, .. } => Ownership::Ours,
+        InstanceRecord::Terminated { tagged: true } if has_node => Ownership::Ours,
         _ => Ownership::Foreign,
     }
 }

@@ -103,8 +103,8 @@ impl Service {
         let collector = wiring.collector().map(|it| tasks.spawn(TaskKind::Collector, it.run(stop.clone())));
 
         let interrupter = wiring.interrupter(&index);
-        if let Some(undo) = wiring.undo(&index, &interrupter.marker) {
-            fixed.push(tasks.spawn(TaskKind::Undo, undo.run()));
+        if let Some(releaser) = wiring.releaser(&index, &interrupter.marker) {
+            fixed.push(tasks.spawn(TaskKind::Undo, releaser.run()));
         }
 
         let queue = wiring.queue();

@@ -7,9 +7,9 @@ use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::turn::Election;
 use crate::pipeline::delivery::{Deliverer, OutcomeCache};
-use crate::pipeline::drain::{Drainer, Gone, pod_api};
+use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
-use crate::pipeline::node::{Index, Marker, Owner, Undo, node_api};
+use crate::pipeline::node::{Index, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -34,7 +34,7 @@ pub(super) struct Wiring {
 impl Wiring {
     /// Returns the writer of Events and conditions.
     pub fn event_writer(&self, scope: Scope, backlog: Backlog) -> EventWriter {
-        let instance = self.settings.choice.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
+        let instance = self.settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
         let calls = (self.clients.kube.clone(), self.gate.clone());
         EventWriter::new(scope, backlog, calls, self.clock, self.facts.clone(), instance)
     }
@@ -42,7 +42,8 @@ impl Wiring {
     /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
     /// nothing, so it has no election.
     pub fn collector(&self) -> Option<Collector> {
-        let (namespace, name) = self.settings.choice.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
+        let (namespace, name) =
+            self.settings.selection_rules.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
         let election = Election::new(self.clients.kube.clone(), namespace, name, self.gate.clone(), self.clock);
         let election = (!self.settings.policy.dry_run).then_some(election);
         Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
@@ -64,11 +65,11 @@ impl Wiring {
             nodes,
             gate: gate.clone(),
             facts: facts.clone(),
-            gone: Gone::new(clients.watches.clone(), tasks.clone(), facts.clone()),
+            pod_watch: PodWatch::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             index: index.clone(),
             marker: marker.clone(),
             clock: *clock,
-            choice: settings.choice.clone(),
+            rules: settings.selection_rules.clone(),
             pod_selector: settings.pod_selector.clone(),
             at_deadline: settings.at_deadline,
             pod_grace: settings.pod_grace,
@@ -80,7 +81,7 @@ impl Wiring {
             clock: *clock,
             facts: facts.clone(),
             tasks: tasks.clone(),
-            owner: Owner::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
+            owner: OwnerLookup::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
             marker,
             drainer: Arc::new(drainer),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
@@ -90,10 +91,10 @@ impl Wiring {
         }
     }
 
-    /// Returns what removes marks from Nodes. A dry run sets none, so it removes none.
-    pub fn undo(&self, index: &Index, marker: &Marker) -> Option<Undo> {
+    /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
+    pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        (!self.settings.policy.dry_run).then(|| Undo { index, marker, clock: self.clock, facts })
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
     }
 
     pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {

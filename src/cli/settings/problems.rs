@@ -158,7 +158,7 @@ impl Problems {
                     self.add(flag, format!("\"{}\" is given twice for {}; remove one", taint.key, taint.effect));
                 }
                 Ok(taint) => taints.push(taint),
-                Err(what) => self.add(flag, what),
+                Err(error) => self.add(flag, error.to_string()),
             }
         }
         taints
@@ -187,7 +187,7 @@ impl Problems {
         for text in flags {
             match label::checked_key(text) {
                 Ok(key) => keys.push(key),
-                Err(what) => self.add(flag, what),
+                Err(error) => self.add(flag, error.to_string()),
             }
         }
         keys
@@ -195,8 +195,8 @@ impl Problems {
 
     pub(super) fn selector(&mut self, flag: &'static str, text: Option<&str>) -> Selector {
         let Some(text) = text.filter(|text| !text.trim().is_empty()) else { return Selector::default() };
-        label::selector(text).unwrap_or_else(|what| {
-            self.add(flag, what);
+        label::selector(text).unwrap_or_else(|error| {
+            self.add(flag, error.to_string());
             Selector::default()
         })
     }

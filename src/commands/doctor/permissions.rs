@@ -71,7 +71,7 @@ fn collector(settings: &Settings) -> Vec<Permission> {
         lease("delete", NODE_LEASES, "", "leaked Leases stay"),
     ];
     // In a dry run every replica looks for leaked Leases, and none holds the Lease.
-    if let Some((namespace, _)) = settings.choice.own_pod.as_ref().filter(|_| !settings.policy.dry_run) {
+    if let Some((namespace, _)) = settings.selection_rules.own_pod.as_ref().filter(|_| !settings.policy.dry_run) {
         let without = "no replica becomes the collector, and leaked Leases stay";
         needed.push(lease("create", namespace, "", without));
         needed.push(lease("get", namespace, TURN, without));

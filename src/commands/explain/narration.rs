@@ -15,7 +15,7 @@ use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, Outcome, Policy, Present, Sequence, Step, Target, due_beat, left_for_pool,
 };
 use crate::pipeline::node::mark::{Mark, written};
-use crate::pipeline::node::{Node, Ownership, owned_by_fate, owned_without_asking};
+use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
 use crate::runtime::clock::Clock;
 use jiff::Unit;
 use std::collections::BTreeMap;
@@ -195,10 +195,10 @@ impl<'a> Narration<'a> {
                 };
                 (OwnerView { ours: Some(owned == Ownership::Ours), why: why.to_owned() }, false)
             }
-            None => match reader.fate(&self.notice.instance).await {
-                Ok(fate) => {
-                    let ours = owned_by_fate(fate, has_node) == Ownership::Ours;
-                    let why = reasons::fate(fate, &self.settings.managed_tag, has_node, require_tag);
+            None => match reader.record(&self.notice.instance).await {
+                Ok(record) => {
+                    let ours = owned_by_record(record, has_node) == Ownership::Ours;
+                    let why = reasons::owner(record, &self.settings.managed_tag, has_node, require_tag);
                     (OwnerView { ours: Some(ours), why }, true)
                 }
                 Err(error) => (OwnerView { ours: None, why: format!("EC2 could not be asked: {error}") }, true),

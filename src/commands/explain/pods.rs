@@ -3,7 +3,7 @@
 use super::budget::{Budget, holding};
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::cli::settings::Settings;
-use crate::pipeline::drain::{Deadline, Grace, Leaver, Selection, Stays, TrimmedPod, outlook, select};
+use crate::pipeline::drain::{Deadline, Departure, Grace, Selection, StayReason, TrimmedPod, outlook, select};
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -43,7 +43,7 @@ impl<'a> PodList<'a> {
         // A drain reads less of a pod than a budget does.
         let read = |pod: &Pod| serde_json::to_value(pod).ok().and_then(|pod| serde_json::from_value(pod).ok());
         let trimmed: Vec<TrimmedPod> = pods.iter().filter_map(read).collect();
-        let selection = select(trimmed, &settings.choice);
+        let selection = select(trimmed, &settings.selection_rules);
         let pods = pods.into_iter().filter_map(|pod| Some((pod.metadata.uid.clone()?, pod))).collect();
         Self { pods, selection, budgets, settings }
     }
@@ -52,41 +52,42 @@ impl<'a> PodList<'a> {
     pub fn pods(&self, span: DrainSpan, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
         let Self { selection, settings, .. } = self;
         let DrainSpan { begun, end } = span;
-        let seen = outlook(&selection.evict, (begun, end), settings.pod_grace, settings.at_deadline);
-        let mut leavers: Vec<_> = selection.evict.iter().zip(seen).collect();
-        leavers.sort_by_key(|(leaver, seen)| {
-            (leaver.tier, seen.evicted_by.is_none(), seen.evicted_by, leaver.pod.clone())
+        let seen = outlook(&selection.evict, begun, end, settings.pod_grace, settings.at_deadline);
+        let mut departures: Vec<_> = selection.evict.iter().zip(seen).collect();
+        departures.sort_by_key(|(departure, seen)| {
+            (departure.tier, seen.evicted_by.is_none(), seen.evicted_by, departure.pod.clone())
         });
-        let mut told: Vec<_> = leavers
+        let mut told: Vec<_> = departures
             .into_iter()
-            .map(|(leaver, seen)| {
+            .map(|(departure, seen)| {
                 let evicted_by = seen.evicted_by.map(&moment);
                 let deleted_at = seen.deleted_at.map(&moment);
-                self.pod(leaver, Turn::Tier(leaver.tier), PodTimes { evicted_by, grace: seen.grace, deleted_at })
+                self.pod(departure, Turn::Tier(departure.tier), PodTimes { evicted_by, grace: seen.grace, deleted_at })
             })
             .collect();
-        if let Some(own) = &selection.ourselves {
+        if let Some(own) = &selection.own_pod {
             let grace: Grace = own.grace_with(settings.pod_grace);
             let last = grace.told_by(end).unwrap_or(end.at()).max(begun);
             told.push(self.pod(own, Turn::Own, PodTimes::until(Some(moment(last)), grace.at(last, end))));
         }
-        let grace = |leaver: &Leaver| leaver.grace_with(settings.pod_grace).at(begun, end);
-        let going =
-            selection.going.iter().map(|leaver| self.pod(leaver, Turn::Going, PodTimes::until(None, grace(leaver))));
-        let finished = selection
-            .finished
+        let grace = |departure: &Departure| departure.grace_with(settings.pod_grace).at(begun, end);
+        let going = selection
+            .terminating
             .iter()
-            .map(|leaver| self.pod(leaver, Turn::Finished, PodTimes::until(Some(moment(begun)), grace(leaver))));
+            .map(|departure| self.pod(departure, Turn::Going, PodTimes::until(None, grace(departure))));
+        let finished = selection.finished.iter().map(|departure| {
+            self.pod(departure, Turn::Finished, PodTimes::until(Some(moment(begun)), grace(departure)))
+        });
         told.extend(going.chain(finished));
         told
     }
 
-    fn pod(&self, leaver: &Leaver, tier: Turn, times: PodTimes) -> PodView {
-        let budgets = self.holding(leaver).into_iter().map(|budget| Hold::Budget(budget.name.clone()));
-        let annotation = leaver.peace.map(Hold::Annotation);
+    fn pod(&self, departure: &Departure, tier: Turn, times: PodTimes) -> PodView {
+        let budgets = self.holding(departure).into_iter().map(|budget| Hold::Budget(budget.name.clone()));
+        let annotation = departure.do_not_disrupt.map(Hold::Annotation);
         PodView {
-            namespace: leaver.pod.namespace.to_string(),
-            name: leaver.pod.name.to_string(),
+            namespace: departure.pod.namespace.to_string(),
+            name: departure.pod.name.to_string(),
             tier,
             evicted_by: times.evicted_by,
             grace_seconds: times.grace.as_secs(),
@@ -95,20 +96,20 @@ impl<'a> PodList<'a> {
         }
     }
 
-    fn holding(&self, leaver: &Leaver) -> Vec<&'a Budget> {
-        self.pods.get(&*leaver.pod.uid).map(|pod| holding(pod, self.budgets)).unwrap_or_default()
+    fn holding(&self, departure: &Departure) -> Vec<&'a Budget> {
+        self.pods.get(&*departure.pod.uid).map(|pod| holding(pod, self.budgets)).unwrap_or_default()
     }
 
     /// The pods that stay.
     pub fn stay(&self) -> Vec<StayView> {
-        let stay = self.selection.stay.iter().map(|(pod, why)| StayView {
+        let stay = self.selection.left_alone.iter().map(|(pod, why)| StayView {
             namespace: pod.namespace.to_string(),
             name: pod.name.to_string(),
             why: match why {
-                Stays::DaemonSet => "its DaemonSet would recreate it",
-                Stays::Mirror => "static: the kubelet runs it",
-                Stays::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
-                Stays::Unmanaged => "it has no controller (--keep-unmanaged)",
+                StayReason::DaemonSet => "its DaemonSet would recreate it",
+                StayReason::Mirror => "static: the kubelet runs it",
+                StayReason::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
+                StayReason::Unmanaged => "it has no controller (--keep-unmanaged)",
             },
         });
         let mut stay: Vec<_> = stay.collect();
@@ -118,14 +119,14 @@ impl<'a> PodList<'a> {
 
     /// The budgets of pods that are evicted.
     pub fn budgets(&self) -> Vec<BudgetView> {
-        let evicted: Vec<&Leaver> = self.selection.evict.iter().chain(&self.selection.ourselves).collect();
+        let evicted: Vec<&Departure> = self.selection.evict.iter().chain(&self.selection.own_pod).collect();
         let covered = |budget: &Budget| {
-            let pods = evicted.iter().filter_map(|leaver| self.pods.get(&*leaver.pod.uid));
+            let pods = evicted.iter().filter_map(|departure| self.pods.get(&*departure.pod.uid));
             pods.filter(|pod| budget.covers(pod)).count()
         };
         let blocks = |budget: &Budget| {
             let is = |held: &&Budget| std::ptr::eq(*held, budget);
-            evicted.iter().any(|leaver| self.holding(leaver).iter().any(is))
+            evicted.iter().any(|departure| self.holding(departure).iter().any(is))
         };
         let told = self.budgets.iter().map(|budget| BudgetView {
             namespace: budget.namespace.clone(),

@@ -10,7 +10,7 @@ use crate::fact::Facts;
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Hook, InstanceId};
 use crate::pipeline::interruption::{HookTimes, Hooks};
-use crate::pipeline::node::{Asked, Fate, Node, Owner, node_api};
+use crate::pipeline::node::{InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use k8s_openapi::api::core::v1::Pod;
@@ -33,11 +33,11 @@ pub(super) enum Unasked {
     Unanswered(Unanswered),
 }
 
-impl From<Asked> for Unasked {
-    fn from(error: Asked) -> Self {
+impl From<OwnerLookupError> for Unasked {
+    fn from(error: OwnerLookupError) -> Self {
         match error {
-            Asked::Failed(error) => Self::Failed(Arc::new(error)),
-            Asked::Unanswered(error) => Self::Unanswered(error),
+            OwnerLookupError::Failed(error) => Self::Failed(Arc::new(error)),
+            OwnerLookupError::Unanswered(error) => Self::Unanswered(error),
         }
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Reader<'a> {
     facts: Facts,
     gate: Gate,
     settings: &'a Settings,
-    owner: Owner,
+    owner: OwnerLookup,
     hooks: Hooks,
     nodes: Option<HashMap<InstanceId, Node>>,
     made_for: Option<Node>,
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
             clock,
             gate: Gate::new(facts.clone()),
             settings,
-            owner: Owner::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), &tasks, facts.clone()),
+            owner: OwnerLookup::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), &tasks, facts.clone()),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
             facts,
             nodes: None,
@@ -110,7 +110,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns EC2's answer about an instance.
-    pub async fn fate(&self, instance: &InstanceId) -> Result<Fate, Unasked> {
+    pub async fn record(&self, instance: &InstanceId) -> Result<InstanceRecord, Unasked> {
         Ok(self.owner.ask_anew(instance).await?)
     }
 

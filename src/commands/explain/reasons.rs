@@ -2,7 +2,7 @@
 
 use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, Outcome, PerKind, Policy};
-use crate::pipeline::node::{Fate, ManagedTag};
+use crate::pipeline::node::{InstanceRecord, ManagedTag};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -78,7 +78,7 @@ pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
 }
 
 /// The owner of an instance, by EC2's answer.
-pub(super) fn fate(fate: Fate, tag: &ManagedTag, has_node: bool, require_tag: bool) -> String {
+pub(super) fn owner(record: InstanceRecord, tag: &ManagedTag, has_node: bool, require_tag: bool) -> String {
     let tag = match &tag.value {
         Some(value) => format!("{}={value}", tag.key),
         None => tag.key.clone(),
@@ -88,12 +88,12 @@ pub(super) fn fate(fate: Fate, tag: &ManagedTag, has_node: bool, require_tag: bo
         (false, true) => "it has no Node here, --require-tag is set, and",
         (false, false) => "it has no Node here, and",
     };
-    match fate {
-        Fate::Known { tagged: true, .. } => format!("it carries the tag {tag}"),
-        Fate::Terminated { tagged: true } if has_node => format!("it carries the tag {tag}"),
-        Fate::Known { .. } => format!("{without} it does not carry the tag {tag}"),
-        Fate::Terminated { .. } => format!("{without} EC2 says that it is terminated"),
-        Fate::Unknown => format!("{without} EC2 does not know it"),
+    match record {
+        InstanceRecord::Known { tagged: true, .. } => format!("it carries the tag {tag}"),
+        InstanceRecord::Terminated { tagged: true } if has_node => format!("it carries the tag {tag}"),
+        InstanceRecord::Known { .. } => format!("{without} it does not carry the tag {tag}"),
+        InstanceRecord::Terminated { .. } => format!("{without} EC2 says that it is terminated"),
+        InstanceRecord::Unknown => format!("{without} EC2 does not know it"),
     }
 }
 

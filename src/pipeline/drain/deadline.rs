@@ -1,21 +1,21 @@
-//! When a drain must be over. Pure.
+//! The deadline of a drain. Pure.
 //!
-//! The end of our patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard:
-//! only the second overrides a budget.
+//! The end of patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard: only
+//! the second overrides a budget.
 
 use tokio::time::Instant;
 
-/// When a drain must be over, for one interruption.
+/// The deadline of one interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
-    /// The capacity ends first, or together with our patience.
+    /// The capacity ends before patience does, or together with it.
     Capacity {
         /// The end of the capacity.
         ends: Instant,
     },
-    /// Our patience ends first.
+    /// Patience ends before the capacity does.
     Patience {
-        /// The end of our patience.
+        /// The end of patience.
         ends: Instant,
         /// The end of the capacity, if it is known.
         capacity_ends: Option<Instant>,
@@ -23,19 +23,19 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// The capacity ends at `ends`.
+    /// Returns the deadline of a capacity that ends at `ends`.
     #[must_use]
     pub const fn hard(ends: Instant) -> Self {
         Self::Capacity { ends }
     }
 
-    /// We wait until `ends`; the end of the capacity is not known.
+    /// Returns the deadline of a patience that ends at `ends`. The end of the capacity is not known.
     #[must_use]
     pub const fn soft(ends: Instant) -> Self {
         Self::Patience { ends, capacity_ends: None }
     }
 
-    /// The first of the end of our patience and the end of the capacity.
+    /// Returns the end of patience or the end of the capacity, whichever comes first.
     fn first_of(patience_ends: Instant, capacity_ends: Option<Instant>) -> Self {
         match capacity_ends {
             Some(ends) if ends <= patience_ends => Self::Capacity { ends },
@@ -43,7 +43,7 @@ impl Deadline {
         }
     }
 
-    /// The time of the deadline.
+    /// Returns the time of the deadline.
     #[must_use]
     pub const fn at(self) -> Instant {
         match self {
@@ -51,13 +51,13 @@ impl Deadline {
         }
     }
 
-    /// Whether the capacity ends then, rather than only our patience.
+    /// Returns whether the capacity ends at the deadline, not only patience.
     #[must_use]
     pub const fn is_hard(self) -> bool {
         matches!(self, Self::Capacity { .. })
     }
 
-    /// The end of the capacity, if it is known.
+    /// Returns the end of the capacity, if it is known.
     #[must_use]
     pub const fn capacity_ends(self) -> Option<Instant> {
         match self {
@@ -66,18 +66,18 @@ impl Deadline {
         }
     }
 
-    /// The earlier of two. The end of the capacity stays known.
+    /// Returns the earlier of two deadlines. The end of the capacity stays known.
     #[must_use]
     pub fn or_earlier(self, other: Self) -> Self {
         Self::first_of(self.at().min(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
     }
 
-    /// The deadline of two that share a drain: the longer patience counts, and the earlier end of the capacity.
+    /// Returns the deadline of a drain that two interruptions share: the longer patience counts, and the earlier end of the capacity.
     fn shared_with(self, other: Self) -> Self {
         Self::first_of(self.at().max(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
     }
 
-    /// The same deadline, but not before `least`.
+    /// Returns the same deadline, but not before `least`.
     #[must_use]
     pub fn at_least(self, least: Instant) -> Self {
         Self::first_of(self.at().max(least), self.capacity_ends().map(|ends| ends.max(least)))
@@ -92,7 +92,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for several deadlines; `None` without any.
+    /// Returns the plan for several deadlines; `None` without any.
     #[must_use]
     pub fn of(all: impl IntoIterator<Item = Deadline>) -> Option<Self> {
         all.into_iter()
@@ -100,20 +100,20 @@ impl Plan {
             .reduce(|plan, next| Self { first: plan.first.min(next.first), end: plan.end.shared_with(next.end) })
     }
 
-    /// The first deadline, by which the tiers share the time.
+    /// Returns the first deadline. Tiers share the time until then.
     #[must_use]
     pub const fn first(self) -> Instant {
         self.first
     }
 
-    /// The end of the drain: the end of the capacity, or of the longest patience. A shorter patience ends only the wait of its own
-    /// interruption.
+    /// Returns the end of the drain: the end of the capacity, or of the longest patience. A shorter patience ends only the wait of its
+    /// own interruption.
     #[must_use]
     pub const fn end(self) -> Deadline {
         self.end
     }
 
-    /// The same plan, with an end of the capacity that is known from an interruption whose patience is over.
+    /// Returns the same plan with an end of the capacity that is known from an interruption whose patience is over.
     #[must_use]
     pub fn knowing(self, capacity_ends: Option<Instant>) -> Self {
         Self { end: Deadline::first_of(self.end.at(), earliest(self.end.capacity_ends(), capacity_ends)), ..self }
@@ -126,7 +126,7 @@ impl From<Deadline> for Plan {
     }
 }
 
-/// The earlier of two times, as far as they are known.
+/// Returns the earlier of two times, as far as they are known.
 fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
@@ -151,7 +151,7 @@ mod tests {
             (vec![soft(60), soft(600)], 60, soft(600)),
             (vec![soft(100), hard(120), soft(600)], 100, hard(120)),
             (vec![hard(3600), hard(120)], 120, hard(120)),
-            // Patience with a spot instance ends before its capacity goes; it counts where others are more patient.
+            // Patience with a spot instance ends before its capacity. The capacity counts, because others are more patient.
             (vec![soft(60).or_earlier(hard(120)), hard(3600)], 60, hard(120)),
         ] {
             let plan = plan(&all).unwrap();
@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(
             hook.knowing(spot.capacity_ends()).end(),
             Deadline::hard(now + s(120)),
-            "what it knew outlives its patience"
+            "the end of the capacity stays known after patience is over"
         );
     }
 

@@ -1,7 +1,7 @@
-//! The pods that are on their way out, each seen off by a future of its own.
+//! The departures of a node's pods. Each is a future of its own.
 
 use super::evict::Evictions;
-use super::select::{Leaver, Selection, Tier};
+use super::select::{Departure, Selection, Tier};
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
@@ -11,99 +11,102 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Finished pods are waited for no longer than this at the end of a round: they hold nothing up.
-const FINISHED: Duration = Duration::from_secs(2);
+/// Timeout for the evictions of finished pods at the end of a round. The drain does not depend on them.
+const FINISHED_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The pods that are on their way out.
-pub(super) struct Leaving<'a> {
+/// The departures under way.
+pub(super) struct Departures<'a> {
     evictions: &'a Evictions<'a>,
-    /// Boxed each: a drain that waits should cost what its pods need, not what its largest future takes.
-    all: FuturesUnordered<BoxFuture<'a, Arc<str>>>,
+    /// Pods that the drain waits for. Each future is boxed: it takes only the memory that it needs, not that of the largest.
+    leaving: FuturesUnordered<BoxFuture<'a, Arc<str>>>,
+    /// Tiers of the pods in `leaving`, by UID.
     tiers: HashMap<Arc<str>, Tier>,
-    /// Those whose containers have ended.
+    /// Evictions of pods whose containers have ended.
     finished: FuturesUnordered<BoxFuture<'a, Arc<str>>>,
-    clearing: HashSet<Arc<str>>,
+    /// UIDs of the pods in `finished`.
+    finished_uids: HashSet<Arc<str>>,
 }
 
-impl<'a> Leaving<'a> {
+impl<'a> Departures<'a> {
     pub(super) fn new(evictions: &'a Evictions<'a>) -> Self {
         Self {
             evictions,
-            all: FuturesUnordered::new(),
+            leaving: FuturesUnordered::new(),
             tiers: HashMap::new(),
             finished: FuturesUnordered::new(),
-            clearing: HashSet::new(),
+            finished_uids: HashSet::new(),
         }
     }
 
-    /// Follows a list: what it shows for the first time is seen off from now on, all at once, for how many calls are in flight is
-    /// the gate's business; what a list that is of `now` no longer shows is gone.
-    pub(super) fn settle(&mut self, selection: Selection, now: bool) {
+    /// Starts the departure of every pod that a list shows for the first time. All start at once: the gate limits the calls in
+    /// flight. If the list is `newer` than the one before, a pod that it does not show is gone.
+    pub(super) fn update(&mut self, selection: Selection, newer: bool) {
         let evictions = self.evictions;
-        let Selection { evict, going, finished, .. } = selection;
-        if now {
-            let shown: HashSet<&Arc<str>> =
-                evict.iter().chain(&going).chain(&finished).map(|leaver| &leaver.pod.uid).collect();
-            for gone in self.tiers.keys().filter(|uid| !shown.contains(uid)) {
-                evictions.watching.saw_gone(gone);
+        let Selection { evict, terminating, finished, .. } = selection;
+        if newer {
+            let listed: HashSet<&Arc<str>> =
+                evict.iter().chain(&terminating).chain(&finished).map(|departure| &departure.pod.uid).collect();
+            for gone in self.tiers.keys().filter(|uid| !listed.contains(uid)) {
+                evictions.watch_share.saw_gone(gone);
             }
         }
-        for leaver in evict {
-            self.add(leaver, |leaver| async move { evictions.see_off(&leaver).await }.boxed());
+        for departure in evict {
+            self.start(departure, |departure| async move { evictions.evict_and_wait(&departure).await }.boxed());
         }
-        // Asked whether it would, the API server has nothing to end.
-        for leaver in going.into_iter().filter(|_| !evictions.drainer.dry_run) {
-            self.add(leaver, |leaver| async move { evictions.wait_for(&leaver).await }.boxed());
+        // A dry run does not wait for pods that others have evicted.
+        for departure in terminating.into_iter().filter(|_| !evictions.drain.drainer.dry_run) {
+            self.start(departure, |departure| async move { evictions.wait_until_gone(&departure).await }.boxed());
         }
-        for leaver in finished {
-            let uid = Arc::clone(&leaver.pod.uid);
-            if self.clearing.insert(Arc::clone(&uid)) {
-                self.finished.push(async move { evictions.clear(&leaver).await }.map(|()| uid).boxed());
+        for departure in finished {
+            let uid = Arc::clone(&departure.pod.uid);
+            if self.finished_uids.insert(Arc::clone(&uid)) {
+                let evict = async move { evictions.evict_finished(&departure).await };
+                self.finished.push(evict.map(|()| uid).boxed());
             }
         }
     }
 
-    fn add(&mut self, leaver: Leaver, leave: impl FnOnce(Leaver) -> BoxFuture<'a, ()>) {
-        let uid = Arc::clone(&leaver.pod.uid);
+    fn start(&mut self, departure: Departure, leave: impl FnOnce(Departure) -> BoxFuture<'a, ()>) {
+        let uid = Arc::clone(&departure.pod.uid);
         if !self.tiers.contains_key(&uid) {
-            self.tiers.insert(Arc::clone(&uid), leaver.tier);
-            self.evictions.turns.come(leaver.tier);
-            self.all.push(leave(leaver).map(|()| uid).boxed());
+            self.tiers.insert(Arc::clone(&uid), departure.tier);
+            self.evictions.tiers.added(departure.tier);
+            self.leaving.push(leave(departure).map(|()| uid).boxed());
         }
     }
 
-    /// Returns when all that were added have left.
+    /// Waits until all departures have ended.
     pub(super) async fn all_gone(&mut self) {
-        while !self.all.is_empty() {
-            self.one_gone().await;
+        while !self.leaving.is_empty() {
+            self.next_gone().await;
         }
         let finished = async {
             while let Some(uid) = self.finished.next().await {
-                self.clearing.remove(&uid);
+                self.finished_uids.remove(&uid);
             }
         };
-        // In vain: the next list shows what is left.
-        let _ = timeout(FINISHED, finished).await;
+        // After the timeout, the next list shows which finished pods are left.
+        let _ = timeout(FINISHED_TIMEOUT, finished).await;
     }
 
-    /// Keeps them going, and never returns.
+    /// Drives the departures, and never returns.
     pub(super) async fn go_on(&mut self) -> Infallible {
-        while !self.all.is_empty() || !self.finished.is_empty() {
-            self.one_gone().await;
+        while !self.leaving.is_empty() || !self.finished.is_empty() {
+            self.next_gone().await;
         }
         std::future::pending().await
     }
 
-    async fn one_gone(&mut self) {
+    async fn next_gone(&mut self) {
         tokio::select! {
             biased;
-            Some(uid) = self.all.next() => {
+            Some(uid) = self.leaving.next() => {
                 if let Some(tier) = self.tiers.remove(&uid) {
-                    self.evictions.turns.gone(tier);
+                    self.evictions.tiers.left(tier);
                 }
             }
             Some(uid) = self.finished.next() => {
-                self.clearing.remove(&uid);
+                self.finished_uids.remove(&uid);
             }
         }
     }

@@ -1,20 +1,20 @@
-//! A pod's grace period, and what a deadline makes of it. Pure.
+//! The grace period of a pod, and how a deadline shortens it. Pure.
 
 use super::deadline::Deadline;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Time kept free before a hard deadline: a kubelet has to see a deletion, and the API server its end.
-const REAP: Duration = Duration::from_secs(2);
+/// Time kept free before a hard deadline: the kubelet has to see a deletion, and the API server the pod's end.
+const REMOVAL_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum time that an eviction is tried before the pod is deleted; a quarter of the time left, if that is less.
-const TRIAL: Duration = Duration::from_secs(10);
+/// Maximum time for which an eviction is tried before the pod is deleted; a quarter of the time left, if that is less.
+const MAX_EVICTION_TIME: Duration = Duration::from_secs(10);
 
-/// Minimum time that an eviction is tried, however little time is left.
-const MIN_TRIAL: Duration = Duration::from_millis(500);
+/// Minimum time for which an eviction is tried, however little time is left.
+const MIN_EVICTION_TIME: Duration = Duration::from_millis(500);
 
-/// Maximum distance between a pod's end and a hard deadline at which the pod's end is not brought forward.
-const CLOSE: Duration = Duration::from_secs(1);
+/// Minimum time between a pod's end and a hard deadline at which the pod's end is not brought forward.
+const DEADLINE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Maximum grace period: the API takes any number.
 const MAX_GRACE: Duration = Duration::from_hours(24 * 366);
@@ -31,24 +31,24 @@ pub enum AtDeadline {
     Leave,
 }
 
-/// How long a pod's end takes. Pure arithmetic on what it was given and what the user wants.
+/// The grace period of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grace {
-    /// Every pod's, if the user says so, in whole seconds.
+    /// The grace period of every pod, if the user sets one, in whole seconds.
     pub wanted: Option<Duration>,
-    /// The pod's own, in seconds.
+    /// The pod's own grace period, in seconds.
     pub own: Option<i64>,
 }
 
 impl Grace {
-    /// What the pod is given when nothing presses; never 0, which would take it from the API while its containers run.
+    /// Returns the grace period without a deadline. It is never 0, which would remove the pod from the API while its containers run.
     #[must_use]
     pub fn full(self) -> Duration {
         let own = || self.own.map_or(DEFAULT_GRACE, |own| u64::try_from(own).unwrap_or(1));
         Duration::from_secs(self.wanted.map_or_else(own, |wanted| wanted.as_secs()).max(1)).min(MAX_GRACE)
     }
 
-    /// What the pod is given at `now`: before a hard deadline no longer than the time left, less what its removal takes. At least 1 s.
+    /// Returns the grace period at `now`: before a hard deadline at most the time left, less the time of the removal, and at least 1 s.
     #[must_use]
     pub fn at(self, now: Instant, deadline: Deadline) -> Duration {
         let full = self.full();
@@ -58,58 +58,60 @@ impl Grace {
         Duration::from_secs(full.as_secs().min(whole_seconds_left(now, deadline)))
     }
 
-    /// What an eviction says at `now`: nothing, where the pod's own will do.
+    /// Returns the grace period that an eviction must send at `now`; `None` if the pod's own is right.
     #[must_use]
     pub fn to_send(self, now: Instant, deadline: Deadline) -> Option<Duration> {
         let given = self.at(now, deadline);
         (self.wanted.is_some() || given < self.full()).then_some(given)
     }
 
-    /// When a pod that may not be evicted is deleted, if its eviction was first tried at `tried`: as late as its grace period allows,
-    /// but never before the eviction was tried for a while. Never, where the deadline is soft.
+    /// Returns the time at which a pod that can't be evicted is deleted, if its eviction was first sent at `tried`: as late as its
+    /// grace period allows, but only after the eviction was tried for some time. `None` if the deadline is soft.
     #[must_use]
     pub fn deleted_at(self, deadline: Deadline, tried: Instant) -> Option<Instant> {
         let latest = self.told_by(deadline)?;
-        let fair = tried + TRIAL.min(deadline.at().saturating_duration_since(tried) / 4).max(MIN_TRIAL);
+        let fair =
+            tried + MAX_EVICTION_TIME.min(deadline.at().saturating_duration_since(tried) / 4).max(MIN_EVICTION_TIME);
         Some(latest.max(fair))
     }
 
-    /// When the pod must be told at the latest that it is to end, so that it can before a hard deadline; `None`, where that is soft.
+    /// Returns the latest time to tell the pod to stop, so that it can stop before a hard deadline; `None` if the deadline is soft.
     #[must_use]
     pub fn told_by(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REAP))
+        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REMOVAL_TIME))
     }
 
-    /// Until when a pod that asks not to be disturbed is left in peace: then there is just time to try an eviction, and to
-    /// delete it. Without end, where the deadline is soft.
+    /// Returns the end of the time in which a pod that asks not to be disturbed is left alone: the time that is left then is just
+    /// enough to try an eviction, and to delete the pod. `None` if the deadline is soft.
     #[must_use]
-    pub fn peace_until(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REAP + TRIAL))
+    pub fn undisturbed_until(self, deadline: Deadline) -> Option<Instant> {
+        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REMOVAL_TIME + MAX_EVICTION_TIME))
     }
 
-    /// The grace period that brings the end of a pod, expected at `ends`, forward to where a hard deadline wants it; `None` if it
-    /// ends in time anyway, or can't end any sooner.
+    /// Returns the grace period that brings the end of a pod, expected at `ends`, forward to a hard deadline; `None` if the pod ends
+    /// in time anyway, or can't end sooner.
     #[must_use]
     pub fn shortened(ends: Instant, now: Instant, deadline: Deadline) -> Option<Duration> {
         let shorter = Duration::from_secs(whole_seconds_left(now, deadline));
-        (deadline.is_hard() && ends > earlier(deadline.at(), CLOSE) && now + shorter < ends).then_some(shorter)
+        (deadline.is_hard() && ends > earlier(deadline.at(), DEADLINE_MARGIN) && now + shorter < ends)
+            .then_some(shorter)
     }
 }
 
-/// The time to a deadline, less what a pod's removal takes. To the nearest second: a call that is some milliseconds late must not cost
-/// the pod a whole one. At least 1.
+/// Returns the time left before a deadline, less the time of a pod's removal, at least 1 s. The time is rounded to the nearest
+/// second, so that a call that is some milliseconds late does not cost the pod a second.
 fn whole_seconds_left(now: Instant, deadline: Deadline) -> u64 {
-    let left = deadline.at().saturating_duration_since(now).saturating_sub(REAP);
+    let left = deadline.at().saturating_duration_since(now).saturating_sub(REMOVAL_TIME);
     (left + Duration::from_millis(500)).as_secs().max(1)
 }
 
 fn earlier(at: Instant, by: Duration) -> Instant {
-    // An instant before the machine's start can't be written; it has passed, too.
+    // An instant before the machine's start has no representation. The deadline is as good: both have passed.
     at.checked_sub(by).unwrap_or(at)
 }
 
-/// When the tier of this `rank` begins at the latest, of `tiers` that share the time from `begun` to `deadline`: each has an equal
-/// part, so that one that is blocked leaves the next its own.
+/// Returns the latest time at which the tier of this `rank` begins, if `tiers` share the time from `begun` to `deadline`. Each has
+/// an equal share, so that a blocked tier leaves the next its own.
 #[must_use]
 pub fn tier_begins(begun: Instant, deadline: Instant, rank: u32, tiers: u32) -> Instant {
     begun + deadline.saturating_duration_since(begun) * rank / tiers.max(1)
@@ -146,10 +148,10 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_deleted_as_late_as_its_grace_allows_and_never_untried() {
+    fn a_pod_is_deleted_as_late_as_its_grace_allows_and_only_after_an_eviction() {
         let now = Instant::now();
         let table = [
-            // grace, left at the first try → deleted so many milliseconds after it
+            // grace, time left at the first eviction → milliseconds from that to the deletion
             (30, 120, 88_000),
             (300, 120, 10_000),
             (30, 20, 5_000),
@@ -175,7 +177,7 @@ mod tests {
         assert_eq!(
             Grace::shortened(now + s(600), now, Deadline::soft(now + s(120))),
             None,
-            "a soft one presses nobody"
+            "a soft deadline shortens nothing"
         );
     }
 
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn no_grace_is_without_end() {
+    fn the_grace_period_is_bounded() {
         assert_eq!(Grace { wanted: None, own: Some(i64::MAX) }.full(), MAX_GRACE);
     }
 }

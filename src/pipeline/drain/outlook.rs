@@ -1,89 +1,96 @@
-//! What awaits a pod that goes, as its drain would be if it began now and nothing disturbed it. Pure.
+//! The outlook of pods that must leave: the times of a drain that begins now and that nothing disturbs. Pure.
 
 use super::deadline::Deadline;
 use super::grace::AtDeadline;
-use super::select::{Leaver, Tier};
+use super::select::{Departure, Tier};
 use super::tier::begins_by;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What awaits one pod.
+/// The outlook of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// Its eviction is tried at the latest then; never, where it asks for peace and nothing presses.
+    /// Latest time of its eviction; `None` if the pod asks not to be disturbed and the deadline is soft.
     pub evicted_by: Option<Instant>,
-    /// The grace period that it is given then.
+    /// The grace period that the eviction gives.
     pub grace: Duration,
-    /// It is deleted then, if it could not be evicted before.
+    /// The time at which the pod is deleted if it could not be evicted before.
     pub deleted_at: Option<Instant>,
 }
 
-/// What awaits each of `leavers`, in a drain that begins at `begun` and has until `end`.
+/// Returns the outlook of each departure, in a drain from `begun` to `end`. `wanted` is the grace period of every pod, if the user
+/// sets one.
 #[must_use]
 pub fn outlook(
-    leavers: &[Leaver],
-    (begun, end): (Instant, Deadline),
+    departures: &[Departure],
+    begun: Instant,
+    end: Deadline,
     wanted: Option<Duration>,
     at_deadline: AtDeadline,
 ) -> Vec<Outlook> {
-    let any = Tier::ALL.map(|tier| leavers.iter().any(|leaver| leaver.tier == tier));
-    let of = |leaver: &Leaver| {
-        let grace = leaver.grace_with(wanted);
-        let turn = begins_by(leaver.tier, any, begun, end.at());
-        let evicted_by = match leaver.peace {
-            Some(_) => grace.peace_until(end).map(|until| until.max(turn)),
+    let used = Tier::ALL.map(|tier| departures.iter().any(|departure| departure.tier == tier));
+    let of = |departure: &Departure| {
+        let grace = departure.grace_with(wanted);
+        let turn = begins_by(departure.tier, used, begun, end.at());
+        let evicted_by = match departure.do_not_disrupt {
+            Some(_) => grace.undisturbed_until(end).map(|until| until.max(turn)),
             None => Some(turn),
         };
         let deleted_at = match at_deadline {
-            AtDeadline::Delete => evicted_by.and_then(|tried| grace.deleted_at(end, tried)),
+            AtDeadline::Delete => evicted_by.and_then(|evicted| grace.deleted_at(end, evicted)),
             AtDeadline::Leave => None,
         };
         Outlook { evicted_by, grace: grace.at(evicted_by.unwrap_or(begun), end), deleted_at }
     };
-    leavers.iter().map(of).collect()
+    departures.iter().map(of).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::select::Pod;
+    use super::super::wire::PodId;
     use super::*;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
     }
 
-    fn leaver(tier: Tier, grace: i64, peace: Option<&'static str>) -> Leaver {
-        let pod = Pod { namespace: "default".into(), name: "web".into(), uid: "u".into() };
-        Leaver { pod, grace: Some(grace), tier, peace, ends: None }
+    fn departure(tier: Tier, grace: i64, do_not_disrupt: Option<&'static str>) -> Departure {
+        let pod = PodId { namespace: "default".into(), name: "web".into(), uid: "u".into() };
+        Departure { pod, grace: Some(grace), tier, do_not_disrupt, ends: None }
     }
 
-    /// Seconds from now: evicted, grace, deleted.
-    fn seen(leavers: &[Leaver], end: Deadline, now: Instant, at: AtDeadline) -> Vec<(Option<u64>, u64, Option<u64>)> {
+    /// Returns the seconds until the eviction, of the grace period, and until the deletion.
+    fn seconds(
+        departures: &[Departure],
+        end: Deadline,
+        now: Instant,
+        at: AtDeadline,
+    ) -> Vec<(Option<u64>, u64, Option<u64>)> {
         let from_now = |at: Instant| (at - now).as_secs();
-        let all = outlook(leavers, (now, end), None, at).into_iter();
+        let all = outlook(departures, now, end, None, at).into_iter();
         all.map(|pod| (pod.evicted_by.map(from_now), pod.grace.as_secs(), pod.deleted_at.map(from_now))).collect()
     }
 
     #[test]
-    fn a_hard_deadline_presses_each_pod_in_its_turn() {
+    fn before_a_hard_deadline_each_pod_leaves_in_its_turn() {
         let now = Instant::now();
-        let leavers = [
-            leaver(Tier::Ordinary, 30, None),
-            leaver(Tier::Critical, 300, None),
-            leaver(Tier::Ordinary, 30, Some("x")),
+        let departures = [
+            departure(Tier::Ordinary, 30, None),
+            departure(Tier::Critical, 300, None),
+            departure(Tier::Ordinary, 30, Some("x")),
         ];
         let hard = Deadline::hard(now + s(120));
         let expected = [(Some(0), 30, Some(88)), (Some(60), 58, Some(70)), (Some(78), 30, Some(88))];
-        assert_eq!(seen(&leavers, hard, now, AtDeadline::Delete), expected);
+        assert_eq!(seconds(&departures, hard, now, AtDeadline::Delete), expected);
         let kept = expected.map(|(evicted, grace, _)| (evicted, grace, None));
-        assert_eq!(seen(&leavers, hard, now, AtDeadline::Leave), kept);
+        assert_eq!(seconds(&departures, hard, now, AtDeadline::Leave), kept);
     }
 
     #[test]
-    fn a_soft_deadline_presses_nobody() {
+    fn before_a_soft_deadline_no_pod_is_deleted() {
         let now = Instant::now();
-        let leavers = [leaver(Tier::Ordinary, 300, None), leaver(Tier::Daemon, 30, Some("x"))];
+        let departures = [departure(Tier::Ordinary, 300, None), departure(Tier::Daemon, 30, Some("x"))];
         let soft = Deadline::soft(now + s(120));
-        assert_eq!(seen(&leavers, soft, now, AtDeadline::Delete), [(Some(0), 300, None), (None, 30, None)]);
+        assert_eq!(seconds(&departures, soft, now, AtDeadline::Delete), [(Some(0), 300, None), (None, 30, None)]);
     }
 }

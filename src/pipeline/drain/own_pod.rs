@@ -1,71 +1,71 @@
-//! The pod that this process runs in: it goes last, and its going ends the process.
+//! The pod of this process. It leaves last, and its eviction ends the process in order.
 
-use super::Drainer;
 use super::evict::Evictions;
-use super::select::Leaver;
+use super::select::Departure;
 use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-/// So long after the last of them what they were for has been completed, if nothing is in the way.
-const COMPLETED: Duration = Duration::from_secs(2);
+/// Grace period after the end of the last other drain, for the completion of its interruptions.
+const COMPLETION_GRACE: Duration = Duration::from_secs(2);
 
-/// Our own pod waits for other drains of this process, but not for longer: what a spot instance has.
-const OTHERS: Duration = Duration::from_mins(2);
+/// Maximum wait for the other drains of this process: the warning time of a spot instance.
+const MAX_WAIT_FOR_OTHERS: Duration = Duration::from_mins(2);
 
-/// The pod that this process runs in, if it is on the node, and whether its turn has come.
+/// The pod of this process, as the latest list shows it.
 #[derive(Debug, Default)]
-pub(super) struct Own {
-    pub pod: Option<Leaver>,
-    pub turn: bool,
+pub(super) struct OwnPod {
+    /// Its departure, if it runs on the node.
+    pub departure: Option<Departure>,
+    /// Whether no other pod is left, so that its turn has come.
+    pub is_last: bool,
 }
 
-impl Drainer {
-    /// Evicts the pod that this process runs in when all others have gone, or when it must be told that it is to end, whatever is left.
-    pub(super) async fn leave_last(&self, evictions: &Evictions<'_>, mut own: watch::Receiver<Own>) -> Infallible {
+impl Evictions<'_> {
+    /// Evicts the pod of this process when all other pods have left, or when it must be told to stop, whatever is left.
+    pub(super) async fn leave_last(&self, mut own_pod: watch::Receiver<OwnPod>) -> Infallible {
         loop {
-            let ourselves = match own.wait_for(|own| own.pod.is_some()).await {
-                Ok(own) => own.pod.clone(),
+            let departure = match own_pod.wait_for(|own| own.departure.is_some()).await {
+                Ok(own) => own.departure.clone(),
                 Err(_) => None,
             };
-            let Some(ourselves) = ourselves else { return std::future::pending().await };
-            // Boxed, as all that happens once or never: a drain that waits should cost what its pods need.
-            Box::pin(self.leave_in_turn(evictions, &ourselves, &mut own)).await;
-            // It is not there, or another one of its name is: the next list tells.
-            let _ = own.changed().await;
+            let Some(departure) = departure else { return std::future::pending().await };
+            // Boxed, because it happens once or never: a drain that waits should take only the memory that its pods need.
+            Box::pin(self.leave_in_turn(&departure, &mut own_pod)).await;
+            // The pod is not there, or another has its name: the next list shows which.
+            let _ = own_pod.changed().await;
         }
     }
 
-    /// Evicts our own pod when its turn has come, or its time.
-    async fn leave_in_turn(&self, evictions: &Evictions<'_>, ourselves: &Leaver, own: &mut watch::Receiver<Own>) {
-        let told_by = |deadline| evictions.grace(ourselves).told_by(deadline);
-        let others_first = async {
+    /// Evicts the pod of this process when its turn has come, or a hard deadline requires it.
+    async fn leave_in_turn(&self, departure: &Departure, own_pod: &mut watch::Receiver<OwnPod>) {
+        let told_by = |deadline| self.grace(departure).told_by(deadline);
+        let last = async {
             loop {
-                let _ = own.wait_for(|own| own.turn).await;
-                self.others_done().await;
-                // Somebody may have come meanwhile.
-                if own.borrow().turn {
+                let _ = own_pod.wait_for(|own| own.is_last).await;
+                self.other_drains_ended().await;
+                // A newer list may show other pods again.
+                if own_pod.borrow().is_last {
                     return;
                 }
             }
         };
         tokio::select! {
             biased;
-            () = evictions.reached(told_by) => {}
-            () = others_first => {}
+            () = self.drain.reached(told_by) => {}
+            () = last => {}
         }
-        evictions.leave(ourselves).await;
+        self.evict_own_pod(departure).await;
     }
 
-    /// Waits, not for ever, for the other drains of this process: they may have less time than another replica needs to take them
-    /// over.
-    async fn others_done(&self) {
-        let mut running = self.running.subscribe();
+    /// Waits, for a limited time, until the other drains of this process have ended. They may have less time than another replica
+    /// needs to take them over.
+    async fn other_drains_ended(&self) {
+        let mut running = self.drain.drainer.running.subscribe();
         if *running.borrow_and_update() > 1 {
-            let _ = timeout(OTHERS, running.wait_for(|running| *running <= 1)).await;
-            // What they were for is being completed.
-            sleep(COMPLETED).await;
+            let _ = timeout(MAX_WAIT_FOR_OTHERS, running.wait_for(|running| *running <= 1)).await;
+            sleep(COMPLETION_GRACE).await;
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Seeing pods go: one watch of pod metadata, shared by all drains, which lives only while drains run.
+//! The watch that sees pods go: one watch of pod metadata, shared by all drains, which runs only while a drain runs.
 //!
-//! The watch begins at the version of the first drain's list, so it misses nothing that happened since, and costs no list of
-//! its own. A list from before that beginning proves nothing, and is made again. A pod is known by its UID alone: one of the same
-//! name that replaces it is another pod. Deletions are remembered for a while, so that a drain whose list was answered from an older
-//! cache learns at once what is gone already.
+//! The watch begins at the version of the first drain's list, so it misses nothing since and costs no list of its own. A list from
+//! before that beginning is not used, and is repeated. A pod is identified by its UID alone: a pod that replaces it under the same
+//! name is another pod. Deletions are remembered for a while, so that a drain whose list came from an older cache learns at once
+//! which of its pods are gone.
 
-use super::select::pod_resource;
+use super::wire::pod_resource;
 use crate::clients::gate::Backoff;
 use crate::clients::trimmed::Bare;
-use crate::clients::watch as pods;
+use crate::clients::watch as client;
 use crate::clients::watch::{Broken, Pace, Seen};
 use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
 use crate::runtime::task::{Handle, Tasks};
@@ -20,136 +20,133 @@ use std::time::Duration;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, sleep};
 
-/// Deletions are remembered at least so long and at most twice as long. Caches of API servers lag by seconds.
-const REMEMBERED: Duration = Duration::from_mins(1);
+/// Minimum time for which a deletion is remembered; the maximum is twice as long. Caches of API servers lag by seconds.
+const MIN_DELETION_MEMORY: Duration = Duration::from_mins(1);
 
-/// A watch that died is begun again after so long.
-const REVIVED_AFTER: Duration = Duration::from_secs(1);
+/// Wait before a watch whose task died is restarted.
+const RESTART_DELAY: Duration = Duration::from_secs(1);
 
-/// While the watch is down, drains list again at most so often.
-const LISTED_AGAIN: Duration = Duration::from_secs(5);
+/// Minimum interval between the lists that drains make while the watch is down.
+const MIN_RELIST_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Tells drains which pods are gone. Clones are the same watch.
+/// The watch of pods. Clones share one watch.
 #[derive(Clone)]
-pub struct Gone(Arc<Inner>);
+pub struct PodWatch(Arc<PodWatchInner>);
 
-struct Inner {
+struct PodWatchInner {
     api: Api<Bare>,
     tasks: Tasks,
     facts: Facts,
-    state: Mutex<State>,
+    state: Mutex<PodWatchState>,
 }
 
 #[derive(Default)]
-struct State {
+struct PodWatchState {
+    /// Number of shares.
     drains: usize,
-    running: Option<Running>,
+    task: Option<WatchTask>,
+    /// Departures that wait for a pod's end, by the pod's UID.
     followers: HashMap<Arc<str>, Vec<oneshot::Sender<()>>>,
-    recent: HashSet<Arc<str>>,
-    before: HashSet<Arc<str>>,
-    turned_at: Option<Instant>,
+    deletions: RecentDeletions,
 }
 
-struct Running {
-    _task: Handle<()>,
-    /// What the watch knows; `None` until a list has told where to begin, and when that has become too old.
-    known: watch::Sender<Option<Known>>,
-    /// Grows when events may have been missed: drains list again. Its sender lives in the task: it closes if that dies.
-    missed: watch::Receiver<u64>,
+struct WatchTask {
+    _handle: Handle<()>,
+    /// The versions that the watch has seen; `None` until a list has reported where to begin, and after that has become too old.
+    range: watch::Sender<Option<VersionRange>>,
+    /// Number of times that events may have been missed. The sender lives in the task, so the channel closes if the task dies.
+    gaps: watch::Receiver<u64>,
 }
 
-/// The stretch of versions that the watch knows without a gap.
+/// A range of versions without a gap.
 #[derive(Clone, Debug)]
-struct Known {
+struct VersionRange {
     since: String,
     until: String,
 }
 
-/// A drain's share in the watch; the last to be dropped ends it.
-pub struct Watching(Gone);
+/// A drain's share in the watch. Dropping the last share ends the watch.
+pub(super) struct WatchShare(PodWatch);
 
-/// Tells a drain that the watch may have missed something.
-pub struct Missed {
-    gone: Gone,
-    news: watch::Receiver<u64>,
+/// The gaps of the watch, as one drain sees them.
+pub(super) struct WatchGaps {
+    pod_watch: PodWatch,
+    gaps: watch::Receiver<u64>,
 }
 
-impl Gone {
-    /// A watch that is not running yet.
+impl PodWatch {
+    /// Returns a watch that does not run yet.
     #[must_use]
     pub fn new(client: kube::Client, tasks: Tasks, facts: Facts) -> Self {
-        Self(Arc::new(Inner { api: Api::all_with(client, &pod_resource()), tasks, facts, state: Mutex::default() }))
+        let api = Api::all_with(client, &pod_resource());
+        Self(Arc::new(PodWatchInner { api, tasks, facts, state: Mutex::default() }))
     }
 
-    /// Takes a share in the watch, and starts it if this is the first.
-    #[must_use]
-    pub fn watch(&self) -> (Watching, Missed) {
+    /// Returns a share in the watch, and starts the watch for the first.
+    pub(super) fn join(&self) -> (WatchShare, WatchGaps) {
         let mut state = self.lock();
         state.drains += 1;
-        let mut news = state.running.get_or_insert_with(|| self.begin()).missed.clone();
-        // What was missed before we came, our own list will show.
-        news.mark_unchanged();
-        (Watching(self.clone()), Missed { gone: self.clone(), news })
+        let mut gaps = state.task.get_or_insert_with(|| self.start()).gaps.clone();
+        // The drain's own list shows what earlier gaps have missed.
+        gaps.mark_unchanged();
+        (WatchShare(self.clone()), WatchGaps { pod_watch: self.clone(), gaps })
     }
 
-    fn begin(&self) -> Running {
-        let known = watch::Sender::new(None);
-        let (told, missed) = watch::channel(0);
-        let work = run(self.clone(), known.clone(), told);
-        Running { _task: self.0.tasks.spawn(TaskKind::PodWatch, work), known, missed }
+    fn start(&self) -> WatchTask {
+        let range = watch::Sender::new(None);
+        let (gap_sender, gaps) = watch::channel(0);
+        let work = run(self.clone(), range.clone(), gap_sender);
+        WatchTask { _handle: self.0.tasks.spawn(TaskKind::PodWatch, work), range, gaps }
     }
 
-    /// Begins again if the task died. A drain that calls this is one of those that keep the watch running.
-    fn revive(&self) -> watch::Receiver<u64> {
+    /// Restarts the watch if its task died. The caller has a share, so the watch must run.
+    fn restart(&self) -> watch::Receiver<u64> {
         let mut state = self.lock();
-        let alive = state.running.take().filter(|running| running.missed.has_changed().is_ok());
-        state.running.insert(alive.unwrap_or_else(|| self.begin())).missed.clone()
+        let alive = state.task.take().filter(|task| task.gaps.has_changed().is_ok());
+        state.task.insert(alive.unwrap_or_else(|| self.start())).gaps.clone()
     }
 
-    fn saw(&self, pod: &impl ResourceExt) {
+    fn saw_gone(&self, pod: &impl ResourceExt) {
         if let Some(uid) = pod.uid() {
             self.lock().gone(&uid.into());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PodWatchState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Watching {
-    /// The version that a list must not be older than; `None` before the first.
-    #[must_use]
-    pub fn version(&self) -> Option<String> {
+impl WatchShare {
+    /// Returns the version that a list must not be older than; `None` before the first list.
+    pub(super) fn version(&self) -> Option<String> {
         let state = self.0.lock();
-        let known = state.running.as_ref()?.known.borrow();
-        known.as_ref().map(|known| known.until.clone())
+        let range = state.task.as_ref()?.range.borrow();
+        range.as_ref().map(|range| range.until.clone())
     }
 
-    /// Tells the version of a list, for the watch to begin from if it has none. `false` says that the watch began after it: what
-    /// happened in between nobody has seen, and the list must be made again.
-    #[must_use]
-    pub fn listed_at(&self, version: &str) -> bool {
+    /// Reports the version of a list. The watch begins from it if it has not begun yet. Returns whether the list is usable: between
+    /// an older list and the watch's beginning, nobody has seen the events.
+    pub(super) fn listed_at(&self, version: &str) -> bool {
         let state = self.0.lock();
-        let Some(running) = &state.running else { return true };
+        let Some(task) = &state.task else { return true };
         let mut usable = true;
-        running.known.send_if_modified(|known| {
-            if let Some(known) = known {
-                usable = !pods::older(version, &known.since);
+        task.range.send_if_modified(|range| {
+            if let Some(range) = range {
+                usable = !client::older(version, &range.since);
                 return false;
             }
-            *known = Some(Known { since: version.to_owned(), until: version.to_owned() });
+            *range = Some(VersionRange { since: version.to_owned(), until: version.to_owned() });
             true
         });
         usable
     }
 
-    /// Resolves when the pod with this UID is gone; at once, if it was seen to go lately.
-    #[must_use]
-    pub fn follow(&self, uid: &Arc<str>) -> oneshot::Receiver<()> {
+    /// Returns a receiver that resolves when the pod with this UID is gone; at once if its deletion is remembered.
+    pub(super) fn follow(&self, uid: &Arc<str>) -> oneshot::Receiver<()> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.0.lock();
-        if state.recent.contains(uid) || state.before.contains(uid) {
+        if state.deletions.contains(uid) {
             let _ = sender.send(());
         } else {
             let followers = state.followers.entry(Arc::clone(uid)).or_default();
@@ -159,13 +156,13 @@ impl Watching {
         receiver
     }
 
-    /// Says that a pod is gone which a list no longer shows.
-    pub fn saw_gone(&self, uid: &Arc<str>) {
+    /// Reports a pod that a list no longer shows.
+    pub(super) fn saw_gone(&self, uid: &Arc<str>) {
         self.0.lock().gone(uid);
     }
 
-    /// Forgets a pod that nobody waits for any more.
-    pub fn unfollow(&self, uid: &Arc<str>) {
+    /// Forgets the followers of a pod that have been dropped.
+    pub(super) fn unfollow(&self, uid: &Arc<str>) {
         let mut state = self.0.lock();
         if let Some(followers) = state.followers.get_mut(uid) {
             followers.retain(|follower| !follower.is_closed());
@@ -176,80 +173,98 @@ impl Watching {
     }
 }
 
-impl Missed {
-    /// Waits until events may have been missed, so that a new list is due.
-    pub async fn anything(&mut self) {
-        if self.news.changed().await.is_err() {
-            // It panicked, which is told. Whatever made it panic may be there still: not in a tight loop.
-            sleep(REVIVED_AFTER).await;
-            self.news = self.gone.revive();
-        }
-    }
-}
-
-impl Drop for Watching {
+impl Drop for WatchShare {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.drains -= 1;
         if state.drains == 0 {
-            *state = State::default();
+            *state = PodWatchState::default();
         }
     }
 }
 
-impl State {
-    fn gone(&mut self, uid: &Arc<str>) {
-        let now = Instant::now();
-        if self.turned_at.is_none_or(|at| now - at >= REMEMBERED) {
-            self.before = std::mem::take(&mut self.recent);
-            self.turned_at = Some(now);
+impl WatchGaps {
+    /// Waits until the watch may have missed events, so that a new list is due.
+    pub(super) async fn next(&mut self) {
+        if self.gaps.changed().await.is_err() {
+            // The task panicked, and may panic again: no tight loop.
+            sleep(RESTART_DELAY).await;
+            self.gaps = self.pod_watch.restart();
         }
-        self.recent.insert(Arc::clone(uid));
+    }
+}
+
+impl PodWatchState {
+    fn gone(&mut self, uid: &Arc<str>) {
+        self.deletions.insert(Arc::clone(uid), Instant::now());
         for follower in self.followers.remove(uid).into_iter().flatten() {
             let _ = follower.send(());
         }
     }
 }
 
+/// The UIDs of pods that were deleted lately, in two generations.
+#[derive(Default)]
+struct RecentDeletions {
+    current: HashSet<Arc<str>>,
+    previous: HashSet<Arc<str>>,
+    /// Beginning of the current generation.
+    current_since: Option<Instant>,
+}
+
+impl RecentDeletions {
+    fn contains(&self, uid: &Arc<str>) -> bool {
+        self.current.contains(uid) || self.previous.contains(uid)
+    }
+
+    fn insert(&mut self, uid: Arc<str>, now: Instant) {
+        if self.current_since.is_none_or(|since| now - since >= MIN_DELETION_MEMORY) {
+            self.previous = std::mem::take(&mut self.current);
+            self.current_since = Some(now);
+        }
+        self.current.insert(uid);
+    }
+}
+
 /// Watches until aborted.
-async fn run(gone: Gone, known: watch::Sender<Option<Known>>, missed: watch::Sender<u64>) {
+async fn run(pod_watch: PodWatch, range: watch::Sender<Option<VersionRange>>, gaps: watch::Sender<u64>) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
     let mut pace = Pace::default();
-    let mut told_at = None::<Instant>;
-    let mut begun = known.subscribe();
+    let mut last_gap = None::<Instant>;
+    let mut begun = range.subscribe();
     loop {
-        let Ok(from) = begun.wait_for(Option::is_some).await.map(|known| known.clone()) else { return };
+        let Ok(from) = begun.wait_for(Option::is_some).await.map(|range| range.clone()) else { return };
         let Some(from) = from else { continue };
         pace.turn().await;
         let see = |seen, version| {
             backoff.reset();
             if let Seen::Gone(pod) = seen {
-                gone.saw(&pod);
+                pod_watch.saw_gone(&pod);
             }
-            // Quietly: the watch itself need not hear of it.
-            known.send_if_modified(|known| {
-                if let Some(known) = known {
-                    known.until = version;
+            // Without a notification: only this task waits for one, and needs none.
+            range.send_if_modified(|range| {
+                if let Some(range) = range {
+                    range.until = version;
                 }
                 false
             });
         };
-        let params = pods::params();
-        let watch = gone.0.api.watch(&params, &from.until);
-        match pods::follow("pods", watch, see).await {
-            // An ordinary end: it goes on from where it was.
+        let params = client::params();
+        let watch = pod_watch.0.api.watch(&params, &from.until);
+        match client::follow("pods", watch, see).await {
+            // The server ends each watch after some minutes: continue from the version.
             Ok(()) => {}
             Err(Broken::TooOld) => {
-                known.send_replace(None);
-                missed.send_modify(|times| *times += 1);
+                range.send_replace(None);
+                gaps.send_modify(|gaps| *gaps += 1);
                 sleep(backoff.step()).await;
             }
             Err(Broken::Failed(error)) => {
-                gone.0.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Pods, error: &error });
-                // Nothing is missed, but it may take long: until then lists have to do.
-                if told_at.is_none_or(|at| at.elapsed() >= LISTED_AGAIN) {
-                    told_at = Some(Instant::now());
-                    missed.send_modify(|times| *times += 1);
+                pod_watch.0.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Pods, error: &error });
+                // No event is lost, but events may be late for long: meanwhile drains list.
+                if last_gap.is_none_or(|at| at.elapsed() >= MIN_RELIST_INTERVAL) {
+                    last_gap = Some(Instant::now());
+                    gaps.send_modify(|gaps| *gaps += 1);
                 }
                 sleep(backoff.step()).await;
             }

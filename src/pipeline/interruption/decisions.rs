@@ -4,11 +4,12 @@ use super::policy::{Action, OnFailed, Policy};
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, Outcome};
+use crate::fact::UndoReason;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Back, Mark};
-use crate::pipeline::node::release::{Over, Why};
+use crate::pipeline::node::mark::{Mark, ReturnSign};
+use crate::pipeline::node::release::NodeRelease;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -64,8 +65,8 @@ impl Policy {
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
-            .until(over.map(|at| clock.timestamp_of(at)))
-            .back(comes_back(&notice.detail))
+            .with_expiry(over.map(|at| clock.timestamp_of(at)))
+            .with_return_sign(comes_back(&notice.detail))
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
@@ -107,19 +108,19 @@ pub fn runs_no_more(detail: &Detail) -> bool {
 #[must_use]
 pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
     Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
-        .back(comes_back(&notice.detail))
-        .out_of_service()
+        .with_return_sign(comes_back(&notice.detail))
+        .with_out_of_service_taint()
 }
 
 /// Returns the sign that the instance has come back from the announced event, if it can come back.
-fn comes_back(detail: &Detail) -> Option<Back> {
+fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
         | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
         | Detail::Rebalance
-        | Detail::ScheduledChange(_) => Some(Back::Boot),
+        | Detail::ScheduledChange(_) => Some(ReturnSign::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }
-        | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(Back::Ready),
+        | Detail::StateChange { state: InstanceState::Stopping | InstanceState::Stopped } => Some(ReturnSign::Ready),
         // The instance is terminated, even if it is restarted before.
         _ => None,
     }
@@ -127,10 +128,10 @@ fn comes_back(detail: &Detail) -> Option<Back> {
 
 /// Returns the marks that have been on the Node since its instance went to the warm pool, when it comes out of the pool.
 #[must_use]
-pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<Over> {
+pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            Over::of_kind(node, Kind::AsgTerminate.as_str(), Why::FromWarmPool)
+            NodeRelease::of_kind(node, Kind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
         _ => None,
     }

@@ -6,7 +6,7 @@ use super::steps::Finding;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::release::Over;
+use crate::pipeline::node::Released;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -38,9 +38,9 @@ impl Case {
         loop {
             let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
                 Ok(None) => break,
-                Ok(Some((Over { why, .. }, uncordoned))) => {
-                    let (on, why, told) = (node.named(), why, node.draining);
-                    self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition: told });
+                Ok(Some(Released { release, uncordoned })) => {
+                    let (on, why, has_condition) = (node.named(), release.reason, node.draining);
+                    self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
                     break;
                 }
                 Err(error) => error,

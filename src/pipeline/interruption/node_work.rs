@@ -5,10 +5,10 @@ use super::policy::Action;
 use super::steps::{Finding, Target};
 use super::{Case, Deadlines, Outcome};
 use crate::clients::gate::Backoff;
-use crate::fact::Fact;
-use crate::pipeline::drain;
+use crate::fact::{DrainOutcome, Fact};
+
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::{Marked, Node};
+use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::TaskError;
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,12 +65,12 @@ impl Case {
         }
         loop {
             let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, give_up)).await {
-                Ok(Marked::Cordoned { already }) => {
+                Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }
-                Ok(Marked::Gone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
+                Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
                 Err(error) => error,
             };
             if drains {
@@ -115,7 +115,7 @@ impl Case {
         tokio::select! {
             biased;
             ended = seat.ended() => match ended {
-                Ok(report) if report.outcome == drain::Outcome::NodeGone => {
+                Ok(report) if report.outcome == DrainOutcome::NodeGone => {
                     Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
                 }
                 Ok(report) => Finding::Ended(report.outcome.into()),

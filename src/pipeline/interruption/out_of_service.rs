@@ -5,7 +5,7 @@ use super::steps::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::mark::Mark;
-use crate::pipeline::node::{Fate, Marked, Node};
+use crate::pipeline::node::{CordonOutcome, InstanceRecord, Node};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -29,7 +29,7 @@ impl Case {
             }
             // Asked each time: the instance may have been started again since a patch failed.
             match interrupter.owner.ask_anew(&notice.instance).await {
-                Ok(Fate::Known { stopped: true, .. } | Fate::Terminated { .. })
+                Ok(InstanceRecord::Known { stopped: true, .. } | InstanceRecord::Terminated { .. })
                     if self.taint(&node, mark, by).await =>
                 {
                     return;
@@ -47,8 +47,8 @@ impl Case {
     /// Returns whether the Node carries the taint, or is gone.
     async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
         match self.interrupter.marker.cordon(node, mark, by).await {
-            Ok(Marked::Cordoned { .. }) => self.tell(&Fact::NodeOutOfService { about: self.about() }),
-            Ok(Marked::Gone) => {}
+            Ok(CordonOutcome::Cordoned { .. }) => self.tell(&Fact::NodeOutOfService { about: self.about() }),
+            Ok(CordonOutcome::NodeGone) => {}
             Err(error) => {
                 let category = error.category;
                 self.tell(&Fact::CordonFailed { about: self.about(), category, error: &error });

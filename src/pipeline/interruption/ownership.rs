@@ -5,7 +5,7 @@ use super::steps::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::event::Detail;
-use crate::pipeline::node::{Fate, Ownership, owned_by_fate, owned_without_asking};
+use crate::pipeline::node::{InstanceRecord, Ownership, owned_by_record, owned_without_asking};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -46,12 +46,12 @@ impl Case {
                 interrupter.owner.ask(&notice.instance).await
             };
             match fate {
-                Ok(Fate::Unknown) if launching => {}
+                Ok(InstanceRecord::Unknown) if launching => {}
                 // A copy of the message that came from the hook itself may have arrived meanwhile.
                 Ok(fate) => {
                     let has_node = interrupter.index.get(&notice.instance).is_some();
                     let ours = self.owned_without_asking(direct, false);
-                    return ours.unwrap_or_else(|| owned_by_fate(fate, has_node));
+                    return ours.unwrap_or_else(|| owned_by_record(fate, has_node));
                 }
                 Err(error) => {
                     let category = error.category();

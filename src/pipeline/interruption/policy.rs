@@ -1,7 +1,7 @@
 //! The user's policy for interruptions. Pure.
 
 use crate::pipeline::event::{Kind, Notice};
-use crate::pipeline::node::mark::Extras;
+use crate::pipeline::node::mark::MarkSettings;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -76,7 +76,7 @@ pub struct Policy {
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
     /// Taints and labels that come with each mark, besides the cordon.
-    pub extras: Extras,
+    pub extras: MarkSettings,
     /// Whether the Node of an instance that is gone gets the taint that lets its pods be moved.
     pub out_of_service_taint: bool,
     /// The completion of a terminating hook after a drain that failed.

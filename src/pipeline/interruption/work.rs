@@ -8,7 +8,7 @@ use super::{Case, Deadlines, Hooks, Outcome, Slots};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
-use crate::pipeline::node::{Index, Marker, Owner};
+use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub struct Interrupter {
     /// The Nodes.
     pub index: Index,
     /// Finds out whose an instance without a Node is.
-    pub owner: Owner,
+    pub owner: OwnerLookup,
     /// Cordons Nodes.
     pub marker: Marker,
     /// Drains Nodes.

@@ -4,11 +4,43 @@ pub use k8s_openapi::api::core::v1::Taint;
 use kube::core::Expression;
 pub use kube::core::Selector;
 
-/// Reads a label selector: `a=b`, `a==b`, `a!=b`, `a`, `!a`, `a in (b,c)`, `a notin (b,c)`, joined by commas.
+/// The error of a label selector, a key or a taint that can't be parsed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// A selector has a parenthesis within another.
+    #[error("\"{0}\" has a parenthesis within another")]
+    NestedParenthesis(String),
+    /// A selector closes a parenthesis that is not open.
+    #[error("\"{0}\" closes a parenthesis that is not open")]
+    UnopenedParenthesis(String),
+    /// A selector leaves a parenthesis open.
+    #[error("\"{0}\" leaves a parenthesis open")]
+    OpenParenthesis(String),
+    /// A term continues after its list of values.
+    #[error("\"{0}\" continues after its parenthesis")]
+    TrailingText(String),
+    /// A term has a list of values, but neither `in` nor `notin`.
+    #[error("\"{0}\" is not a label expression; write KEY=VALUE, KEY in (A,B), KEY or !KEY")]
+    Expression(String),
+    /// A key is not valid.
+    #[error("\"{0}\" is not a label key; write it as name or example.com/name")]
+    Key(String),
+    /// A value is not valid.
+    #[error("\"{0}\" is not a label value; it has at most 63 letters, digits, \"-\", \"_\" and \".\"")]
+    Value(String),
+    /// A taint names no effect.
+    #[error("\"{0}\" names no effect; write KEY=VALUE:EFFECT, such as going=true:NoSchedule")]
+    MissingEffect(String),
+    /// A taint's effect is unknown.
+    #[error("\"{0}\" is not an effect; choose NoSchedule, PreferNoSchedule or NoExecute")]
+    Effect(String),
+}
+
+/// Parses a label selector: `a=b`, `a==b`, `a!=b`, `a`, `!a`, `a in (b,c)`, `a notin (b,c)`, joined by commas.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn selector(text: &str) -> Result<Selector, String> {
+/// The first term that can't be parsed.
+pub fn selector(text: &str) -> Result<Selector, LabelError> {
     let mut selector = Selector::default();
     for term in terms(text)? {
         selector.extend(expression(term.trim())?);
@@ -16,15 +48,15 @@ pub fn selector(text: &str) -> Result<Selector, String> {
     Ok(selector)
 }
 
-/// Splits at the commas outside of parentheses.
-fn terms(text: &str) -> Result<Vec<&str>, String> {
+/// Splits a selector at the commas outside of parentheses.
+fn terms(text: &str) -> Result<Vec<&str>, LabelError> {
     let mut terms = Vec::new();
     let (mut begin, mut inside) = (0, false);
     for (at, character) in text.char_indices() {
         match character {
-            '(' if inside => return Err(format!("\"{text}\" has a parenthesis within another")),
+            '(' if inside => return Err(LabelError::NestedParenthesis(text.to_owned())),
             '(' => inside = true,
-            ')' if !inside => return Err(format!("\"{text}\" closes a parenthesis that is not open")),
+            ')' if !inside => return Err(LabelError::UnopenedParenthesis(text.to_owned())),
             ')' => inside = false,
             ',' if !inside => {
                 terms.push(&text[begin..at]);
@@ -34,13 +66,13 @@ fn terms(text: &str) -> Result<Vec<&str>, String> {
         }
     }
     if inside {
-        return Err(format!("\"{text}\" leaves a parenthesis open"));
+        return Err(LabelError::OpenParenthesis(text.to_owned()));
     }
     terms.push(&text[begin..]);
     Ok(terms)
 }
 
-fn expression(term: &str) -> Result<Expression, String> {
+fn expression(term: &str) -> Result<Expression, LabelError> {
     if let Some(key) = term.strip_prefix('!') {
         return Ok(Expression::DoesNotExist(checked_key(key)?));
     }
@@ -51,25 +83,23 @@ fn expression(term: &str) -> Result<Expression, String> {
         return Ok(Expression::Equal(checked_key(key)?, checked_value(value)?));
     }
     let Some((head, values)) = term.split_once('(') else { return Ok(Expression::Exists(checked_key(term)?)) };
-    let values = values.strip_suffix(')').ok_or_else(|| format!("\"{term}\" goes on after its parenthesis"))?;
+    let values = values.strip_suffix(')').ok_or_else(|| LabelError::TrailingText(term.to_owned()))?;
     let values = values.split(',').map(checked_value).collect::<Result<_, _>>()?;
     match head.split_whitespace().collect::<Vec<_>>()[..] {
         [key, "in"] => Ok(Expression::In(checked_key(key)?, values)),
         [key, "notin"] => Ok(Expression::NotIn(checked_key(key)?, values)),
-        _ => Err(format!("\"{term}\" is no label expression; write KEY=VALUE, KEY in (A,B), KEY or !KEY")),
+        _ => Err(LabelError::Expression(term.to_owned())),
     }
 }
 
-/// Reads a taint: `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+/// Parses a taint: `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn taint(text: &str) -> Result<Taint, String> {
-    let (named, effect) = text
-        .rsplit_once(':')
-        .ok_or_else(|| format!("\"{text}\" names no effect; write KEY=VALUE:EFFECT, such as going=true:NoSchedule"))?;
+/// The part that can't be parsed.
+pub fn taint(text: &str) -> Result<Taint, LabelError> {
+    let (named, effect) = text.rsplit_once(':').ok_or_else(|| LabelError::MissingEffect(text.to_owned()))?;
     if !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
-        return Err(format!("\"{effect}\" is no effect; choose NoSchedule, PreferNoSchedule or NoExecute"));
+        return Err(LabelError::Effect(effect.to_owned()));
     }
     let (key, value) = match named.split_once('=') {
         Some((key, value)) => (key, Some(checked_value(value)?)),
@@ -78,32 +108,32 @@ pub fn taint(text: &str) -> Result<Taint, String> {
     Ok(Taint { key: checked_key(key)?, value, effect: effect.to_owned(), time_added: None })
 }
 
-/// Reads a label's or a taint's key: a name of at most 63 characters, perhaps after a DNS name and a slash.
+/// Parses the key of a label or a taint: a name of at most 63 characters, optionally after a DNS name and a slash.
 ///
 /// # Errors
-/// What is wrong with it.
-pub fn checked_key(key: &str) -> Result<String, String> {
+/// The key, if it is not valid.
+pub fn checked_key(key: &str) -> Result<String, LabelError> {
     let key = key.trim();
     let (prefix, name) = match key.split_once('/') {
         Some((prefix, name)) => (Some(prefix), name),
         None => (None, key),
     };
     let dns = |prefix: &str| {
-        let letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
-        !prefix.is_empty() && prefix.len() <= 253 && prefix.bytes().all(letter)
+        let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'-' | b'.');
+        !prefix.is_empty() && prefix.len() <= 253 && prefix.bytes().all(allowed)
     };
     if is_name(name) && prefix.is_none_or(dns) {
         return Ok(key.to_owned());
     }
-    Err(format!("\"{key}\" is no label key; write it as name or example.com/name"))
+    Err(LabelError::Key(key.to_owned()))
 }
 
-fn checked_value(value: &str) -> Result<String, String> {
+fn checked_value(value: &str) -> Result<String, LabelError> {
     let value = value.trim();
     if value.is_empty() || is_name(value) {
         return Ok(value.to_owned());
     }
-    Err(format!("\"{value}\" is no label value; it has at most 63 letters, digits, \"-\", \"_\" and \".\""))
+    Err(LabelError::Value(value.to_owned()))
 }
 
 fn is_name(text: &str) -> bool {

@@ -1,7 +1,7 @@
-//! Writes marks on Nodes, and takes them back.
+//! Writes marks on Nodes, and removes them.
 
-use super::mark::{Extras, Mark, recordon};
-use super::release::Over;
+use super::mark::{Mark, MarkSettings, recordon};
+use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use kube::api::{Patch, PatchParams};
@@ -11,74 +11,77 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
-/// Turns that are over are swept out when so many, or a doubling of it, have gathered: a few bytes each.
-const SWEPT_AT: usize = 256;
+/// Timeout for the lock of a Node. Its holder may be waiting for an answer that does not come.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A writer waits no longer for another of the same Node, who may be waiting for an answer that does not come.
-const TURN: Duration = Duration::from_secs(1);
-
-/// What the patch found and did.
+/// The outcome of cordoning a Node.
 #[derive(Clone, Debug)]
-pub enum Marked {
+pub enum CordonOutcome {
     /// The Node is cordoned and carries the mark.
     Cordoned {
-        /// Whether it was cordoned before us.
+        /// Whether the Node was cordoned before.
         already: bool,
     },
-    /// The Node is not there any more.
-    Gone,
+    /// The Node no longer exists.
+    NodeGone,
 }
 
-/// Writes marks. One at a time for a Node, so that notices of one process don't run into each other's versions.
+/// Marks that were removed.
+#[derive(Clone, Debug)]
+pub struct Released {
+    /// The marks.
+    pub release: NodeRelease,
+    /// Whether their removal uncordoned the Node.
+    pub uncordoned: bool,
+}
+
+/// Writes and removes marks. Clones share the locks of Nodes.
 #[derive(Clone)]
 pub struct Marker {
     api: NodeApi,
     index: Index,
     gate: Gate,
-    extras: Arc<Extras>,
+    settings: Arc<MarkSettings>,
     dry_run: bool,
-    turns: Turns,
+    locks: Arc<NodeLocks>,
 }
 
-/// By a Node's name, the lock that a writer of it takes.
-type Turns = Arc<Mutex<HashMap<Arc<str>, Weak<tokio::sync::Mutex<()>>>>>;
-
 impl Marker {
-    /// Patches by way of `api`; with `dry_run` the API server checks the patch and stores nothing.
+    /// Returns a marker that patches Nodes through `api`. With `dry_run` the API server checks each patch and stores nothing.
     #[must_use]
-    pub fn new(api: NodeApi, index: Index, gate: Gate, extras: Extras, dry_run: bool) -> Self {
-        Self { api, index, gate, extras: Arc::new(extras), dry_run, turns: Arc::default() }
+    pub fn new(api: NodeApi, index: Index, gate: Gate, settings: MarkSettings, dry_run: bool) -> Self {
+        Self { api, index, gate, settings: Arc::new(settings), dry_run, locks: Arc::default() }
     }
 
-    /// Cordons the Node and leaves the mark, in one patch. A conflict is met by a fresh read, at once.
+    /// Cordons the Node and writes the mark, in one patch. After a conflict the Node is read and patched again, at once.
     ///
     /// # Errors
-    /// What the API server said, when it was something else than a conflict. Trying again is up to the caller.
-    pub async fn cordon(&self, node: &Node, mark: &Mark, by: Instant) -> Result<Marked, KubeError> {
+    /// The API server's answer, unless it is a conflict. The caller retries.
+    pub async fn cordon(&self, node: &Node, mark: &Mark, by: Instant) -> Result<CordonOutcome, KubeError> {
         let mut already = false;
-        let wrote = self.write(node, Class::Cordon, by, |current| {
+        let write = self.write(node, Class::Cordon, by, |current| {
             already = current.cordoned;
-            mark.patch(current, &self.extras)
+            mark.patch(current, &self.settings)
         });
-        let there = wrote.await?;
-        Ok(if there { Marked::Cordoned { already } } else { Marked::Gone })
+        let exists = write.await?;
+        Ok(if exists { CordonOutcome::Cordoned { already } } else { CordonOutcome::NodeGone })
     }
 
-    /// Cordons the Node again. Tells whether that was needed: what we knew of it may have been old, and it may be gone.
+    /// Cordons the Node again. Returns whether that was needed: the caller's state of the Node may be old.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
     pub async fn recordon(&self, node: &Node, by: Instant) -> Result<bool, KubeError> {
         let mut needed = false;
-        let wrote = self.write(node, Class::Cordon, by, |current| {
+        let write = self.write(node, Class::Cordon, by, |current| {
             needed = !current.cordoned;
             needed.then(|| recordon(current))
         });
-        let there = wrote.await?;
-        Ok(there && needed)
+        let exists = write.await?;
+        Ok(exists && needed)
     }
 
-    /// Takes back what `over` names on the Node as it is then. Tells what was taken back, and whether that uncordoned the Node.
+    /// Removes the marks that `due` returns for the newest state of the Node. Returns the marks that were removed.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
@@ -86,22 +89,22 @@ impl Marker {
         &self,
         node: &Node,
         by: Instant,
-        over: impl Fn(&Node) -> Option<Over>,
-    ) -> Result<Option<(Over, bool)>, KubeError> {
+        due: impl Fn(&Node) -> Option<NodeRelease>,
+    ) -> Result<Option<Released>, KubeError> {
         let mut released = None;
-        let wrote = self.write(node, Class::List, by, |current| {
-            // After a conflict it may turn out that another replica has done it.
+        let write = self.write(node, Class::List, by, |current| {
+            // After a conflict, another replica may have removed them.
             released = None;
-            let over = over(current)?;
-            let (patch, uncordons) = over.patch(current);
-            released = Some((over, uncordons));
-            Some(patch)
+            let release = due(current)?;
+            let patch = release.patch(current);
+            released = Some(Released { release, uncordoned: patch.uncordons });
+            Some(patch.body)
         });
-        let there = wrote.await?;
-        Ok(released.filter(|_| there))
+        let exists = write.await?;
+        Ok(released.filter(|_| exists))
     }
 
-    /// Patches the Node with what `patch` makes of its newest state, if anything. Tells whether the Node is there.
+    /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.
     async fn write(
         &self,
         node: &Node,
@@ -109,10 +112,10 @@ impl Marker {
         by: Instant,
         mut patch: impl FnMut(&Node) -> Option<Value>,
     ) -> Result<bool, KubeError> {
-        let turn = self.turn(&node.name);
-        // One at a time saves conflicts, but is not needed: the version in the patch guards it. So nobody waits long for another.
-        let _turn = timeout(TURN, turn.lock()).await;
-        // Somebody before us in this turn may have left a newer version.
+        let lock = self.locks.of(&node.name);
+        // The lock saves conflicts, but is not needed: the version in the patch guards it.
+        let _guard = timeout(LOCK_TIMEOUT, lock.lock()).await;
+        // The lock's previous holder may have stored a newer version.
         let known = self.index.get(&node.instance).filter(|known| known.uid == node.uid);
         let mut current = known.map_or_else(|| node.clone(), |known| Node::clone(&known));
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
@@ -128,7 +131,7 @@ impl Marker {
                     return Ok(true);
                 }
                 Err(error) if error.category == Category::Conflict => match self.read(&node.name, class, by).await? {
-                    // The watch may be behind for long, and nobody is to act on what is known to be old.
+                    // The watch may stay behind for long, and nobody should act on a state that is known to be old.
                     Some(fresh) if fresh.uid == node.uid => {
                         self.index.put(fresh.clone());
                         current = fresh;
@@ -140,7 +143,7 @@ impl Marker {
             }
             sleep(backoff.step()).await;
         }
-        // It is as it should be: we, or another replica, did it before.
+        // Nothing to patch: this or another replica has done it before.
         Ok(true)
     }
 
@@ -149,17 +152,26 @@ impl Marker {
         let found = self.gate.kube(call, class, by, || self.api.get_opt(name)).await?;
         Ok(found.and_then(|found| self.index.read(found)))
     }
+}
 
-    fn turn(&self, name: &Arc<str>) -> Arc<tokio::sync::Mutex<()>> {
-        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(turn) = turns.get(name).and_then(Weak::upgrade) {
-            return turn;
+/// A lock for each Node by name, so that the notices of one process don't conflict with each other.
+#[derive(Debug, Default)]
+struct NodeLocks(Mutex<HashMap<Arc<str>, Weak<tokio::sync::Mutex<()>>>>);
+
+impl NodeLocks {
+    /// Minimum number of entries at which unused ones are removed; then at each doubling. An entry takes a few bytes.
+    const CLEANUP_FROM: usize = 256;
+
+    fn of(&self, name: &Arc<str>) -> Arc<tokio::sync::Mutex<()>> {
+        let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(name).and_then(Weak::upgrade) {
+            return lock;
         }
-        if turns.len() >= SWEPT_AT && turns.len().is_power_of_two() {
-            turns.retain(|_, turn| turn.strong_count() > 0);
+        if locks.len() >= Self::CLEANUP_FROM && locks.len().is_power_of_two() {
+            locks.retain(|_, lock| lock.strong_count() > 0);
         }
-        let turn = Arc::default();
-        turns.insert(Arc::clone(name), Arc::downgrade(&turn));
-        turn
+        let lock = Arc::default();
+        locks.insert(Arc::clone(name), Arc::downgrade(&lock));
+        lock
     }
 }

@@ -1,4 +1,4 @@
-//! Whose is an instance that has no Node here? EC2 is asked, for many instances at once, and its answers are kept for a while.
+//! Looks up the owner of an instance without a Node here. EC2 is asked for many instances in one call; its answers are cached.
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
@@ -13,136 +13,141 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A filter takes at most so many values.
-const BATCH: usize = 200;
+/// Maximum number of values in a filter of `DescribeInstances`.
+const MAX_BATCH: usize = 200;
 
-/// How long a question waits for company: with every cluster's events on every queue, there is company.
-const LINGER: Duration = Duration::from_millis(50);
+/// Time that a lookup waits for others to share its call. They are common where every cluster's events go to every queue.
+const BATCH_WAIT: Duration = Duration::from_millis(50);
 
-/// An instance's tags hardly change; a group gives them at the launch itself.
-const KEPT: Duration = Duration::from_mins(5);
+/// Time to live of a cached record. An instance's tags rarely change; a group sets them at the launch.
+const KNOWN_TTL: Duration = Duration::from_mins(5);
 
-/// EC2 is eventually consistent: an instance it does not know may be a second old.
-const UNKNOWN_KEPT: Duration = Duration::from_secs(30);
+/// Time to live of a cached record that says unknown or terminated. EC2 is eventually consistent: an unknown instance may be a
+/// second old.
+const UNKNOWN_TTL: Duration = Duration::from_secs(30);
 
-/// Some hundred bytes each; beyond it the oldest go.
-const MOST_KEPT: usize = 10_000;
+/// Maximum number of cached records, of some hundred bytes each.
+const MAX_CACHED: usize = 10_000;
 
-/// The tag that marks an instance as managed: a key, and a value where one is asked for.
+/// The tag that marks an instance as managed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ManagedTag {
     /// The tag's key.
     pub key: String,
-    /// The value it must have; any, where none is given.
+    /// The value that the tag must have; `None` accepts any.
     pub value: Option<String>,
 }
 
-/// What EC2 says about an instance.
+/// EC2's record of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// EC2 knows it.
+pub enum InstanceRecord {
+    /// The instance exists.
     Known {
-        /// Whether it carries the managed tag.
+        /// Whether the instance carries the managed tag.
         tagged: bool,
-        /// Whether it is stopped.
+        /// Whether the instance is stopped.
         stopped: bool,
     },
-    /// EC2 knows it as terminated.
+    /// The instance is terminated.
     Terminated {
-        /// Whether it carries the managed tag still.
+        /// Whether the instance still carries the managed tag.
         tagged: bool,
     },
-    /// EC2 does not know it.
+    /// EC2 does not know the instance.
     Unknown,
 }
 
-/// Why EC2 gave no answer about an instance.
+/// The error of a lookup that EC2 did not answer.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum Asked {
+pub enum OwnerLookupError {
     /// The call failed.
     #[error(transparent)]
     Failed(#[from] AwsError),
-    /// The call died.
+    /// The task of the call died.
     #[error("ec2:DescribeInstances: {0}")]
     Unanswered(#[from] Unanswered),
 }
 
-/// Asks EC2, at most once for an instance within some minutes.
+/// Looks up instances in EC2, at most once an instance within some minutes.
 #[derive(Clone, Debug)]
-pub struct Owner {
-    questions: Arc<Batcher<InstanceId, Result<Fate, AwsError>>>,
-    known: Arc<Mutex<HashMap<InstanceId, (Fate, Instant)>>>,
+pub struct OwnerLookup {
+    batcher: Arc<Batcher<InstanceId, Result<InstanceRecord, AwsError>>>,
+    /// Records, and when they expire.
+    cache: Arc<Mutex<HashMap<InstanceId, (InstanceRecord, Instant)>>>,
 }
 
-impl Owner {
-    /// Asks by way of `client` for the tag `tag`.
+impl OwnerLookup {
+    /// Returns a lookup through `client` of instances with the tag `tag`.
     #[must_use]
     pub fn new(client: Client, tag: ManagedTag, tasks: &Tasks, facts: Facts) -> Self {
-        let asker = Asker { client, tag: Arc::new(tag), facts };
-        let questions = Batcher::start(tasks, BATCH, LINGER, move |instances| asker.clone().ask(instances));
-        Self { questions: Arc::new(questions), known: Arc::default() }
+        let query = InstanceQuery { client, tag: Arc::new(tag), facts };
+        let batcher = Batcher::start(tasks, MAX_BATCH, BATCH_WAIT, move |instances| query.clone().run(instances));
+        Self { batcher: Arc::new(batcher), cache: Arc::default() }
     }
 
-    /// What EC2 says about `instance`, now or some minutes ago.
+    /// Returns EC2's record of the instance, which may be some minutes old.
     ///
     /// # Errors
-    /// When EC2 gave no answer; asking again is up to the caller.
-    pub async fn ask(&self, instance: &InstanceId) -> Result<Fate, Asked> {
-        match self.remembered(instance) {
-            Some(fate) => Ok(fate),
+    /// If EC2 gave no answer. The caller retries.
+    pub async fn ask(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
+        match self.cached(instance) {
+            Some(record) => Ok(record),
             None => self.ask_anew(instance).await,
         }
     }
 
-    /// What EC2 says about `instance` now.
+    /// Returns EC2's current record of the instance.
     ///
     /// # Errors
-    /// As [`Owner::ask`].
-    pub async fn ask_anew(&self, instance: &InstanceId) -> Result<Fate, Asked> {
-        let fate = self.questions.ask(instance.clone()).await??;
-        self.remember(instance, fate);
-        Ok(fate)
+    /// As [`OwnerLookup::ask`].
+    pub async fn ask_anew(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
+        let record = self.batcher.ask(instance.clone()).await??;
+        self.cache(instance, record);
+        Ok(record)
     }
 
-    fn remembered(&self, instance: &InstanceId) -> Option<Fate> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(instance).filter(|(_, until)| Instant::now() < *until).map(|(fate, _)| *fate)
+    fn cached(&self, instance: &InstanceId) -> Option<InstanceRecord> {
+        let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(record, _)| *record)
     }
 
-    fn remember(&self, instance: &InstanceId, fate: Fate) {
+    fn cache(&self, instance: &InstanceId, record: InstanceRecord) {
         let now = Instant::now();
-        let known = matches!(fate, Fate::Known { .. });
-        let until = now + if known { KEPT } else { UNKNOWN_KEPT };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST_KEPT {
-            known.retain(|_, (_, until)| now < *until);
+        let known = matches!(record, InstanceRecord::Known { .. });
+        let expires = now + if known { KNOWN_TTL } else { UNKNOWN_TTL };
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.len() >= MAX_CACHED {
+            cache.retain(|_, (_, expires)| now < *expires);
         }
-        if known.len() >= MOST_KEPT {
-            // A storm of strangers: what they cost is a question each, what they must not cost is memory.
-            known.clear();
+        if cache.len() >= MAX_CACHED {
+            // A storm of foreign instances may cost a lookup each, but not memory.
+            cache.clear();
         }
-        known.insert(instance.clone(), (fate, until));
+        cache.insert(instance.clone(), (record, expires));
     }
 }
 
+/// The query of instances by ID.
 #[derive(Clone, Debug)]
-struct Asker {
+struct InstanceQuery {
     client: Client,
     tag: Arc<ManagedTag>,
     facts: Facts,
 }
 
-impl Asker {
-    async fn ask(self, instances: Vec<InstanceId>) -> Vec<Result<Fate, AwsError>> {
+impl InstanceQuery {
+    /// Returns a record for each of `instances`, in their order.
+    async fn run(self, instances: Vec<InstanceId>) -> Vec<Result<InstanceRecord, AwsError>> {
         match self.describe(&instances).await {
-            Ok(found) => {
-                instances.iter().map(|id| Ok(found.get(id.as_str()).copied().unwrap_or(Fate::Unknown))).collect()
-            }
+            Ok(found) => instances
+                .iter()
+                .map(|id| Ok(found.get(id.as_str()).copied().unwrap_or(InstanceRecord::Unknown)))
+                .collect(),
             Err(error) => vec![Err(error); instances.len()],
         }
     }
 
-    async fn describe(&self, instances: &[InstanceId]) -> Result<HashMap<String, Fate>, AwsError> {
+    async fn describe(&self, instances: &[InstanceId]) -> Result<HashMap<String, InstanceRecord>, AwsError> {
         let subject = match instances {
             [one] => one.to_string(),
             many => format!("{} instances", many.len()),
@@ -150,7 +155,7 @@ impl Asker {
         let mut ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
         ids.sort_unstable();
         ids.dedup();
-        // By filter: asked by id, EC2 fails the whole call for one that it does not know.
+        // A filter, because a call with the ID of an unknown instance fails as a whole.
         let filter = Filter::builder().name("instance-id").set_values(Some(ids)).build();
         let mut found = HashMap::new();
         let mut page = None;
@@ -160,9 +165,9 @@ impl Asker {
                 gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, || request.send()).await?;
             let answered = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
             for instance in answered {
-                let fate = self.fate(&instance);
+                let record = self.record(&instance);
                 if let Some(id) = instance.instance_id {
-                    found.insert(id, fate);
+                    found.insert(id, record);
                 }
             }
             page = answer.next_token.filter(|token| !token.is_empty());
@@ -172,21 +177,21 @@ impl Asker {
         }
     }
 
-    fn fate(&self, instance: &Instance) -> Fate {
+    fn record(&self, instance: &Instance) -> InstanceRecord {
         let state = instance.state.as_ref().and_then(|state| state.name.as_ref());
         let tagged = instance.tags.iter().flatten().any(|tag| {
             tag.key.as_deref() == Some(&self.tag.key)
                 && self.tag.value.as_deref().is_none_or(|value| tag.value.as_deref() == Some(value))
         });
         if state == Some(&InstanceStateName::Terminated) {
-            return Fate::Terminated { tagged };
+            return InstanceRecord::Terminated { tagged };
         }
-        Fate::Known { tagged, stopped: state == Some(&InstanceStateName::Stopped) }
+        InstanceRecord::Known { tagged, stopped: state == Some(&InstanceStateName::Stopped) }
     }
 }
 
-impl Asked {
-    /// The failure's class.
+impl OwnerLookupError {
+    /// Returns the category of the error.
     #[must_use]
     pub const fn category(&self) -> Category {
         match self {

@@ -1,90 +1,119 @@
-//! Which marks on a Node are over, and how they are taken back. Pure.
+//! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
 use super::Node;
-use super::mark::{Back, KIND, Notice, UNDO, guarded, notices, out_of_service, text, undo, written};
+use super::mark::{
+    KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, notices, out_of_service, text, undo, written,
+};
+use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value, json};
 
-pub use crate::fact::UndoReason as Why;
+/// Grace period after a notice's deadline, after which an instance that still runs was kept.
+const TERMINATION_GRACE: SignedDuration = SignedDuration::from_mins(1);
 
-/// Marks that are to be taken back from a Node.
+/// The marks to remove from a Node, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Over {
+pub struct NodeRelease {
     keys: Vec<String>,
-    /// Why.
-    pub why: Why,
+    /// The reason.
+    pub reason: UndoReason,
 }
 
-impl Over {
-    /// The marks that are over at `now`, if any; else when the next will be, if that is known.
-    ///
-    /// A Node that carries `ebbtide/ignore` is left to its owner.
+/// The marks of a Node that are due for removal, or the time at which the next are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReleaseSchedule {
+    /// The marks that are due.
+    pub due: Option<NodeRelease>,
+    /// The next time at which a mark may become due, if one is known.
+    pub next: Option<Timestamp>,
+}
+
+/// The patch that removes marks.
+pub(super) struct ReleasePatch {
+    pub body: Value,
+    /// Whether the patch uncordons the Node.
+    pub uncordons: bool,
+}
+
+impl NodeRelease {
+    /// Returns the marks that are due at `now`. A Node with the annotation `ebbtide/ignore` is left to its owner.
     #[must_use]
-    pub fn at(node: &Node, now: Timestamp) -> (Option<Self>, Option<Timestamp>) {
+    pub fn schedule(node: &Node, now: Timestamp) -> ReleaseSchedule {
         if node.ignored {
-            return (None, None);
+            return ReleaseSchedule { due: None, next: None };
         }
-        let back = |notice: &Notice| {
-            let again = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;
-            // A kubelet that was frozen is late, and its Node not Ready for a while. One that is late before the deadline only flaps.
-            let resumed = node.ready_since > notice.deadline.max(notice.since);
-            node.ready
-                && match notice.back {
-                    // Restarted before its end it goes all the same; if it is there long after that, it has been kept.
-                    None => again && goes_at(notice).is_some_and(|at| at < now),
-                    Some(Back::Boot) => again,
-                    Some(Back::Ready) => again || resumed,
-                }
-        };
-        let expired = |notice: &Notice| notice.until.is_some_and(|until| until <= now);
         let all: Vec<_> = notices(node).collect();
-        let over = Self::of(&all, Why::Rebooted, back).or_else(|| Self::of(&all, Why::Expired, expired));
-        let last = |notice: &Notice| notice.until.into_iter().chain(goes_at(notice).filter(|at| *at >= now)).min();
-        let next = all.iter().filter_map(|(_, notice)| last(notice)).min();
-        (over, next)
+        let returned = |notice: &NoticeAnnotation| has_returned(node, notice, now);
+        let expired = |notice: &NoticeAnnotation| notice.expires.is_some_and(|at| at <= now);
+        let due =
+            Self::of(&all, UndoReason::Rebooted, returned).or_else(|| Self::of(&all, UndoReason::Expired, expired));
+        let next = |notice: &NoticeAnnotation| {
+            let terminates = terminates_at(notice).filter(|at| *at >= now);
+            notice.expires.into_iter().chain(terminates).min()
+        };
+        ReleaseSchedule { due, next: all.iter().filter_map(|(_, notice)| next(notice)).min() }
     }
 
-    /// All marks, if the Node carries any, is not cordoned, and its cordon was ours: somebody has taken that away.
+    /// Returns all marks if somebody has removed Ebbtide's cordon.
     #[must_use]
-    pub fn uncordoned(node: &Node) -> Option<Self> {
-        let taken = !node.ignored && !node.cordoned && undo(node).cordon;
-        if taken { Self::of(&notices(node).collect::<Vec<_>>(), Why::Uncordoned, |_| true) } else { None }
+    pub fn after_uncordon(node: &Node) -> Option<Self> {
+        let removed = !node.ignored && !node.cordoned && undo(node).cordon;
+        if removed { Self::of(&notices(node).collect::<Vec<_>>(), UndoReason::Uncordoned, |_| true) } else { None }
     }
 
-    /// The marks of notices of this kind.
+    /// Returns the marks of notices of this kind.
     #[must_use]
-    pub fn of_kind(node: &Node, kind: &str, why: Why) -> Option<Self> {
-        Self::of(&notices(node).collect::<Vec<_>>(), why, |notice| notice.kind == kind)
+    pub fn of_kind(node: &Node, kind: &str, reason: UndoReason) -> Option<Self> {
+        Self::of(&notices(node).collect::<Vec<_>>(), reason, |notice| notice.kind == kind)
     }
 
-    fn of(all: &[(&String, Notice)], why: Why, over: impl Fn(&Notice) -> bool) -> Option<Self> {
-        let over = all.iter().filter(|(_, notice)| over(notice));
-        let keys: Vec<_> = over.map(|(key, _)| (*key).clone()).collect();
-        (!keys.is_empty()).then_some(Self { keys, why })
+    fn of(
+        all: &[(&String, NoticeAnnotation)],
+        reason: UndoReason,
+        due: impl Fn(&NoticeAnnotation) -> bool,
+    ) -> Option<Self> {
+        let due = all.iter().filter(|(_, notice)| due(notice));
+        let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
+        (!keys.is_empty()).then_some(Self { keys, reason })
     }
 
-    /// The patch that takes them back, and whether it uncordons the Node.
-    pub(super) fn patch(&self, node: &Node) -> (Value, bool) {
-        let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
-        let mut undo = undo(node);
+    /// Returns the patch that removes the marks.
+    pub(super) fn patch(&self, node: &Node) -> ReleasePatch {
+        let annotations = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
         let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
-        if let Some(newest) = left.max_by_key(|notice| notice.since) {
-            // Another notice holds the Node; but with its instance back the Node is in service, whoever holds it.
-            let out_of_service = written(&out_of_service());
-            let mut spec = json!({});
-            if self.why == Why::Rebooted && undo.taints.contains(&out_of_service) {
-                let kept: Vec<&Taint> = node.taints.iter().filter(|taint| written(taint) != out_of_service).collect();
-                spec["taints"] = json!(kept);
-                undo.taints.retain(|taint| *taint != out_of_service);
-                annotations.insert(UNDO.to_owned(), json!(text(&undo)));
-            }
-            let labels = json!({ KIND: newest.kind });
-            return (guarded(node, &annotations.into(), &labels, spec), false);
+        match left.max_by_key(|notice| notice.since) {
+            Some(newest) => self.partial_patch(node, annotations, &newest),
+            None => Self::full_patch(node, annotations),
         }
-        annotations.insert(UNDO.to_owned(), Value::Null);
+    }
+
+    /// Returns the patch for a Node that other notices hold. A returned instance loses the out-of-service taint all the same.
+    fn partial_patch(
+        &self,
+        node: &Node,
+        mut annotations: Map<String, Value>,
+        newest: &NoticeAnnotation,
+    ) -> ReleasePatch {
+        let mut undo = undo(node);
+        let out_of_service = written(&out_of_service());
+        let mut spec = json!({});
+        if self.reason == UndoReason::Rebooted && undo.taints.contains(&out_of_service) {
+            let kept: Vec<&Taint> = node.taints.iter().filter(|taint| written(taint) != out_of_service).collect();
+            spec["taints"] = json!(kept);
+            undo.taints.retain(|taint| *taint != out_of_service);
+            annotations.insert(UNDO_ANNOTATION.to_owned(), json!(text(&undo)));
+        }
+        let labels = json!({ KIND_LABEL: newest.kind });
+        ReleasePatch { body: guarded(node, &annotations.into(), &labels, spec), uncordons: false }
+    }
+
+    /// Returns the patch that undoes every change of Ebbtide's to the Node.
+    fn full_patch(node: &Node, mut annotations: Map<String, Value>) -> ReleasePatch {
+        let undo = undo(node);
+        annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         let mut labels: Map<String, Value> = undo.labels.iter().map(|label| (label.clone(), Value::Null)).collect();
-        labels.insert(KIND.to_owned(), Value::Null);
+        labels.insert(KIND_LABEL.to_owned(), Value::Null);
         let mut spec = json!({});
         if undo.cordon {
             spec["unschedulable"] = Value::Null;
@@ -93,15 +122,27 @@ impl Over {
         if kept.len() < node.taints.len() {
             spec["taints"] = json!(kept);
         }
-        (guarded(node, &annotations.into(), &labels.into(), spec), undo.cordon && node.cordoned)
+        let body = guarded(node, &annotations.into(), &labels.into(), spec);
+        ReleasePatch { body, uncordons: undo.cordon && node.cordoned }
     }
 }
 
-/// So long after a notice's deadline its instance is gone, if it goes.
-const GONE_AFTER: SignedDuration = SignedDuration::from_mins(1);
+/// Returns whether the Node's instance has returned from what the notice announced.
+fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool {
+    let rebooted = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;
+    // The Node of a frozen kubelet is not Ready for a while. A Node that becomes Ready before the deadline only flaps.
+    let resumed = node.ready_since > notice.deadline.max(notice.since);
+    node.ready
+        && match notice.return_sign {
+            // An instance that restarts before its end terminates all the same. If it runs long after that, AWS has kept it.
+            None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
+            Some(ReturnSign::Boot) => rebooted,
+            Some(ReturnSign::Ready) => rebooted || resumed,
+        }
+}
 
-/// When the instance of this notice is gone, if it goes.
-fn goes_at(notice: &Notice) -> Option<Timestamp> {
+/// Returns the time by which the instance of this notice has terminated, if it does.
+fn terminates_at(notice: &NoticeAnnotation) -> Option<Timestamp> {
     let at = notice.deadline.max(notice.since)?;
-    at.checked_add(GONE_AFTER).ok()
+    at.checked_add(TERMINATION_GRACE).ok()
 }

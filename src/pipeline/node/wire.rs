@@ -1,4 +1,4 @@
-//! A Node, trimmed to what is used: an API server's Node of 20 KiB becomes some hundred bytes.
+//! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
 use super::mark;
 use crate::clients::trimmed::Trimmed;
@@ -14,65 +14,65 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The annotations and labels of Ebbtide's own: the only ones kept, but for the next.
-const OURS: &str = "ebbtide/";
+/// Prefix of Ebbtide's own annotations and labels.
+const OWN_PREFIX: &str = "ebbtide/";
 
-/// The condition that tells people about a drain.
-const DRAINING: &str = "EbbtideDraining";
+/// Type of the condition by which Ebbtide reports a drain.
+const DRAINING_CONDITION: &str = "EbbtideDraining";
 
 /// A Node of this cluster that is an EC2 instance.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(clippy::struct_excessive_bools, reason = "each says something else of the Node")]
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent property of the Node")]
 pub struct Node {
-    /// Its name.
+    /// Name.
     pub name: Arc<str>,
-    /// Its UID: a Node that is deleted and registers again is another one.
+    /// UID. A Node that is deleted and registers again is another Node.
     pub uid: Arc<str>,
-    /// The version that a patch must still find.
+    /// Resource version, which guards patches.
     pub resource_version: Box<str>,
-    /// The instance it runs on.
+    /// The instance of the Node.
     pub instance: InstanceId,
-    /// What its kernel said of itself at its start: another one says that the instance was restarted. Empty before it is known.
+    /// Boot ID: changes when the instance restarts. Empty until the kubelet has reported it.
     pub boot: Box<str>,
-    /// Whether pods are kept from being scheduled onto it.
+    /// Whether the Node is unschedulable.
     pub cordoned: bool,
-    /// Whether its Ready condition is True.
+    /// Whether the Ready condition is True.
     pub ready: bool,
-    /// Since when its Ready condition is what it is.
+    /// Time of the Ready condition's last transition.
     pub ready_since: Option<Timestamp>,
-    /// Whether its condition `EbbtideDraining` is True.
+    /// Whether the condition `EbbtideDraining` is True.
     pub draining: bool,
-    /// Whether it carries the annotation `ebbtide/ignore: "true"`.
+    /// Whether the Node carries the annotation `ebbtide/ignore: "true"`.
     pub ignored: bool,
-    /// Whether its labels are what `--node-selector` asks for.
+    /// Whether `--node-selector` selects the Node.
     pub selected: bool,
-    /// Its taints.
+    /// Taints.
     pub taints: Box<[Taint]>,
-    /// Its annotations under `ebbtide/`.
+    /// Annotations under `ebbtide/`.
     pub annotations: BTreeMap<String, String>,
-    /// Its labels under `ebbtide/`, and the one that keeps load balancers away.
+    /// Labels under `ebbtide/`, and the label that keeps load balancers away.
     pub labels: BTreeMap<String, String>,
 }
 
 /// A client for [`TrimmedNode`]s.
 pub type NodeApi = Api<TrimmedNode>;
 
-/// What is read of a Node on the wire; all else is skipped while parsing.
+/// A Node on the wire. Fields that Ebbtide does not use are skipped while parsing.
 pub type TrimmedNode = Trimmed<Spec, Status>;
 
-/// A client for Nodes that reads only what is used.
+/// Returns a client for Nodes that parses only the fields that Ebbtide uses.
 #[must_use]
 pub fn node_api(client: Client) -> NodeApi {
     Api::all_with(client, &resource())
 }
 
-/// What kube needs to know about Nodes.
+/// Returns the API resource of Nodes.
 #[must_use]
 pub fn resource() -> ApiResource {
     ApiResource::erase::<FullNode>(&())
 }
 
-/// The part of a Node's spec that is used.
+/// The used fields of a Node's spec.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Spec {
@@ -84,14 +84,14 @@ pub struct Spec {
     taints: Vec<Taint>,
 }
 
-/// The part of a Node's status that is used.
+/// The used fields of a Node's status.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     #[serde(default)]
     conditions: Vec<Condition>,
     #[serde(default)]
-    node_info: Info,
+    node_info: NodeInfo,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -104,20 +104,20 @@ struct Condition {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
-struct Info {
+struct NodeInfo {
     #[serde(default, rename = "bootID")]
     boot_id: String,
 }
 
 impl Node {
-    /// Takes what is used of a Node, by the labels it is selected by; `None` for one that is not an EC2 instance.
+    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`.
     #[must_use]
     pub fn from_wire(object: TrimmedNode, selector: &Selector) -> Option<Self> {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
-        let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OURS));
+        let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
         let labels = object.metadata.labels.unwrap_or_default();
         let selected = selector.matches(&labels);
-        let labels = kept(labels, |key| key.starts_with(OURS) || key == mark::EXCLUDE);
+        let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == mark::EXCLUDE_LABEL);
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
@@ -130,9 +130,9 @@ impl Node {
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             ready_since,
-            draining: is(DRAINING),
+            draining: is(DRAINING_CONDITION),
             boot: status.node_info.boot_id.into(),
-            ignored: annotations.get(mark::IGNORE).is_some_and(|value| value == "true"),
+            ignored: annotations.get(mark::IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
             selected,
             taints: object.spec.taints.into(),
             annotations,
@@ -140,32 +140,32 @@ impl Node {
         })
     }
 
-    /// As facts name it.
+    /// Returns the Node's identity for facts.
     #[must_use]
     pub fn named(&self) -> OnNode<'_> {
         OnNode { node: &self.name, uid: &self.uid, instance: self.instance.as_str() }
     }
 
-    /// Whether notices about it are none of our business: it, or the settings, say so.
+    /// Returns whether the Node's owner or the settings exclude the Node.
     #[must_use]
     pub const fn is_excluded(&self) -> bool {
         self.ignored || !self.selected
     }
 }
 
-/// The entries that are used, in a map of their own: one that was emptied keeps its room, half a kilobyte for each Node.
+/// Returns the used entries in a new map: a map that was emptied keeps its capacity, half a kilobyte a Node.
 fn kept(all: BTreeMap<String, String>, used: impl Fn(&str) -> bool) -> BTreeMap<String, String> {
     all.into_iter().filter(|(key, _)| used(key)).collect()
 }
 
-/// The instance id at the end of `aws:///ZONE/INSTANCE-ID`.
+/// Returns the instance ID at the end of `aws:///ZONE/INSTANCE-ID`.
 fn instance_of(provider_id: &str) -> Option<InstanceId> {
     InstanceId::new(provider_id.strip_prefix("aws://")?.rsplit('/').next()?)
 }
 
 #[cfg(test)]
 impl Node {
-    /// A Ready Node of this name.
+    /// Returns a Ready Node of this name.
     pub(crate) fn for_tests(name: &str) -> Self {
         Self {
             name: name.into(),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn keeps_what_is_used() {
+    fn keeps_the_used_fields() {
         let taint = json!({ "key": "a", "value": "b", "effect": "NoSchedule" });
         let spec =
             json!({ "providerID": "aws:///eu-west-1a/i-0123456789abcdef0", "unschedulable": true, "taints": [taint] });
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_instance_is_no_node() {
+    fn a_node_that_is_not_an_ec2_instance_is_skipped() {
         for spec in [
             json!({}),
             json!({ "providerID": "gce:///zone/i-0123456789abcdef0" }),

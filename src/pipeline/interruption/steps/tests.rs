@@ -15,7 +15,7 @@ fn policy() -> Policy {
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
         uncordon_after: None,
-        extras: crate::pipeline::node::mark::Extras::default(),
+        extras: crate::pipeline::node::mark::MarkSettings::default(),
         out_of_service_taint: false,
         on_failed_drain: OnFailed::Leave,
         on_failed_launch: OnFailed::Abandon,

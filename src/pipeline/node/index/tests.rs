@@ -1,5 +1,6 @@
-//! What a watch tells, line by line, from an API server that says what the test wants.
+//! The watch of Nodes against an API server that plays back scripted answers.
 
+use super::watch::SYNC_TIMEOUT;
 use super::*;
 use crate::fact::TaskKind;
 use crate::pipeline::node::node_api;
@@ -8,20 +9,21 @@ use http::{Request, Response};
 use kube::client::Body;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
-use tokio::time::Instant;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
 
-/// What one request is answered: a status, lines, and whether the answer then stays open.
+/// The answer to one request: a status, lines, and whether the connection then stays open.
 struct Answer(u16, Vec<Value>, bool);
 
 #[derive(Clone)]
 struct Server {
     answers: Arc<Mutex<VecDeque<Answer>>>,
-    asked: Arc<Mutex<Vec<String>>>,
+    queries: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
-        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), asked: Arc::default() }
+        Self { answers: Arc::new(Mutex::new(answers.into_iter().collect())), queries: Arc::default() }
     }
 
     fn client(&self) -> kube::Client {
@@ -29,7 +31,7 @@ impl Server {
         let service = tower::service_fn(move |request: Request<Body>| {
             let server = server.clone();
             async move {
-                server.asked.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
+                server.queries.lock().unwrap().push(request.uri().query().unwrap_or_default().to_owned());
                 let answer = server.answers.lock().unwrap().pop_front();
                 let Some(Answer(status, lines, stays)) = answer else { return std::future::pending().await };
                 let lines = lines.into_iter().map(|line| Ok::<_, std::io::Error>(format!("{line}\n").into_bytes()));
@@ -52,14 +54,14 @@ impl Server {
         kube::Client::new(service, "default")
     }
 
-    /// Of each request so far, whether it was for a watch with all that there is, another watch, or a list.
-    fn asked(&self) -> Vec<&'static str> {
-        let what = |query: &String| match query {
-            query if query.contains("sendInitialEvents=true") => "all",
+    /// Returns the kind of each request so far: a watch with initial events, another watch, or a list.
+    fn requests(&self) -> Vec<&'static str> {
+        let kind = |query: &String| match query {
+            query if query.contains("sendInitialEvents=true") => "initial events",
             query if query.contains("watch=true") => "watch",
             _ => "list",
         };
-        self.asked.lock().unwrap().iter().map(what).collect()
+        self.queries.lock().unwrap().iter().map(kind).collect()
     }
 }
 
@@ -82,14 +84,14 @@ fn bookmark(version: u32, all: bool) -> Value {
     event("BOOKMARK", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": meta }))
 }
 
-/// An index that watches, and whether it lives.
-struct Watching {
+/// An index and its running watch.
+struct WatchedIndex {
     index: Index,
     server: Server,
     _task: crate::runtime::task::Handle<()>,
 }
 
-impl Watching {
+impl WatchedIndex {
     fn new(answers: impl IntoIterator<Item = Answer>) -> Self {
         let server = Server::new(answers);
         let index = Index::default();
@@ -102,17 +104,17 @@ impl Watching {
         *self.index.0.live.borrow()
     }
 
-    /// The UIDs of what is known, sorted.
+    /// Returns the UIDs of the known Nodes, sorted.
     fn known(&self) -> Vec<String> {
-        let mut known: Vec<_> = self.index.lock().by_instance.values().map(|node| node.uid.to_string()).collect();
+        let mut known: Vec<_> = self.index.lock().all().map(|node| node.uid.to_string()).collect();
         known.sort();
         known
     }
 
-    /// Waits until so many requests have been made, and gives how long that took.
-    async fn asked(&self, requests: usize) -> Duration {
+    /// Waits until this number of requests has been made, and returns the time that took.
+    async fn requests(&self, count: usize) -> Duration {
         let begun = Instant::now();
-        while self.server.asked().len() < requests {
+        while self.server.requests().len() < count {
             sleep(Duration::from_millis(100)).await;
         }
         sleep(Duration::from_millis(10)).await;
@@ -121,7 +123,7 @@ impl Watching {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_happens_while_nodes_arrive_is_heeded() {
+async fn events_apply_to_nodes_that_are_still_arriving() {
     let lines = vec![
         event("ADDED", &node(1, "a", 3)),
         event("ADDED", &node(2, "b", 4)),
@@ -132,72 +134,70 @@ async fn what_happens_while_nodes_arrive_is_heeded() {
         bookmark(8, true),
         event("ADDED", &node(4, "c", 9)),
     ];
-    let watching = Watching::new([Answer(200, lines, true)]);
-    watching.asked(1).await;
-    assert_eq!((watching.known(), watching.is_live()), (vec!["a".into(), "c".into(), "new".into()], true));
+    let watched = WatchedIndex::new([Answer(200, lines, true)]);
+    watched.requests(1).await;
+    assert_eq!((watched.known(), watched.is_live()), (vec!["a".into(), "c".into(), "new".into()], true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn nodes_that_have_not_all_arrived_are_none() {
+async fn an_incomplete_sync_shows_no_node_and_ends_in_a_list() {
     let lines = || vec![event("ADDED", &node(1, "a", 3)), bookmark(3, false)];
     let list = json!({
         "apiVersion": "v1", "kind": "NodeList", "metadata": { "resourceVersion": "9" }, "items": [node(1, "a", 3)],
     });
-    // It ends in good order each time, as it looks when something in between cuts it.
+    // An answer that a proxy cuts ends regularly.
     let cut = [(); 3].map(|()| Answer(200, lines(), false));
-    let watching = Watching::new(cut.into_iter().chain([Answer(200, vec![list], false)]));
-    let took = watching.asked(3).await;
+    let watched = WatchedIndex::new(cut.into_iter().chain([Answer(200, vec![list], false)]));
+    let took = watched.requests(3).await;
     assert!(took >= Duration::from_secs(1), "not in a tight loop: {took:?}");
-    assert_eq!((watching.known().len(), watching.is_live()), (0, false));
-    watching.asked(5).await;
-    assert_eq!(watching.server.asked(), ["all", "all", "all", "list", "watch"], "then a list must do");
-    assert_eq!((watching.known(), watching.is_live()), (vec!["a".into()], true));
+    assert_eq!((watched.known().len(), watched.is_live()), (0, false));
+    watched.requests(5).await;
+    assert_eq!(watched.server.requests(), ["initial events", "initial events", "initial events", "list", "watch"]);
+    assert_eq!((watched.known(), watched.is_live()), (vec!["a".into()], true));
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_arrival_that_hangs_is_given_up() {
+async fn a_sync_that_hangs_times_out() {
     let lines = vec![event("ADDED", &node(1, "a", 3))];
-    let watching = Watching::new([Answer(200, lines, true)]);
-    let took = watching.asked(2).await;
-    assert!(took >= LIST_TIMEOUT && took < LIST_TIMEOUT * 2, "{took:?}");
-    assert!(!watching.is_live());
+    let watched = WatchedIndex::new([Answer(200, lines, true)]);
+    let took = watched.requests(2).await;
+    assert!(took >= SYNC_TIMEOUT && took < SYNC_TIMEOUT * 2, "{took:?}");
+    assert!(!watched.is_live());
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_gap_nothing_is_concluded_until_all_have_arrived_anew() {
+async fn after_a_gap_the_index_is_not_live_until_all_nodes_have_arrived_again() {
     let gone = event("ERROR", &json!({ "kind": "Status", "status": "Failure", "code": 410, "reason": "Expired" }));
     let first = vec![event("ADDED", &node(1, "a", 3)), bookmark(3, true), gone];
     let second = vec![event("ADDED", &node(1, "a", 3)), event("ADDED", &node(2, "b", 7))];
-    let watching = Watching::new([Answer(200, first, true), Answer(200, second, true)]);
-    watching.asked(2).await;
-    assert_eq!((watching.known(), watching.is_live()), (vec!["a".into()], false));
-    assert!(watching.server.asked.lock().unwrap()[1].contains("resourceVersion=3"), "not older than what was known");
+    let watched = WatchedIndex::new([Answer(200, first, true), Answer(200, second, true)]);
+    watched.requests(2).await;
+    assert_eq!((watched.known(), watched.is_live()), (vec!["a".into()], false));
+    assert!(watched.server.queries.lock().unwrap()[1].contains("resourceVersion=3"), "not older than what was known");
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_server_that_says_so_is_not_asked_again_for_all() {
-    for (status, then) in [(422, "list"), (400, "list"), (500, "all"), (404, "all")] {
-        let watching = Watching::new([Answer(status, vec![json!({ "kind": "Status", "code": status })], false)]);
-        watching.asked(2).await;
-        assert_eq!(watching.server.asked(), ["all", then], "{status}");
+async fn only_a_server_without_initial_events_is_asked_for_a_list_at_once() {
+    for (status, then) in [(422, "list"), (400, "list"), (500, "initial events"), (404, "initial events")] {
+        let watched = WatchedIndex::new([Answer(status, vec![json!({ "kind": "Status", "code": status })], false)]);
+        watched.requests(2).await;
+        assert_eq!(watched.server.requests(), ["initial events", then], "{status}");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_patch_s_answer_outlives_an_older_arrival() {
+async fn an_older_sync_does_not_replace_the_answer_to_a_patch() {
     let lines = vec![event("ADDED", &node(1, "a", 3)), bookmark(3, true)];
     let gone = event("ERROR", &json!({ "kind": "Status", "status": "Failure", "code": 410 }));
     let again = vec![event("ADDED", &node(1, "a", 3)), bookmark(4, true)];
-    let watching = Watching::new([Answer(200, [lines, vec![gone]].concat(), true)]);
-    watching.asked(2).await;
+    let watched = WatchedIndex::new([Answer(200, [lines, vec![gone]].concat(), true)]);
+    watched.requests(2).await;
     let newer = serde_json::from_value(node(1, "a", 5)).unwrap();
-    watching.index.put(watching.index.read(newer).unwrap());
-    watching.server.answers.lock().unwrap().push_back(Answer(200, again, true));
-    let versions = || -> Vec<_> {
-        watching.index.lock().by_instance.values().map(|node| node.resource_version.to_string()).collect()
-    };
+    watched.index.put(watched.index.read(newer).unwrap());
+    watched.server.answers.lock().unwrap().push_back(Answer(200, again, true));
+    let versions = || -> Vec<_> { watched.index.lock().all().map(|node| node.resource_version.to_string()).collect() };
     assert_eq!(versions(), ["5"]);
-    // The request that hangs is given up; the next is answered.
-    watching.asked(3).await;
-    assert_eq!((versions(), watching.is_live()), (vec!["5".to_owned()], true));
+    // The request that hangs times out; the next is answered.
+    watched.requests(3).await;
+    assert_eq!((versions(), watched.is_live()), (vec!["5".to_owned()], true));
 }

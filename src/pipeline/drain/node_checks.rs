@@ -1,0 +1,68 @@
+//! Whether a drain's Node is still there, and still cordoned.
+
+use super::Drainer;
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
+use crate::fact::{DrainStep, Fact};
+use crate::pipeline::node::Node;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Wait between tries to restore a cordon.
+const RECORDON_RETRY: Duration = Duration::from_secs(1);
+
+impl Drainer {
+    /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, or was uncordoned
+    /// for the second time. The first removal may be another controller's mistake, so the cordon is restored.
+    pub async fn uncordoned(&self, node: &Node) {
+        if self.dry_run {
+            std::future::pending::<()>().await;
+        }
+        let mut restored = false;
+        loop {
+            let uncordoned = |known: Option<&Arc<Node>>| {
+                known.filter(|known| known.uid == node.uid && (!known.cordoned || known.ignored)).map(Arc::clone)
+            };
+            let known = self.index.until(&node.instance, uncordoned).await;
+            if known.ignored || restored || known.boot != node.boot {
+                return;
+            }
+            match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {
+                Ok(true) => {
+                    restored = true;
+                    self.facts.emit(&Fact::NodeRecordoned { on: node.named() });
+                }
+                // The Node was cordoned all the time, or is gone.
+                Ok(false) => sleep(RECORDON_RETRY).await,
+                Err(error) => {
+                    let (on, category) = (node.named(), error.category);
+                    self.facts.emit(&Fact::DrainRetried { on, step: DrainStep::Cordon, category, error: &error });
+                    sleep(RECORDON_RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Waits until the watch no longer shows the Node, or shows another in its place.
+    pub async fn missing(&self, node: &Node) {
+        let missing = |known: Option<&Arc<Node>>| known.is_none_or(|known| known.uid != node.uid).then_some(());
+        self.index.until(&node.instance, missing).await;
+    }
+
+    /// Returns whether the Node is gone: another Node has its instance, or the API server says so. Retries until the API server
+    /// answers.
+    pub(super) async fn is_gone(&self, node: &Node) -> bool {
+        if self.index.get(&node.instance).is_some_and(|known| known.uid != node.uid) {
+            return true;
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        loop {
+            let call = Call { verb: "get", resource: "nodes", subject: &node.name };
+            let by = Instant::now() + CALL_TIMEOUT;
+            match self.gate.kube(call, Class::List, by, || self.nodes.get_opt(&node.name)).await {
+                Ok(found) => return found.and_then(|found| found.metadata.uid).as_deref() != Some(&*node.uid),
+                Err(_) => sleep(backoff.step()).await,
+            }
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The record of a drain: the state of each pod, written by the pods' departures, and read at the drain's end or before.
+
+use super::deadline::Plan;
+use super::report::{PodState, RemovalCause, Report};
+use super::select::Selection;
+use super::wire::PodId;
+use crate::fact::{DrainOutcome, Fact, Facts};
+use crate::pipeline::node::Node;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// The progress of a drain, for interruptions that no longer wait for it.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Record>>);
+
+impl Progress {
+    /// Returns the outcome that the drain would have if its deadline were now.
+    #[must_use]
+    pub fn outcome(&self) -> DrainOutcome {
+        self.lock().outcome()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Record {
+    pods: BTreeMap<PodId, PodState>,
+    left_alone: usize,
+    /// The error of the latest list, if it failed.
+    error: Option<Arc<str>>,
+    ended: bool,
+}
+
+impl Record {
+    fn outcome(&self) -> DrainOutcome {
+        let any = |wanted: fn(&PodState) -> bool| self.pods.values().any(wanted);
+        if any(|state| matches!(state, PodState::Refused(_))) {
+            DrainOutcome::Blocked
+        } else if self.error.is_some() || any(|state| matches!(state, PodState::Failing(_) | PodState::Waiting)) {
+            DrainOutcome::Failed
+        } else {
+            DrainOutcome::TimedOut
+        }
+    }
+}
+
+/// Writes the record of a drain, and emits facts about held pods. A recorder that is dropped reports that every held pod no longer
+/// is, because nobody waits for it any more.
+pub(super) struct Recorder<'a> {
+    node: &'a Node,
+    facts: &'a Facts,
+    plan: watch::Receiver<Plan>,
+    progress: Progress,
+}
+
+impl<'a> Recorder<'a> {
+    pub(super) fn new(node: &'a Node, facts: &'a Facts, plan: watch::Receiver<Plan>, progress: Progress) -> Self {
+        Self { node, facts, plan, progress }
+    }
+
+    /// Records the state of a pod. Emits a fact when the pod becomes held, and when it no longer is.
+    pub(super) fn set(&self, pod: &PodId, state: PodState) {
+        let mut record = self.lock();
+        let entry = record.pods.entry(pod.clone()).or_insert(PodState::Waiting);
+        let before = std::mem::replace(entry, state.clone());
+        drop(record);
+        match (before, state) {
+            (PodState::Refused(_), PodState::Refused(_)) => {}
+            (_, PodState::Refused(by)) => {
+                let end = self.plan.borrow().end();
+                let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
+                let (on, pod) = (self.node.named(), pod.named());
+                self.facts.emit(&Fact::PodBlocked { on, pod, by: &by, until, hard });
+            }
+            (PodState::Refused(_), _) => self.unblocked(pod),
+            _ => {}
+        }
+    }
+
+    /// Records that an eviction failed. A pod that was held before stays held.
+    pub(super) fn failed(&self, pod: &PodId, why: Arc<str>) {
+        if !matches!(self.lock().pods.get(pod), Some(PodState::Refused(_))) {
+            self.set(pod, PodState::Failing(why));
+        }
+    }
+
+    /// Records that a pod is gone, by the cause that made it terminate.
+    pub(super) fn gone(&self, pod: &PodId) {
+        let cause = match self.lock().pods.get(pod) {
+            Some(PodState::Terminating(cause) | PodState::Gone(cause)) => cause.clone(),
+            _ => RemovalCause::Other,
+        };
+        self.set(pod, PodState::Gone(cause));
+    }
+
+    /// Returns what holds the pod, in a sentence.
+    pub(super) fn held_by(&self, pod: &PodId) -> Arc<str> {
+        match self.lock().pods.get(pod) {
+            Some(PodState::Refused(by) | PodState::Failing(by)) => Arc::clone(by),
+            _ => "its eviction was not answered".into(),
+        }
+    }
+
+    /// Records a list: a pod that is listed for the first time waits, a pod that terminates is terminating, a pod that is no longer
+    /// listed is gone.
+    pub(super) fn listed(&self, selection: &Selection) {
+        let Selection { evict, terminating, finished, left_alone, own_pod } = selection;
+        let pods = || evict.iter().chain(terminating).chain(finished).map(|departure| &departure.pod);
+        let all: HashSet<&PodId> = pods().chain(own_pod.as_ref().map(|departure| &departure.pod)).collect();
+        let mut record = self.lock();
+        record.error = None;
+        record.left_alone = left_alone.len();
+        for departure in evict.iter().chain(finished) {
+            record.pods.entry(departure.pod.clone()).or_insert(PodState::Waiting);
+        }
+        let gone: Vec<PodId> = record.pods.keys().filter(|pod| !all.contains(pod)).cloned().collect();
+        let unknown = |pod: &&PodId| !matches!(record.pods.get(*pod), Some(PodState::Terminating(_)));
+        let terminating: Vec<PodId> =
+            terminating.iter().map(|departure| &departure.pod).filter(unknown).cloned().collect();
+        drop(record);
+        for pod in &terminating {
+            self.set(pod, PodState::Terminating(RemovalCause::Other));
+        }
+        for pod in &gone {
+            self.gone(pod);
+        }
+    }
+
+    /// Records that listing pods failed.
+    pub(super) fn list_failed(&self, error: Arc<str>) {
+        self.lock().error = Some(error);
+    }
+
+    /// Returns the outcome if the drain ends at its deadline now.
+    pub(super) fn outcome_at_deadline(&self) -> DrainOutcome {
+        self.progress.outcome()
+    }
+
+    /// Ends the record, and returns the report.
+    pub(super) fn report(&self, outcome: DrainOutcome) -> Report {
+        let mut record = self.lock();
+        record.ended = true;
+        let Record { pods, left_alone, error, .. } = &*record;
+        Report { outcome, pods: pods.clone(), left_alone: *left_alone, error: error.clone() }
+    }
+
+    fn unblocked(&self, pod: &PodId) {
+        self.facts.emit(&Fact::PodUnblocked { on: self.node.named(), pod: pod.named() });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        self.progress.lock()
+    }
+}
+
+impl Drop for Recorder<'_> {
+    fn drop(&mut self) {
+        let record = self.lock();
+        for (pod, state) in &record.pods {
+            if matches!(state, PodState::Refused(_)) {
+                self.unblocked(pod);
+            }
+        }
+        if !record.ended {
+            self.facts.emit(&Fact::DrainAbandoned { on: self.node.named() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::deadline::Deadline;
+    use super::*;
+
+    fn pod(name: &str) -> PodId {
+        PodId { namespace: "default".into(), name: name.into(), uid: name.into() }
+    }
+
+    fn recorder<'a>(node: &'a Node, facts: &'a Facts) -> Recorder<'a> {
+        Recorder::new(node, facts, watch::channel(Deadline::hard(Instant::now()).into()).1, Progress::default())
+    }
+
+    #[test]
+    fn the_report_names_what_blocked() {
+        let facts = Facts::to(Vec::new());
+        let node = Node::for_tests("node-1");
+        let recorder = recorder(&node, &facts);
+        recorder.gone(&pod("a"));
+        recorder.set(&pod("b"), PodState::Refused("The disruption budget web needs 2 healthy pods".into()));
+        recorder.set(&pod("c"), PodState::Terminating(RemovalCause::Evicted));
+        assert_eq!(recorder.outcome_at_deadline(), DrainOutcome::Blocked);
+        recorder.set(&pod("d"), PodState::Terminating(RemovalCause::Deleted("The disruption budget db".into())));
+        recorder.gone(&pod("d"));
+        assert_eq!(
+            recorder.report(DrainOutcome::Blocked).to_string(),
+            "2 of 4 pods gone; default/b is held back: The disruption budget web needs 2 healthy pods; \
+             default/c is still terminating; default/d was deleted before the deadline: The disruption budget db"
+        );
+    }
+
+    #[test]
+    fn at_the_deadline_the_worst_state_decides() {
+        let facts = Facts::to(Vec::new());
+        let node = Node::for_tests("node-1");
+        let recorder = recorder(&node, &facts);
+        assert_eq!(recorder.outcome_at_deadline(), DrainOutcome::TimedOut);
+        recorder.set(&pod("a"), PodState::Terminating(RemovalCause::Evicted));
+        assert_eq!(recorder.outcome_at_deadline(), DrainOutcome::TimedOut);
+        recorder.set(&pod("b"), PodState::Failing("denied".into()));
+        assert_eq!(recorder.outcome_at_deadline(), DrainOutcome::Failed);
+        recorder.set(&pod("c"), PodState::Refused("budget".into()));
+        assert_eq!(recorder.outcome_at_deadline(), DrainOutcome::Blocked);
+    }
+}

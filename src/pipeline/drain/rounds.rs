@@ -1,0 +1,168 @@
+//! The rounds of a drain. Each lists the node's pods and waits for the departures that the list asks for.
+//!
+//! ```text
+//!   list ──▶ start departures ──▶ wait ──┬─ all departed, no pod left in a new list ──▶ Drained: end
+//!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
+//!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
+//!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
+//!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
+//! ```
+//!
+//! The first list may come from a cache, so it never ends a drain.
+
+use super::departures::Departures;
+use super::evict::Evictions;
+use super::list::Freshness;
+use super::own_pod::OwnPod;
+use super::pod_watch::WatchGaps;
+use super::select::{Selection, Tier};
+use crate::fact::Fact;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// Interval between rounds, after the first two. A pod that tolerates the cordon and returns is evicted again, but not in a tight
+/// loop.
+const ROUND_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval between rounds while only the pod of this process is left, because a budget keeps it.
+const OWN_POD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The rounds of one drain.
+pub(super) struct Rounds<'a> {
+    evictions: &'a Evictions<'a>,
+    departures: Departures<'a>,
+    gaps: WatchGaps,
+    own_pod: &'a watch::Sender<OwnPod>,
+    /// UIDs of the `DaemonSet` pods to evict: those of the first list.
+    daemons: Option<HashSet<Arc<str>>>,
+    /// How new the next list must be.
+    freshness: Freshness,
+    round: u32,
+}
+
+/// The end of one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoundEnd {
+    /// A new list showed no pod that must leave, or a dry run has tried all evictions.
+    Drained,
+    /// A new list showed no pod that must leave, except the pod of this process. Its turn has come.
+    OwnPodLeft,
+    /// All departures have ended. A newer list shows whether pods are left.
+    Departed,
+    /// The watch may have missed departures. A list shows them.
+    WatchGap,
+}
+
+impl<'a> Rounds<'a> {
+    pub(super) fn new(evictions: &'a Evictions<'a>, gaps: WatchGaps, own_pod: &'a watch::Sender<OwnPod>) -> Self {
+        Self {
+            evictions,
+            departures: Departures::new(evictions),
+            gaps,
+            own_pod,
+            daemons: None,
+            freshness: Freshness::Cached,
+            round: 0,
+        }
+    }
+
+    /// Runs rounds until one ends drained.
+    pub(super) async fn run(mut self) {
+        loop {
+            let (selection, version) = self.list().await;
+            let end = self.depart(selection).await;
+            if end == RoundEnd::Drained {
+                return;
+            }
+            self.pause(end).await;
+            // The list that ends the drain must show pods that were bound just before the cordon; and a pod that a list does not
+            // show is gone only if the list is not older than the one that showed it.
+            let drain = self.evictions.drain;
+            let node = drain.drainer.index.get(&drain.node.instance).filter(|node| node.cordoned);
+            let cordoned = node.as_ref().map(|node| &*node.resource_version);
+            self.freshness = Freshness::next(&version, self.evictions.watch_share.version(), cordoned);
+            self.round += 1;
+        }
+    }
+
+    /// Lists the pods, and returns the selection and the list's version. Departures go on meanwhile: their calls hold places in the
+    /// gate that the list may need.
+    async fn list(&mut self) -> (Selection, String) {
+        let evictions = self.evictions;
+        let (mut selection, version) = tokio::select! {
+            biased;
+            never = self.departures.go_on() => match never {},
+            listed = Box::pin(evictions.list(self.freshness.clone())) => listed,
+        };
+        let first = self.daemons.is_none();
+        selection.keep_new_daemons(self.daemons.get_or_insert_with(|| daemons_of(&selection)));
+        evictions.drain.recorder.listed(&selection);
+        if first {
+            self.report_begun(&selection);
+        }
+        (selection, version)
+    }
+
+    /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.
+    async fn depart(&mut self, mut selection: Selection) -> RoundEnd {
+        let newer = self.freshness != Freshness::Cached;
+        let dry_run = self.evictions.drain.drainer.dry_run;
+        let drained = selection.is_drained() && newer;
+        let own_pod = selection.own_pod.take();
+        let own_pod_left = own_pod.is_some() && !dry_run;
+        self.own_pod.send_modify(|own| {
+            own.departure = own_pod;
+            own.is_last &= drained;
+        });
+        self.departures.update(selection, newer);
+        let departed = tokio::select! {
+            biased;
+            () = self.departures.all_gone() => true,
+            () = self.gaps.next() => false,
+        };
+        match (departed, drained) {
+            (false, _) => RoundEnd::WatchGap,
+            (true, _) if dry_run => RoundEnd::Drained,
+            (true, false) => RoundEnd::Departed,
+            (true, true) if own_pod_left => RoundEnd::OwnPodLeft,
+            (true, true) => RoundEnd::Drained,
+        }
+    }
+
+    async fn pause(&mut self, end: RoundEnd) {
+        let pause = match end {
+            RoundEnd::OwnPodLeft => {
+                self.own_pod.send_modify(|own| own.is_last = true);
+                OWN_POD_INTERVAL
+            }
+            RoundEnd::Departed if self.round > 1 => ROUND_INTERVAL,
+            _ => Duration::ZERO,
+        };
+        tokio::select! {
+            biased;
+            never = self.departures.go_on() => match never {},
+            () = sleep(pause) => {}
+        }
+    }
+
+    fn report_begun(&self, selection: &Selection) {
+        let drain = self.evictions.drain;
+        let end = drain.end();
+        drain.drainer.facts.emit(&Fact::DrainBegun {
+            on: drain.node.named(),
+            pods: selection.evict.len() + selection.terminating.len() + selection.finished.len(),
+            left_alone: selection.left_alone.len(),
+            until: end.at().saturating_duration_since(Instant::now()),
+            hard: end.is_hard(),
+        });
+    }
+}
+
+/// Returns the UIDs of the `DaemonSet` pods that the selection evicts.
+fn daemons_of(selection: &Selection) -> HashSet<Arc<str>> {
+    let daemons = selection.evict.iter().filter(|departure| departure.tier == Tier::Daemon);
+    daemons.map(|departure| Arc::clone(&departure.pod.uid)).collect()
+}

@@ -1,0 +1,118 @@
+//! One drain, from its beginning to its outcome.
+//!
+//! ```text
+//!             the watch shows no such Node             the API server agrees
+//!   Rounds ──────────────────────────────▶ Checking ─────────────────────────▶ NodeGone
+//!    │  ▲                                     │
+//!    │  └── the Node exists: begin again ─────┘
+//!    │
+//!    ├── somebody has uncordoned the Node, and means it ──▶ Uncordoned
+//!    ├── a list shows no pod that must leave ─────────────▶ Drained, or Blocked if a dry run was refused an eviction
+//!    └── the deadline has passed (see `Drainer::run`) ────▶ Blocked, Failed or TimedOut
+//! ```
+
+use super::evict::Evictions;
+use super::own_pod::OwnPod;
+use super::rounds::Rounds;
+use super::tier::TierOrder;
+use super::{Deadline, Drainer, Plan, Recorder};
+use crate::fact::DrainOutcome;
+use crate::pipeline::node::Node;
+use crate::runtime::clock;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// Minimum interval between checks of a Node that the watch does not show.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// One drain.
+pub(super) struct Drain<'a> {
+    pub drainer: &'a Drainer,
+    pub node: &'a Node,
+    pub recorder: Recorder<'a>,
+    pub plan: watch::Receiver<Plan>,
+    pub begun: Instant,
+    /// Earliest end of the drain, even if its deadline has passed.
+    pub earliest_end: Instant,
+}
+
+impl Drain<'_> {
+    /// Evicts pods in rounds while the Node exists and is cordoned.
+    pub(super) async fn work(&self) -> DrainOutcome {
+        let mut uncordoned = pin!(self.drainer.uncordoned(self.node));
+        let mut rounds = pin!(self.rounds());
+        let mut check_at = Instant::now();
+        loop {
+            let missing = async {
+                sleep_until(check_at).await;
+                self.drainer.missing(self.node).await;
+            };
+            tokio::select! {
+                biased;
+                // Nothing is evicted during the check: a list by the Node's name may show the pods of another Node. Calls under way
+                // are dropped, because calls that are not polled would hold places in the gate.
+                () = missing => {
+                    uncordoned.set(self.drainer.uncordoned(self.node));
+                    rounds.set(self.rounds());
+                    if Box::pin(self.drainer.is_gone(self.node)).await {
+                        return DrainOutcome::NodeGone;
+                    }
+                    check_at = Instant::now() + CHECK_INTERVAL;
+                }
+                () = &mut uncordoned => return DrainOutcome::Uncordoned,
+                () = &mut rounds => {
+                    let refused = self.recorder.outcome_at_deadline() == DrainOutcome::Blocked;
+                    return if self.drainer.dry_run && refused { DrainOutcome::Blocked } else { DrainOutcome::Drained };
+                }
+            }
+        }
+    }
+
+    /// Runs rounds until a list shows no pod that must leave. Evicts the pod of this process when its turn has come.
+    async fn rounds(&self) {
+        let (watch_share, gaps) = self.drainer.pod_watch.join();
+        let tiers = TierOrder::new(self.begun);
+        let evictions = Evictions { drain: self, watch_share: &watch_share, tiers: &tiers };
+        let own_pod = watch::Sender::new(OwnPod::default());
+        tokio::select! {
+            biased;
+            () = Rounds::new(&evictions, gaps, &own_pod).run() => {}
+            never = evictions.leave_last(own_pod.subscribe()) => match never {},
+        }
+    }
+
+    /// Returns the end of the drain, as the plan has it now.
+    pub(super) fn end(&self) -> Deadline {
+        self.plan.borrow().end()
+    }
+
+    /// Waits until the end of the drain, wherever the plan moves it.
+    pub(super) async fn ended(&self) {
+        let mut plan = self.plan.clone();
+        loop {
+            let at = plan.borrow_and_update().end().at().max(self.earliest_end);
+            tokio::select! {
+                biased;
+                changed = plan.changed() => if changed.is_err() {
+                    return sleep_until(at).await;
+                },
+                () = sleep_until(at) => return,
+            }
+        }
+    }
+
+    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; for ever if `when` returns none.
+    pub(super) async fn reached(&self, when: impl Fn(Deadline) -> Option<Instant>) {
+        let mut plan = self.plan.clone();
+        loop {
+            let at = when(plan.borrow_and_update().end());
+            tokio::select! {
+                biased;
+                () = clock::until(at) => return,
+                Ok(()) = plan.changed() => {}
+            }
+        }
+    }
+}

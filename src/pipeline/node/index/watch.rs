@@ -1,0 +1,299 @@
+//! The watch that keeps the index current.
+//!
+//! ```text
+//!                 all Nodes have arrived, by a watch
+//!                 with initial events or by a list
+//!            ┌───────────────────────────────────────────┐
+//!            │                                           ▼    the server ends the watch
+//!        Syncing { oldest, arriving }            Synced { version } ──┐ regularly: continue
+//!   at first ▲ │ ▲                                       │   ▲        │ from the version
+//!            │ └─┘ a failure: oldest = NEWEST            │   └────────┘
+//!            └───────────────────────────────────────────┘
+//!               a failure, or a version that is too old: oldest = version
+//! ```
+//!
+//! A watch with initial events delivers the Nodes one by one, so that 15,000 Nodes take no more memory than one while they arrive.
+//! A server without that feature (not always enabled before Kubernetes 1.34) is asked for a list. A dead connection ends by the
+//! client's read timeout, which bookmarks keep from expiring on a quiet watch.
+
+use super::Index;
+use super::table::{NodesByInstance, keyed, remove_if};
+use crate::clients::gate::{Backoff, Category, KubeError};
+use crate::clients::watch;
+use crate::clients::watch::{Broken, Pace, Seen};
+use crate::fact::{Fact, Facts, WatchedResource};
+use crate::pipeline::node::mark::is_marked;
+use crate::pipeline::node::{NodeApi, TrimmedNode};
+use kube::api::{ListParams, ObjectList, VersionMatch};
+use std::collections::HashMap;
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::{sleep, timeout};
+
+/// Timeout for all Nodes to arrive, by a list or by a watch.
+pub(super) const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// The resource version of any state that the API server has in its cache. A kubelet begins with it, too: a storm of restarts
+/// must not read etcd.
+const ANY_CACHED: &str = "0";
+
+/// The resource version of the newest state, which a cache that is behind can't answer.
+const NEWEST: &str = "";
+
+/// The watch of all Nodes.
+pub(super) struct NodeWatch {
+    index: Index,
+    api: NodeApi,
+    facts: Facts,
+    /// Completed when the index first holds all Nodes.
+    first_sync: Option<oneshot::Sender<()>>,
+    phase: Phase,
+    initial_events: InitialEvents,
+    backoff: Backoff,
+    pace: Pace,
+}
+
+/// The phase of the watch.
+enum Phase {
+    /// The index may lack Nodes. The Nodes that have arrived so far become visible when all have.
+    Syncing {
+        /// Resource version that the Nodes must not be older than.
+        oldest: String,
+        arriving: NodesByInstance,
+    },
+    /// The index holds all Nodes, up to this resource version.
+    Synced { version: String },
+}
+
+impl NodeWatch {
+    pub(super) fn new(index: Index, api: NodeApi, facts: Facts, synced: oneshot::Sender<()>) -> Self {
+        Self {
+            index,
+            api,
+            facts,
+            first_sync: Some(synced),
+            phase: Phase::syncing(ANY_CACHED.to_owned()),
+            initial_events: InitialEvents::default(),
+            backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
+            pace: Pace::default(),
+        }
+    }
+
+    /// Runs for ever.
+    pub(super) async fn run(mut self) {
+        loop {
+            if let Phase::Syncing { oldest, .. } = &self.phase
+                && !self.initial_events.worth_trying()
+            {
+                match list(&self.api, oldest).await {
+                    Ok(list) => self.listed(list),
+                    Err(error) => {
+                        self.failed(&error);
+                        sleep(self.backoff.step()).await;
+                        continue;
+                    }
+                }
+            }
+            self.pace.turn().await;
+            let ended = self.follow().await;
+            if let Some(error) = self.ended(ended) {
+                self.failed(&error);
+                sleep(self.backoff.step()).await;
+            }
+        }
+    }
+
+    fn listed(&mut self, list: ObjectList<TrimmedNode>) {
+        self.sync(list.items.into_iter().filter_map(|object| self.index.read(object)).map(keyed).collect());
+        if let Some(version) = list.metadata.resource_version {
+            self.phase = Phase::Synced { version };
+        }
+    }
+
+    /// Follows one watch to its end. While syncing, the watch begins with all Nodes and must have delivered them in time.
+    async fn follow(&mut self) -> Result<(), Broken> {
+        let (params, from) = match &mut self.phase {
+            Phase::Synced { version } => (watch::params(), version.clone()),
+            Phase::Syncing { oldest, arriving } => {
+                *arriving = HashMap::new();
+                (watch::params().initial_events(), oldest.clone())
+            }
+        };
+        let api = self.api.clone();
+        let synced = AtomicBool::new(self.phase.is_synced());
+        let see = |seen, version| {
+            self.see(seen, version);
+            synced.store(self.phase.is_synced(), Ordering::Relaxed);
+        };
+        let late = async {
+            sleep(SYNC_TIMEOUT).await;
+            if synced.load(Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            ended = watch::follow("nodes", api.watch(&params, &from), see) => ended,
+            () = late => Err(Broken::Failed(KubeError::timed_out("watch", "nodes", "", SYNC_TIMEOUT))),
+        }
+    }
+
+    fn see(&mut self, seen: Seen<TrimmedNode>, version: String) {
+        let arriving = match &mut self.phase {
+            Phase::Synced { version: known } => {
+                *known = version;
+                self.backoff.reset();
+                return self.apply(seen);
+            }
+            Phase::Syncing { arriving, .. } => arriving,
+        };
+        match seen {
+            Seen::Put(object) => arriving.extend(self.index.read(object).map(keyed)),
+            Seen::Gone(object) => {
+                if let Some(gone) = self.index.read(object) {
+                    drop(remove_if(arriving, &gone.instance, &gone.uid));
+                }
+            }
+            Seen::Nothing => {}
+            Seen::All => {
+                let nodes = mem::take(arriving);
+                self.sync(nodes);
+                self.initial_events = InitialEvents::default();
+                self.phase = Phase::Synced { version };
+            }
+        }
+    }
+
+    /// Applies one event to the index.
+    fn apply(&self, seen: Seen<TrimmedNode>) {
+        let mut marked = false;
+        let mut nodes = self.index.lock();
+        let before = nodes.len();
+        match seen {
+            Seen::Put(object) => {
+                if let Some(node) = self.index.read(object) {
+                    marked = is_marked(&node);
+                    nodes.apply(node);
+                }
+            }
+            Seen::Gone(object) => {
+                if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
+                    nodes.remove(&name, &uid);
+                }
+            }
+            Seen::Nothing | Seen::All => {}
+        }
+        let after = nodes.len();
+        drop(nodes);
+        self.index.signal_marks(marked);
+        if after != before {
+            self.facts.emit(&Fact::NodesKnown { nodes: after });
+        }
+    }
+
+    /// Replaces the Nodes of the index by all that there are.
+    fn sync(&mut self, nodes: NodesByInstance) {
+        self.index.lock().replace_all(nodes);
+        self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
+        self.index.set_live(true);
+        self.index.signal_marks(true);
+        if let Some(synced) = self.first_sync.take() {
+            let _ = synced.send(());
+        }
+    }
+
+    /// Decides how to go on after a watch. Returns the error if the watch failed.
+    fn ended(&mut self, ended: Result<(), Broken>) -> Option<KubeError> {
+        let (error, cut) = match (ended, &self.phase) {
+            // The server ends each watch after some minutes.
+            (Ok(()), Phase::Synced { .. }) => return None,
+            (Ok(()), Phase::Syncing { .. }) => (KubeError::cut_short("watch", "nodes"), true),
+            (Err(Broken::TooOld), _) => {
+                // Not reported, because nothing failed. But a Node may be missing until all have arrived again.
+                self.index.set_live(false);
+                self.resync();
+                return None;
+            }
+            (Err(Broken::Failed(error)), phase) => {
+                let cut = error.category == Category::TimedOut || phase.has_arriving();
+                (error, cut)
+            }
+        };
+        if !self.phase.is_synced() && self.initial_events.failed(&error, cut) {
+            self.facts.emit(&Fact::ListsNotStreamed { resource: WatchedResource::Nodes, error: &error });
+            return None;
+        }
+        Some(error)
+    }
+
+    /// Reports a failure and syncs again.
+    fn failed(&mut self, error: &KubeError) {
+        self.index.set_live(false);
+        self.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Nodes, error });
+        self.resync();
+    }
+
+    /// Begins to sync again, not older than what is known. A sync that failed is repeated with the newest state: the cache may be
+    /// unable to answer for the version that was asked.
+    fn resync(&mut self) {
+        let oldest = match &mut self.phase {
+            Phase::Synced { version } => mem::take(version),
+            Phase::Syncing { .. } => NEWEST.to_owned(),
+        };
+        self.phase = Phase::syncing(oldest);
+    }
+}
+
+impl Phase {
+    fn syncing(oldest: String) -> Self {
+        Self::Syncing { oldest, arriving: HashMap::new() }
+    }
+
+    const fn is_synced(&self) -> bool {
+        matches!(self, Self::Synced { .. })
+    }
+
+    /// Returns whether some, but not all, Nodes have arrived.
+    fn has_arriving(&self) -> bool {
+        matches!(self, Self::Syncing { arriving, .. } if !arriving.is_empty())
+    }
+}
+
+/// Whether a watch with initial events is worth trying.
+#[derive(Debug, Default)]
+struct InitialEvents {
+    /// The server does not support them.
+    refused: bool,
+    /// Number of watches that ended before all Nodes had arrived.
+    cuts: u32,
+}
+
+impl InitialEvents {
+    /// Maximum number of incomplete watches. A proxy may cut long answers, and a list is shorter.
+    const MAX_CUTS: u32 = 3;
+
+    const fn worth_trying(&self) -> bool {
+        !self.refused && self.cuts < Self::MAX_CUTS
+    }
+
+    /// Notes a watch that ended before all Nodes had arrived. Returns whether the server lacks the feature, which is no failure.
+    fn failed(&mut self, error: &KubeError, cut: bool) -> bool {
+        // The feature is disabled or unknown.
+        self.refused = matches!(error.status, 400 | 422);
+        self.cuts += u32::from(cut);
+        self.refused
+    }
+}
+
+async fn list(api: &NodeApi, oldest: &str) -> Result<ObjectList<TrimmedNode>, KubeError> {
+    let params = match oldest {
+        NEWEST => ListParams::default(),
+        version => ListParams::default().at(version).matching(VersionMatch::NotOlderThan),
+    };
+    match timeout(SYNC_TIMEOUT, api.list(&params)).await {
+        Ok(listed) => listed.map_err(|error| KubeError::new("list", "nodes", "", &error)),
+        Err(_) => Err(KubeError::timed_out("list", "nodes", "", SYNC_TIMEOUT)),
+    }
+}

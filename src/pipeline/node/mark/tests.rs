@@ -1,0 +1,166 @@
+//! Marks: the patch that writes them, and the patch that removes them.
+
+use super::*;
+use crate::fact::UndoReason;
+use crate::pipeline::node::label::taint;
+use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule};
+use serde_json::Map;
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn mark(identity: &str, kind: &str) -> Mark {
+    Mark::new(identity, kind, at("2026-11-21T12:00:00Z"), "m-1")
+}
+
+/// Returns the Node after a patch, as an API server would merge it.
+fn patched(node: &Node, patch: &Value) -> Node {
+    let mut node = node.clone();
+    let entries = |field: &str| patch["metadata"][field].as_object().cloned().unwrap_or_default();
+    let merge = |into: &mut std::collections::BTreeMap<String, String>, from: Map<String, Value>| {
+        for (key, value) in from {
+            match value.as_str() {
+                Some(text) => into.insert(key, text.to_owned()),
+                None => into.remove(&key),
+            };
+        }
+    };
+    merge(&mut node.annotations, entries("annotations"));
+    merge(&mut node.labels, entries("labels"));
+    if let Some(unschedulable) = patch["spec"].get("unschedulable") {
+        node.cordoned = unschedulable == true;
+    }
+    if let Some(taints) = patch["spec"].get("taints") {
+        node.taints = serde_json::from_value(taints.clone()).unwrap();
+    }
+    node
+}
+
+/// The schedule of a Node without a mark that is due, or ever will be by itself.
+const NOTHING: ReleaseSchedule = ReleaseSchedule { due: None, next: None };
+
+fn schedule(node: &Node, now: &str) -> ReleaseSchedule {
+    NodeRelease::schedule(node, at(now))
+}
+
+fn due(node: &Node, now: &str) -> Option<NodeRelease> {
+    schedule(node, now).due
+}
+
+#[test]
+fn one_patch_writes_cordon_label_and_annotations() {
+    let mark = mark("12345678-1234", "spot").with_deadline(Some(at("2026-11-21T12:02:00Z")));
+    assert_eq!(
+        mark.patch(&Node::for_tests("node-1"), &MarkSettings::default()),
+        Some(json!({
+            "metadata": {
+                "uid": "u-1",
+                "resourceVersion": "7",
+                "annotations": {
+                    "ebbtide/notice.c4587662074a6477": "{\"kind\":\"spot\",\"since\":\"2026-11-21T12:00:00Z\",\
+                        \"deadline\":\"2026-11-21T12:02:00Z\",\"message\":\"m-1\",\"boot\":\"boot-1\"}",
+                    "ebbtide/undo": "{\"cordon\":true}",
+                },
+                "labels": { "ebbtide/kind": "spot" },
+            },
+            "spec": { "unschedulable": true },
+        }))
+    );
+}
+
+#[test]
+fn what_was_there_before_is_never_removed() {
+    let mut node = Node::for_tests("node-1");
+    node.cordoned = true;
+    node.labels.insert(EXCLUDE_LABEL.to_owned(), String::new());
+    let rival = taint("going=theirs:NoSchedule").unwrap();
+    node.taints = Box::new([rival.clone()]);
+    let taints = vec![taint("going=ours:NoSchedule").unwrap(), taint("going=ours:NoExecute").unwrap()];
+    let extras = MarkSettings { taints, exclude_from_load_balancers: true };
+    let mark = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
+    let marked = patched(&node, &mark.patch(&node, &extras).unwrap());
+    let named: Vec<_> = marked.taints.iter().map(|taint| (taint.value.as_deref(), &*taint.effect)).collect();
+    assert_eq!(named, [(Some("theirs"), "NoSchedule"), (Some("ours"), "NoExecute")]);
+    assert_eq!(marked.annotations[UNDO_ANNOTATION], "{\"taints\":[\"going=ours:NoExecute\"]}");
+    assert_eq!(mark.patch(&marked, &extras), None, "nothing is written twice");
+    let rebooted = Node { boot: "boot-2".into(), ..marked.clone() };
+    assert!(mark.patch(&rebooted, &extras).is_some(), "a mark that is about to be removed is written again");
+
+    let release = due(&marked, "2026-11-21T12:20:00Z").unwrap();
+    let patch = release.patch(&marked);
+    let released = patched(&marked, &patch.body);
+    assert!(!patch.uncordons && released.cordoned);
+    assert_eq!(*released.taints, [rival]);
+    assert_eq!((released.annotations, released.labels), (node.annotations, node.labels));
+}
+
+#[test]
+fn a_node_is_released_when_its_last_mark_is_due() {
+    let node = Node::for_tests("node-1");
+    let extras = MarkSettings { taints: vec![taint("a:NoSchedule").unwrap()], exclude_from_load_balancers: true };
+    let hint = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
+    let marked = patched(&node, &hint.patch(&node, &extras).unwrap());
+    let waiting = schedule(&marked, "2026-11-21T12:19:59Z");
+    assert_eq!(waiting, ReleaseSchedule { due: None, next: Some(at("2026-11-21T12:20:00Z")) });
+    let both =
+        patched(&marked, &mark("b", "spot").with_return_sign(Some(ReturnSign::Boot)).patch(&marked, &extras).unwrap());
+
+    let release = due(&both, "2026-11-21T12:20:00Z").unwrap();
+    assert_eq!(release.reason, UndoReason::Expired);
+    let patch = release.patch(&both);
+    let mut held = patched(&both, &patch.body);
+    assert!(!patch.uncordons && held.cordoned && held.labels[KIND_LABEL] == "spot", "the other notice holds it");
+
+    held.boot = "boot-2".into();
+    held.ready = false;
+    assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING, "not Ready yet");
+    held.ready = true;
+    let release = due(&held, "2026-11-21T13:00:00Z").unwrap();
+    assert_eq!(release.reason, UndoReason::Rebooted);
+    let patch = release.patch(&held);
+    let released = patched(&held, &patch.body);
+    assert!(patch.uncordons && !released.cordoned && released.taints.is_empty());
+    assert!(released.annotations.is_empty() && released.labels.is_empty());
+
+    held.boot = "boot-1".into();
+    assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING);
+    let frozen = patched(
+        &node,
+        &mark("h", "spot")
+            .with_return_sign(Some(ReturnSign::Ready))
+            .with_deadline(Some(at("2026-11-21T12:00:00Z")))
+            .patch(&node, &extras)
+            .unwrap(),
+    );
+    let resumed = Node { ready_since: Some(at("2026-11-21T12:30:00Z")), ..frozen.clone() };
+    assert_eq!(schedule(&frozen, "2026-11-21T13:00:00Z"), NOTHING);
+    assert_eq!(due(&resumed, "2026-11-21T13:00:00Z").unwrap().reason, UndoReason::Rebooted);
+
+    assert_eq!(NodeRelease::after_uncordon(&held), None);
+    held.cordoned = false;
+    assert_eq!(NodeRelease::after_uncordon(&held).unwrap().reason, UndoReason::Uncordoned);
+
+    held.boot = "boot-2".into();
+    held.ignored = true;
+    assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING, "left to its owner");
+    assert_eq!(NodeRelease::after_uncordon(&held), None);
+}
+
+#[test]
+fn a_mark_that_was_edited_holds_its_node() {
+    let mut node = Node::for_tests("node-1");
+    node.annotations.insert(format!("{NOTICE_PREFIX}x"), "{ not JSON".to_owned());
+    node.boot = "boot-2".into();
+    assert_eq!(schedule(&node, "2026-11-21T12:00:00Z"), NOTHING);
+}
+
+#[test]
+fn the_out_of_service_taint_comes_with_its_mark() {
+    let node = Node::for_tests("node-1");
+    let mark = mark("a", "state-change").with_out_of_service_taint();
+    let marked = patched(&node, &mark.patch(&node, &MarkSettings::default()).unwrap());
+    let named: Vec<_> =
+        marked.taints.iter().map(|taint| (&*taint.key, taint.value.as_deref(), &*taint.effect)).collect();
+    assert_eq!(named, [("node.kubernetes.io/out-of-service", Some("nodeshutdown"), "NoExecute")]);
+}
