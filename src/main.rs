@@ -1,4 +1,4 @@
-//! Parse, build, run, exit code; nothing else.
+//! Parses the command line, runs a command, and returns its exit code.
 
 use ebbtide::cli::Answer;
 use ebbtide::cli::Settings;
@@ -23,37 +23,37 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// A pipe that nobody reads may hold so many lines up, as many as a storm of a thousand notices writes. Room for all of them is taken
-/// at the start, 40 bytes each: the library's own limit of 128,000 would be a quarter of what the process needs when idle.
-const LINES: usize = 16_384;
+/// Maximum number of log lines that wait for a slow reader: as many as a storm of a thousand notices writes. Memory for all is allocated
+/// at the start, 40 bytes each: the library's default of 128,000 would be a quarter of the memory of an idle process.
+const MAX_LOG_LINES: usize = 16_384;
 
 fn main() -> ExitCode {
     match Cli::read().command {
-        Command::Run(flags) => start(flags),
-        Command::Doctor(flags) => examine(flags),
-        Command::Explain(flags) => answer(explain::explain(*flags)),
-        Command::Send(flags) => answer(send::send(flags)),
-        Command::Migrate(arguments) => say(migrate::run(arguments.values.as_deref())),
+        Command::Run(flags) => run_service(flags),
+        Command::Doctor(flags) => run_doctor(flags),
+        Command::Explain(flags) => run_command(explain::explain(*flags)),
+        Command::Send(flags) => run_command(send::send(flags)),
+        Command::Migrate(arguments) => print(migrate::run(arguments.values.as_deref())),
     }
 }
 
-/// A command that ends with an answer.
-fn answer(work: impl Future<Output = Answer>) -> ExitCode {
-    block_on(async { say(work.await) })
+/// Runs a command that ends with an answer.
+fn run_command(work: impl Future<Output = Answer>) -> ExitCode {
+    block_on(async { print(work.await) })
 }
 
-fn say(answer: Answer) -> ExitCode {
+fn print(answer: Answer) -> ExitCode {
     ExitCode::from(answer.say(&mut stdout(), &mut stderr()))
 }
 
-fn start(flags: Run) -> ExitCode {
+fn run_service(flags: Run) -> ExitCode {
     let format = flags.log_format;
     let settings = match Settings::from_flags(flags) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    let _log = start_log(format, quiet(settings.log.clone()));
-    block_on(run(settings))
+    let _log = start_log(format, without_kube_client(settings.log.clone()));
+    block_on(serve(settings))
 }
 
 fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
@@ -63,15 +63,15 @@ fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-fn examine(Doctor { run, output }: Doctor) -> ExitCode {
+fn run_doctor(Doctor { run, output }: Doctor) -> ExitCode {
     let settings = match Settings::from_flags(run) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    answer(async move {
+    run_command(async move {
         let clock = Clock::system();
-        let ways = connect::available_clients(clock, QueueUrl::region_of(&settings.queue_url)).await;
-        let report = doctor::consult(&settings, ways, clock).await;
+        let clients = connect::available_clients(clock, QueueUrl::region_of(&settings.queue_url)).await;
+        let report = doctor::consult(&settings, clients, clock).await;
         let said = match output {
             Output::Text => report.text(),
             Output::Json => report.json(),
@@ -80,13 +80,13 @@ fn examine(Doctor { run, output }: Doctor) -> ExitCode {
     })
 }
 
-/// kube's client logs each failed call once more, and the whole of an answer that it can't read, with all that is in it.
-fn quiet(filter: Targets) -> Targets {
-    let asked = filter.iter().any(|(target, _)| target.starts_with("kube"));
-    if asked { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
+/// Turns the log of kube's client off, unless the user asks for it: it repeats failed calls, and the content of malformed answers.
+fn without_kube_client(filter: Targets) -> Targets {
+    let is_named = filter.iter().any(|(target, _)| target.starts_with("kube"));
+    if is_named { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
 }
 
-async fn run(settings: Settings) -> ExitCode {
+async fn serve(settings: Settings) -> ExitCode {
     let clock = Clock::system();
     let clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
         Ok(clients) => clients,
@@ -114,14 +114,14 @@ async fn run(settings: Settings) -> ExitCode {
     }
 }
 
-/// One line each for a person, on standard error, and an exit code for the system.
+/// Prints problems to standard error, one a line, and returns the exit code.
 fn refuse(code: u8, problems: &str) -> ExitCode {
-    say(Answer { problems: problems.to_owned(), code, ..Answer::default() })
+    print(Answer { problems: problems.to_owned(), code, ..Answer::default() })
 }
 
-/// Log lines go through a bounded buffer that drops, with a count, rather than let a full pipe hold a drain up.
+/// Starts the log. Lines go through a bounded buffer, which drops and counts them if the pipe is full: the log delays no drain.
 fn start_log(format: LogFormat, filter: Targets) -> WorkerGuard {
-    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(LINES).finish(stdout());
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(MAX_LOG_LINES).finish(stdout());
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),

@@ -76,9 +76,9 @@ async fn diagnose(settings: &Settings, probe: &Probe) -> Diagnosis {
 }
 
 /// Returns the diagnosis of `ebbtide doctor`, made with the clients that there are.
-pub async fn consult(settings: &Settings, ways: AvailableClients, clock: Clock) -> Diagnosis {
+pub async fn consult(settings: &Settings, clients: AvailableClients, clock: Clock) -> Diagnosis {
     let no_facts = Facts::to(Vec::new());
-    diagnose(settings, &Probe::new(ways, Gate::new(no_facts), clock, Extent::WHOLE)).await
+    diagnose(settings, &Probe::new(clients, Gate::new(no_facts), clock, Extent::WHOLE)).await
 }
 
 /// Makes the same checks at the start of the service and emits them as facts. Calls to the API server go through the service's own gate,

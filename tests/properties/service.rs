@@ -166,4 +166,3 @@ proptest! {
         in_a_world(tiers(s(time), hard, there));
     }
 }
-use ebbtide::fact::TaskKind;

@@ -279,8 +279,8 @@ async fn without_a_way_to_one_side_the_other_is_looked_at() {
         |report: &Diagnosis, area: &str| report.checks().iter().filter(|check| check.area.as_str() == area).count();
     let everything = examined(&stage, &[]).await;
 
-    let ways = AvailableClients { kube: Err(ConnectError::BadClusterProxy), ..stage.clients(clock).into() };
-    let report = consult(&settings, ways, clock).await;
+    let clients = AvailableClients { kube: Err(ConnectError::BadClusterProxy), ..stage.clients(clock).into() };
+    let report = consult(&settings, clients, clock).await;
     let failed =
         [("groups", "groups", "skipped"), ("calls", "complete", "skipped"), ("permissions", "settings", "failure")];
     assert_eq!(faults(&report), failed, "{}", report.text());
@@ -290,15 +290,15 @@ async fn without_a_way_to_one_side_the_other_is_looked_at() {
     }
     assert_eq!((of(&report, "cluster"), of(&report, "clock")), (0, 0), "that they can't be seen is said once");
 
-    let ways = AvailableClients { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
-    let report = consult(&settings, ways, clock).await;
+    let clients = AvailableClients { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
+    let report = consult(&settings, clients, clock).await;
     assert_eq!(faults(&report), [("credentials", "settings", "failure")], "{}", report.text());
     for area in ["permissions", "cluster", "clock"] {
         assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
     }
 
-    let ways = AvailableClients { aws: Err(ConnectError::NoRegion), kube: Err(ConnectError::BadClusterProxy) };
-    let report = consult(&settings, ways, clock).await;
+    let clients = AvailableClients { aws: Err(ConnectError::NoRegion), kube: Err(ConnectError::BadClusterProxy) };
+    let report = consult(&settings, clients, clock).await;
     let failed = [("credentials", "settings", "failure"), ("permissions", "settings", "failure")];
     assert_eq!((faults(&report), report.checks().len()), (failed.to_vec(), 2), "{}", report.text());
 }

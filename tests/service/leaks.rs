@@ -136,4 +136,3 @@ async fn a_shutdown_in_any_place() {
         stage.rest(&[&second]).await;
     }
 }
-use ebbtide::fact::TaskKind;

@@ -246,4 +246,3 @@ async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
         stage.rest(&[&replica]).await;
     }
 }
-use ebbtide::fact::TaskKind;

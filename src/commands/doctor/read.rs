@@ -68,9 +68,9 @@ pub struct Probe {
 impl Probe {
     /// Returns a probe whose total timeout begins now.
     #[must_use]
-    pub fn new(ways: AvailableClients, gate: Gate, clock: Clock, extent: Extent) -> Self {
-        let aws = ways.aws.map_err(|error| error.to_string());
-        let cluster = ways.kube.map_err(|error| error.to_string());
+    pub fn new(clients: AvailableClients, gate: Gate, clock: Clock, extent: Extent) -> Self {
+        let aws = clients.aws.map_err(|error| error.to_string());
+        let cluster = clients.kube.map_err(|error| error.to_string());
         let deadline = Instant::now() + TOTAL_TIMEOUT;
         Self { aws, cluster, gate, clock, extent, deadline, no_facts: Facts::to(Vec::new()) }
     }
