@@ -17,22 +17,22 @@ const WATCH_SECONDS: u32 = 290;
 /// Minimum interval between the starts of watches.
 const START_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a watch tells.
+/// One update from a watch.
 #[derive(Debug)]
-pub enum Seen<K> {
+pub enum WatchUpdate<K> {
     /// The object is new or changed.
-    Put(K),
-    /// The object is gone.
-    Gone(K),
-    /// Nothing happened up to here.
-    Nothing,
-    /// Everything that was there when the watch began has been told.
-    All,
+    Applied(K),
+    /// The object was deleted.
+    Deleted(K),
+    /// The version is known, without a change.
+    Bookmark,
+    /// All objects that existed when the watch began have been sent.
+    InitialListDone,
 }
 
 /// The reason why a watch ended early.
 #[derive(Debug)]
-pub enum Broken {
+pub enum WatchError {
     /// The version is no longer in the server's history: events were missed.
     TooOld,
     /// It could not begin, or its connection broke: events are late, but none is missed.
@@ -55,38 +55,41 @@ pub fn params() -> WatchParams {
 pub async fn follow<K, S>(
     resource: &'static str,
     begin: impl Future<Output = kube::Result<S>>,
-    mut see: impl FnMut(Seen<K>, String),
-) -> Result<(), Broken>
+    mut see: impl FnMut(WatchUpdate<K>, String),
+) -> Result<(), WatchError>
 where
     K: ResourceExt + Clone,
     S: Stream<Item = kube::Result<WatchEvent<K>>>,
 {
     let broken = |error: kube::Error| match error {
-        kube::Error::Api(status) if status.code == 410 => Broken::TooOld,
-        other => Broken::Failed(KubeError::new("watch", resource, "", &other)),
+        kube::Error::Api(status) if status.code == 410 => WatchError::TooOld,
+        other => WatchError::Failed(KubeError::new("watch", resource, "", &other)),
     };
     // The server answers at once, and sends events later.
     let begun = timeout(CALL_TIMEOUT, begin).await;
-    let begun = begun.map_err(|_| Broken::Failed(KubeError::timed_out("watch", resource, "", CALL_TIMEOUT)))?;
+    let begun = begun.map_err(|_| WatchError::Failed(KubeError::timed_out("watch", resource, "", CALL_TIMEOUT)))?;
     let mut events = pin!(begun.map_err(broken)?);
     while let Some(event) = events.try_next().await.map_err(broken)? {
-        let (seen, version) = match event {
+        let (update, version) = match event {
             WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                 let version = object.resource_version();
-                (Seen::Put(object), version)
+                (WatchUpdate::Applied(object), version)
             }
             WatchEvent::Deleted(object) => {
                 let version = object.resource_version();
-                (Seen::Gone(object), version)
+                (WatchUpdate::Deleted(object), version)
             }
             WatchEvent::Bookmark(bookmark) => {
                 let all = bookmark.metadata.annotations.contains_key(INITIAL_EVENTS_END);
-                (if all { Seen::All } else { Seen::Nothing }, Some(bookmark.metadata.resource_version))
+                (
+                    if all { WatchUpdate::InitialListDone } else { WatchUpdate::Bookmark },
+                    Some(bookmark.metadata.resource_version),
+                )
             }
             WatchEvent::Error(status) => return Err(broken(kube::Error::Api(status))),
         };
         if let Some(version) = version {
-            see(seen, version);
+            see(update, version);
         }
     }
     Ok(())
@@ -101,9 +104,9 @@ pub fn older(a: &str, b: &str) -> bool {
 
 /// Keeps the starts of watches apart.
 #[derive(Debug, Default)]
-pub struct Pace(Option<Instant>);
+pub struct StartPacer(Option<Instant>);
 
-impl Pace {
+impl StartPacer {
     /// Waits until the next watch may begin.
     pub async fn turn(&mut self) {
         if let Some(last) = self.0 {

@@ -9,7 +9,7 @@ use super::wire::pod_resource;
 use crate::clients::gate::Backoff;
 use crate::clients::trimmed::Bare;
 use crate::clients::watch as client;
-use crate::clients::watch::{Broken, Pace, Seen};
+use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
 use crate::runtime::task::{Handle, Tasks};
 use kube::Api;
@@ -229,7 +229,7 @@ impl RecentDeletions {
 /// Watches until aborted.
 async fn run(pod_watch: PodWatch, range: watch::Sender<Option<VersionRange>>, gaps: watch::Sender<u64>) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-    let mut pace = Pace::default();
+    let mut pace = StartPacer::default();
     let mut last_gap = None::<Instant>;
     let mut begun = range.subscribe();
     loop {
@@ -238,7 +238,7 @@ async fn run(pod_watch: PodWatch, range: watch::Sender<Option<VersionRange>>, ga
         pace.turn().await;
         let see = |seen, version| {
             backoff.reset();
-            if let Seen::Gone(pod) = seen {
+            if let WatchUpdate::Deleted(pod) = seen {
                 pod_watch.saw_gone(&pod);
             }
             // Without a notification: only this task waits for one, and needs none.
@@ -254,12 +254,12 @@ async fn run(pod_watch: PodWatch, range: watch::Sender<Option<VersionRange>>, ga
         match client::follow("pods", watch, see).await {
             // The server ends each watch after some minutes: continue from the version.
             Ok(()) => {}
-            Err(Broken::TooOld) => {
+            Err(WatchError::TooOld) => {
                 range.send_replace(None);
                 gaps.send_modify(|gaps| *gaps += 1);
                 sleep(backoff.step()).await;
             }
-            Err(Broken::Failed(error)) => {
+            Err(WatchError::Failed(error)) => {
                 pod_watch.0.facts.emit(&Fact::WatchFailed { resource: WatchedResource::Pods, error: &error });
                 // No event is lost, but events may be late for long: meanwhile drains list.
                 if last_gap.is_none_or(|at| at.elapsed() >= MIN_RELIST_INTERVAL) {

@@ -20,7 +20,7 @@ use super::Index;
 use super::table::{NodesByInstance, keyed, remove_if};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
-use crate::clients::watch::{Broken, Pace, Seen};
+use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, WatchedResource};
 use crate::pipeline::node::mark::is_marked;
 use crate::pipeline::node::{NodeApi, TrimmedNode};
@@ -52,7 +52,7 @@ pub(super) struct NodeWatch {
     phase: Phase,
     initial_events: InitialEvents,
     backoff: Backoff,
-    pace: Pace,
+    pace: StartPacer,
 }
 
 /// The phase of the watch.
@@ -77,7 +77,7 @@ impl NodeWatch {
             phase: Phase::syncing(ANY_CACHED.to_owned()),
             initial_events: InitialEvents::default(),
             backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
-            pace: Pace::default(),
+            pace: StartPacer::default(),
         }
     }
 
@@ -113,7 +113,7 @@ impl NodeWatch {
     }
 
     /// Follows one watch to its end. While syncing, the watch begins with all Nodes and must have delivered them in time.
-    async fn follow(&mut self) -> Result<(), Broken> {
+    async fn follow(&mut self) -> Result<(), WatchError> {
         let (params, from) = match &mut self.phase {
             Phase::Synced { version } => (watch::params(), version.clone()),
             Phase::Syncing { oldest, arriving } => {
@@ -136,11 +136,11 @@ impl NodeWatch {
         tokio::select! {
             biased;
             ended = watch::follow("nodes", api.watch(&params, &from), see) => ended,
-            () = late => Err(Broken::Failed(KubeError::timed_out("watch", "nodes", "", SYNC_TIMEOUT))),
+            () = late => Err(WatchError::Failed(KubeError::timed_out("watch", "nodes", "", SYNC_TIMEOUT))),
         }
     }
 
-    fn see(&mut self, seen: Seen<TrimmedNode>, version: String) {
+    fn see(&mut self, seen: WatchUpdate<TrimmedNode>, version: String) {
         let arriving = match &mut self.phase {
             Phase::Synced { version: known } => {
                 *known = version;
@@ -150,14 +150,14 @@ impl NodeWatch {
             Phase::Syncing { arriving, .. } => arriving,
         };
         match seen {
-            Seen::Put(object) => arriving.extend(self.index.read(object).map(keyed)),
-            Seen::Gone(object) => {
+            WatchUpdate::Applied(object) => arriving.extend(self.index.read(object).map(keyed)),
+            WatchUpdate::Deleted(object) => {
                 if let Some(gone) = self.index.read(object) {
                     drop(remove_if(arriving, &gone.instance, &gone.uid));
                 }
             }
-            Seen::Nothing => {}
-            Seen::All => {
+            WatchUpdate::Bookmark => {}
+            WatchUpdate::InitialListDone => {
                 let nodes = mem::take(arriving);
                 self.sync(nodes);
                 self.initial_events = InitialEvents::default();
@@ -167,23 +167,23 @@ impl NodeWatch {
     }
 
     /// Applies one event to the index.
-    fn apply(&self, seen: Seen<TrimmedNode>) {
+    fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
         let mut marked = false;
         let mut nodes = self.index.lock();
         let before = nodes.len();
         match seen {
-            Seen::Put(object) => {
+            WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
                     marked = is_marked(&node);
                     nodes.apply(node);
                 }
             }
-            Seen::Gone(object) => {
+            WatchUpdate::Deleted(object) => {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
                     nodes.remove(&name, &uid);
                 }
             }
-            Seen::Nothing | Seen::All => {}
+            WatchUpdate::Bookmark | WatchUpdate::InitialListDone => {}
         }
         let after = nodes.len();
         drop(nodes);
@@ -205,18 +205,18 @@ impl NodeWatch {
     }
 
     /// Decides how to go on after a watch. Returns the error if the watch failed.
-    fn ended(&mut self, ended: Result<(), Broken>) -> Option<KubeError> {
+    fn ended(&mut self, ended: Result<(), WatchError>) -> Option<KubeError> {
         let (error, cut) = match (ended, &self.phase) {
             // The server ends each watch after some minutes.
             (Ok(()), Phase::Synced { .. }) => return None,
             (Ok(()), Phase::Syncing { .. }) => (KubeError::cut_short("watch", "nodes"), true),
-            (Err(Broken::TooOld), _) => {
+            (Err(WatchError::TooOld), _) => {
                 // Not reported, because nothing failed. But a Node may be missing until all have arrived again.
                 self.index.set_live(false);
                 self.resync();
                 return None;
             }
-            (Err(Broken::Failed(error)), phase) => {
+            (Err(WatchError::Failed(error)), phase) => {
                 let cut = error.category == Category::TimedOut || phase.has_arriving();
                 (error, cut)
             }
