@@ -1,6 +1,7 @@
 //! What holds for every order and every timing: a few dozen worlds each, each on a paused clock of its own.
 
 use crate::harness::{Stage, instance, node, s};
+use ebbtide::fact::TaskKind;
 use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use proptest::prelude::*;
