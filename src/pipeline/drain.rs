@@ -4,6 +4,7 @@
 //! stayed. It does not know its interruptions, which may move the deadline while it runs.
 //!
 //! ```text
+//! context     what the parts of one drain share, and its end
 //! work        one drain: its outcome, and when it begins again
 //! rounds      list by list, until a list shows no pod that must leave
 //! list        the list of a node's pods, as new as it needs to be
@@ -15,6 +16,7 @@
 //! recorder    the state of each pod; report: the same at the end
 //! ```
 
+mod context;
 mod deadline;
 mod departures;
 mod evict;
@@ -45,13 +47,13 @@ use crate::clients::gate::{Gate, LAST_CALL};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::node::{Index, Marker, Node, NodeApi};
 use crate::runtime::clock::Clock;
+use context::Drain;
 use kube::{Api, Client};
 use recorder::Recorder;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use work::Drain;
 
 /// Maximum time between the end of a drain and the end of its capacity for which the drain is said to end before the latter. A
 /// drain that ends days before its capacity is measured by its own patience.

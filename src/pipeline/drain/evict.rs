@@ -10,6 +10,7 @@
 
 mod request;
 
+use super::context::Drain;
 use super::deadline::Deadline;
 use super::grace::{AtDeadline, Grace};
 use super::pod_watch::WatchShare;
@@ -17,7 +18,6 @@ use super::report::{PodState, RemovalCause};
 use super::select::Departure;
 use super::tier::TierOrder;
 use super::wire::PodId;
-use super::work::Drain;
 use crate::clients::gate::{Backoff, Category, Class, KubeError};
 use crate::fact::{DrainStep, Fact};
 use std::pin::{Pin, pin};

@@ -11,14 +11,12 @@
 //!    └── the deadline has passed (see `Drainer::run`) ────▶ Blocked, Failed or TimedOut
 //! ```
 
+use super::context::Drain;
 use super::evict::Evictions;
 use super::own_pod::OwnPod;
 use super::rounds::Rounds;
 use super::tier::TierOrder;
-use super::{Deadline, Drainer, Plan, Recorder};
 use crate::fact::DrainOutcome;
-use crate::pipeline::node::Node;
-use crate::runtime::clock;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -26,17 +24,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// Minimum interval between checks of a Node that the watch does not show.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// One drain.
-pub(super) struct Drain<'a> {
-    pub drainer: &'a Drainer,
-    pub node: &'a Node,
-    pub recorder: Recorder<'a>,
-    pub plan: watch::Receiver<Plan>,
-    pub begun: Instant,
-    /// Earliest end of the drain, even if its deadline has passed.
-    pub earliest_end: Instant,
-}
 
 impl Drain<'_> {
     /// Evicts pods in rounds while the Node exists and is cordoned.
@@ -80,39 +67,6 @@ impl Drain<'_> {
             biased;
             () = Rounds::new(&evictions, gaps, &own_pod).run() => {}
             never = evictions.leave_last(own_pod.subscribe()) => match never {},
-        }
-    }
-
-    /// Returns the end of the drain, as the plan has it now.
-    pub(super) fn end(&self) -> Deadline {
-        self.plan.borrow().end()
-    }
-
-    /// Waits until the end of the drain, wherever the plan moves it.
-    pub(super) async fn ended(&self) {
-        let mut plan = self.plan.clone();
-        loop {
-            let at = plan.borrow_and_update().end().at().max(self.earliest_end);
-            tokio::select! {
-                biased;
-                changed = plan.changed() => if changed.is_err() {
-                    return sleep_until(at).await;
-                },
-                () = sleep_until(at) => return,
-            }
-        }
-    }
-
-    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; for ever if `when` returns none.
-    pub(super) async fn reached(&self, when: impl Fn(Deadline) -> Option<Instant>) {
-        let mut plan = self.plan.clone();
-        loop {
-            let at = when(plan.borrow_and_update().end());
-            tokio::select! {
-                biased;
-                () = clock::until(at) => return,
-                Ok(()) = plan.changed() => {}
-            }
         }
     }
 }

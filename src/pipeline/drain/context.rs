@@ -1,0 +1,53 @@
+//! What the parts of one drain share, and its end.
+
+use super::{Deadline, Drainer, Plan, Recorder};
+use crate::pipeline::node::Node;
+use crate::runtime::clock;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// One drain.
+pub(super) struct Drain<'a> {
+    pub drainer: &'a Drainer,
+    pub node: &'a Node,
+    pub recorder: Recorder<'a>,
+    pub plan: watch::Receiver<Plan>,
+    pub begun: Instant,
+    /// Earliest end of the drain, even if its deadline has passed.
+    pub earliest_end: Instant,
+}
+
+impl Drain<'_> {
+    /// Returns the end of the drain, as the plan has it now.
+    pub(super) fn end(&self) -> Deadline {
+        self.plan.borrow().end()
+    }
+
+    /// Waits until the end of the drain, wherever the plan moves it.
+    pub(super) async fn ended(&self) {
+        let mut plan = self.plan.clone();
+        loop {
+            let at = plan.borrow_and_update().end().at().max(self.earliest_end);
+            tokio::select! {
+                biased;
+                changed = plan.changed() => if changed.is_err() {
+                    return sleep_until(at).await;
+                },
+                () = sleep_until(at) => return,
+            }
+        }
+    }
+
+    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; for ever if `when` returns none.
+    pub(super) async fn reached(&self, when: impl Fn(Deadline) -> Option<Instant>) {
+        let mut plan = self.plan.clone();
+        loop {
+            let at = when(plan.borrow_and_update().end());
+            tokio::select! {
+                biased;
+                () = clock::until(at) => return,
+                Ok(()) = plan.changed() => {}
+            }
+        }
+    }
+}
