@@ -1,6 +1,7 @@
 //! A failed drain never leaks a heartbeat: in each place where it can fail, and in each way.
 
 use crate::harness::{Stage, node, s};
+use ebbtide::fact::TaskKind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;

@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::EXCLUDE;
+use ebbtide::fact::TaskKind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
