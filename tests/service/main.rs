@@ -10,30 +10,72 @@
     reason = "numbers are small, and what a failed test prints need not be fast"
 )]
 
-mod choice;
-mod collect;
-mod deadline;
-mod docs;
-mod doctor;
-mod explain;
-mod flows;
 mod harness;
-mod hooks;
-mod launch;
-mod layering;
-mod leaks;
-mod leases;
-mod marks;
-mod metrics;
 mod nodes;
-mod order;
-mod overload;
-mod ownership;
-mod pressure;
-mod regressions;
-mod returns;
-mod send;
-mod storm;
-mod telling;
-mod trouble;
-mod undo;
+
+/// The way of a message, by stage.
+mod pipeline {
+    mod journey;
+
+    mod queue {
+        mod visibility;
+    }
+
+    mod node {
+        mod marks;
+        mod ownership;
+        mod release;
+    }
+
+    mod interruption {
+        mod policy;
+
+        mod hooks {
+            mod heartbeats;
+            mod launch;
+        }
+    }
+
+    mod drain {
+        mod deadlines;
+        mod eviction_order;
+    }
+}
+
+/// The collector of leaked Leases.
+mod leases {
+    mod collector;
+}
+
+/// Errors, overload, storms, hostile input, shutdowns and takeovers.
+mod resilience {
+    mod leaks;
+    mod overload;
+    mod pressure;
+    mod regressions;
+    mod returns;
+    mod trouble;
+
+    mod storm {
+        mod cost;
+    }
+}
+
+/// Kubernetes Events and metrics.
+mod telemetry {
+    mod events;
+    mod metrics;
+}
+
+/// The one-off commands.
+mod commands {
+    mod doctor;
+    mod explain;
+    mod send;
+}
+
+/// The source itself: imports, and documents that match the code.
+mod architecture {
+    mod docs;
+    mod layering;
+}

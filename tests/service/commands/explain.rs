@@ -404,7 +404,7 @@ async fn the_page_shows_what_is_answered() {
     let file = Body::holding(body.as_bytes());
     let answer = stage.explain_at(at + s(8), &[&file.0]).await;
     assert!(
-        include_str!("../../docs/explain.md").contains(&answer.said),
+        include_str!("../../../docs/explain.md").contains(&answer.said),
         "docs/explain.md should show:\n{}",
         answer.said
     );

@@ -8,7 +8,7 @@ use ebbtide::runtime::Tasks;
 use ebbtide::telemetry::Metrics;
 use std::collections::BTreeSet;
 
-const OPERATING: &str = include_str!("../../docs/operating.md");
+const OPERATING: &str = include_str!("../../../docs/operating.md");
 
 /// What stands in backticks in the first column of a document's tables, up to the first space or brace.
 fn first_column(document: &str) -> BTreeSet<String> {
@@ -26,19 +26,19 @@ fn every_flag_is_described() {
         .filter(|f| f != "--help")
         .collect();
     let described =
-        first_column(include_str!("../../docs/settings.md")).into_iter().filter(|name| name.starts_with("--"));
+        first_column(include_str!("../../../docs/settings.md")).into_iter().filter(|name| name.starts_with("--"));
     assert_eq!(described.collect::<BTreeSet<_>>(), flags);
     for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
         let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let expected = flag.get_id().as_str().to_uppercase();
         assert_eq!(variable, format!("EBBTIDE_{expected}"), "every flag has its variable");
-        assert!(include_str!("../../docs/settings.md").contains(&variable), "{variable}");
+        assert!(include_str!("../../../docs/settings.md").contains(&variable), "{variable}");
     }
 }
 
 #[test]
 fn every_flag_of_explain_and_of_send_is_described() {
-    let page = include_str!("../../docs/explain.md");
+    let page = include_str!("../../../docs/explain.md");
     let (explain, rest) = page.split_once("### As JSON").expect("the page must tell of JSON");
     let (_, send) = rest.split_once("## Send").expect("the page must tell of send");
     let cli = Cli::command();
@@ -68,14 +68,14 @@ fn every_metric_is_described() {
     };
     let metrics: BTreeSet<String> = Metrics::new().described().into_iter().map(row).collect();
     assert!(metrics.len() > 20, "{metrics:?}");
-    let lines = include_str!("../../docs/metrics.md").lines().filter(|line| line.starts_with("| `ebbtide_"));
+    let lines = include_str!("../../../docs/metrics.md").lines().filter(|line| line.starts_with("| `ebbtide_"));
     let rows = lines.map(|line| line.splitn(5, '|').take(4).collect::<Vec<_>>().join("|") + "|");
     assert_eq!(rows.collect::<BTreeSet<_>>(), metrics);
 }
 
 #[test]
 fn every_alert_has_its_runbook() {
-    let alerts = include_str!("../../deploy/helm/ebbtide/files/alerts.yaml");
+    let alerts = include_str!("../../../deploy/helm/ebbtide/files/alerts.yaml");
     let names: BTreeSet<&str> =
         alerts.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: ")).map(str::trim).collect();
     assert!(names.len() > 10, "{names:?}");
@@ -86,7 +86,7 @@ fn every_alert_has_its_runbook() {
 #[test]
 fn every_warning_is_explained() {
     let mut lines = BTreeSet::new();
-    let source = include_str!("../../src/telemetry/log.rs");
+    let source = include_str!("../../../src/telemetry/log.rs");
     for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
         .into_iter()
         .flat_map(|call| source.match_indices(call).map(move |(at, _)| (call, at + call.len())))
@@ -129,7 +129,7 @@ fn below<'a>(document: &'a str, heading: &str) -> &'a str {
     rest.split("\n#").next().unwrap_or_default()
 }
 
-const MIGRATING: &str = include_str!("../../docs/migrating.md");
+const MIGRATING: &str = include_str!("../../../docs/migrating.md");
 
 /// What `ebbtide migrate` does with each value is what the document says of it, word for word.
 #[test]
@@ -149,10 +149,10 @@ fn every_value_of_nth_is_mapped() {
 fn every_flag_and_metric_of_nth_is_mapped() {
     let names = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
     let flags = first_column(below(MIGRATING, "## Flags"));
-    assert_eq!(flags, names(include_str!("../fixtures/nth/flags.txt")));
+    assert_eq!(flags, names(include_str!("../../fixtures/nth/flags.txt")));
     assert_eq!(flags.len(), 57);
     let metrics = below(MIGRATING, "## Metrics");
-    assert_eq!(first_column(metrics), names(include_str!("../fixtures/nth/metrics.txt")));
+    assert_eq!(first_column(metrics), names(include_str!("../../fixtures/nth/metrics.txt")));
     let ours: BTreeSet<&str> = metrics.split('`').filter(|word| word.starts_with("ebbtide_")).collect();
     let known: Vec<String> = Metrics::new().described().into_iter().map(|(name, ..)| name).collect();
     let unknown: Vec<_> = ours.iter().filter(|name| !known.iter().any(|known| known == *name)).collect();
