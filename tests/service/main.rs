@@ -10,27 +10,40 @@
     reason = "numbers are small, and what a failed test prints need not be fast"
 )]
 
+mod drains;
 mod harness;
 mod nodes;
+mod proxy;
 
 /// The way of a message, by stage.
 mod pipeline {
+    mod delivery;
+    mod dry_run;
     mod journey;
 
     mod queue {
+        mod receive;
         mod visibility;
     }
 
     mod node {
+        mod cordon;
+        mod exclusion;
+        mod index;
         mod marks;
+        mod out_of_service;
         mod ownership;
+        mod reboot;
+        mod registration;
         mod release;
     }
 
     mod interruption {
+        mod delay;
         mod policy;
 
         mod hooks {
+            mod completion;
             mod heartbeats;
             mod launch;
         }
@@ -38,7 +51,14 @@ mod pipeline {
 
     mod drain {
         mod deadlines;
+        mod deleted_nodes;
+        mod do_not_disrupt;
+        mod eviction;
         mod eviction_order;
+        mod own_pod;
+        mod pod_watch;
+        mod selection;
+        mod shared_drains;
     }
 }
 
@@ -49,15 +69,19 @@ mod leases {
 
 /// Errors, overload, storms, hostile input, shutdowns and takeovers.
 mod resilience {
+    mod api_server;
+    mod gate;
+    mod hostile_input;
     mod leaks;
-    mod overload;
-    mod pressure;
-    mod regressions;
-    mod returns;
-    mod trouble;
+    mod shutdown;
+    mod sqs;
+    mod takeover;
 
     mod storm {
+        mod busy;
         mod cost;
+        mod outage;
+        mod urgency;
     }
 }
 

@@ -1,4 +1,4 @@
-//! Imports follow the map in `src/lib.rs`: they never run back, and they form no circle. Read from the paths that begin with `crate::`.
+//! Imports follow the map in `src/lib.rs`: they never go back, and they form no circle. Read from the paths that begin with `crate::`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,9 +1,8 @@
-//! The doctor on the simulation: a healthy set-up has no fault, each defect has its own line, and nothing is changed.
+//! `ebbtide doctor`: a healthy set-up has no fault, each defect has its own line, and nothing is changed.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use clap::Parser;
-use ebbtide::cli::Settings;
-use ebbtide::cli::{Cli, Command};
+use ebbtide::cli::{Cli, Command, Settings};
 use ebbtide::clients::connect::{AvailableClients, ConnectError};
 use ebbtide::commands::doctor::{Check, Diagnosis, Status, consult};
 use ebbtide::runtime::Clock;

@@ -1,9 +1,8 @@
-//! `ebbtide explain`: what it foretells is what the service does, and it changes nothing.
+//! `ebbtide explain`: its prediction is what the service does, and it changes nothing.
 
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
-use ebbtide::cli::Answer;
-use ebbtide::cli::{Cli, Command};
+use ebbtide::cli::{Answer, Cli, Command};
 use ebbtide::commands::explain::explain_with;
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::HookSpec;

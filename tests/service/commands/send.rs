@@ -1,9 +1,8 @@
-//! `ebbtide send`: a test message for a Node that allows it, which the service handles as AWS's own.
+//! `ebbtide send`: a test message for a Node that allows it, which the service handles like AWS's own.
 
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
-use ebbtide::cli::Answer;
-use ebbtide::cli::{Cli, Command};
+use ebbtide::cli::{Answer, Cli, Command};
 use ebbtide::commands::send::send_with;
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::HookSpec;

@@ -1,4 +1,4 @@
-//! Leaked Leases are collected, by one replica at a time, and nothing else is.
+//! Collection of leaked Leases: by one replica at a time, and of nothing else.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide::fact::TaskKind;

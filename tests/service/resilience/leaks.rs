@@ -1,4 +1,4 @@
-//! A failed drain never leaks a heartbeat: in each place where it can fail, and in each way.
+//! Heartbeats never leak: a drain fails at each call in turn, in each way.
 
 use crate::harness::{Stage, node, s};
 use ebbtide::fact::TaskKind;
@@ -6,6 +6,7 @@ use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
+use tokio::time::sleep;
 
 /// The places where a drain of a terminating instance can fail, by the call that fails there.
 const PLACES: [&str; 6] =
@@ -26,7 +27,7 @@ fn stage() -> Stage {
 /// Ten more copies of the notice, within the first three minutes.
 async fn redeliver(stage: &Stage, token: &str) {
     for _ in 0..10 {
-        tokio::time::sleep(s(18)).await;
+        sleep(s(18)).await;
         stage.send_terminate(0, token, Wrapping::Event);
     }
 }
@@ -40,7 +41,7 @@ async fn an_error_in_any_place_over_ten_redeliveries() {
         let token = stage.terminate(0, s(60), Wrapping::Event);
         redeliver(&stage, &token).await;
         if place == "DeleteMessageBatch" {
-            tokio::time::sleep(s(600)).await;
+            sleep(s(600)).await;
             assert_eq!(
                 replica.tasks.alive(TaskKind::Heartbeat),
                 0,
@@ -105,12 +106,12 @@ async fn a_future_cancelled_in_any_place() {
         stage.world.faults.add(Rule::on(place, Fault::Hang));
         let replica = stage.start(&FLAGS).await;
         let token = stage.terminate(0, s(60), Wrapping::Event);
-        tokio::time::sleep(s(50)).await;
+        sleep(s(50)).await;
         let killed = replica.kill().await;
         tokio::time::timeout(s(1), killed.gone(|_| true)).await.expect("every task ends with its owner");
         stage.world.faults.clear();
         let beats = stage.calls("RecordLifecycleActionHeartbeat");
-        tokio::time::sleep(s(20)).await;
+        sleep(s(20)).await;
         assert_eq!(stage.calls("RecordLifecycleActionHeartbeat"), beats, "{place}");
         let second = stage.start(&FLAGS).await;
         stage.until_handled(LONG).await;
@@ -126,7 +127,7 @@ async fn a_shutdown_in_any_place() {
         stage.world.faults.add(Rule::on(place, Fault::Hang));
         let replica = stage.start(&FLAGS).await;
         let token = stage.terminate(0, s(60), Wrapping::Event);
-        tokio::time::sleep(s(50)).await;
+        sleep(s(50)).await;
         let (_, took, tasks) = replica.stop().await;
         assert!(took <= s(10), "{place}: {took:?}");
         tasks.gone(|_| true).await;
@@ -135,5 +136,22 @@ async fn a_shutdown_in_any_place() {
         stage.until_handled(LONG).await;
         stage.completed_once(&token);
         stage.rest(&[&second]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_true_redeliveries_double_no_heartbeat() {
+    for place in ["patch nodes", "list pods", "create pods/eviction"] {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(60)));
+        stage.world.faults.add(Rule::on(place, Fault::Panic).times(10));
+        let replica = stage.start(&["--drain-timeout", "400s"]).await;
+        let token = stage.terminate(0, s(60), Wrapping::Event);
+        stage.until_handled(s(7200)).await;
+        let id = stage.world.aws.sqs.receive_log()[0].id.clone();
+        assert_eq!(stage.world.aws.sqs.receives(&id), 11, "{place}");
+        stage.beats_apart(&token, s(25));
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
     }
 }

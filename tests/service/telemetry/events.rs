@@ -1,4 +1,4 @@
-//! Telling people, in the cluster: Events, and the Node's condition.
+//! Kubernetes Events and the Node's condition: written for blocked drains, and settled when they end.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
@@ -6,7 +6,7 @@ use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use k8s_openapi::api::core::v1::{Event, NodeCondition};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 /// Event creations, Event patches, status patches.
 fn written(stage: &Stage) -> [usize; 3] {
@@ -52,9 +52,9 @@ async fn a_blocked_drain_is_told_with_who_what_and_until_when() {
     let replica = stage.start(&["--pod-namespace", "kube-system", "--pod-name", "ebbtide-1"]).await;
     let deadline = (stage.world.clock.now() + s(120)).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     stage.spot(0);
-    tokio::time::sleep(Duration::from_millis(4900)).await;
+    sleep(Duration::from_millis(4900)).await;
     assert_eq!(written(&stage), [0, 0, 0], "not before 5 s are over");
-    tokio::time::sleep(s(1)).await;
+    sleep(s(1)).await;
     assert_eq!(written(&stage), [2, 0, 1], "{}", stage.story());
 
     let told = event_about(&stage, "Node");
@@ -81,7 +81,7 @@ async fn a_blocked_drain_is_told_with_who_what_and_until_when() {
     assert_eq!(text(condition(&stage, 0).unwrap().message.as_ref()), said);
 
     // More of the same says nothing new.
-    tokio::time::sleep(s(30)).await;
+    sleep(s(30)).await;
     assert_eq!(written(&stage), [2, 0, 1]);
     stage.unblock(0);
     stage.until_handled(s(60)).await;
@@ -127,7 +127,7 @@ async fn a_drain_that_is_blocked_for_a_moment_leaves_nothing() {
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").stops_in(s(10)));
     let (replica, _) = blocked(&stage, &[]).await;
     // The eviction after this one finds out, within 3 s.
-    tokio::time::sleep(Duration::from_millis(1800)).await;
+    sleep(Duration::from_millis(1800)).await;
     stage.unblock(0);
     stage.until_handled(s(30)).await;
     stage.rest(&[&replica]).await;
@@ -139,22 +139,22 @@ async fn every_drain_is_told_where_that_is_wanted() {
     let stage = Stage::new(2, 2);
     let replica = stage.start(&["--events", "all"]).await;
     stage.spot(1);
-    tokio::time::sleep(s(1)).await;
+    sleep(s(1)).await;
     assert_eq!(written(&stage), [1, 0, 1]);
     assert_eq!(says(&stage, 1).as_deref(), Some("True Draining"));
     let told = event_about(&stage, "Node");
     assert_eq!((text(told.type_.as_ref()), text(told.reason.as_ref())), ("Normal", "Draining"));
     assert!(text(told.message.as_ref()).starts_with("2 pods are being evicted; until "), "{told:?}");
     stage.until_handled(s(30)).await;
-    tokio::time::sleep(s(1)).await;
+    sleep(s(1)).await;
     assert_eq!((written(&stage), says(&stage, 1).as_deref()), ([1, 1, 2], Some("False Drained")));
     assert_eq!(text(event_about(&stage, "Node").message.as_ref()), "2 of 2 pods gone");
 
     stage.block(0);
     stage.spot(0);
-    tokio::time::sleep(s(4)).await;
+    sleep(s(4)).await;
     let since = condition(&stage, 0).unwrap().last_transition_time;
-    tokio::time::sleep(s(4)).await;
+    sleep(s(4)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([4, 1, 4], Some("True Blocked")));
     assert_eq!(condition(&stage, 0).unwrap().last_transition_time, since, "True it was before");
     stage.unblock(0);
@@ -168,7 +168,7 @@ async fn nothing_is_told_where_that_is_wanted() {
     for flags in [&["--events", "none"][..], &["--dry-run", "--events", "all"]] {
         let stage = Stage::new(1, 1);
         let (replica, _) = blocked(&stage, flags).await;
-        tokio::time::sleep(s(10)).await;
+        sleep(s(10)).await;
         stage.unblock(0);
         stage.until_handled(s(30)).await;
         stage.rest(&[&replica]).await;
@@ -180,7 +180,7 @@ async fn nothing_is_told_where_that_is_wanted() {
 async fn what_a_killed_replica_told_is_settled_by_the_next() {
     let stage = Stage::new(1, 1);
     let (first, token) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(8)).await;
+    sleep(s(8)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([2, 0, 1], Some("True Blocked")));
     first.kill().await;
     stage.unblock(0);
@@ -196,12 +196,12 @@ async fn what_a_killed_replica_told_is_settled_by_the_next() {
 async fn a_replica_that_leaves_a_drain_settles_nothing() {
     let stage = Stage::new(1, 1);
     let (first, token) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(8)).await;
+    sleep(s(8)).await;
     first.stop().await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([2, 0, 1], Some("True Blocked")));
     // The second is blocked, too, and says so for itself: two Events more, and the condition stays True.
     let second = stage.start(&[]).await;
-    tokio::time::sleep(s(8)).await;
+    sleep(s(8)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([4, 0, 2], Some("True Blocked")));
     stage.unblock(0);
     stage.until_handled(s(60)).await;
@@ -214,7 +214,7 @@ async fn a_replica_that_leaves_a_drain_settles_nothing() {
 async fn the_last_words_are_said_before_the_process_ends() {
     let stage = Stage::new(1, 1);
     let (replica, _) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(8)).await;
+    sleep(s(8)).await;
     stage.world.faults.add(Rule::on("patch events", Fault::Slow(s(3))));
     stage.unblock(0);
     stage.until_handled(s(30)).await;
@@ -235,7 +235,7 @@ async fn a_server_that_denies_or_hangs_delays_no_drain() {
         (0..3).for_each(|n| stage.block(n));
         let replica = stage.start(&["--events", "all"]).await;
         (0..3).for_each(|n| drop(stage.spot(n)));
-        tokio::time::sleep(s(10)).await;
+        sleep(s(10)).await;
         (0..3).for_each(|n| stage.unblock(n));
         let begun = Instant::now();
         stage.until_handled(s(10)).await;
@@ -268,7 +268,7 @@ async fn a_call_that_fails_is_made_once_more_and_none_twice() {
     stage.world.faults.add(Rule::on("patch nodes/status", Fault::Status(503)).times(1));
     stage.world.faults.add(Rule::on("patch events", Fault::Status(500)));
     let (replica, _) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(10)).await;
+    sleep(s(10)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([3, 0, 2], Some("True Blocked")), "{}", stage.story());
     assert_eq!(stage.world.kube.events().len(), 2);
     stage.unblock(0);
@@ -283,7 +283,7 @@ async fn a_call_that_fails_is_made_once_more_and_none_twice() {
 async fn a_node_that_goes_in_mid_drain_needs_no_condition() {
     let stage = Stage::new(1, 1);
     let (replica, _) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(8)).await;
+    sleep(s(8)).await;
     stage.world.kube.remove_node("node-0");
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
@@ -296,7 +296,7 @@ async fn another_node_of_the_same_name_is_left_alone() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("create events", Fault::Slow(s(3))));
     let (replica, _) = blocked(&stage, &[]).await;
-    tokio::time::sleep(s(7)).await;
+    sleep(s(7)).await;
     assert_eq!(written(&stage), [1, 0, 0], "about to set the condition");
     stage.world.kube.remove_node("node-0");
     stage.world.kube.add_node("node-0", &instance(9));
@@ -327,4 +327,29 @@ async fn many_nodes_blocked_at_once_are_all_told_a_few_at_a_time() {
         assert_eq!(says(&stage, n).as_deref(), Some("False Drained"), "{n}");
     }
     assert_eq!(written(&stage), [2 * NODES, NODES, 2 * NODES]);
+}
+
+/// What was told of a drain is settled, though it was given up and the Node is left to its owner since.
+#[tokio::test(start_paused = true)]
+async fn the_condition_does_not_stay_true_for_ever() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.start(&[]).await;
+    stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(30)).await;
+    first.stop().await;
+    let draining = || {
+        let status = stage.world.kube.node(&node(0)).unwrap().status.unwrap_or_default();
+        let mut all = status.conditions.unwrap_or_default().into_iter();
+        all.find(|condition| condition.type_ == "EbbtideDraining").map(|condition| condition.status)
+    };
+    assert_eq!(draining().as_deref(), Some("True"));
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
+        node.spec.get_or_insert_default().unschedulable = None;
+    });
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(60)).await;
+    stage.until("the condition is settled", s(5), || draining().as_deref() == Some("False")).await;
+    stage.rest(&[&second]).await;
 }

@@ -1,4 +1,4 @@
-//! What the alerts and the dashboard stand on.
+//! Metrics that the alerts and the dashboard read.
 
 use crate::harness::{Stage, s};
 use ebbtide::fact::{Fact, Facts, Subscriber};
@@ -116,5 +116,19 @@ async fn what_alerts_look_at_begins_at_0() {
         "ebbtide_watch_failures_total{resource=\"nodes\"} 0",
     ] {
         assert!(text.lines().any(|line| line == wanted), "{wanted} is missing in\n{text}");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_what_prometheus_reads() {
+    let metrics = Metrics::new();
+    let text = metrics.render(&Tasks::new(Facts::to(Vec::new())));
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (_, value) = line.rsplit_once(' ').expect("a sample must have a value");
+        assert!(value.parse::<f64>().is_ok(), "{line}");
+    }
+    for wanted in ["ebbtide_tasks{kind=\"heartbeat\"} 0", "ebbtide_runtime_workers ", "process_resident_memory_bytes "]
+    {
+        assert!(text.contains(wanted), "{wanted} is missing");
     }
 }

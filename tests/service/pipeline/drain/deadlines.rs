@@ -1,57 +1,15 @@
-//! Deadlines: an eviction first, a deletion with a grace period in time where the capacity goes, and none where only patience ends.
+//! Deadlines: evictions first, deletions in time before a hard deadline, and no deletion at a soft one.
 
-use crate::harness::{Replica, Stage, instance, node, s};
+use crate::drains::{DELETE, add, blocked_pods, deleted, deleted_in_time, ended, held, rebalance};
+use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::{By, Limit, Pod};
+use ebbtide_sim::kube::{By, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::api::DeleteParams;
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::sleep;
-
-const DELETE: &str = "delete pods";
-
-/// On the first node a pod that uses up whatever grace it is given.
-fn add(stage: &Stage, name: &str, grace: Duration) {
-    stage.world.kube.add_pod(Pod::on(&node(0)).named(name).grace(grace).stops_in(None::<Duration>));
-}
-
-/// A node with such a pod, `held`, whose budget lets nothing go.
-fn held(grace: Duration) -> Stage {
-    let stage = Stage::new(1, 0);
-    add(&stage, "held", grace);
-    stage.block(0);
-    stage
-}
-
-fn rebalance(stage: &Stage, n: usize) -> String {
-    let body = messages::rebalance(&format!("rebalance-{n}"), &instance(n), stage.world.clock.now());
-    stage.world.aws.sqs.send(body)
-}
-
-fn deleted(stage: &Stage, message: &str) -> bool {
-    stage.world.aws.sqs.deleted().iter().any(|deleted| deleted == message)
-}
-
-/// Asserts that a pod was deleted once, that evictions were tried before, and that its grace ended before `deadline`. Gives the grace.
-fn deleted_in_time(stage: &Stage, pod: &str, deadline: Duration) -> i64 {
-    let (ends, tries) = (stage.ends_of(pod), stage.tries_of(pod));
-    let [end] = ends.as_slice() else { panic!("{ends:?}\n{}", stage.story()) };
-    let grace = end.grace.expect("a deletion must say how long the pod has");
-    assert_eq!(end.by, By::Delete, "{end:?}");
-    assert!(tries.first().is_some_and(|first| *first <= end.at), "nobody tried to evict it: {tries:?} {end:?}");
-    assert!(grace > 0 && end.at + s(grace.unsigned_abs()) < deadline, "{end:?} for {deadline:?}");
-    assert!(!stage.has_pod(pod));
-    grace
-}
-
-fn blocked_pods(replica: &Replica) -> u64 {
-    let text = replica.metrics.render(&replica.tasks);
-    let value =
-        text.lines().find_map(|line| line.strip_prefix("ebbtide_pods_blocked ")).expect("the gauge must be there");
-    value.parse().expect("the gauge must be a whole number")
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_budget_without_room_under_a_spot_notice_with_twenty_seconds_left() {
@@ -97,27 +55,6 @@ async fn a_grace_period_longer_than_the_time_is_shortened_with_the_eviction() {
     assert!(matches!(ends[0].grace, Some(117..=118)), "{ends:?}");
     assert_eq!((stage.calls("create pods/eviction"), stage.calls(DELETE)), (1, 0));
     replica.ended_once("spot", "drained");
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_spot_warning_hurries_the_pods_of_a_lifecycle_drain_once() {
-    let stage = Stage::new(1, 0);
-    add(&stage, "slow", s(600));
-    let replica = stage.start(&[]).await;
-    let token = stage.terminate(0, s(3600), Wrapping::Event);
-    sleep(s(60)).await;
-    let ends: Vec<_> = stage.ends_of("slow").into_iter().map(|end| (end.by, end.grace)).collect();
-    assert_eq!(ends, [(By::Eviction, None)]);
-    stage.spot(0);
-    stage.until_handled(s(120)).await;
-    let ends = stage.ends_of("slow");
-    assert_eq!((ends.len(), ends[1].by), (2, By::Delete), "{ends:?}");
-    assert!(matches!(ends[1].grace, Some(116..=118)), "{ends:?}");
-    assert_eq!((stage.calls(DELETE), stage.tries_of("slow").len()), (1, 1));
-    stage.completed_once(&token);
-    replica.ended_once("spot", "drained");
-    replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
 }
 
@@ -203,61 +140,15 @@ async fn with_no_time_left_evictions_come_first_and_then_deletions_with_a_second
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_moves_nearer_reaches_a_pod_that_is_held_back() {
-    let stage = held(s(30));
+async fn a_notice_that_is_too_late_still_deletes_in_both_tiers() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));
+    stage.block(0);
     let replica = stage.start(&[]).await;
-    let token = stage.terminate(0, s(3600), Wrapping::Event);
-    sleep(s(300)).await;
-    stage.spot(0);
-    sleep(s(87)).await;
-    assert_eq!(stage.calls(DELETE), 0);
-    stage.until_handled(s(33)).await;
-    let grace = deleted_in_time(&stage, "held", s(420));
-    assert!((29..=30).contains(&grace), "{grace}");
-    stage.completed_once(&token);
-    replica.ended_once("spot", "drained");
-    replica.ended_once("asg-terminate", "drained");
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_soft_deadline_ends_its_own_notice_only() {
-    for spot_after in [s(0), s(20)] {
-        let stage = held(s(30));
-        let replica = stage.start(&["--on", "rebalance=drain", "--drain-timeout", "rebalance=30s"]).await;
-        let first = rebalance(&stage, 0);
-        sleep(spot_after).await;
-        let second = stage.spot(0);
-        sleep(s(29) - spot_after).await;
-        assert!(!deleted(&stage, &first));
-        stage.until("the first ended", s(2), || deleted(&stage, &first)).await;
-        replica.ended_once("rebalance", "blocked");
-        assert!(!deleted(&stage, &second) && stage.has_pod("held"));
-        let tries = stage.tries_of("held").len();
-        sleep(s(20)).await;
-        assert!(stage.tries_of("held").len() > tries, "the second goes on");
-        assert_eq!(blocked_pods(&replica), 1);
-        stage.until_handled(s(70) + spot_after).await;
-        let grace = deleted_in_time(&stage, "held", spot_after + s(120));
-        assert!((29..=30).contains(&grace), "{grace}");
-        replica.ended_once("spot", "drained");
-        stage.rest(&[&replica]).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_soft_deadline_just_before_a_hard_one_takes_no_pods_grace_away() {
-    let stage = held(s(30));
-    add(&stage, "slow", s(300));
-    let replica = stage.start(&["--on", "rebalance=drain", "--drain-timeout", "rebalance=115s"]).await;
-    rebalance(&stage, 0);
-    stage.spot(0);
-    stage.until_handled(s(121)).await;
-    let grace = deleted_in_time(&stage, "held", s(120));
-    assert!((29..=30).contains(&grace), "its own: {grace}");
-    let slow = stage.ends_of("slow");
-    assert!(slow.len() <= 2 && slow.last().is_some_and(|end| matches!(end.grace, Some(117..=118))), "{slow:?}");
-    replica.ended_once("spot", "drained");
+    stage.spot_of_age(0, s(130));
+    sleep(s(10)).await;
+    let all = ended(&stage);
+    assert!(all.len() == 2 && all.iter().all(|(_, at, grace, _)| *at <= 2 && *grace == Some(1)), "{all:?}");
     stage.rest(&[&replica]).await;
 }
 
@@ -329,62 +220,6 @@ async fn an_eviction_that_is_never_answered_uses_up_no_pods_time() {
         stage.spot_of_age(0, age);
         stage.until_handled(s(121)).await;
         deleted_in_time(&stage, "held", s(120) - age);
-        replica.ended_once("spot", "drained");
-        stage.rest(&[&replica]).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_that_goes_or_is_replaced_ends_its_drain() {
-    for replaced in [false, true] {
-        let stage = held(s(30));
-        let replica = stage.start(&[]).await;
-        let token = stage.terminate(0, s(3600), Wrapping::Event);
-        sleep(s(10)).await;
-        stage.world.kube.remove_node(&node(0));
-        if replaced {
-            sleep(s(1)).await;
-            stage.world.kube.add_node(&node(0), &instance(0));
-            add(&stage, "held", s(30));
-            add(&stage, "new", s(30));
-        }
-        // The same instance under a new Node goes all the same, with what runs there now.
-        if replaced {
-            stage.until("the new Node's drain", s(5), || stage.cordoned(0)).await;
-            stage.unblock(0);
-        }
-        stage.until_handled(s(if replaced { 60 } else { 3 })).await;
-        stage.completed_once(&token);
-        replica.ended_once("asg-terminate", "drained");
-        stage.rest(&[&replica]).await;
-        assert_eq!(stage.world.kube.evictions().len(), if replaced { 2 } else { 0 });
-        assert_eq!(stage.cordoned(0), replaced);
-        assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stateful_sets_new_pod_of_the_same_name_is_never_ended() {
-    for (operation, room) in [("create pods/eviction", 1), (DELETE, 0)] {
-        let stage = Stage::new(2, 0);
-        let db = Pod::on(&node(0)).named("db-0").statefulset("db").labels([("app", "db")]);
-        stage.world.kube.add_pod(db);
-        stage.world.kube.add_budget("default", "db", [("app", "db")], Limit::MaxUnavailable(room));
-        stage.world.kube.replace(Duration::ZERO);
-        // It works, but we are not told, neither by the answer nor by the watch: so it is tried again.
-        stage.world.faults.add(Rule::on(operation, Fault::LostResponse).times(1));
-        stage.world.faults.add(Rule::on("watch pods", Fault::Hang));
-        let old = stage.world.kube.pod("default", "db-0").and_then(|pod| pod.metadata.uid).unwrap();
-        let replica = stage.start(&[]).await;
-        stage.spot_of_age(0, s(100));
-        stage.until_handled(s(21)).await;
-        let new = stage.world.kube.pod("default", "db-0").unwrap();
-        assert_eq!(new.spec.and_then(|spec| spec.node_name).as_deref(), Some("node-1"));
-        assert_eq!(new.metadata.deletion_timestamp, None);
-        let ended: Vec<_> = stage.ends_of("db-0").into_iter().map(|end| end.uid).collect();
-        assert_eq!(ended, [old], "{operation}");
-        let refused = stage.world.calls.of(operation).into_iter().filter(|call| call.status == 409);
-        assert_eq!(refused.count(), 1, "the second try meant the old pod\n{}", stage.story());
         replica.ended_once("spot", "drained");
         stage.rest(&[&replica]).await;
     }

@@ -1,7 +1,7 @@
-//! What notices leave on a Node: in one patch, beside what others write there, and only when it is true.
+//! Marks that notices leave on a Node: written in one patch, next to the writes of others, and only if they are true.
 
 use crate::harness::{Stage, instance, node, s};
-use crate::nodes::EXCLUDE;
+use crate::nodes::{EXCLUDE, marks};
 use ebbtide::fact::TaskKind;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Interrupt, Pod};
@@ -10,7 +10,6 @@ use serde_json::json;
 use tokio::time::sleep;
 
 const PATCH: &str = "patch nodes";
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
 
 #[tokio::test(start_paused = true)]
 async fn one_patch_says_it_all() {
@@ -33,6 +32,53 @@ async fn one_patch_says_it_all() {
     let annotations = stage.annotations(0);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&annotations["ebbtide/undo"]).unwrap(), undo);
     assert_eq!(annotations.len(), 2, "{annotations:?}");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_tells_who_holds_it() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    let message = stage.spot(0);
+    stage.until_handled(s(30)).await;
+    let annotations = stage.world.kube.node("node-0").unwrap().metadata.annotations.unwrap();
+    let notices: Vec<_> = annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice.")).collect();
+    assert_eq!(notices.len(), 1, "{annotations:?}");
+    let mark: serde_json::Value = serde_json::from_str(notices[0].1).unwrap();
+    assert_eq!((mark["kind"].as_str(), mark["message"].as_str()), (Some("spot"), Some(message.as_str())));
+    assert_eq!(annotations.get("ebbtide/undo").map(String::as_str), Some("{\"cordon\":true}"));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_cordoned_by_a_person_is_not_called_ours() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    let annotations = stage.world.kube.node(&node(0)).unwrap().metadata.annotations.unwrap();
+    assert!(!annotations.contains_key("ebbtide/cordoned"), "{annotations:?}");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rival_writer_loses_nothing_and_stops_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    // The watch tells of the rival's change only later: our patch meets a newer version.
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Slow(s(0))));
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.labels.get_or_insert_default().insert("rival".to_owned(), "was-here".to_owned());
+    });
+    stage.spot(0);
+    stage.until("cordoned", s(20), || stage.cordoned(0)).await;
+    let labels = stage.world.kube.node(&node(0)).unwrap().metadata.labels.unwrap();
+    assert_eq!(labels.get("rival").map(String::as_str), Some("was-here"));
+    assert!(stage.calls("get nodes") >= 1, "a conflict is met by a fresh read\n{}", stage.story());
+    stage.until_handled(s(130)).await;
     stage.rest(&[&replica]).await;
 }
 
@@ -111,43 +157,6 @@ async fn what_was_there_before_us_is_never_taken_back() {
     stage.rest(&[&replica]).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_admission_policy_that_refuses_the_cordon_holds_everything() {
-    for (code, category) in [(403, "denied"), (422, "invalid")] {
-        let stage = Stage::new(1, 2);
-        stage.world.faults.add(Rule::on(PATCH, Fault::Status(code)));
-        let replica = stage.start(&[]).await;
-        let token = stage.terminate(0, s(600), Wrapping::Event);
-        sleep(s(120)).await;
-        assert_eq!((stage.calls("list pods"), stage.calls("create pods/eviction")), (0, 0), "{code}");
-        assert_eq!((stage.world.aws.sqs.in_flight(), stage.world.aws.sqs.receive_log().len()), (1, 1), "held");
-        let tries = stage.calls(PATCH);
-        assert!((24..=60).contains(&tries), "one every 2.5 to 5 s: {tries}");
-        let told = replica.metric(&format!("ebbtide_retries_total{{category=\"{category}\",step=\"cordon\"}}"));
-        assert!((told - tries as f64).abs() < f64::EPSILON, "{told} of {tries}");
-        stage.world.faults.clear();
-        stage.until_handled(s(15)).await;
-        assert_eq!(stage.world.kube.evictions().len(), 2);
-        stage.completed_once(&token);
-        stage.rest(&[&replica]).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cordon_that_is_never_accepted_ends_at_the_deadline_without_an_eviction() {
-    let stage = Stage::new(1, 2);
-    stage.world.faults.add(Rule::on(PATCH, Fault::Status(422)));
-    let replica = stage.start(&[]).await;
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    sleep(s(45)).await;
-    assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
-    stage.until_handled(s(10)).await;
-    assert_eq!((stage.world.kube.pods().len(), stage.calls("create pods/eviction")), (2, 0));
-    replica.ended_as("asg-terminate", "failed", 1);
-    stage.completed_once(&token);
-    stage.rest(&[&replica]).await;
-}
-
 /// Of the next twenty messages each of two replicas has ten: a receive brings ten, and who had the first ten can't have more at once.
 fn other_half_to_the_other(stage: &Stage) {
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)).times(2));
@@ -208,42 +217,65 @@ async fn a_replica_that_hears_late_of_the_others_cordon_does_not_take_it_for_an_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_out_of_service_taint_waits_for_ec2s_word_and_goes_with_the_reboot() {
-    for state in ["stopped", "terminated"] {
-        let stage = Stage::new(1, 1);
-        let replica = stage.start(&["--out-of-service-taint"]).await;
-        stage.set_ready(0, false);
-        let at = stage.world.clock.now();
-        stage.world.aws.sqs.send(messages::state_change("s", &instance(0), state, at));
-        sleep(s(60)).await;
-        assert_eq!(stage.taints(0), Vec::<String>::new(), "EC2 says that it runs");
-        assert!(stage.calls("DescribeInstances") > 5 && stage.world.aws.sqs.in_flight() == 1);
-        stage.world.aws.ec2.set_state(&instance(0), state);
-        stage.until_handled(s(12)).await;
-        assert_eq!(stage.taints(0), [OUT_OF_SERVICE]);
-        assert!(stage.cordoned(0));
-        assert_eq!(stage.calls("create pods/eviction"), 0, "there is nobody to stop them");
-        stage.reboot(0).await;
-        stage.until("taken back", s(3), || stage.taints(0).is_empty()).await;
-        assert!(!stage.cordoned(0));
-        stage.no_trace(0);
-        stage.rest(&[&replica]).await;
-    }
+async fn a_throttled_mark_does_not_hold_up_anothers() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::ThrottleFor(60)).times(1));
+    stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
+    sleep(s(1)).await;
+    stage.spot(0);
+    sleep(s(40)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
 }
 
+/// A taint of ours that somebody takes away again and again does not grow `ebbtide/undo`.
 #[tokio::test(start_paused = true)]
-async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
-    for (flags, within) in [(&["--out-of-service-taint"][..], 122), (&[], 2)] {
-        let stage = Stage::new(1, 1);
-        let replica = stage.start(flags).await;
-        if flags.is_empty() {
-            stage.world.aws.ec2.set_state(&instance(0), "stopped");
-        }
-        let at = stage.world.clock.now();
-        stage.world.aws.sqs.send(messages::state_change("s", &instance(0), "stopped", at));
-        stage.until_handled(s(within)).await;
-        assert_eq!((stage.taints(0), stage.cordoned(0)), (Vec::new(), false), "{flags:?}");
-        stage.no_trace(0);
+async fn undo_does_not_grow() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
+    for n in 0..5 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(0), stage.world.clock.now()));
+        stage.until_handled(s(60)).await;
+        stage.world.kube.update_node(&node(0), |node| {
+            node.spec.get_or_insert_default().taints = None;
+            node.metadata
+                .labels
+                .get_or_insert_default()
+                .remove("node.kubernetes.io/exclude-from-external-load-balancers");
+        });
+        sleep(s(10)).await;
+    }
+    let undo = marks(&stage, 0).into_iter().find(|mark| mark.starts_with("ebbtide/undo")).unwrap();
+    assert!(undo.matches("going").count() == 1, "{undo}");
+    stage.rest(&[&replica]).await;
+}
+
+/// The label says why the Node goes by its newest notice, also after another was taken back.
+#[tokio::test(start_paused = true)]
+async fn the_label_names_the_newest_notice_that_is_left() {
+    for round in 0..6 {
+        let stage = Stage::new(1, 0);
+        let replica = stage.start(&["--uncordon-after", "60s", "--on", "rebalance=cordon"]).await;
+        let now = stage.world.clock.now();
+        stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), now));
+        stage.until_handled(s(60)).await;
+        sleep(s(5)).await;
+        let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
+        stage.world.aws.sqs.send(messages::scheduled_change(
+            &format!("h{round}"),
+            code,
+            &[&instance(0)],
+            now,
+            now + s(86400),
+        ));
+        stage.until_handled(s(60)).await;
+        sleep(s(5)).await;
+        stage.world.aws.sqs.send(messages::spot(&format!("s{round}"), &instance(0), stage.world.clock.now()));
+        stage.until_handled(s(60)).await;
+        sleep(s(120)).await;
+        let label = stage.world.kube.node(&node(0)).unwrap().metadata.labels.unwrap()["ebbtide/kind"].clone();
+        assert_eq!(label, "spot", "{round}");
         stage.rest(&[&replica]).await;
     }
 }

@@ -1,12 +1,15 @@
-//! Every account event reaches every cluster's queue: what is another's is never touched, and its message is gone.
+//! Ownership: instances of other clusters are never touched, and their messages are deleted.
 
 use crate::harness::{Stage, instance, node, s};
-use ebbtide_sim::aws::HookSpec;
+use crate::nodes::TAG;
+use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
+use tokio::time::sleep;
 
-const TAG: &str = "aws-node-termination-handler/managed";
+const COMPLETE: &str = "CompleteLifecycleAction";
 
 #[tokio::test(start_paused = true)]
 async fn another_clusters_hook_is_never_touched() {
@@ -69,37 +72,6 @@ async fn many_strangers_are_asked_for_at_once_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_registers_late_is_drained() {
-    let stage = Stage::new(1, 0);
-    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
-    let replica = stage.start(&[]).await;
-    stage.spot(5);
-    let token = stage.terminate(5, s(300), Wrapping::Event);
-    tokio::time::sleep(s(20)).await;
-    assert_eq!(stage.world.aws.sqs.in_flight(), 2, "held");
-    stage.world.kube.add_node(&node(5), &instance(5));
-    stage.world.kube.add_pod(Pod::on(&node(5)).named("early"));
-    stage.until_handled(s(10)).await;
-    assert!(stage.cordoned(5));
-    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
-    stage.completed_once(&token);
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_instance_that_never_joined_does_not_block_its_hook() {
-    let stage = Stage::new(1, 0);
-    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
-    let replica = stage.start(&[]).await;
-    let token = stage.terminate(5, s(300), Wrapping::Event);
-    tokio::time::sleep(s(29)).await;
-    assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
-    stage.until_handled(s(3)).await;
-    stage.completed_once(&token);
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_hook_that_notifies_this_queue_itself_is_ours() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--registration-grace", "5s"]).await;
@@ -131,12 +103,93 @@ async fn while_ec2_gives_no_answer_the_message_is_held() {
     stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(403)));
     let replica = stage.start(&[]).await;
     stage.terminate(5, s(300), Wrapping::Event);
-    tokio::time::sleep(s(60)).await;
+    sleep(s(60)).await;
     assert_eq!(stage.world.aws.sqs.in_flight(), 1);
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0, "it might be another's");
     stage.world.faults.clear();
     stage.until_handled(s(30)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
     assert_eq!(stage.world.aws.sqs.receive_log().len(), 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_direct_copy_makes_a_foreign_looking_action_ours() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    let replica = stage.start(&["--registration-grace", "5s"]).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Slow(Duration::from_millis(300))));
+    let token = stage.terminate(5, s(300), Wrapping::Event);
+    stage.send_terminate(5, &token, Wrapping::Bare);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// The API server can't be watched for a while, and a Node joins meanwhile.
+async fn blind(stage: &Stage) {
+    sleep(s(30)).await;
+    stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
+    stage.world.kube.interrupt_watches(Interrupt::Break);
+    sleep(s(5)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("late"));
+    sleep(s(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blind_index_makes_nothing_another_clusters() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    blind(&stage).await;
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    stage.spot(5);
+    sleep(s(20)).await;
+    assert_eq!(stage.world.aws.sqs.in_flight(), 1, "held");
+    stage.world.faults.clear();
+    stage.until_handled(s(60)).await;
+    assert!(stage.cordoned(5));
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blind_index_does_not_complete_the_hook_of_a_full_node() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    blind(&stage).await;
+    let token = stage.terminate(5, s(3600), Wrapping::Bare);
+    sleep(s(120)).await;
+    assert_eq!(stage.calls(COMPLETE), 0);
+    stage.world.faults.clear();
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// EC2 does not know an instance yet that was launched a second ago.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_ec2_does_not_know_yet_is_not_anothers() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+    sleep(s(1)).await;
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+    let token = stage.world.aws.autoscaling.begin("group", "launch", &instance(5));
+    let now = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, false, ("group", "launch", &token), &instance(5), now);
+    stage.world.aws.sqs.send(body);
+    sleep(s(3)).await;
+    stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
+    sleep(s(60)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    sleep(s(30)).await;
+    let action = stage.world.aws.autoscaling.action(&token).unwrap();
+    assert!(
+        matches!(action.state, ActionState::Completed { .. }),
+        "{action:?}; deleted {:?}",
+        stage.world.aws.sqs.deleted()
+    );
     stage.rest(&[&replica]).await;
 }

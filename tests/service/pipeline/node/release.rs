@@ -1,19 +1,14 @@
-//! What was left on a Node is taken back when it is over: once, by whoever lives then, and only what is ours.
+//! Release of Nodes: marks are removed once when their interruption is over, by any replica, and only our own.
 
-use crate::harness::{Stage, node, s};
-use crate::nodes::EXCLUDE;
-use ebbtide_sim::aws::ActionState;
+use crate::harness::{Stage, instance, node, s};
+use crate::nodes::{EXCLUDE, marks};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Interrupt;
-use ebbtide_sim::messages::Wrapping;
+use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 const PATCH: &str = "patch nodes";
-
-/// Patches of Nodes that were accepted.
-fn written(stage: &Stage) -> usize {
-    stage.world.calls.of(PATCH).iter().filter(|call| call.status == 200).count()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_nothing_followed_is_taken_back() {
@@ -145,6 +140,11 @@ async fn a_restart_forgets_nothing() {
     }
 }
 
+/// Patches of Nodes that were accepted.
+fn written(stage: &Stage) -> usize {
+    stage.world.calls.of(PATCH).iter().filter(|call| call.status == 200).count()
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_replicas_take_it_back_once() {
     let stage = Stage::new(20, 0);
@@ -187,62 +187,6 @@ async fn what_can_not_be_taken_back_now_is_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rebooted_node_is_released_when_it_is_ready_again() {
-    let stage = Stage::new(2, 2);
-    stage.set_cordon(1, true);
-    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
-    for n in 0..2 {
-        stage.schedule_reboot(n);
-    }
-    stage.until_handled(s(30)).await;
-    assert_eq!(stage.world.kube.pods().len(), 0);
-    for n in 0..2 {
-        // Off the network for a while, but on the same boot: nothing has happened yet.
-        stage.set_ready(n, false);
-        sleep(s(30)).await;
-        stage.set_ready(n, true);
-        sleep(s(30)).await;
-        assert!(stage.cordoned(n) && !stage.taints(n).is_empty());
-        // On its new boot, and not Ready yet.
-        stage.set_ready(n, false);
-        stage.world.kube.reboot(&node(n));
-        sleep(s(60)).await;
-        assert!(stage.cordoned(n) && !stage.taints(n).is_empty());
-        stage.set_ready(n, true);
-        stage.until("released", s(2), || stage.annotations(n).is_empty()).await;
-        assert_eq!(stage.taints(n), Vec::<String>::new());
-        assert_eq!(stage.labelled(n, EXCLUDE), None);
-        stage.no_trace(n);
-    }
-    assert_eq!((stage.cordoned(0), stage.cordoned(1)), (false, true), "a human's cordon stays");
-    assert!((replica.released("rebooted") - 2.0).abs() < f64::EPSILON);
-    // What comes after is another matter.
-    stage.spot(0);
-    stage.until_handled(s(10)).await;
-    sleep(s(3600)).await;
-    assert!(stage.cordoned(0));
-    assert_eq!(stage.notices(0).len(), 1);
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_reboot_in_mid_drain_ends_the_drain_and_its_marks() {
-    let stage = Stage::new(1, 1);
-    stage.block(0);
-    let replica = stage.start(&[]).await;
-    stage.schedule_reboot(0);
-    sleep(s(60)).await;
-    stage.reboot(0).await;
-    stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
-    stage.until_handled(s(3)).await;
-    replica.ended_as("scheduled-change", "uncordoned", 1);
-    sleep(s(600)).await;
-    assert!(!stage.cordoned(0));
-    stage.no_trace(0);
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_instance_from_the_warm_pool_is_released_on_the_same_boot() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--on", "asg-launch=ready", "--taint", "going=soon:NoSchedule"]).await;
@@ -266,51 +210,6 @@ async fn an_instance_from_the_warm_pool_is_released_on_the_same_boot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_taken_away_in_mid_drain_is_set_again_once() {
-    let stage = Stage::new(1, 1);
-    stage.block(0);
-    let replica = stage.start(&["--drain-timeout", "20m"]).await;
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    sleep(s(30)).await;
-    stage.set_cordon(0, false);
-    stage.until("cordoned again", s(2), || stage.cordoned(0)).await;
-    sleep(s(300)).await;
-    assert!(stage.cordoned(0) && stage.results(&token).is_empty(), "the drain goes on");
-    assert_eq!(stage.calls(PATCH), 2, "the mark, and one cordon more");
-    stage.set_cordon(0, false);
-    stage.until_handled(s(2)).await;
-    replica.ended_as("asg-terminate", "uncordoned", 1);
-    assert!(!stage.cordoned(0), "somebody means it");
-    assert_eq!((stage.calls(PATCH), stage.world.kube.pods().len()), (2, 1));
-    stage.completed_once(&token);
-    sleep(s(35)).await;
-    stage.no_trace(0);
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_node_that_is_to_be_ignored_from_now_on_is_left() {
-    let stage = Stage::slow(s(600));
-    let replica = stage.start(&["--drain-timeout", "20m"]).await;
-    let token = stage.terminate(0, s(60), Wrapping::Event);
-    sleep(s(100)).await;
-    assert!(!stage.action(&token).beats.is_empty());
-    stage.annotate(0, "ebbtide/ignore", "true");
-    stage.until_handled(s(2)).await;
-    replica.ended_as("asg-terminate", "uncordoned", 1);
-    let beats = stage.action(&token).beats.len();
-    sleep(s(300)).await;
-    let action = stage.action(&token);
-    assert_eq!((action.beats.len(), action.completions.len()), (beats, 0), "its owner takes care of it");
-    assert!(matches!(action.state, ActionState::Expired { .. }), "{action:?}");
-    // And so it stays, whatever happens to it.
-    stage.reboot(0).await;
-    sleep(s(60)).await;
-    assert!(stage.cordoned(0));
-    stage.rest(&[&replica]).await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_cordon_that_is_set_again_is_ours() {
     let stage = Stage::new(1, 1);
     stage.block(0);
@@ -326,4 +225,109 @@ async fn a_cordon_that_is_set_again_is_ours() {
     stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
     stage.no_trace(0);
     stage.rest(&[&replica]).await;
+}
+
+/// A human's cordon, taken away by the human in mid-drain, set again by us: it must be ours then.
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_was_set_again_is_ours_to_take_back() {
+    let stage = Stage::slow(s(60));
+    stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
+    let replica = stage.start(&[]).await;
+    let now = stage.world.clock.now();
+    let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(86400)));
+    sleep(s(20)).await;
+    stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = None);
+    stage.until_handled(s(100)).await;
+    assert!(stage.cordoned(0), "set again");
+    let held = marks(&stage, 0);
+    stage.world.kube.reboot(&node(0));
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(0), "left cordoned for ever; before the reboot {held:?}, after {:?}", marks(&stage, 0));
+    stage.rest(&[&replica]).await;
+}
+
+/// What is left of an undo annotation, whose notices somebody took away, must not claim a human's cordon.
+#[tokio::test(start_paused = true)]
+async fn a_stale_undo_claims_no_humans_cordon() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/undo".into(), "{\"cordon\":true}".into());
+        node.spec.get_or_insert_default().unschedulable = Some(true);
+    });
+    sleep(s(1)).await;
+    stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
+    stage.until_handled(s(30)).await;
+    sleep(s(1300)).await;
+    assert!(stage.cordoned(0), "a human's cordon was taken away");
+    stage.rest(&[&replica]).await;
+}
+
+/// The same Node in a taint: marks that are refused by the API server while another drains.
+#[tokio::test(start_paused = true)]
+async fn marks_that_cannot_be_taken_back_are_not_a_flood() {
+    let stage = Stage::new(20, 0);
+    let replica = stage.start(&["--uncordon-after", "60s"]).await;
+    for n in 0..20 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(n), stage.world.clock.now()));
+    }
+    stage.until_handled(s(30)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    sleep(s(60)).await;
+    let before = stage.calls("patch nodes");
+    for round in 0..300 {
+        // Each kubelet says every 10 s how it is.
+        for n in 0..20 {
+            if (round + n) % 10 == 0 {
+                stage.world.kube.update_node(&node(n), |node| {
+                    let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+                    conditions[0].message = Some(format!("{round}"));
+                });
+            }
+        }
+        sleep(s(1)).await;
+    }
+    let tries = (stage.calls("patch nodes") - before) / 20;
+    assert!(tries <= 65, "{tries} tries for each node in 5 minutes");
+    stage.world.faults.clear();
+    sleep(s(30)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// With --on-failed-drain leave, a takeover after the hook's end completes nothing with the wrong word.
+#[tokio::test(start_paused = true)]
+async fn two_replicas_undo_and_mark_at_once() {
+    let stage = Stage::new(40, 0);
+    stage.world.kube.taint_cordoned();
+    let flags = ["--uncordon-after", "60s", "--taint", "going=soon:NoSchedule"];
+    let (a, b) = (stage.start(&flags).await, stage.start(&flags).await);
+    for n in 0..40 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(n), stage.world.clock.now()));
+    }
+    stage.until_handled(s(30)).await;
+    // Just as they expire, spot warnings come.
+    sleep(s(59)).await;
+    for n in 0..40 {
+        stage.spot(n);
+        sleep(Duration::from_millis(50)).await;
+    }
+    stage.until_handled(s(60)).await;
+    sleep(s(30)).await;
+    let open: Vec<_> = (0..40).filter(|n| !stage.cordoned(*n) || marks(&stage, *n).len() != 2).collect();
+    assert!(open.is_empty(), "{open:?}");
+    for n in 0..40 {
+        let undo = marks(&stage, n).into_iter().find(|mark| mark.starts_with("ebbtide/undo")).unwrap();
+        assert!(undo.contains("cordon") && undo.contains("going"), "{undo}");
+    }
+    // Long after their end they are there still.
+    sleep(s(200)).await;
+    (0..40).for_each(|n| stage.world.kube.reboot(&node(n)));
+    sleep(s(30)).await;
+    for n in 0..40 {
+        let node = stage.world.kube.node(&node(n)).unwrap();
+        assert!(!stage.cordoned(n) && marks(&stage, n).is_empty(), "{n} {:?}", marks(&stage, n));
+        assert!(node.spec.unwrap().taints.unwrap_or_default().iter().all(|t| t.key != "going"));
+    }
+    stage.rest(&[&a, &b]).await;
 }

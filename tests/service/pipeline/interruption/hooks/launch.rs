@@ -1,12 +1,14 @@
-//! Launch hooks: kept alive while the instance becomes a Ready Node, completed at that moment, or not at all.
+//! Launch hooks: kept alive until the instance is a Ready Node, then completed; or left to their timeout.
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::TAG;
 use ebbtide::service::Exit;
-use ebbtide_sim::aws::ActionState;
-use ebbtide_sim::messages::Wrapping;
+use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
+
+const COMPLETE: &str = "CompleteLifecycleAction";
 
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 const READY: [&str; 2] = ["--on", "asg-launch=ready"];
@@ -220,4 +222,26 @@ async fn a_node_that_is_to_be_left_alone_has_its_hook_left_alone() {
         assert_eq!(stage.results(&token), Vec::<String>::new());
         stage.rest(&[&replica]).await;
     }
+}
+
+/// A launch hook whose action is over, because the instance died, does not hold its message until the deadline.
+#[tokio::test(start_paused = true)]
+async fn a_launch_that_is_over_ends() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
+    let replica = stage.start(&["--on", "asg-launch=ready", "--drain-timeout", "asg-launch=4h"]).await;
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+    let token = "00000000-0000-0000-0000-000000000000";
+    let body =
+        messages::lifecycle(Wrapping::Event, false, ("group", "launch", token), &instance(5), stage.world.clock.now());
+    stage.world.aws.sqs.send(body);
+    sleep(s(600)).await;
+    let held = stage.world.aws.sqs.in_flight();
+    assert_eq!(
+        (stage.calls(BEAT) >= 1, held),
+        (true, 0),
+        "AWS said that it is over at the first beat; {}",
+        stage.calls(COMPLETE)
+    );
+    stage.rest(&[&replica]).await;
 }
