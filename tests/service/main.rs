@@ -10,30 +10,96 @@
     reason = "numbers are small, and what a failed test prints need not be fast"
 )]
 
-mod choice;
-mod collect;
-mod deadline;
-mod docs;
-mod doctor;
-mod explain;
-mod flows;
+mod drains;
 mod harness;
-mod hooks;
-mod launch;
-mod layering;
-mod leaks;
-mod leases;
-mod marks;
-mod metrics;
 mod nodes;
-mod order;
-mod overload;
-mod ownership;
-mod pressure;
-mod regressions;
-mod returns;
-mod send;
-mod storm;
-mod telling;
-mod trouble;
-mod undo;
+mod proxy;
+
+/// The way of a message, by stage.
+mod pipeline {
+    mod delivery;
+    mod dry_run;
+    mod journey;
+
+    mod queue {
+        mod receive;
+        mod visibility;
+    }
+
+    mod node {
+        mod cordon;
+        mod exclusion;
+        mod index;
+        mod marks;
+        mod out_of_service;
+        mod ownership;
+        mod reboot;
+        mod registration;
+        mod release;
+    }
+
+    mod interruption {
+        mod delay;
+        mod policy;
+
+        mod hooks {
+            mod completion;
+            mod heartbeats;
+            mod launch;
+        }
+    }
+
+    mod drain {
+        mod deadlines;
+        mod deleted_nodes;
+        mod do_not_disrupt;
+        mod eviction;
+        mod eviction_order;
+        mod own_pod;
+        mod pod_watch;
+        mod selection;
+        mod shared_drains;
+    }
+}
+
+/// The collector of leaked Leases.
+mod leases {
+    mod collector;
+}
+
+/// Errors, overload, storms, hostile input, shutdowns and takeovers.
+mod resilience {
+    mod api_server;
+    mod gate;
+    mod hostile_input;
+    mod leaks;
+    mod shutdown;
+    mod sqs;
+    mod takeover;
+
+    mod storm {
+        mod busy;
+        mod cost;
+        mod outage;
+        mod urgency;
+    }
+}
+
+/// Kubernetes Events and metrics.
+mod telemetry {
+    mod events;
+    mod metrics;
+}
+
+/// The one-off commands.
+mod commands {
+    mod doctor;
+    mod explain;
+    mod send;
+}
+
+/// The source itself: imports, and documents that match the code.
+mod architecture {
+    mod docs;
+    mod layering;
+}

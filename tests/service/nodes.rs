@@ -183,3 +183,8 @@ impl Replica {
         self.metric(&format!("ebbtide_releases_total{{why=\"{why}\"}}"))
     }
 }
+
+/// The n-th node's annotations of ours, each on a line.
+pub fn marks(stage: &Stage, n: usize) -> Vec<String> {
+    stage.annotations(n).into_iter().map(|(key, value)| format!("{key}={value}")).collect()
+}

@@ -1,0 +1,181 @@
+//! Documents that match the code: flags, metrics, alerts, warnings, and the settings of aws-node-termination-handler.
+
+use clap::CommandFactory;
+use ebbtide::cli::Cli;
+use ebbtide::commands::migrate::{Row, Section, rows};
+use ebbtide::telemetry::Metrics;
+use std::collections::BTreeSet;
+
+const OPERATING: &str = include_str!("../../../docs/operating.md");
+
+/// What stands in backticks in the first column of a document's tables, up to the first space or brace.
+fn first_column(document: &str) -> BTreeSet<String> {
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| row.split(['`', ' ', '{', '=']).next()).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_flag_is_described() {
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("there must be a run");
+    let flags: BTreeSet<String> = run
+        .get_arguments()
+        .filter_map(|flag| Some(format!("--{}", flag.get_long()?)))
+        .filter(|f| f != "--help")
+        .collect();
+    let described =
+        first_column(include_str!("../../../docs/settings.md")).into_iter().filter(|name| name.starts_with("--"));
+    assert_eq!(described.collect::<BTreeSet<_>>(), flags);
+    for flag in run.get_arguments().filter(|flag| flag.get_id() != "help") {
+        let variable = flag.get_env().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let expected = flag.get_id().as_str().to_uppercase();
+        assert_eq!(variable, format!("EBBTIDE_{expected}"), "every flag has its variable");
+        assert!(include_str!("../../../docs/settings.md").contains(&variable), "{variable}");
+    }
+}
+
+#[test]
+fn every_flag_of_explain_and_of_send_is_described() {
+    let page = include_str!("../../../docs/explain.md");
+    let (explain, rest) = page.split_once("### As JSON").expect("the page must tell of JSON");
+    let (_, send) = rest.split_once("## Send").expect("the page must tell of send");
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("there must be a run");
+    for (name, section) in [("explain", explain), ("send", send)] {
+        let command = cli.find_subcommand(name).expect("there must be such a command");
+        // The flags of the service have a page of their own.
+        let shared = |id: &clap::Id| name == "explain" && run.get_arguments().any(|flag| flag.get_id() == id);
+        let own = command.get_arguments().filter(|flag| flag.get_id() != "help" && !shared(flag.get_id()));
+        let flags: BTreeSet<String> = own
+            .map(|flag| {
+                flag.get_long().map_or_else(|| flag.get_id().as_str().to_uppercase(), |long| format!("--{long}"))
+            })
+            .collect();
+        assert_eq!(first_column(section), flags, "{name}");
+        let takes_all =
+            run.get_arguments().all(|flag| command.get_arguments().any(|own| own.get_id() == flag.get_id()));
+        assert_eq!(takes_all, name == "explain", "explain takes the flags of the service");
+    }
+}
+
+#[test]
+fn every_metric_is_described() {
+    let row = |(name, kind, labels): (String, &str, Vec<String>)| {
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        format!("| `{name}` | {kind} | {} |", labels.join(", ")).replace("|  |", "| |")
+    };
+    let metrics: BTreeSet<String> = Metrics::new().described().into_iter().map(row).collect();
+    assert!(metrics.len() > 20, "{metrics:?}");
+    let lines = include_str!("../../../docs/metrics.md").lines().filter(|line| line.starts_with("| `ebbtide_"));
+    let rows = lines.map(|line| line.splitn(5, '|').take(4).collect::<Vec<_>>().join("|") + "|");
+    assert_eq!(rows.collect::<BTreeSet<_>>(), metrics);
+}
+
+#[test]
+fn every_alert_has_its_runbook() {
+    let alerts = include_str!("../../../deploy/helm/ebbtide/files/alerts.yaml");
+    let names: BTreeSet<&str> =
+        alerts.lines().filter_map(|line| line.trim_start().strip_prefix("- alert: ")).map(str::trim).collect();
+    assert!(names.len() > 10, "{names:?}");
+    let headings = OPERATING.lines().filter_map(|line| line.strip_prefix("### "));
+    assert_eq!(headings.collect::<BTreeSet<_>>(), names);
+}
+
+#[test]
+fn every_warning_is_explained() {
+    let mut lines = BTreeSet::new();
+    let source = include_str!("../../../src/telemetry/log.rs");
+    for (level, begin) in ["warn!(", "about!(warn,", "on!(warn,", "error!(", "about!(error,", "on!(error,"]
+        .into_iter()
+        .flat_map(|call| source.match_indices(call).map(move |(at, _)| (call, at + call.len())))
+    {
+        let level = if level.contains("warn") { "WARN" } else { "ERROR" };
+        lines.insert((last_literal(&source[begin..]), level.to_owned()));
+    }
+    assert!(lines.len() > 20, "{lines:?}");
+    let rows = OPERATING.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+    let explained = rows.filter_map(|(text, rest)| Some((text.to_owned(), rest.split_once(' ')?.0.to_owned())));
+    assert_eq!(explained.collect::<BTreeSet<_>>(), lines);
+}
+
+/// The last string literal before the parenthesis that ends a call, whose inside `source` begins with.
+fn last_literal(source: &str) -> String {
+    let (mut depth, mut literal, mut inside) = (1, String::new(), false);
+    for char in source.chars() {
+        match char {
+            '"' => {
+                inside = !inside;
+                if inside {
+                    literal.clear();
+                }
+            }
+            _ if inside => literal.push(char),
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+    }
+    literal
+}
+
+/// The part of a document below a heading, up to the next one.
+fn below<'a>(document: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = document.split_once(&format!("\n{heading}\n")).expect("the heading must be there");
+    rest.split("\n#").next().unwrap_or_default()
+}
+
+const MIGRATING: &str = include_str!("../../../docs/migrating.md");
+
+/// What `ebbtide migrate` does with each value is what the document says of it, word for word.
+#[test]
+fn every_value_of_nth_is_mapped() {
+    for (section, heading) in Section::ALL.into_iter().zip(["both modes", "queue mode", "IMDS mode", "tests of NTH"]) {
+        let rows = section.rows().iter().map(|Row { key, to, why, .. }| {
+            let ours: Vec<String> = to.iter().map(|name| format!("`{name}`")).collect();
+            let ours = if ours.is_empty() { "none".to_owned() } else { ours.join(", ") };
+            format!("| `{key}` | {ours} | {why} |").replace("|  |", "| |")
+        });
+        let found = below(MIGRATING, &format!("### For {heading}")).lines().filter(|line| line.starts_with("| `"));
+        assert_eq!(found.collect::<Vec<_>>(), rows.collect::<Vec<_>>(), "{heading}");
+    }
+}
+
+#[test]
+fn every_flag_and_metric_of_nth_is_mapped() {
+    let names = |text: &str| text.lines().map(str::to_owned).collect::<BTreeSet<_>>();
+    let flags = first_column(below(MIGRATING, "## Flags"));
+    assert_eq!(flags, names(include_str!("../../fixtures/nth/flags.txt")));
+    assert_eq!(flags.len(), 57);
+    let metrics = below(MIGRATING, "## Metrics");
+    assert_eq!(first_column(metrics), names(include_str!("../../fixtures/nth/metrics.txt")));
+    let ours: BTreeSet<&str> = metrics.split('`').filter(|word| word.starts_with("ebbtide_")).collect();
+    let known: Vec<String> = Metrics::new().described().into_iter().map(|(name, ..)| name).collect();
+    let unknown: Vec<_> = ours.iter().filter(|name| !known.iter().any(|known| known == *name)).collect();
+    assert!(ours.len() > 5 && unknown.is_empty(), "{unknown:?}");
+}
+
+/// The flags and values of ours that the document names are there.
+#[test]
+fn the_way_from_nth_leads_somewhere() {
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run").expect("there must be a run");
+    let flags: BTreeSet<String> =
+        run.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect();
+    let table = below(MIGRATING, "## Flags");
+    let words = table.split('`').filter(|word| word.starts_with("--") && !word.contains("---"));
+    let named: BTreeSet<String> = words.filter_map(|word| word.split(' ').next()).map(str::to_owned).collect();
+    assert!(named.len() > 15 && named.is_subset(&flags), "{:?}", named.difference(&flags));
+    let settings = rows().flat_map(|row| row.to).filter_map(|name| name.strip_prefix("settings."));
+    for setting in settings {
+        let name = setting.split('.').next().unwrap_or_default();
+        let kebab = name.chars().flat_map(|c| {
+            let dash = c.is_ascii_uppercase().then_some('-');
+            dash.into_iter().chain([c.to_ascii_lowercase()])
+        });
+        let flag: String = "--".chars().chain(kebab).collect();
+        assert!(flags.contains(&flag), "settings.{setting} is {flag}");
+    }
+}

@@ -1,0 +1,438 @@
+//! `ebbtide doctor`: a healthy set-up has no fault, each defect has its own line, and nothing is changed.
+
+use crate::harness::{Replica, Stage, instance, node, s};
+use clap::Parser;
+use ebbtide::cli::{Cli, Command, Settings};
+use ebbtide::clients::connect::{AvailableClients, ConnectError};
+use ebbtide::commands::doctor::{Check, Diagnosis, Status, consult};
+use ebbtide::runtime::Clock;
+use ebbtide_sim::aws::{GroupSpec, HookSpec};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::{Limit, Pod};
+use jiff::SignedDuration;
+use std::time::Duration;
+use tokio::time::Instant;
+
+const RULES: &str = "arn:aws:events:eu-west-1:123456789012:rule/*";
+
+/// A set-up in which all is as it should be, with three nodes in two groups.
+fn healthy() -> Stage {
+    let stage = Stage::new(3, 2);
+    let aws = &stage.world.aws;
+    let queue = aws.sqs.queue_arn();
+    aws.sqs.set_attribute("Policy", &policy(&queue, RULES));
+    aws.sqs.set_dead_letter(10);
+    aws.events.put_rule("ec2", r#"{"source": ["aws.ec2"]}"#, &queue);
+    aws.events.put_rule("asg", r#"{"source": ["aws.autoscaling"]}"#, &queue);
+    aws.events.put_rule("health", r#"{"source": ["aws.health"]}"#, &queue);
+    aws.events.put_rule("other", r#"{"source": ["aws.s3"]}"#, "arn:aws:sqs:eu-west-1:123456789012:other");
+    for (group, nodes) in [("blue", vec![0, 1]), ("green", vec![2]), ("others", vec![7])] {
+        let instances = nodes.into_iter().map(instance).collect();
+        aws.autoscaling.put_group(group, GroupSpec { instances, ..GroupSpec::default() });
+        aws.autoscaling.add_hook(group, "drain", HookSpec::terminating(s(300)));
+    }
+    stage
+}
+
+fn policy(queue: &str, rules: &str) -> String {
+    format!(
+        r#"{{"Statement": [{{"Effect": "Allow", "Principal": {{"Service": "events.amazonaws.com"}}, "Action": "sqs:SendMessage",
+            "Resource": "{queue}", "Condition": {{"ArnLike": {{"aws:SourceArn": "{rules}"}}}}}}]}}"#
+    )
+}
+
+fn settings(stage: &Stage, flags: &[&str]) -> Settings {
+    let url = stage.world.aws.sqs.queue_url();
+    let mut words = vec!["ebbtide", "doctor", "--queue-url", &url];
+    words.extend(flags);
+    let Command::Doctor(doctor) = Cli::try_parse_from(words).expect("a test's flags must be flags").command else {
+        panic!("doctor was given")
+    };
+    Settings::from_flags(doctor.run).expect("a test's settings must be valid")
+}
+
+async fn examined(stage: &Stage, flags: &[&str]) -> Diagnosis {
+    let clock = Clock::showing(stage.world.clock.now());
+    consult(&settings(stage, flags), stage.clients(clock).into(), clock).await
+}
+
+/// The line of checks that are as they should be.
+const OK: &str = "ebbtide_checks{status=\"ok\"} ";
+
+/// What is always skipped, and why is in its line.
+const ALWAYS: [&str; 2] = ["region", "receive"];
+
+fn faults(report: &Diagnosis) -> Vec<(&'static str, &'static str, &'static str)> {
+    let skipped = |check: &&Check| check.status == Status::Skipped && ALWAYS.contains(&check.name);
+    let wrong = report.checks().iter().filter(|check| check.status != Status::Ok && !skipped(check));
+    wrong.map(|check| (check.area.as_str(), check.name, check.status.as_str())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_healthy_set_up_is_all_ok_and_stays_as_it_was() {
+    let stage = healthy();
+    let id = stage.world.aws.sqs.send("left alone");
+    let nodes = stage.world.kube.nodes();
+    let pods = stage.world.kube.pods();
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [], "{}", report.text());
+    assert!(!report.failed());
+    assert_eq!(report.count(Status::Skipped), ALWAYS.len(), "{}", report.text());
+
+    // Read-only: nothing that could be changed has been, and no call can have changed anything.
+    assert_eq!((stage.world.kube.nodes(), stage.world.kube.pods()), (nodes, pods));
+    assert_eq!((stage.world.aws.sqs.receives(&id), stage.world.aws.sqs.visible()), (0, 1));
+    assert_eq!(stage.world.aws.autoscaling.actions(), []);
+    assert_eq!((stage.world.kube.events().len(), stage.world.kube.evictions().len()), (0, 0));
+    let tally = stage.world.calls.tally();
+    let called: Vec<(&str, usize)> = tally.iter().map(|(operation, times)| (operation.as_str(), *times)).collect();
+    assert_eq!(
+        called,
+        [
+            ("ChangeMessageVisibilityBatch", 1),
+            ("CompleteLifecycleAction", 2),
+            ("DeleteMessageBatch", 1),
+            ("DescribeAutoScalingGroups", 1),
+            ("DescribeInstances", 1),
+            ("DescribeLifecycleHooks", 2),
+            ("DescribeRule", 3),
+            ("GetCallerIdentity", 1),
+            ("GetQueueAttributes", 1),
+            ("ListRuleNamesByTarget", 1),
+            ("RecordLifecycleActionHeartbeat", 2),
+            ("create selfsubjectaccessreviews", 12),
+            ("create selfsubjectreviews", 1),
+            ("get /version", 1),
+            ("list nodes", 1),
+            ("list poddisruptionbudgets", 1),
+            ("list pods", 1),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn actions_that_wait_are_neither_completed_nor_kept_alive() {
+    let stage = healthy();
+    let token = stage.world.aws.autoscaling.begin("blue", "drain", &instance(0));
+    let before = stage.world.aws.autoscaling.action(&token);
+    examined(&stage, &[]).await;
+    assert_eq!(stage.world.aws.autoscaling.action(&token), before);
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 2, "they were tried");
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_defect_has_its_own_line() {
+    type Defect = fn(&Stage);
+    let defects: [(&str, &[&str], Defect, &str); 22] = [
+        ("queue policy failure", &[], |s| s.world.aws.sqs.set_attribute("Policy", ""), "Add this statement"),
+        (
+            "queue policy failure",
+            &[],
+            |s| {
+                let sqs = &s.world.aws.sqs;
+                sqs.set_attribute("Policy", &policy(&sqs.queue_arn(), "arn:aws:events:*:*:rule/x"));
+            },
+            "Add the rule's value to aws:SourceArn",
+        ),
+        (
+            "queue encryption failure",
+            &[],
+            |s| s.world.aws.sqs.set_attribute("KmsMasterKeyId", "alias/aws/sqs"),
+            "SSE-SQS",
+        ),
+        (
+            "queue retention warning",
+            &[],
+            |s| s.world.aws.sqs.set_retention(Duration::from_mins(5)),
+            "MessageRetentionPeriod",
+        ),
+        ("queue dead-letters warning", &[], |s| s.world.aws.sqs.set_dead_letter(3), "Choose 10"),
+        ("rules asg-terminate failure", &[], no_rule_nor_target, "put-rule --name ebbtide-asg-terminate"),
+        ("rules scheduled-change warning", &[], |s| s.world.aws.events.remove_rule("health"), "aws.health"),
+        (
+            "rules scheduled-change warning",
+            &[],
+            |s| s.world.aws.events.disable_rule("health"),
+            "enable-rule --name health",
+        ),
+        (
+            "groups hook failure",
+            &[],
+            |s| s.world.aws.autoscaling.add_hook("green", "drain", HookSpec::terminating(Duration::from_secs(30))),
+            "--heartbeat-timeout 600",
+        ),
+        ("groups hook warning", &[], |s| s.world.aws.autoscaling.remove_hook("green", "drain"), "put-lifecycle-hook"),
+        ("calls delete failure", &[], |s| deny(s, "DeleteMessageBatch"), "sqs:DeleteMessage"),
+        ("calls extend failure", &[], |s| deny(s, "ChangeMessageVisibilityBatch"), "sqs:ChangeMessageVisibility"),
+        ("calls instances failure", &[], |s| deny(s, "DescribeInstances"), "ec2:DescribeInstances"),
+        (
+            "calls heartbeat failure",
+            &[],
+            |s| deny(s, "RecordLifecycleActionHeartbeat"),
+            "RecordLifecycleActionHeartbeat",
+        ),
+        ("calls complete failure", &[], |s| deny(s, "CompleteLifecycleAction"), "CompleteLifecycleAction"),
+        (
+            "permissions pods/eviction failure",
+            &[],
+            |s| s.world.kube.deny("create pods/eviction"),
+            "verbs: [\"create\"]",
+        ),
+        ("permissions pods failure", &[], |s| s.world.kube.deny("delete pods"), "verbs: [\"delete\"]"),
+        ("cluster nodes warning", &[], without_provider, "--provider-id"),
+        ("cluster budgets warning", &[], |s| s.block(0), "kubectl -n default patch pdb budget-0"),
+        ("clock skew warning", &[], |s| s.world.kube.set_clock_ahead(SignedDuration::from_secs(10)), "time server"),
+        ("credentials identity failure", &[], |s| deny(s, "GetCallerIdentity"), "Pod Identity"),
+        (
+            "groups hook failure",
+            &["--heartbeat", "off", "--drain-timeout", "asg-terminate=20m"],
+            |s| {
+                s.world.aws.autoscaling.put_group("green", GroupSpec::default());
+            },
+            "--heartbeat-timeout 1200",
+        ),
+    ];
+    for (wanted, flags, defect, remedy) in defects {
+        let stage = healthy();
+        defect(&stage);
+        let report = examined(&stage, flags).await;
+        let found: Vec<_> =
+            faults(&report).iter().map(|(area, check, status)| format!("{area} {check} {status}")).collect();
+        assert_eq!(found, [wanted], "{}", report.text());
+        assert!(report.text().contains(remedy), "{wanted}: {}", report.text());
+        assert_eq!(report.failed(), wanted.ends_with("failure"));
+    }
+}
+
+fn deny(stage: &Stage, operation: &str) {
+    stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
+}
+
+fn no_rule_nor_target(stage: &Stage) {
+    stage.world.aws.events.remove_rule("asg");
+    stage.world.aws.autoscaling.notify(None);
+}
+
+fn without_provider(stage: &Stage) {
+    stage.world.kube.add_node("bare", &instance(9));
+    stage.world.kube.update_node("bare", |node| node.spec.get_or_insert_default().provider_id = None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_is_not_there_fails_alone() {
+    let stage = healthy();
+    let mut settings = settings(&stage, &[]);
+    settings.queue_url = settings.queue_url.replace("/ebbtide", "/another");
+    let clock = Clock::showing(stage.world.clock.now());
+    let report = consult(&settings, stage.clients(clock).into(), clock).await;
+    let failed: Vec<_> = report.checks().iter().filter(|check| check.status == Status::Failure).collect();
+    assert_eq!(failed.len(), 1, "{}", report.text());
+    assert!(failed[0].found.starts_with("There is no such queue in eu-west-1"), "{}", failed[0].found);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
+    for operation in
+        ["GetCallerIdentity", "GetQueueAttributes", "DescribeLifecycleHooks", "list pods", "get /version", "*"]
+    {
+        let stage = healthy();
+        stage.world.faults.add(Rule::on(operation, Fault::Hang));
+        let begun = Instant::now();
+        let report = examined(&stage, &[]).await;
+        assert!(begun.elapsed() <= s(10), "{operation}: {:?}", begun.elapsed());
+        let faults = faults(&report);
+        assert!(!faults.is_empty(), "{operation}: {}", report.text());
+        if operation == "*" {
+            continue;
+        }
+        let good = report.count(Status::Ok);
+        assert!(good > 15, "{operation}: {good} are ok\n{}", report.text());
+    }
+    let stage = healthy();
+    stage.world.faults.add(Rule::on("*", Fault::Throttle));
+    let begun = Instant::now();
+    assert!(examined(&stage, &[]).await.failed());
+    assert!(begun.elapsed() <= s(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_hangs_fails_once_and_aws_is_looked_at_all_the_same() {
+    let stage = healthy();
+    for operation in
+        ["create selfsubjectaccessreviews", "create selfsubjectreviews", "get /version", "list nodes", "list pods"]
+    {
+        stage.world.faults.add(Rule::on(operation, Fault::Hang));
+    }
+    let report = examined(&stage, &[]).await;
+    let failed: Vec<_> = faults(&report).into_iter().filter(|fault| fault.2 == "failure").collect();
+    assert_eq!(failed, [("permissions", "api-server", "failure")], "{}", report.text());
+    assert!(report.checks().iter().any(|check| check.name == "policy" && check.status == Status::Ok));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_way_to_one_side_the_other_is_looked_at() {
+    let stage = healthy();
+    let clock = Clock::showing(stage.world.clock.now());
+    let settings = settings(&stage, &[]);
+    let of =
+        |report: &Diagnosis, area: &str| report.checks().iter().filter(|check| check.area.as_str() == area).count();
+    let everything = examined(&stage, &[]).await;
+
+    let clients = AvailableClients { kube: Err(ConnectError::BadClusterProxy), ..stage.clients(clock).into() };
+    let report = consult(&settings, clients, clock).await;
+    let failed =
+        [("groups", "groups", "skipped"), ("calls", "complete", "skipped"), ("permissions", "settings", "failure")];
+    assert_eq!(faults(&report), failed, "{}", report.text());
+    assert!(line(&report, "permissions settings").contains("The kubeconfig's proxy-url"), "{}", report.text());
+    for area in ["credentials", "queue", "rules"] {
+        assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
+    }
+    assert_eq!((of(&report, "cluster"), of(&report, "clock")), (0, 0), "that they can't be seen is said once");
+
+    let clients = AvailableClients { aws: Err(ConnectError::NoRegion), ..stage.clients(clock).into() };
+    let report = consult(&settings, clients, clock).await;
+    assert_eq!(faults(&report), [("credentials", "settings", "failure")], "{}", report.text());
+    for area in ["permissions", "cluster", "clock"] {
+        assert_eq!(of(&report, area), of(&everything, area), "{area}: {}", report.text());
+    }
+
+    let clients = AvailableClients { aws: Err(ConnectError::NoRegion), kube: Err(ConnectError::BadClusterProxy) };
+    let report = consult(&settings, clients, clock).await;
+    let failed = [("credentials", "settings", "failure"), ("permissions", "settings", "failure")];
+    assert_eq!((faults(&report), report.checks().len()), (failed.to_vec(), 2), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_are_read_to_their_end() {
+    let stage = healthy();
+    let aws = &stage.world.aws;
+    aws.events.set_page_size(1);
+    aws.autoscaling.set_page_size(1);
+    for n in 3..600 {
+        stage.world.kube.add_node(&node(n), &instance(n + 100));
+    }
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [], "{}", report.text());
+    assert!(report.text().contains("2 groups: blue, green"), "{}", report.text());
+    assert!(report.text().contains("600 nodes are on EC2\n"), "{}", report.text());
+    assert_eq!((stage.calls("ListRuleNamesByTarget"), stage.calls("DescribeAutoScalingGroups")), (3, 3));
+    assert_eq!(stage.calls("list nodes"), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_read_of_a_slow_list_counts() {
+    let stage = healthy();
+    for n in 3..600 {
+        stage.world.kube.add_node(&node(n), &instance(n + 100));
+    }
+    stage.world.faults.add(Rule::on("list nodes", Fault::Slow(s(2))));
+    let begun = Instant::now();
+    let report = examined(&stage, &[]).await;
+    assert!(begun.elapsed() <= s(10), "{:?}", begun.elapsed());
+    assert!(line(&report, "cluster nodes").starts_with("ok"), "{}", report.text());
+    assert!(line(&report, "cluster nodes").contains("400"), "{}", report.text());
+
+    let stage = healthy();
+    stage.world.aws.autoscaling.set_page_size(1);
+    for n in 0..9 {
+        let instances = vec![instance(100 + n)];
+        stage.world.aws.autoscaling.put_group(&format!("more-{n}"), GroupSpec { instances, ..GroupSpec::default() });
+    }
+    stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Slow(s(2))));
+    let begun = Instant::now();
+    let report = examined(&stage, &[]).await;
+    assert!(begun.elapsed() <= s(10), "{:?}", begun.elapsed());
+    assert!(line(&report, "groups groups").contains("2 groups: blue, green; not all"), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_can_not_be_read_says_nothing_of_the_others() {
+    for fault in [Fault::Status(403), Fault::Status(500), Fault::Hang] {
+        let stage = healthy();
+        // The second of three.
+        stage.world.faults.add(Rule::on("DescribeRule", fault).subject("ec2"));
+        let report = examined(&stage, &[]).await;
+        assert!(!report.failed(), "{}", report.text());
+        for kind in ["asg-terminate", "scheduled-change"] {
+            assert!(line(&report, &format!("rules {kind} ")).starts_with("ok"), "{fault:?}: {}", report.text());
+        }
+        for check in ["rules", "spot", "rebalance"] {
+            let line = line(&report, &format!("rules {check} "));
+            assert!(line.starts_with("skipped"), "{fault:?}: {}", report.text());
+        }
+        let said = report.checks().iter().find(|check| check.name == "rules").map(|check| check.found.as_str());
+        assert!(said.is_some_and(|said| said.contains("events:DescribeRule")), "{said:?}");
+    }
+}
+
+/// The first line of a check.
+fn line(report: &Diagnosis, check: &str) -> String {
+    report.text().lines().find(|line| line.contains(check)).map(str::to_owned).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_right_of_its_own_it_does_not_ask_in_vain() {
+    let stage = healthy();
+    stage.world.kube.deny("list poddisruptionbudgets");
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("cluster", "budgets", "skipped")], "{}", report.text());
+    assert_eq!(stage.calls("list poddisruptionbudgets"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_no_drain_moves_do_not_count() {
+    let stage = healthy();
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("agent").owner("DaemonSet", "agent").grace(s(3600)));
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("done").phase("Succeeded").grace(s(3600)));
+    assert_eq!(faults(&examined(&stage, &[]).await), []);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("db").grace(s(3600)));
+    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&report), [("groups", "hook", "warning")], "{}", report.text());
+    let told = report.checks().iter().any(|check| check.found.contains("pod default/db has a grace period of 1h"));
+    assert!(told, "{}", report.text());
+    stage.world.kube.add_budget("default", "db", [("app", "db")], Limit::MaxUnavailable(1));
+    assert!(!examined(&stage, &[]).await.failed());
+}
+
+/// The counts of the checks that were made at the start: warnings, failures, and what was skipped.
+fn counted(replica: &Replica) -> [String; 3] {
+    ["warning", "failure", "skipped"]
+        .map(|status| replica.metric(&format!("ebbtide_checks{{status=\"{status}\"}} ")).to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_service_checks_once_when_it_is_ready() {
+    let stage = healthy();
+    stage.world.aws.sqs.set_dead_letter(3);
+    let replica = stage.start(&["--check-at-start", "true"]).await;
+    stage.until("the checks are counted", s(15), || replica.metric(OK) > 20.0).await;
+    assert_eq!(counted(&replica), ["1", "0", "2"], "the dead-letter queue; and what is always skipped");
+    assert_eq!(stage.calls("GetCallerIdentity"), 1);
+    // What is meant to be refused does not look like trouble.
+    let text = replica.metrics.render(&replica.tasks);
+    let mut completions = text.lines().filter(|line| line.contains("operation=\"CompleteLifecycleAction\""));
+    assert!(completions.all(|line| line.ends_with(" 0")), "{text}");
+    stage.rest(&[&replica]).await;
+    assert_eq!(stage.calls("GetCallerIdentity"), 1, "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_that_hangs_there_delays_a_drain_or_the_end() {
+    let stage = healthy();
+    for operation in ["GetCallerIdentity", "GetQueueAttributes", "create selfsubjectaccessreviews", "list pods"] {
+        stage.world.faults.add(Rule::on(operation, Fault::Hang).subject(""));
+    }
+    let replica = stage.start(&["--check-at-start", "true"]).await;
+    stage.until("ready", s(2), || replica.metric("ebbtide_ready ") > 0.0).await;
+    stage.spot(0);
+    stage.until_handled(s(20)).await;
+    assert!(stage.ends_of("web-0-0").len() == 1);
+    let late = stage.start(&["--check-at-start", "true"]).await;
+    stage.until("ready", s(2), || late.metric("ebbtide_ready ") > 0.0).await;
+    let (_, took, _) = late.stop().await;
+    assert!(took < s(3), "{took:?}");
+    stage.until("the checks end", s(15), || replica.metric(OK) > 0.0).await;
+    // An answer that does not come is no fault of the set-up.
+    assert_eq!(counted(&replica)[..2], ["0", "0"]);
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,410 @@
+//! `ebbtide explain`: its prediction is what the service does, and it changes nothing.
+
+use crate::harness::{Stage, instance, node, s};
+use clap::Parser;
+use ebbtide::cli::{Answer, Cli, Command};
+use ebbtide::commands::explain::explain_with;
+use ebbtide::runtime::Clock;
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::{Limit, Pod};
+use ebbtide_sim::messages::{self, Wrapping};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// What may be asked of a cluster and of AWS without changing either.
+const READS: [&str; 7] = [
+    "get nodes",
+    "list nodes",
+    "list pods",
+    "list poddisruptionbudgets",
+    "DescribeInstances",
+    "DescribeLifecycleHooks",
+    "DescribeAutoScalingInstances",
+];
+
+impl Stage {
+    /// What `ebbtide explain` answers to these flags now.
+    async fn explain(&self, flags: &[&str]) -> Answer {
+        self.explain_at(self.world.clock.now(), flags).await
+    }
+
+    /// What it answers at this time. Whatever the flags are, it only reads.
+    async fn explain_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
+        let all = ["ebbtide", "explain"].iter().chain(flags);
+        let Command::Explain(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
+            panic!("it must be explain")
+        };
+        let clock = Clock::showing(now);
+        let before = (self.world.kube.nodes(), self.world.kube.pods(), self.world.calls.tally());
+        let answer = explain_with(&self.clients(clock), clock, *flags).await;
+        let mut tally = self.world.calls.tally();
+        tally.retain(|operation, times| before.2.get(operation) != Some(times));
+        let writes: Vec<_> = tally.keys().filter(|operation| !READS.contains(&operation.as_str())).collect();
+        assert!(writes.is_empty(), "it made other calls than reads: {writes:?}");
+        assert!(before.0 == self.world.kube.nodes() && before.1 == self.world.kube.pods(), "something was changed");
+        answer
+    }
+
+    /// The JSON that it answers.
+    async fn explained(&self, flags: &[&str]) -> Value {
+        let mut all = vec!["--output", "json"];
+        all.extend(flags);
+        let answer = self.explain(&all).await;
+        assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{}", answer.said);
+        serde_json::from_str(&answer.said).expect("it must be JSON")
+    }
+
+    /// The same about a message's body.
+    async fn explained_body(&self, body: &str, flags: &[&str]) -> Value {
+        let file = Body::holding(body.as_bytes());
+        let mut all = vec![file.0.as_str()];
+        all.extend(flags);
+        self.explained(&all).await["notices"][0].take()
+    }
+}
+
+/// A file with a message's body, for as long as it is needed.
+struct Body(String);
+
+impl Body {
+    fn holding(body: &[u8]) -> Self {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("ebbtide-explain-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, body).expect("a temporary file must be writable");
+        Self(path.to_str().expect("its path must be text").to_owned())
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list.as_array().into_iter().flatten().filter_map(|each| each["name"].as_str()).collect()
+}
+
+/// Asserts that the calls that were made since are as many as were foretold, and no others.
+fn assert_foretold(stage: &Stage, since: &std::collections::BTreeMap<String, usize>, notice: &Value) {
+    // What the service does whether there is a message or not.
+    let always = ["ReceiveMessage", "watch nodes", "list nodes"];
+    let mut made = stage.world.calls.tally();
+    for (operation, times) in since {
+        *made.get_mut(operation).expect("calls are not forgotten") -= times;
+    }
+    made.retain(|operation, times| *times > 0 && !always.contains(&operation.as_str()));
+    let calls = notice["calls"].as_array().expect("calls must be told");
+    for call in calls {
+        let name = call["call"].as_str().expect("a call must have a name");
+        // Deletions and extensions go in batches.
+        let operation = match name.rsplit(':').next().expect("a name must end") {
+            "DeleteMessage" => "DeleteMessageBatch",
+            "ChangeMessageVisibility" => "ChangeMessageVisibilityBatch",
+            other => other,
+        };
+        let times = u64::try_from(made.remove(operation).unwrap_or_default()).unwrap();
+        let least = call["least"].as_u64().unwrap();
+        let most = call["most"].as_u64().unwrap_or(u64::MAX);
+        assert!((least..=most).contains(&times), "{name}: {times}, foretold {least} to {most}\n{}", stage.story());
+    }
+    assert!(made.is_empty(), "these were not foretold: {made:?}");
+}
+
+/// A node with a pod of each sort, one of which a budget holds.
+fn all_sorts() -> Stage {
+    let stage = Stage::new(1, 0);
+    let on = || Pod::on("node-0").stops_in(s(2));
+    stage.world.kube.add_pod(on().named("web-1"));
+    stage.world.kube.add_pod(on().named("web-2").grace(s(60)));
+    stage.world.kube.add_pod(on().named("db-0").labels([("app", "db")]));
+    stage.world.kube.add_pod(on().named("dns-1").namespace("kube-system").priority(2_000_000_000));
+    stage.world.kube.add_pod(on().named("agent-1").daemonset());
+    stage.world.kube.add_pod(on().named("job-1").phase("Succeeded"));
+    stage.world.kube.add_pod(on().named("proxy").namespace("kube-system").mirror());
+    stage.world.kube.add_budget("default", "db", [("app", "db")], Limit::MaxUnavailable(0));
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_is_made_and_explained_without_a_trace() {
+    let stage = all_sorts();
+    stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
+    stage.world.aws.autoscaling.join("group", &instance(0));
+    for (kind, action, deadline, pods) in [
+        ("asg-terminate", "drain", Some((270, true)), 5),
+        ("asg-launch", "ready", Some((270, true)), 0),
+        ("spot", "drain", Some((120, true)), 5),
+        ("rebalance", "cordon", Some((3600, false)), 0),
+        ("state-change", "drain", Some((120, false)), 5),
+        ("scheduled-change", "drain", Some((3600, false)), 5),
+        ("capacity-reservation", "drain", Some((120, true)), 5),
+    ] {
+        let told = stage.explained(&["--kind", kind, "--node", "node-0", "--on", "asg-launch=ready"]).await;
+        assert_eq!(told["message"]["made"]["region"], "eu-west-1", "{kind}");
+        let notice = &told["notices"][0];
+        assert_eq!((&notice["kind"], &notice["action"]), (&kind.into(), &action.into()));
+        assert_eq!((&notice["instance"], &notice["test"]), (&instance(0).into(), &true.into()), "{kind}");
+        let found = notice["deadline"]["in_seconds"].as_i64().zip(notice["deadline"]["hard"].as_bool());
+        let near = found.zip(deadline).is_some_and(|(a, b)| a.1 == b.1 && (b.0 - 1..=b.0).contains(&a.0));
+        assert!(near, "{kind}: {found:?}, not {deadline:?}");
+        assert_eq!(notice["pods"].as_array().map(Vec::len), Some(pods), "{kind}");
+        let hook = kind.starts_with("asg").then_some(if kind == "asg-launch" { "coming" } else { "going" });
+        assert_eq!(notice["hook"]["name"].as_str(), hook, "{kind}");
+        let text = stage.explain(&["--kind", kind, "--node", "node-0"]).await;
+        let wide = text.said.lines().find(|line| line.chars().count() > 100);
+        assert_eq!((text.code, wide), (0, None), "{kind}: {}", text.said);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_foretold_of_a_blocked_spot_drain_comes_true() {
+    let stage = all_sorts();
+    let body = messages::spot("s-1", &instance(0), stage.world.clock.now());
+    let notice = stage.explained_body(&body, &[]).await;
+    assert_eq!(names(&notice["pods"]), ["db-0", "web-1", "web-2", "dns-1", "job-1"]);
+    assert_eq!(names(&notice["stay"]), ["agent-1", "proxy"]);
+    assert_eq!(names(&notice["budgets"]), ["db"]);
+    assert_eq!(notice["pods"][0]["held_back_by"], serde_json::json!(["budget db"]));
+    let foretold = |pod: usize, field: &str| notice["pods"][pod][field]["in_seconds"].as_u64().map(s);
+
+    let before = stage.world.calls.tally();
+    let replica = stage.start(&[]).await;
+    let begun = stage.world.clock.elapsed();
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(130)).await;
+    let at = |pod: &str| stage.ends_of(pod).first().map(|ended| ended.at.saturating_sub(begun));
+    let near = |at: Option<Duration>, foretold: Option<Duration>| {
+        at.zip(foretold).is_some_and(|(at, foretold)| at.abs_diff(foretold) < s(2))
+    };
+    assert!(near(at("db-0"), foretold(0, "deleted_at")), "{:?} {:?}", at("db-0"), foretold(0, "deleted_at"));
+    assert!(near(at("web-1"), foretold(1, "evicted_by")), "{:?}", at("web-1"));
+    assert!(near(at("dns-1"), foretold(3, "evicted_by")), "{:?} {:?}", at("dns-1"), foretold(3, "evicted_by"));
+    assert!(stage.ends_of("agent-1").is_empty());
+    let marks = stage.world.kube.node("node-0").unwrap().metadata.annotations.unwrap();
+    let keys: Vec<_> = notice["marks"]["annotations"].as_object().unwrap().keys().collect();
+    assert_eq!(keys, marks.keys().filter(|key| key.starts_with("ebbtide/")).collect::<Vec<_>>());
+    assert_foretold(&stage, &before, &notice);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_foretold_of_a_hook_comes_true() {
+    let stage = Stage::slow(s(200));
+    let token = {
+        stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
+        stage.world.aws.autoscaling.begin("group", "hook", &instance(0))
+    };
+    let body =
+        messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(0), stage.world.clock.now());
+    let flags = ["--drain-timeout", "5m", "--events", "none"];
+    let notice = stage.explained_body(&body, &flags).await;
+    assert_eq!(notice["hook"]["heartbeat_timeout_seconds"], 60);
+    assert_eq!(notice["hook"]["first_heartbeats"][0]["in_seconds"], 30);
+    assert_eq!(notice["hook"]["heartbeats"], 8, "one each half-time, the last of which lasts until 300 s");
+    let before = stage.world.calls.tally();
+    let replica = stage.start(&flags).await;
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(310)).await;
+    assert_foretold(&stage, &before, &notice);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_asks_nothing_of_us_says_why_and_asks_nobody() {
+    let stage = Stage::new(1, 1);
+    let at = stage.world.clock.now();
+    let running = messages::state_change("s", &instance(0), "running", at);
+    let unknown = messages::event("aws.s3", "Object Created", "e", at, &serde_json::json!({}));
+    for (body, reason) in [(running, "harmless-state"), (unknown, "unknown-type")] {
+        let file = Body::holding(body.as_bytes());
+        let told = stage.explained(&[&file.0]).await;
+        assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"ignored".into(), &reason.into()));
+        let text = stage.explain(&[&file.0]).await;
+        assert!(text.said.contains(reason) && text.code == 0, "{text:?}");
+    }
+    assert_eq!(stage.world.calls.all(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_message_says_where_it_is_broken() {
+    let stage = Stage::new(1, 1);
+    let spot = messages::spot("s", &instance(0), stage.world.clock.now());
+    let no_instance = spot.replace("instance-id", "instance");
+    let huge = vec![b' '; 1024 * 1024 + 1];
+    for (body, says) in [
+        (&b""[..], "is empty"),
+        (b"  \n", "is empty"),
+        (&spot.as_bytes()[..spot.len() / 2], "body: EOF while parsing"),
+        (b"\x00\xff\xfe", "byte 1 is not UTF-8"),
+        (b"[1]", "body: a list where an object is expected"),
+        (b"{}", "body: neither an event"),
+        (no_instance.as_bytes(), "detail.instance-id: missing"),
+        (&huge, "more than the 1 MiB"),
+        (br#"{"Messages":[{"Body":"{}"}]}"#, "--query 'Messages[0].Body'"),
+    ] {
+        let file = Body::holding(body);
+        let answer = stage.explain(&[&file.0]).await;
+        assert_eq!((answer.code, answer.said.as_str()), (2, ""), "{says}");
+        assert!(answer.problems.contains(says) && answer.problems.lines().count() == 1, "{says}: {}", answer.problems);
+    }
+    let file = Body::holding(no_instance.as_bytes());
+    let answer = stage.explain(&[&file.0, "--output", "json"]).await;
+    let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
+    assert_eq!((answer.code, &told["message"]["at"]), (2, &"detail.instance-id".into()));
+    assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"malformed".into(), &"missing-field".into()));
+    assert_eq!(told["error"], answer.problems.as_str());
+    for (flags, says) in [
+        (&["--kind", "weather", "--node", "node-0"][..], "there is no kind"),
+        (&["--kind", "spot", "--node", "node-0", "--on", "spot=explode"], "--on: "),
+        (&["no/such/file"], "can't be opened"),
+    ] {
+        let answer = stage.explain(flags).await;
+        assert!(answer.code == 2 && answer.problems.contains(says), "{answer:?}");
+    }
+    assert_eq!(stage.world.calls.all(), []);
+}
+
+/// A script that reads the JSON finds there what is in the way, whatever it is.
+#[tokio::test(start_paused = true)]
+async fn what_can_t_be_explained_is_told_as_json_too() {
+    let stage = Stage::new(1, 1);
+    let spot = Body::holding(messages::spot("s", &instance(0), stage.world.clock.now()).as_bytes());
+    assert_eq!(stage.explained(&[&spot.0]).await["error"], Value::Null);
+    stage.world.faults.add(Rule::on("list pods", Fault::Status(403)));
+    let made = ["--kind", "spot", "--node", "nowhere"];
+    for (flags, says) in [(&[spot.0.as_str()][..], "list pods"), (&made, "there is no Node \"nowhere\"")] {
+        let text = stage.explain(flags).await;
+        assert_eq!((text.code, text.said.as_str()), (1, ""));
+        assert!(text.problems.contains(says), "{text:?}");
+        let answer = stage.explain(&[flags, &["--output", "json"]].concat()).await;
+        assert_eq!((answer.code, &answer.problems), (1, &text.problems));
+        let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
+        assert_eq!((&told["message"]["is"], &told["notices"]), (&"unexplained".into(), &serde_json::json!([])));
+        assert_eq!(told["error"], answer.problems.as_str());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_a_node_is_waited_for_or_another_s() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(7), &[("aws-node-termination-handler/managed", "true")]);
+    stage.world.aws.ec2.put(&instance(8), &[("Name", "theirs")]);
+    let at = stage.world.clock.now();
+    let ours = stage.explained_body(&messages::spot("s", &instance(7), at), &[]).await;
+    assert_eq!((&ours["owner"]["ours"], &ours["node"]), (&true.into(), &Value::Null));
+    let wait = (&ours["waits"]["what"], &ours["waits"]["until"]["in_seconds"], &ours["waits"]["then"]);
+    assert_eq!(wait, (&"the instance registers as a Node".into(), &120.into(), &"nothing-to-drain".into()));
+
+    let hook = messages::lifecycle(Wrapping::Bare, true, ("group", "hook", "t"), &instance(7), at);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let held = stage.explained_body(&hook, &["--registration-grace", "45s"]).await;
+    assert_eq!(held["waits"]["until"]["in_seconds"], 45);
+    assert_eq!(held["waits"]["then"], "nothing-to-drain: the hook is completed with CONTINUE");
+    assert_eq!(held["owner"]["why"], "its lifecycle hook notified the queue itself");
+
+    for (n, why) in [(8, "it has no Node here, and it does not carry the tag"), (9, "EC2 does not know it")] {
+        let theirs = stage.explained_body(&messages::spot("s", &instance(n), at), &[]).await;
+        assert_eq!((&theirs["owner"]["ours"], &theirs["ends"]["outcome"]), (&false.into(), &"not-ours".into()));
+        assert!(theirs["owner"]["why"].as_str().is_some_and(|said| said.contains(why)), "{theirs}");
+    }
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(403)));
+    let unknown = stage.explained_body(&messages::spot("s", &instance(7), at), &[]).await;
+    assert_eq!(unknown["owner"]["ours"], Value::Null);
+    assert!(unknown["owner"]["why"].as_str().is_some_and(|said| said.starts_with("EC2 could not be asked: ")));
+    assert!(!unknown["waits"].is_null(), "it goes on with what is known");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_is_not_acted_on_says_by_which_rule() {
+    let stage = Stage::new(2, 1);
+    stage.world.kube.update_node(&node(1), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".to_owned(), "true".to_owned());
+    });
+    let at = stage.world.clock.now();
+    let eks = messages::lifecycle(Wrapping::Event, true, ("g", "Terminate-LC-Hook", "t"), &instance(0), at);
+    let spot = |n| messages::spot("s", &instance(n), at);
+    let old = messages::spot("s", &instance(0), at - s(600));
+    for (body, flags, outcome, why) in [
+        (eks, &[][..], "not-ours", "Terminate-LC-Hook (--ignore-hook)"),
+        (spot(0), &["--on", "spot=ignore"], "ignored", "--on spot=ignore"),
+        (spot(0), &["--on", "spot=report"], "reported", "--on spot=report"),
+        (spot(0), &["--on", "spot=cordon"], "cordoned", "--on spot=cordon"),
+        (spot(1), &[], "excluded", "ebbtide/ignore"),
+        (spot(0), &["--node-selector", "pool=spot"], "excluded", "--node-selector"),
+        (spot(0), &["--require-tag", "--managed-tag", "team=blue"], "not-ours", "not this cluster's"),
+        (old, &[], "stale", "Ready again"),
+        (messages::state_change("s", &instance(0), "terminated", at), &[], "nothing-to-drain", "no longer runs"),
+    ] {
+        let told = stage.explained_body(&body, flags).await;
+        assert_eq!(told["ends"]["outcome"], outcome, "{flags:?}");
+        assert!(told["ends"]["why"].as_str().is_some_and(|said| said.contains(why)), "{flags:?}: {}", told["ends"]);
+        assert_eq!(told["pods"].as_array().map(Vec::len), Some(0), "{flags:?}");
+        let before = stage.world.calls.tally();
+        let replica = stage.start(flags).await;
+        stage.world.aws.sqs.send(body);
+        stage.until_handled(s(30)).await;
+        let kind = told["kind"].as_str().expect("a kind must have a name");
+        replica.ended_once(kind, outcome);
+        assert_foretold(&stage, &before, &told);
+        replica.stop().await;
+        // What it left is taken away, so that the next begins anew.
+        stage.world.kube.update_node(&node(0), |node| {
+            node.spec.get_or_insert_default().unschedulable = None;
+            node.metadata.annotations = None;
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_t_be_read_is_said_and_the_rest_is_told() {
+    let stage = all_sorts();
+    let at = stage.world.clock.now();
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+    let hook = messages::lifecycle(Wrapping::Event, true, ("group", "hook", "t"), &instance(0), at);
+    let told = stage.explained_body(&hook, &[]).await;
+    assert_eq!(told["hook"]["heartbeat_timeout_seconds"], 30);
+    let assumed = told["hook"]["assumed_because"].as_str().expect("it must say why");
+    assert!(assumed.starts_with("autoscaling:DescribeLifecycleHooks: AccessDenied"), "{assumed}");
+    assert_eq!(told["deadline"]["in_seconds"], 50 * 60 - 3);
+
+    stage.world.faults.add(Rule::on("list poddisruptionbudgets", Fault::Status(403)));
+    let told = stage.explained_body(&messages::spot("s", &instance(0), at), &[]).await;
+    assert_eq!(told["pods"].as_array().map(Vec::len), Some(5));
+    assert!(told["notes"][0].as_str().is_some_and(|note| note.starts_with("the budgets could not be read: ")));
+
+    for operation in ["list nodes", "list pods"] {
+        stage.world.faults.clear();
+        stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
+        let file = Body::holding(messages::spot("s", &instance(0), at).as_bytes());
+        let answer = stage.explain(&[&file.0]).await;
+        assert_eq!((answer.code, answer.said.as_str()), (1, ""), "{answer:?}");
+        assert!(answer.problems.starts_with(operation), "{answer:?}");
+    }
+    stage.world.faults.clear();
+    let answer = stage.explain(&["--kind", "spot", "--node", "node-9"]).await;
+    assert!(answer.code == 1 && answer.problems.contains("there is no Node \"node-9\""), "{answer:?}");
+    let told = stage.explained(&["--kind", "asg-terminate", "--node", "node-0"]).await;
+    let note = told["notices"][0]["notes"][0].as_str().expect("it must say that the hook is made up");
+    assert!(note.contains("in no Auto Scaling group") && note.contains("--group"), "{note}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_page_shows_what_is_answered() {
+    let stage = all_sorts();
+    let at: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a test's time must be one");
+    let body = messages::spot("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36", &instance(0), at);
+    let file = Body::holding(body.as_bytes());
+    let answer = stage.explain_at(at + s(8), &[&file.0]).await;
+    assert!(
+        include_str!("../../../docs/explain.md").contains(&answer.said),
+        "docs/explain.md should show:\n{}",
+        answer.said
+    );
+}

@@ -1,0 +1,100 @@
+//! `ebbtide send`: a test message for a Node that allows it, which the service handles like AWS's own.
+
+use crate::harness::{Stage, instance, node, s};
+use clap::Parser;
+use ebbtide::cli::{Answer, Cli, Command};
+use ebbtide::commands::send::send_with;
+use ebbtide::runtime::Clock;
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::fault::{Fault, Rule};
+
+impl Stage {
+    /// What `ebbtide send` answers to these flags.
+    async fn send(&self, flags: &[&str]) -> Answer {
+        let url = self.world.aws.sqs.queue_url();
+        let mut all = vec!["ebbtide", "send", "--queue-url", &url];
+        all.extend(flags);
+        let Command::Send(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
+            panic!("it must be send")
+        };
+        let clock = Clock::showing(self.world.clock.now());
+        send_with(&self.clients(clock), clock, flags).await
+    }
+
+    /// Lets tests of the n-th node be sent.
+    fn allow(&self, n: usize, value: &str) {
+        self.world.kube.update_node(&node(n), |node| {
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.insert("ebbtide/allow-test".to_owned(), value.to_owned());
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_kind_reaches_the_service_and_is_acted_on() {
+    for (kind, outcome) in [
+        ("asg-terminate", "drained"),
+        ("asg-launch", "ready"),
+        ("spot", "drained"),
+        ("rebalance", "cordoned"),
+        ("state-change", "drained"),
+        ("scheduled-change", "drained"),
+        ("capacity-reservation", "drained"),
+    ] {
+        let stage = Stage::new(1, 2);
+        stage.allow(0, "true");
+        stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(300)));
+        stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
+        stage.world.aws.autoscaling.join("group", &instance(0));
+        let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+        let answer = stage.send(&["--kind", kind, "--node", "node-0"]).await;
+        assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{kind}");
+        stage.until_handled(s(60)).await;
+        replica.ended_once(kind, outcome);
+        let sent = stage.world.aws.sqs.deleted();
+        assert!(answer.said.contains(&format!("message ID  {}", sent[0])), "{kind}: {}", answer.said);
+        assert!(answer.said.contains("identity    ebbtide-test-"), "{}", answer.said);
+        assert!(answer.said.contains("kubectl get node node-0 --watch"), "{}", answer.said);
+        let hooks = usize::from(kind.starts_with("asg"));
+        assert_eq!(stage.calls("CompleteLifecycleAction"), hooks, "{kind}");
+        assert_eq!(answer.said.contains("No active Lifecycle Action found"), hooks == 1, "{kind}");
+        let over = "ebbtide_completions_total{result=\"over\"}";
+        assert!((replica.metric(over) - f64::from(u8::from(hooks == 1))).abs() < 0.1, "{kind}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_does_not_allow_it_is_left_alone() {
+    let stage = Stage::new(2, 1);
+    stage.allow(1, "yes");
+    for n in 0..2 {
+        let answer = stage.send(&["--kind", "spot", "--node", &node(n)]).await;
+        assert_eq!((answer.code, answer.said.as_str()), (1, ""));
+        let told = format!("kubectl annotate node node-{n} ebbtide/allow-test=true");
+        assert!(answer.problems.ends_with(&told) && answer.problems.lines().count() == 1, "{}", answer.problems);
+    }
+    assert_eq!(stage.calls("SendMessage"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_t_be_sent_says_what_to_do() {
+    let stage = Stage::new(1, 1);
+    stage.allow(0, "true");
+    let says = |answer: Answer, code: u8, what: &str| {
+        assert_eq!((answer.code, answer.said.as_str(), answer.problems.lines().count()), (code, "", 1), "{answer:?}");
+        assert!(answer.problems.contains(what), "{what}: {}", answer.problems);
+    };
+    says(stage.send(&["--kind", "weather", "--node", "node-0"]).await, 2, "the kinds are asg-terminate");
+    says(stage.send(&["--kind", "spot", "--node", "node-9"]).await, 1, "there is no Node \"node-9\"");
+    says(stage.send(&["--kind", "asg-terminate", "--node", "node-0"]).await, 1, "give --group NAME and --hook NAME");
+    stage.world.kube.update_node("node-0", |node| node.spec.get_or_insert_default().provider_id = None);
+    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "spec.providerID must be");
+    let stage = Stage::new(1, 1);
+    stage.allow(0, "true");
+    stage.world.faults.add(Rule::on("SendMessage", Fault::Status(403)));
+    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "the service's own role can't send");
+    stage.world.faults.add(Rule::on("get nodes", Fault::Status(403)));
+    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "get nodes");
+    assert!(stage.world.aws.sqs.is_empty());
+}

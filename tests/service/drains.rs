@@ -1,0 +1,80 @@
+//! Helpers of tests about drains: pods to add, and how they ended.
+
+use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::kube::{By, Evicted, Pod};
+use ebbtide_sim::messages;
+use std::time::Duration;
+
+pub const CRITICAL: i32 = 2_000_000_000;
+
+pub const DELETE: &str = "delete pods";
+
+pub fn pod(name: &str) -> Pod {
+    Pod::on(&node(0)).named(name)
+}
+
+/// The names of the pods on the first node.
+pub fn left(stage: &Stage) -> Vec<String> {
+    let pods = stage.world.kube.pods_on(&node(0)).into_iter();
+    let mut names: Vec<_> = pods.filter_map(|pod| pod.metadata.name).collect();
+    names.sort();
+    names
+}
+
+/// The one eviction, or deletion, of a pod.
+pub fn end_of(stage: &Stage, name: &str) -> Evicted {
+    let mut ends = stage.ends_of(name);
+    assert_eq!(ends.len(), 1, "{name}: {ends:?}\n{}", stage.story());
+    ends.remove(0)
+}
+
+/// On the first node a pod that uses up whatever grace it is given.
+pub fn add(stage: &Stage, name: &str, grace: Duration) {
+    stage.world.kube.add_pod(Pod::on(&node(0)).named(name).grace(grace).stops_in(None::<Duration>));
+}
+
+/// A node with such a pod, `held`, whose budget lets nothing go.
+pub fn held(grace: Duration) -> Stage {
+    let stage = Stage::new(1, 0);
+    add(&stage, "held", grace);
+    stage.block(0);
+    stage
+}
+
+pub fn rebalance(stage: &Stage, n: usize) -> String {
+    let body = messages::rebalance(&format!("rebalance-{n}"), &instance(n), stage.world.clock.now());
+    stage.world.aws.sqs.send(body)
+}
+
+pub fn deleted(stage: &Stage, message: &str) -> bool {
+    stage.world.aws.sqs.deleted().iter().any(|deleted| deleted == message)
+}
+
+/// Asserts that a pod was deleted once, that evictions were tried before, and that its grace ended before `deadline`. Gives the grace.
+pub fn deleted_in_time(stage: &Stage, pod: &str, deadline: Duration) -> i64 {
+    let (ends, tries) = (stage.ends_of(pod), stage.tries_of(pod));
+    let [end] = ends.as_slice() else { panic!("{ends:?}\n{}", stage.story()) };
+    let grace = end.grace.expect("a deletion must say how long the pod has");
+    assert_eq!(end.by, By::Delete, "{end:?}");
+    assert!(tries.first().is_some_and(|first| *first <= end.at), "nobody tried to evict it: {tries:?} {end:?}");
+    assert!(grace > 0 && end.at + s(grace.unsigned_abs()) < deadline, "{end:?} for {deadline:?}");
+    assert!(!stage.has_pod(pod));
+    grace
+}
+
+pub fn blocked_pods(replica: &Replica) -> u64 {
+    let text = replica.metrics.render(&replica.tasks);
+    let value =
+        text.lines().find_map(|line| line.strip_prefix("ebbtide_pods_blocked ")).expect("the gauge must be there");
+    value.parse().expect("the gauge must be a whole number")
+}
+
+pub fn ended(stage: &Stage) -> Vec<(String, u64, Option<i64>, By)> {
+    stage
+        .world
+        .kube
+        .evictions()
+        .into_iter()
+        .map(|Evicted { at, name, grace, by, .. }| (name, at.as_secs(), grace, by))
+        .collect()
+}

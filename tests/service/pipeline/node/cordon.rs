@@ -1,0 +1,126 @@
+//! The cordon: nothing is evicted before it, failures are retried, and an uncordon by somebody else counts.
+
+use crate::drains::ended;
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Interrupt;
+use ebbtide_sim::messages::{self, Wrapping};
+use tokio::time::sleep;
+
+const PATCH: &str = "patch nodes";
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_evicted_before_the_cordon_is_accepted() {
+    let stage = Stage::new(1, 1);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    sleep(s(60)).await;
+    assert_eq!((stage.calls("list pods"), stage.calls("create pods/eviction")), (0, 0));
+    assert_eq!(stage.world.aws.sqs.in_flight(), 1, "held");
+    stage.world.faults.clear();
+    stage.until_handled(s(20)).await;
+    assert_eq!(stage.world.kube.pods().len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_admission_policy_that_refuses_the_cordon_holds_everything() {
+    for (code, category) in [(403, "denied"), (422, "invalid")] {
+        let stage = Stage::new(1, 2);
+        stage.world.faults.add(Rule::on(PATCH, Fault::Status(code)));
+        let replica = stage.start(&[]).await;
+        let token = stage.terminate(0, s(600), Wrapping::Event);
+        sleep(s(120)).await;
+        assert_eq!((stage.calls("list pods"), stage.calls("create pods/eviction")), (0, 0), "{code}");
+        assert_eq!((stage.world.aws.sqs.in_flight(), stage.world.aws.sqs.receive_log().len()), (1, 1), "held");
+        let tries = stage.calls(PATCH);
+        assert!((24..=60).contains(&tries), "one every 2.5 to 5 s: {tries}");
+        let told = replica.metric(&format!("ebbtide_retries_total{{category=\"{category}\",step=\"cordon\"}}"));
+        assert!((told - tries as f64).abs() < f64::EPSILON, "{told} of {tries}");
+        stage.world.faults.clear();
+        stage.until_handled(s(15)).await;
+        assert_eq!(stage.world.kube.evictions().len(), 2);
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_is_never_accepted_ends_at_the_deadline_without_an_eviction() {
+    let stage = Stage::new(1, 2);
+    stage.world.faults.add(Rule::on(PATCH, Fault::Status(422)));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    sleep(s(45)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
+    stage.until_handled(s(10)).await;
+    assert_eq!((stage.world.kube.pods().len(), stage.calls("create pods/eviction")), (2, 0));
+    replica.ended_as("asg-terminate", "failed", 1);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hibernating_node_whose_cordon_fails_once_is_still_evicted() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)).times(1));
+    let detail = serde_json::json!({ "instance-id": instance(0), "instance-action": "hibernate" });
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::event("aws.ec2", "EC2 Spot Instance Interruption Warning", "h", now, &detail));
+    sleep(s(20)).await;
+    assert_eq!(ended(&stage).len(), 1, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// With one failure on arrival at its deadline, the most useful thing is still done.
+#[tokio::test(start_paused = true)]
+async fn one_failed_cordon_at_the_deadline() {
+    let stage = Stage::new(1, 2);
+    let replica = stage.start(&[]).await;
+    let now = stage.world.clock.now();
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)).times(1));
+    stage.world.aws.sqs.send(messages::spot("h", &instance(0), now).replace("\"terminate\"", "\"hibernate\""));
+    stage.until_handled(s(30)).await;
+    assert!(stage.calls("create pods/eviction") > 0 && stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_taken_away_in_mid_drain_is_set_again_once() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "20m"]).await;
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    sleep(s(30)).await;
+    stage.set_cordon(0, false);
+    stage.until("cordoned again", s(2), || stage.cordoned(0)).await;
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0) && stage.results(&token).is_empty(), "the drain goes on");
+    assert_eq!(stage.calls(PATCH), 2, "the mark, and one cordon more");
+    stage.set_cordon(0, false);
+    stage.until_handled(s(2)).await;
+    replica.ended_as("asg-terminate", "uncordoned", 1);
+    assert!(!stage.cordoned(0), "somebody means it");
+    assert_eq!((stage.calls(PATCH), stage.world.kube.pods().len()), (2, 1));
+    stage.completed_once(&token);
+    sleep(s(35)).await;
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_to_the_cordon_and_a_watch_that_lags_are_no_uncordon() {
+    let stage = Stage::new(1, 2);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::LostResponse).times(1));
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0, "{}", stage.story());
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,195 @@
+//! Ownership: instances of other clusters are never touched, and their messages are deleted.
+
+use crate::harness::{Stage, instance, node, s};
+use crate::nodes::TAG;
+use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::{Interrupt, Pod};
+use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const COMPLETE: &str = "CompleteLifecycleAction";
+
+#[tokio::test(start_paused = true)]
+async fn another_clusters_hook_is_never_touched() {
+    let stage = Stage::new(1, 1);
+    stage.world.aws.ec2.put(&instance(7), &[("kubernetes.io/cluster/other", "owned")]);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(7, s(60), Wrapping::Event);
+    stage.until_handled(s(10)).await;
+    let action = stage.world.aws.autoscaling.action(&token).unwrap();
+    assert_eq!((action.beats.len(), action.completions.len()), (0, 0));
+    assert_eq!(stage.calls("DescribeInstances"), 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_ec2_does_not_know_is_not_ours() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    stage.spot(9);
+    stage.until_handled(s(10)).await;
+    let ended = replica.metric("ebbtide_notices_total{kind=\"spot\",outcome=\"not-ours\"}");
+    assert!((ended - 1.0).abs() < f64::EPSILON);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn eks_own_hooks_are_left_to_eks() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    for hook in ["Terminate-LC-Hook", "Launch-LC-Hook"] {
+        stage.world.aws.autoscaling.add_hook("eks", hook, HookSpec::terminating(s(60)));
+        let token = stage.world.aws.autoscaling.begin("eks", hook, &instance(0));
+        let at = stage.world.clock.now();
+        let body = messages::lifecycle(Wrapping::Event, true, ("eks", hook, &token), &instance(0), at);
+        stage.world.aws.sqs.send(body);
+        stage.until_handled(s(10)).await;
+        let action = stage.world.aws.autoscaling.action(&token).unwrap();
+        assert_eq!((action.beats.len(), action.completions.len()), (0, 0), "{hook}");
+    }
+    assert!(!stage.cordoned(0));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_strangers_are_asked_for_at_once_and_once() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    for n in 1000..1300 {
+        stage.spot(n);
+    }
+    stage.until_handled(s(30)).await;
+    let asked = stage.calls("DescribeInstances");
+    assert!((2..=5).contains(&asked), "{asked} questions for 300 instances, at most 200 each");
+    for n in 1000..1300 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("again-{n}"), &instance(n), stage.world.clock.now()));
+    }
+    stage.until_handled(s(20)).await;
+    assert_eq!(stage.calls("DescribeInstances"), asked, "the answers are remembered");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_notifies_this_queue_itself_is_ours() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--registration-grace", "5s"]).await;
+    let token = stage.terminate(5, s(300), Wrapping::Bare);
+    stage.until_handled(s(10)).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.calls("DescribeInstances"), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_required_tag_is_asked_for_in_every_case() {
+    let stage = Stage::new(2, 1);
+    stage.world.aws.ec2.put(&instance(1), &[(TAG, "blue")]);
+    let replica = stage.start(&["--require-tag", "--managed-tag", &format!("{TAG}=blue")]).await;
+    stage.spot(0);
+    stage.spot(1);
+    let token = stage.terminate(0, s(300), Wrapping::Bare);
+    stage.until_handled(s(30)).await;
+    assert_eq!((stage.cordoned(0), stage.cordoned(1)), (false, true));
+    assert_eq!(stage.world.aws.autoscaling.action(&token).unwrap().completions, []);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_ec2_gives_no_answer_the_message_is_held() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.terminate(5, s(300), Wrapping::Event);
+    sleep(s(60)).await;
+    assert_eq!(stage.world.aws.sqs.in_flight(), 1);
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0, "it might be another's");
+    stage.world.faults.clear();
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
+    assert_eq!(stage.world.aws.sqs.receive_log().len(), 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_direct_copy_makes_a_foreign_looking_action_ours() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    let replica = stage.start(&["--registration-grace", "5s"]).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Slow(Duration::from_millis(300))));
+    let token = stage.terminate(5, s(300), Wrapping::Event);
+    stage.send_terminate(5, &token, Wrapping::Bare);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// The API server can't be watched for a while, and a Node joins meanwhile.
+async fn blind(stage: &Stage) {
+    sleep(s(30)).await;
+    stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
+    stage.world.kube.interrupt_watches(Interrupt::Break);
+    sleep(s(5)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("late"));
+    sleep(s(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blind_index_makes_nothing_another_clusters() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    blind(&stage).await;
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    stage.spot(5);
+    sleep(s(20)).await;
+    assert_eq!(stage.world.aws.sqs.in_flight(), 1, "held");
+    stage.world.faults.clear();
+    stage.until_handled(s(60)).await;
+    assert!(stage.cordoned(5));
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blind_index_does_not_complete_the_hook_of_a_full_node() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    blind(&stage).await;
+    let token = stage.terminate(5, s(3600), Wrapping::Bare);
+    sleep(s(120)).await;
+    assert_eq!(stage.calls(COMPLETE), 0);
+    stage.world.faults.clear();
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// EC2 does not know an instance yet that was launched a second ago.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_ec2_does_not_know_yet_is_not_anothers() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+    sleep(s(1)).await;
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+    let token = stage.world.aws.autoscaling.begin("group", "launch", &instance(5));
+    let now = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, false, ("group", "launch", &token), &instance(5), now);
+    stage.world.aws.sqs.send(body);
+    sleep(s(3)).await;
+    stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
+    sleep(s(60)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    sleep(s(30)).await;
+    let action = stage.world.aws.autoscaling.action(&token).unwrap();
+    assert!(
+        matches!(action.state, ActionState::Completed { .. }),
+        "{action:?}; deleted {:?}",
+        stage.world.aws.sqs.deleted()
+    );
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,142 @@
+//! Nodes that reboot, or whose readiness flaps.
+
+use crate::harness::{Stage, instance, node, s};
+use crate::nodes::{EXCLUDE, marks};
+use ebbtide_sim::messages::{self, Wrapping};
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn a_rebooted_node_is_released_when_it_is_ready_again() {
+    let stage = Stage::new(2, 2);
+    stage.set_cordon(1, true);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
+    for n in 0..2 {
+        stage.schedule_reboot(n);
+    }
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.kube.pods().len(), 0);
+    for n in 0..2 {
+        // Off the network for a while, but on the same boot: nothing has happened yet.
+        stage.set_ready(n, false);
+        sleep(s(30)).await;
+        stage.set_ready(n, true);
+        sleep(s(30)).await;
+        assert!(stage.cordoned(n) && !stage.taints(n).is_empty());
+        // On its new boot, and not Ready yet.
+        stage.set_ready(n, false);
+        stage.world.kube.reboot(&node(n));
+        sleep(s(60)).await;
+        assert!(stage.cordoned(n) && !stage.taints(n).is_empty());
+        stage.set_ready(n, true);
+        stage.until("released", s(2), || stage.annotations(n).is_empty()).await;
+        assert_eq!(stage.taints(n), Vec::<String>::new());
+        assert_eq!(stage.labelled(n, EXCLUDE), None);
+        stage.no_trace(n);
+    }
+    assert_eq!((stage.cordoned(0), stage.cordoned(1)), (false, true), "a human's cordon stays");
+    assert!((replica.released("rebooted") - 2.0).abs() < f64::EPSILON);
+    // What comes after is another matter.
+    stage.spot(0);
+    stage.until_handled(s(10)).await;
+    sleep(s(3600)).await;
+    assert!(stage.cordoned(0));
+    assert_eq!(stage.notices(0).len(), 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reboot_in_mid_drain_ends_the_drain_and_its_marks() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    stage.schedule_reboot(0);
+    sleep(s(60)).await;
+    stage.reboot(0).await;
+    stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
+    stage.until_handled(s(3)).await;
+    replica.ended_as("scheduled-change", "uncordoned", 1);
+    sleep(s(600)).await;
+    assert!(!stage.cordoned(0));
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+/// A node that reboots while it is drained for a termination stays cordoned and is drained on.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_in_mid_drain_does_not_free_a_node_that_terminates() {
+    let stage = Stage::new(1, 2);
+    stage.block(0);
+    let replica = stage.start(&["--drain-timeout", "20m", "--at-deadline", "leave"]).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(60)).await;
+    stage.world.kube.set_ready(&node(0), false);
+    sleep(s(30)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.world.kube.set_ready(&node(0), true);
+    sleep(s(60)).await;
+    let action = stage.world.aws.autoscaling.action(&token).unwrap();
+    assert!(
+        stage.cordoned(0) && action.completions.is_empty(),
+        "cordoned {} completions {:?} pods left {} marks {:?}",
+        stage.cordoned(0),
+        action.completions,
+        stage.world.kube.pods_on(&node(0)).len(),
+        marks(&stage, 0)
+    );
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// Ready flaps while a node drains for the warm pool.
+#[tokio::test(start_paused = true)]
+async fn a_flap_of_ready_in_mid_drain_leaves_the_mark() {
+    let stage = Stage::slow(s(300));
+    let replica = stage.start(&["--drain-timeout", "10m"]).await;
+    stage.terminate_between(0, s(600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    sleep(s(30)).await;
+    let before = marks(&stage, 0);
+    stage.world.kube.set_ready(&node(0), false);
+    sleep(s(20)).await;
+    stage.world.kube.set_ready(&node(0), true);
+    sleep(s(10)).await;
+    let after = marks(&stage, 0);
+    let cordoned = stage.cordoned(0);
+    let released = replica.metrics.render(&replica.tasks);
+    let released: Vec<_> = released.lines().filter(|l| l.contains("released")).map(str::to_owned).collect();
+    stage.until_handled(s(600)).await;
+    assert!(
+        cordoned && before == after,
+        "cordoned {cordoned}\n{before:?}\n{after:?}\n{released:?}\nin the end {:?} {}",
+        marks(&stage, 0),
+        stage.cordoned(0)
+    );
+    stage.rest(&[&replica]).await;
+}
+
+/// A spot warning from before the node's restart, read late.
+#[tokio::test(start_paused = true)]
+async fn a_warning_from_before_the_restart_harms_nobody() {
+    let stage = Stage::new(1, 2);
+    let at = stage.world.clock.now();
+    sleep(s(700)).await;
+    // Stopped at 120 s, started again at 600 s, while no replica ran.
+    stage.world.kube.reboot(&node(0));
+    stage.world.kube.set_ready(&node(0), false);
+    stage.world.kube.set_ready(&node(0), true);
+    sleep(s(100)).await;
+    stage.block(0);
+    stage.world.aws.sqs.send(messages::spot("late", &instance(0), at).replace("\"terminate\"", "\"stop\""));
+    let replica = stage.start(&[]).await;
+    stage.until_handled(s(60)).await;
+    sleep(s(3600)).await;
+    let pods = stage.world.kube.pods_on(&node(0)).len();
+    assert!(
+        pods == 2 && !stage.cordoned(0),
+        "{pods} pods left, cordoned {} {:?}",
+        stage.cordoned(0),
+        stage.world.kube.evictions()
+    );
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,67 @@
+//! Instances without a Node: how long a notice waits until they register.
+
+use crate::harness::{Stage, instance, node, s};
+use crate::nodes::{TAG, marks};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_late_is_drained() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let replica = stage.start(&[]).await;
+    stage.spot(5);
+    let token = stage.terminate(5, s(300), Wrapping::Event);
+    sleep(s(20)).await;
+    assert_eq!(stage.world.aws.sqs.in_flight(), 2, "held");
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("early"));
+    stage.until_handled(s(10)).await;
+    assert!(stage.cordoned(5));
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_never_joined_does_not_block_its_hook() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(5, s(300), Wrapping::Event);
+    sleep(s(29)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
+    stage.until_handled(s(3)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_terminated_in_the_pool_is_not_waited_for() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate_between(5, s(300), Wrapping::Event, ("WarmPool", "EC2"));
+    stage.until_handled(s(2)).await;
+    stage.completed_once(&token);
+    replica.ended_as("asg-terminate", "nothing-to-drain", 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// The node registers after the notice's time.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_late_keeps_its_mark() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
+    let replica = stage.start(&["--drain-timeout", "10m"]).await;
+    stage.terminate_between(5, s(600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    sleep(s(10)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("slow").grace(s(300)).stops_in(s(60)));
+    sleep(s(10)).await;
+    let (cordoned, marks) = (stage.cordoned(5), marks(&stage, 5));
+    assert!(cordoned && marks.len() == 2, "cordoned {cordoned} {marks:?}\n{}", stage.story());
+    stage.until_handled(s(600)).await;
+    stage.rest(&[&replica]).await;
+}

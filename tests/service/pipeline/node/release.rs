@@ -1,0 +1,333 @@
+//! Release of Nodes: marks are removed once when their interruption is over, by any replica, and only our own.
+
+use crate::harness::{Stage, instance, node, s};
+use crate::nodes::{EXCLUDE, marks};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Interrupt;
+use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, sleep_until};
+
+const PATCH: &str = "patch nodes";
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_nothing_followed_is_taken_back() {
+    let table: [(&[&str], Option<u64>); 5] = [
+        (&[], Some(1200)),
+        (&["--uncordon-after", "5m"], Some(300)),
+        (&["--uncordon-after", "0s"], None),
+        (&["--on", "rebalance=drain"], None),
+        (&["--on", "rebalance=drain", "--drain-timeout", "rebalance=10m", "--uncordon-after", "5m"], Some(900)),
+    ];
+    for (flags, after) in table {
+        let stage = Stage::new(1, 0);
+        let replica = stage.start(flags).await;
+        let begun = Instant::now();
+        stage.rebalance(0);
+        stage.until_handled(s(10)).await;
+        sleep_until(begun + s(after.unwrap_or(7200) - 1)).await;
+        assert!(stage.cordoned(0), "{flags:?}");
+        if after.is_some() {
+            // It looks with up to a second and a half of chance.
+            sleep(s(3)).await;
+            assert!(!stage.cordoned(0), "{flags:?}");
+            stage.no_trace(0);
+        }
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_kind_that_cordons_is_taken_back() {
+    let stage = Stage::new(2, 0);
+    let replica = stage.start(&["--on", "asg-terminate=cordon", "--uncordon-after", "5m"]).await;
+    stage.terminate(0, s(300), Wrapping::Event);
+    stage.spot(1);
+    stage.until_handled(s(10)).await;
+    assert!(stage.cordoned(0) && stage.cordoned(1));
+    sleep(s(310)).await;
+    assert!(!stage.cordoned(0));
+    sleep(s(7200)).await;
+    assert!(stage.cordoned(1), "a drained node is about to go");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_humans_cordon_stays() {
+    let stage = Stage::new(1, 0);
+    stage.set_cordon(0, true);
+    let replica = stage.start(&["--uncordon-after", "5m"]).await;
+    stage.rebalance(0);
+    stage.until_handled(s(10)).await;
+    assert_eq!(stage.notices(0).len(), 1);
+    sleep(s(310)).await;
+    assert!(stage.cordoned(0));
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_a_human_took_away_is_given_up_with_all_that_came_with_it() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
+    stage.rebalance(0);
+    stage.until_handled(s(10)).await;
+    // Taken away, and back before that was meant.
+    stage.set_cordon(0, false);
+    sleep(s(20)).await;
+    stage.set_cordon(0, true);
+    sleep(s(60)).await;
+    assert_eq!((stage.notices(0).len(), stage.taints(0).len()), (1, 1));
+    stage.set_cordon(0, false);
+    sleep(s(28)).await;
+    assert_eq!(stage.notices(0).len(), 1);
+    sleep(s(6)).await;
+    assert_eq!((stage.cordoned(0), stage.taints(0), stage.labelled(0, EXCLUDE)), (false, Vec::new(), None));
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_notice_holds_the_node() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--exclude-from-load-balancers"]).await;
+    stage.rebalance(0);
+    sleep(s(600)).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.notices(0).len(), 2);
+    sleep(s(605)).await;
+    let kinds: Vec<_> = stage.notices(0).into_iter().map(|notice| notice["kind"].clone()).collect();
+    assert_eq!(kinds, ["spot"], "the recommendation's mark is over");
+    sleep(s(7200)).await;
+    assert!(stage.cordoned(0));
+    assert_eq!(stage.labelled(0, "ebbtide/kind").as_deref(), Some("spot"));
+    assert_eq!(stage.labelled(0, EXCLUDE).as_deref(), Some("true"));
+    stage.reboot(0).await;
+    stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
+    assert_eq!(stage.labelled(0, EXCLUDE), None, "what the first notice brought was kept in mind");
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_forgets_nothing() {
+    // Back before the cordon's time is over, and after it.
+    for back_at in [900, 1800] {
+        let stage = Stage::new(2, 0);
+        stage.set_cordon(1, true);
+        let first = stage.start(&[]).await;
+        let begun = Instant::now();
+        for n in 0..2 {
+            stage.rebalance(n);
+        }
+        stage.until_handled(s(10)).await;
+        sleep(s(600)).await;
+        first.kill().await;
+        sleep_until(begun + s(back_at)).await;
+        assert!(stage.cordoned(0));
+        // Another setting now: what counts is what was promised then.
+        let second = stage.start(&["--uncordon-after", "0s"]).await;
+        sleep_until(begun + s(1199)).await;
+        assert!(stage.cordoned(0) || back_at > 1200);
+        sleep_until(begun + s(back_at.max(1200) + 3)).await;
+        assert!(!stage.cordoned(0), "back at {back_at} s");
+        assert!(stage.cordoned(1), "a human's stays");
+        for n in 0..2 {
+            stage.no_trace(n);
+        }
+        stage.rest(&[&second]).await;
+    }
+}
+
+/// Patches of Nodes that were accepted.
+fn written(stage: &Stage) -> usize {
+    stage.world.calls.of(PATCH).iter().filter(|call| call.status == 200).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_take_it_back_once() {
+    let stage = Stage::new(20, 0);
+    let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
+    for n in 0..20 {
+        stage.rebalance(n);
+    }
+    stage.until_handled(s(10)).await;
+    assert_eq!(written(&stage), 20);
+    sleep(s(600)).await;
+    // From now on neither hears of what the other writes: the slower one's patches meet conflicts.
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.until("uncordoned", s(605), || (0..20).all(|n| !stage.cordoned(n))).await;
+    // In between a human cordons one: the slower replica must not take that for ours.
+    stage.set_cordon(7, true);
+    sleep(s(60)).await;
+    assert!(stage.cordoned(7));
+    assert_eq!(written(&stage), 40, "one a node\n{}", stage.story());
+    let conflicts = stage.calls(PATCH) - 40;
+    assert!((1..=20).contains(&conflicts), "both tried, and none again and again: {conflicts}");
+    let told = first.released("expired") + second.released("expired");
+    assert!((told - 20.0).abs() < f64::EPSILON, "{told} told");
+    stage.rest(&[&first, &second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_not_be_taken_back_now_is_tried_again() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&["--uncordon-after", "5m"]).await;
+    stage.rebalance(0);
+    stage.until_handled(s(10)).await;
+    stage.world.faults.add(Rule::on(PATCH, Fault::Status(403)));
+    sleep(s(400)).await;
+    assert!(stage.cordoned(0));
+    let tries = stage.calls(PATCH) - 1;
+    assert!((3..=10).contains(&tries), "after 5 s, and then ever later: {tries}");
+    stage.world.faults.clear();
+    stage.until("uncordoned", s(302), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_from_the_warm_pool_is_released_on_the_same_boot() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--on", "asg-launch=ready", "--taint", "going=soon:NoSchedule"]).await;
+    let token = stage.terminate_between(0, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.world.kube.pods().len(), 0);
+    stage.set_ready(0, false);
+    sleep(s(3600)).await;
+    assert!(stage.cordoned(0));
+    let token = stage.launch_between(0, s(300), Wrapping::Event, ("WarmPool", "AutoScalingGroup"));
+    sleep(s(30)).await;
+    assert!(stage.cordoned(0) && stage.results(&token).is_empty());
+    stage.set_ready(0, true);
+    stage.until_handled(s(2)).await;
+    stage.completed_once(&token);
+    assert!(!stage.cordoned(0));
+    assert_eq!(stage.taints(0), Vec::<String>::new());
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_is_set_again_is_ours() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.set_cordon(0, true);
+    let replica = stage.start(&["--drain-timeout", "2m"]).await;
+    stage.schedule_reboot(0);
+    sleep(s(30)).await;
+    // The human who cordoned it before us is done with it.
+    stage.set_cordon(0, false);
+    stage.until("cordoned again", s(2), || stage.cordoned(0)).await;
+    stage.until_handled(s(120)).await;
+    stage.reboot(0).await;
+    stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+/// A human's cordon, taken away by the human in mid-drain, set again by us: it must be ours then.
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_was_set_again_is_ours_to_take_back() {
+    let stage = Stage::slow(s(60));
+    stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
+    let replica = stage.start(&[]).await;
+    let now = stage.world.clock.now();
+    let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(86400)));
+    sleep(s(20)).await;
+    stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = None);
+    stage.until_handled(s(100)).await;
+    assert!(stage.cordoned(0), "set again");
+    let held = marks(&stage, 0);
+    stage.world.kube.reboot(&node(0));
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(0), "left cordoned for ever; before the reboot {held:?}, after {:?}", marks(&stage, 0));
+    stage.rest(&[&replica]).await;
+}
+
+/// What is left of an undo annotation, whose notices somebody took away, must not claim a human's cordon.
+#[tokio::test(start_paused = true)]
+async fn a_stale_undo_claims_no_humans_cordon() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    stage.world.kube.update_node(&node(0), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/undo".into(), "{\"cordon\":true}".into());
+        node.spec.get_or_insert_default().unschedulable = Some(true);
+    });
+    sleep(s(1)).await;
+    stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
+    stage.until_handled(s(30)).await;
+    sleep(s(1300)).await;
+    assert!(stage.cordoned(0), "a human's cordon was taken away");
+    stage.rest(&[&replica]).await;
+}
+
+/// The same Node in a taint: marks that are refused by the API server while another drains.
+#[tokio::test(start_paused = true)]
+async fn marks_that_cannot_be_taken_back_are_not_a_flood() {
+    let stage = Stage::new(20, 0);
+    let replica = stage.start(&["--uncordon-after", "60s"]).await;
+    for n in 0..20 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(n), stage.world.clock.now()));
+    }
+    stage.until_handled(s(30)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    sleep(s(60)).await;
+    let before = stage.calls("patch nodes");
+    for round in 0..300 {
+        // Each kubelet says every 10 s how it is.
+        for n in 0..20 {
+            if (round + n) % 10 == 0 {
+                stage.world.kube.update_node(&node(n), |node| {
+                    let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+                    conditions[0].message = Some(format!("{round}"));
+                });
+            }
+        }
+        sleep(s(1)).await;
+    }
+    let tries = (stage.calls("patch nodes") - before) / 20;
+    assert!(tries <= 65, "{tries} tries for each node in 5 minutes");
+    stage.world.faults.clear();
+    sleep(s(30)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// With --on-failed-drain leave, a takeover after the hook's end completes nothing with the wrong word.
+#[tokio::test(start_paused = true)]
+async fn two_replicas_undo_and_mark_at_once() {
+    let stage = Stage::new(40, 0);
+    stage.world.kube.taint_cordoned();
+    let flags = ["--uncordon-after", "60s", "--taint", "going=soon:NoSchedule"];
+    let (a, b) = (stage.start(&flags).await, stage.start(&flags).await);
+    for n in 0..40 {
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(n), stage.world.clock.now()));
+    }
+    stage.until_handled(s(30)).await;
+    // Just as they expire, spot warnings come.
+    sleep(s(59)).await;
+    for n in 0..40 {
+        stage.spot(n);
+        sleep(Duration::from_millis(50)).await;
+    }
+    stage.until_handled(s(60)).await;
+    sleep(s(30)).await;
+    let open: Vec<_> = (0..40).filter(|n| !stage.cordoned(*n) || marks(&stage, *n).len() != 2).collect();
+    assert!(open.is_empty(), "{open:?}");
+    for n in 0..40 {
+        let undo = marks(&stage, n).into_iter().find(|mark| mark.starts_with("ebbtide/undo")).unwrap();
+        assert!(undo.contains("cordon") && undo.contains("going"), "{undo}");
+    }
+    // Long after their end they are there still.
+    sleep(s(200)).await;
+    (0..40).for_each(|n| stage.world.kube.reboot(&node(n)));
+    sleep(s(30)).await;
+    for n in 0..40 {
+        let node = stage.world.kube.node(&node(n)).unwrap();
+        assert!(!stage.cordoned(n) && marks(&stage, n).is_empty(), "{n} {:?}", marks(&stage, n));
+        assert!(node.spec.unwrap().taints.unwrap_or_default().iter().all(|t| t.key != "going"));
+    }
+    stage.rest(&[&a, &b]).await;
+}

@@ -1,0 +1,61 @@
+//! Visibility of messages: extended during the work, and given up in time.
+
+use crate::harness::{Stage, s};
+use ebbtide::fact::TaskKind;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::messages::Wrapping;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const HOUR: Duration = s(3600);
+
+#[tokio::test(start_paused = true)]
+async fn a_message_worked_on_for_an_hour_is_never_received_twice() {
+    let stage = Stage::slow(HOUR);
+    let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
+    let token = stage.terminate(0, s(7200), Wrapping::Event);
+    stage.until_handled(HOUR + s(10)).await;
+    assert_eq!(stage.world.aws.sqs.receive_log().len(), 1);
+    stage.completed_once(&token);
+    let extensions = stage.calls("ChangeMessageVisibilityBatch");
+    assert!((175..=182).contains(&extensions), "one every 20 s: {extensions}");
+    stage.rest(&[&first, &second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_twelve_hours_are_over_it_is_handed_over_and_goes_on() {
+    let stage = Stage::slow(HOUR * 14);
+    let flags = ["--drain-timeout", "20h"];
+    let (first, second) = (stage.start(&flags).await, stage.start(&flags).await);
+    let token = stage.terminate(0, s(7200), Wrapping::Event);
+    stage.until_handled(HOUR * 14 + s(10)).await;
+    let received: Vec<u64> = stage.world.aws.sqs.receive_log().iter().map(|received| received.at.as_secs()).collect();
+    assert_eq!(received.len(), 2, "{received:?}");
+    assert!((42_600..42_610).contains(&received[1]), "at 11 h 50: {received:?}");
+    stage.completed_once(&token);
+    // The new owner can't know of the last beat, and beats at once; apart from that, one in each half-time.
+    let beats = stage.world.aws.autoscaling.action(&token).unwrap().beats;
+    let close = beats.windows(2).filter(|pair| pair[1].saturating_sub(pair[0]) < s(3000)).count();
+    assert!(close <= 1, "{beats:?}");
+    assert_eq!(stage.world.kube.evictions().len(), 1, "the pod that was on its way was not evicted again");
+    stage.rest(&[&first, &second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_ends_in_an_early_exit() {
+    let stage = Stage::slow(s(100));
+    let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Status(500)));
+    stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
+    sleep(s(28)).await;
+    assert_eq!(replica.tasks.alive(TaskKind::Heartbeat), 1);
+    sleep(s(2)).await;
+    assert_eq!((replica.tasks.alive(TaskKind::Heartbeat), replica.tasks.alive(TaskKind::Drain)), (0, 0));
+    assert_eq!(stage.world.aws.sqs.visible(), 1);
+    stage.world.faults.clear();
+    stage.until_handled(s(120)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,89 @@
+//! Malformed messages, absurd pods and absurd annotations: each costs only itself.
+
+use crate::harness::{Stage, instance, node, s};
+use crate::proxy::start_behind;
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages;
+use http_body_util::Full;
+use tokio::time::sleep;
+
+#[tokio::test(start_paused = true)]
+async fn poison_costs_itself_alone() {
+    let stage = Stage::new(3, 1);
+    let sqs = &stage.world.aws.sqs;
+    let huge = "x".repeat(200_000);
+    let poison = ["", "not json", "[]", "{}", "null", r#"{"source":"aws.ec2"}"#, "{\"detail\":", "\u{0}\u{1}", &huge];
+    for (n, body) in poison.iter().enumerate() {
+        sqs.send(*body);
+        if n < 3 {
+            stage.spot(n);
+        }
+    }
+    sqs.send(r#"{"Event":"autoscaling:TEST_NOTIFICATION","Service":"AWS Auto Scaling"}"#);
+    let replica = stage.start(&[]).await;
+    stage.until_handled(s(20)).await;
+    assert_eq!(stage.world.kube.pods().len(), 0);
+    let counted: f64 = ["not-json", "unknown-shape", "missing-field", "bad-value"]
+        .map(|reason| replica.metric(&format!("ebbtide_messages_malformed_total{{reason=\"{reason}\"}}")))
+        .iter()
+        .sum();
+    assert!((counted - poison.len() as f64).abs() < f64::EPSILON, "{counted}");
+    let ignored = replica.metric("ebbtide_messages_ignored_total{reason=\"test-notification\"}");
+    assert!((ignored - 1.0).abs() < f64::EPSILON);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_an_absurd_grace_period_costs_itself_alone() {
+    let stage = Stage::new(1, 3);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("absurd").stops_in(s(1)));
+    stage.world.kube.update_pod("default", "absurd", |pod| {
+        pod.spec.get_or_insert_default().termination_grace_period_seconds = Some(5_000_000_000);
+    });
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 4);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_endless_grace_period_is_no_panic() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("endless"));
+    stage.world.kube.update_pod("default", "endless", |pod| {
+        pod.spec.get_or_insert_default().termination_grace_period_seconds = Some(i64::MAX);
+    });
+    let _replica = start_behind(&stage, &["--on", "rebalance=drain"], move |request| {
+        request.uri().path().ends_with("/eviction").then(|| {
+            let said = r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}"#;
+            http::Response::builder().status(201).body(Full::new(said.into())).unwrap()
+        })
+    })
+    .await;
+    stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
+    sleep(s(60)).await;
+    assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "panicked, and was received again");
+}
+
+/// Absurd annotations.
+#[tokio::test(start_paused = true)]
+async fn absurd_annotations_cost_nothing() {
+    let stage = Stage::new(2, 1);
+    for (n, value) in [
+        (0, "{\"kind\":\"spot\",\"until\":\"9999-12-30T22:00:00Z\",\"boot\":\"\"}"),
+        (1, "{\"kind\":\"spot\",\"until\":\"-009999-01-02T01:59:59Z\",\"since\":null}"),
+    ] {
+        stage.world.kube.update_node(&node(n), |node| {
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.insert("ebbtide/notice.x".into(), value.into());
+            annotations.insert("ebbtide/undo".into(), "{\"cordon\":\"yes\",\"taints\":[1]}".into());
+        });
+    }
+    let replica = stage.start(&[]).await;
+    sleep(s(100)).await;
+    stage.spot(0);
+    stage.until_handled(s(60)).await;
+    assert!(stage.calls("patch nodes") < 10, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
