@@ -12,7 +12,7 @@
 //!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
 //! ```
 //!
-//! Imports follow the list below and never go back: `tests/service/layering.rs` holds them to it. The decisions behind the design
+//! Imports follow the list below and never go back: `tests/service/architecture/layering.rs` holds them to it. The decisions behind the design
 //! are in `docs/design.md`.
 
 // Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
