@@ -87,7 +87,7 @@ mod resilience {
 
 /// Kubernetes Events and metrics.
 mod telemetry {
-    mod events;
+    mod kube_events;
     mod metrics;
 }
 

@@ -131,7 +131,7 @@ const MIGRATING: &str = include_str!("../../../docs/migrating.md");
 
 /// What `ebbtide migrate` does with each value is what the document says of it, word for word.
 #[test]
-fn every_value_of_nth_is_mapped() {
+fn every_value_of_nths_chart_is_mapped() {
     for (section, heading) in Section::ALL.into_iter().zip(["both modes", "queue mode", "IMDS mode", "tests of NTH"]) {
         let rows = section.rows().iter().map(|Row { key, to, why, .. }| {
             let ours: Vec<String> = to.iter().map(|name| format!("`{name}`")).collect();
@@ -159,7 +159,7 @@ fn every_flag_and_metric_of_nth_is_mapped() {
 
 /// The flags and values of ours that the document names are there.
 #[test]
-fn the_way_from_nth_leads_somewhere() {
+fn every_mapped_setting_exists() {
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("there must be a run");
     let flags: BTreeSet<String> =

@@ -102,7 +102,7 @@ fn imports_form_no_circle() {
 }
 
 #[test]
-fn no_file_is_too_long_to_be_read_in_one_go() {
+fn no_file_is_longer_than_400_lines() {
     let long: Vec<_> = sources()
         .into_iter()
         .filter(|source| source.lines > 400)

@@ -69,7 +69,7 @@ fn faults(report: &Diagnosis) -> Vec<(&'static str, &'static str, &'static str)>
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_healthy_set_up_is_all_ok_and_stays_as_it_was() {
+async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
     let stage = healthy();
     let id = stage.world.aws.sqs.send("left alone");
     let nodes = stage.world.kube.nodes();
@@ -111,7 +111,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_as_it_was() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn actions_that_wait_are_neither_completed_nor_kept_alive() {
+async fn waiting_actions_are_neither_completed_nor_kept_alive() {
     let stage = healthy();
     let token = stage.world.aws.autoscaling.begin("blue", "drain", &instance(0));
     let before = stage.world.aws.autoscaling.action(&token);
@@ -219,7 +219,7 @@ fn without_provider(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_is_not_there_fails_alone() {
+async fn a_missing_queue_fails_only_its_own_checks() {
     let stage = healthy();
     let mut settings = settings(&stage, &[]);
     settings.queue_url = settings.queue_url.replace("/ebbtide", "/another");
@@ -231,7 +231,7 @@ async fn a_queue_that_is_not_there_fails_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
+async fn a_hanging_call_costs_its_own_lines_and_at_most_ten_seconds() {
     for operation in
         ["GetCallerIdentity", "GetQueueAttributes", "DescribeLifecycleHooks", "list pods", "get /version", "*"]
     {
@@ -256,7 +256,7 @@ async fn whatever_hangs_costs_its_own_lines_and_ten_seconds_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_hangs_fails_once_and_aws_is_looked_at_all_the_same() {
+async fn a_hanging_api_server_fails_once_and_aws_is_still_checked() {
     let stage = healthy();
     for operation in
         ["create selfsubjectaccessreviews", "create selfsubjectreviews", "get /version", "list nodes", "list pods"]
@@ -270,7 +270,7 @@ async fn an_api_server_that_hangs_fails_once_and_aws_is_looked_at_all_the_same()
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_way_to_one_side_the_other_is_looked_at() {
+async fn without_clients_for_one_side_the_other_is_checked() {
     let stage = healthy();
     let clock = Clock::showing(stage.world.clock.now());
     let settings = settings(&stage, &[]);
@@ -303,7 +303,7 @@ async fn without_a_way_to_one_side_the_other_is_looked_at() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lists_are_read_to_their_end() {
+async fn lists_are_read_to_the_last_page() {
     let stage = healthy();
     let aws = &stage.world.aws;
     aws.events.set_page_size(1);
@@ -320,7 +320,7 @@ async fn lists_are_read_to_their_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_read_of_a_slow_list_counts() {
+async fn pages_read_from_a_slow_list_count() {
     let stage = healthy();
     for n in 3..600 {
         stage.world.kube.add_node(&node(n), &instance(n + 100));
@@ -346,7 +346,7 @@ async fn what_was_read_of_a_slow_list_counts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rule_that_can_not_be_read_says_nothing_of_the_others() {
+async fn an_unreadable_rule_does_not_affect_other_rules() {
     for fault in [Fault::Status(403), Fault::Status(500), Fault::Hang] {
         let stage = healthy();
         // The second of three.
@@ -371,7 +371,7 @@ fn line(report: &Diagnosis, check: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_right_of_its_own_it_does_not_ask_in_vain() {
+async fn calls_without_permission_are_not_made() {
     let stage = healthy();
     stage.world.kube.deny("list poddisruptionbudgets");
     let report = examined(&stage, &[]).await;
@@ -380,7 +380,7 @@ async fn without_a_right_of_its_own_it_does_not_ask_in_vain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_no_drain_moves_do_not_count() {
+async fn pods_that_drains_leave_do_not_count() {
     let stage = healthy();
     stage.world.kube.add_pod(Pod::on(&node(0)).named("agent").owner("DaemonSet", "agent").grace(s(3600)));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("done").phase("Succeeded").grace(s(3600)));
@@ -401,7 +401,7 @@ fn counted(replica: &Replica) -> [String; 3] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_service_checks_once_when_it_is_ready() {
+async fn the_service_checks_once_when_ready() {
     let stage = healthy();
     stage.world.aws.sqs.set_dead_letter(3);
     let replica = stage.start(&["--check-at-start", "true"]).await;
@@ -417,7 +417,7 @@ async fn the_service_checks_once_when_it_is_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_that_hangs_there_delays_a_drain_or_the_end() {
+async fn hanging_start_checks_delay_neither_a_drain_nor_the_shutdown() {
     let stage = healthy();
     for operation in ["GetCallerIdentity", "GetQueueAttributes", "create selfsubjectaccessreviews", "list pods"] {
         stage.world.faults.add(Rule::on(operation, Fault::Hang).subject(""));

@@ -131,7 +131,7 @@ fn all_sorts() -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_is_made_and_explained_without_a_trace() {
+async fn every_kind_of_test_message_is_explained_without_changes() {
     let stage = all_sorts();
     stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(300)));
     stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
@@ -163,7 +163,7 @@ async fn every_kind_is_made_and_explained_without_a_trace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_foretold_of_a_blocked_spot_drain_comes_true() {
+async fn the_prediction_for_a_blocked_spot_drain_comes_true() {
     let stage = all_sorts();
     let body = messages::spot("s-1", &instance(0), stage.world.clock.now());
     let notice = stage.explained_body(&body, &[]).await;
@@ -194,7 +194,7 @@ async fn what_is_foretold_of_a_blocked_spot_drain_comes_true() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_foretold_of_a_hook_comes_true() {
+async fn the_prediction_for_a_hook_comes_true() {
     let stage = Stage::slow(s(200));
     let token = {
         stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
@@ -217,7 +217,7 @@ async fn what_is_foretold_of_a_hook_comes_true() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_asks_nothing_of_us_says_why_and_asks_nobody() {
+async fn a_message_that_needs_no_action_says_why_without_any_call() {
     let stage = Stage::new(1, 1);
     let at = stage.world.clock.now();
     let running = messages::state_change("s", &instance(0), "running", at);
@@ -233,7 +233,7 @@ async fn what_asks_nothing_of_us_says_why_and_asks_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_message_says_where_it_is_broken() {
+async fn a_malformed_message_is_reported_with_its_position() {
     let stage = Stage::new(1, 1);
     let spot = messages::spot("s", &instance(0), stage.world.clock.now());
     let no_instance = spot.replace("instance-id", "instance");
@@ -273,7 +273,7 @@ async fn what_is_no_message_says_where_it_is_broken() {
 
 /// A script that reads the JSON finds there what is in the way, whatever it is.
 #[tokio::test(start_paused = true)]
-async fn what_can_t_be_explained_is_told_as_json_too() {
+async fn errors_are_printed_as_json_too() {
     let stage = Stage::new(1, 1);
     let spot = Body::holding(messages::spot("s", &instance(0), stage.world.clock.now()).as_bytes());
     assert_eq!(stage.explained(&[&spot.0]).await["error"], Value::Null);
@@ -292,7 +292,7 @@ async fn what_can_t_be_explained_is_told_as_json_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_without_a_node_is_waited_for_or_another_s() {
+async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(7), &[("aws-node-termination-handler/managed", "true")]);
     stage.world.aws.ec2.put(&instance(8), &[("Name", "theirs")]);
@@ -322,7 +322,7 @@ async fn an_instance_without_a_node_is_waited_for_or_another_s() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_that_is_not_acted_on_says_by_which_rule() {
+async fn an_ignored_notice_names_the_rule() {
     let stage = Stage::new(2, 1);
     stage.world.kube.update_node(&node(1), |node| {
         node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".to_owned(), "true".to_owned());
@@ -363,7 +363,7 @@ async fn a_notice_that_is_not_acted_on_says_by_which_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_t_be_read_is_said_and_the_rest_is_told() {
+async fn a_failed_read_is_reported_and_the_rest_is_explained() {
     let stage = all_sorts();
     let at = stage.world.clock.now();
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
@@ -396,7 +396,7 @@ async fn what_can_t_be_read_is_said_and_the_rest_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_page_shows_what_is_answered() {
+async fn the_page_shows_the_real_answer() {
     let stage = all_sorts();
     let at: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a test's time must be one");
     let body = messages::spot("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36", &instance(0), at);

@@ -78,7 +78,7 @@ async fn a_node_that_does_not_allow_it_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_t_be_sent_says_what_to_do() {
+async fn an_error_says_what_to_do() {
     let stage = Stage::new(1, 1);
     stage.allow(0, "true");
     let says = |answer: Answer, code: u8, what: &str| {

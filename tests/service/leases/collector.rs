@@ -87,7 +87,7 @@ fn owned(lease: &mut Lease) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_leaked_goes_and_nothing_else() {
+async fn only_leaked_leases_are_deleted() {
     let stage = Stage::new(2, 0);
     stage.lease("leaked", s(3601));
     stage.lease("leaked-long-ago", s(30 * 86_400));
@@ -125,7 +125,7 @@ async fn what_is_leaked_goes_and_nothing_else() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_are_listed_in_pages_and_looked_at_seldom() {
+async fn many_leases_are_listed_in_pages_and_read_seldom() {
     let stage = Stage::new(0, 0);
     for n in 0..1200 {
         stage.lease(&format!("gone-{n}"), s(if n < 700 { 7200 } else { 0 }));
@@ -145,7 +145,7 @@ async fn many_are_listed_in_pages_and_looked_at_seldom() {
 type Happens<'a> = (&'a str, &'a dyn Fn(&Stage), usize);
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_back_between_look_and_deletion_stays() {
+async fn a_lease_renewed_before_its_deletion_stays() {
     // What happens while the answer "no such Node" is on its way.
     let renew = |stage: &Stage| stage.lease("back", s(0));
     let replace = |stage: &Stage| {
@@ -175,7 +175,7 @@ async fn what_comes_back_between_look_and_deletion_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_of_two_replicas_acts() {
+async fn only_one_of_two_replicas_deletes() {
     let stage = Stage::new(0, 0);
     // Both find no Lease before either makes one.
     stage.world.faults.add(Rule::on("get leases", Fault::Slow(s(8))).times(2));
@@ -198,7 +198,7 @@ async fn one_of_two_replicas_acts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_takes_over_when_the_holder_has_died_for_long_enough() {
+async fn another_replica_takes_over_when_a_dead_holders_turn_expires() {
     let stage = Stage::new(0, 0);
     let first = stage.collector("a", &[]).await;
     stage.until("the first has it", s(10), || stage.holder().as_deref() == Some("a")).await;
@@ -217,7 +217,7 @@ async fn another_takes_over_when_the_holder_has_died_for_long_enough() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holders_clock_does_not_matter() {
+async fn the_holders_clock_does_not_matter() {
     // It lives in the past, and renews: it is left in peace.
     let stage = Stage::new(0, 0);
     stage.lease("leaked", s(7200));
@@ -239,7 +239,7 @@ async fn a_holders_clock_does_not_matter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ordered_end_gives_the_turn_back() {
+async fn an_ordered_shutdown_gives_the_turn_back() {
     let stage = Stage::new(0, 0);
     let first = stage.collector("a", &[]).await;
     stage.until("the first has it", s(10), || stage.holder().as_deref() == Some("a")).await;
@@ -254,7 +254,7 @@ async fn an_ordered_end_gives_the_turn_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_lost_the_turn_does_not_give_it_back() {
+async fn a_replica_that_has_lost_the_turn_does_not_release_it() {
     let stage = Stage::new(0, 0);
     let replica = stage.collector("b", &[]).await;
     stage.until("it has the turn", s(10), || stage.holder().as_deref() == Some("b")).await;
@@ -270,7 +270,7 @@ async fn who_has_lost_the_turn_does_not_give_it_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_hangs_holds_no_shutdown_up() {
+async fn a_hanging_api_server_does_not_delay_the_shutdown() {
     for place in ["list leases", "delete leases", "get leases", "create leases", "update leases"] {
         let stage = Stage::new(0, 0);
         stage.lease("leaked", s(7200));
@@ -285,7 +285,7 @@ async fn a_server_that_hangs_holds_no_shutdown_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_says_what_it_would_delete() {
+async fn a_dry_run_reports_deletions_without_making_them() {
     let stage = Stage::new(0, 0);
     stage.lease("leaked", s(7200));
     let replicas = [stage.collector("a", &["--dry-run"]).await, stage.collector("b", &["--dry-run"]).await];
@@ -299,7 +299,7 @@ async fn a_dry_run_says_what_it_would_delete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn failures_are_told_and_tried_again() {
+async fn failures_are_reported_and_retried() {
     let table = [
         ("list leases", 503, "unavailable"),
         ("get nodes", 403, "denied"),
@@ -327,7 +327,7 @@ async fn failures_are_told_and_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_can_not_be_deleted_does_not_keep_the_others() {
+async fn a_lease_that_can_not_be_deleted_does_not_keep_the_others() {
     let stage = Stage::new(0, 0);
     for name in ["a", "b", "c"] {
         stage.lease(name, s(7200));
@@ -341,7 +341,7 @@ async fn one_that_can_not_be_deleted_does_not_keep_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_panics_takes_no_drain_along() {
+async fn a_panic_of_the_collector_ends_no_drain() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("list leases", Fault::Panic));
     let replica = stage.collector("a", &[]).await;

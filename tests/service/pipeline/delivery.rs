@@ -41,7 +41,7 @@ async fn entries_that_fail_alone_are_retried_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_is_refused_is_told() {
+async fn a_refused_deletion_is_counted_and_retried() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("DeleteMessageBatch", Fault::Status(403)));
     let replica = stage.start(&[]).await;

@@ -19,7 +19,7 @@ fn after_the_first(stage: &Stage, operation: &str, n: usize) -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_api_server_is_given_the_time_that_it_asks_for() {
+async fn retry_after_is_respected() {
     for operation in ["patch nodes", "list pods", EVICT] {
         let stage = Stage::new(1, 1);
         let replica = stage.start(&[]).await;
@@ -33,7 +33,7 @@ async fn an_overloaded_api_server_is_given_the_time_that_it_asks_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_api_server_costs_that_time_and_nothing_more() {
+async fn an_overloaded_api_server_delays_drains_and_nothing_more() {
     let stage = Stage::new(30, 2);
     let replica = stage.start(&[]).await;
     stage.world.faults.add(Rule::on("create pods/eviction", Fault::Throttle).chance(0.7).times(200));
@@ -48,7 +48,7 @@ async fn an_overloaded_api_server_costs_that_time_and_nothing_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn throttled_eviction_with_20s_left_ends_in_a_delete() {
+async fn a_throttled_eviction_with_20_s_left_ends_in_one_end_of_the_pod() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     stage.world.faults.add(Rule::on(EVICT, Fault::ThrottleFor(32)));
@@ -59,7 +59,7 @@ async fn throttled_eviction_with_20s_left_ends_in_a_delete() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_throttled_delete_is_tried_again_in_time() {
+async fn a_throttled_deletion_is_retried_in_time() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&[]).await;
@@ -72,7 +72,7 @@ async fn one_throttled_delete_is_tried_again_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_eviction_with_9s_left_ends_in_a_delete() {
+async fn a_hanging_eviction_with_9_s_left_ends_in_a_deletion() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     stage.world.faults.add(Rule::on(EVICT, Fault::Hang));
@@ -109,7 +109,7 @@ async fn slow_answers_do_not_double_the_calls() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proxy_that_says_503_retry_after_an_hour_once() {
+async fn a_retry_after_of_an_hour_does_not_stop_a_drain() {
     let stage = Stage::new(1, 1);
     let once = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let replica = start_behind(&stage, &[], move |request| {

@@ -37,7 +37,7 @@ async fn an_eviction_waits_for_another_nodes_cordon_but_not_for_one_that_hangs()
 }
 
 #[tokio::test(start_paused = true)]
-async fn completions_pass_heartbeats_that_wait_and_the_next_to_expire_is_the_first_of_these() {
+async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
     let stage = Stage::new(0, 0);
     let autoscaling = &stage.world.aws.autoscaling;
     autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
@@ -69,7 +69,7 @@ async fn completions_pass_heartbeats_that_wait_and_the_next_to_expire_is_the_fir
 }
 
 #[tokio::test(start_paused = true)]
-async fn urgent_deletes_do_not_wait_behind_held_places() {
+async fn urgent_deletions_do_not_wait_for_calls_that_keep_places() {
     let stage = Stage::new(3, 0);
     for pod in 0..80 {
         stage.world.kube.add_pod(Pod::on(&node(0)).named(&format!("many-{pod}")));
@@ -95,7 +95,7 @@ async fn urgent_deletes_do_not_wait_behind_held_places() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delete_behind_hanging_evictions_is_one_delete() {
+async fn a_deletion_behind_hanging_evictions_is_made_once_and_in_time() {
     let stage = Stage::new(2, 0);
     for pod in 0..80 {
         stage.world.kube.add_pod(Pod::on(&node(0)).named(&format!("many-{pod}")));
@@ -114,7 +114,7 @@ async fn a_delete_behind_hanging_evictions_is_one_delete() {
 
 /// What a drain had on its way when its Node vanished must not keep places in the gate that others need.
 #[tokio::test(start_paused = true)]
-async fn a_drain_whose_node_vanished_holds_no_places() {
+async fn a_drain_whose_node_was_deleted_keeps_no_places() {
     let stage = Stage::new(2, 0);
     for n in 0..70 {
         stage.world.kube.add_pod(Pod::on(&node(0)).named(&format!("many-{n}")));

@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn poison_costs_itself_alone() {
+async fn malformed_messages_are_counted_and_deleted() {
     let stage = Stage::new(3, 1);
     let sqs = &stage.world.aws.sqs;
     let huge = "x".repeat(200_000);
@@ -34,7 +34,7 @@ async fn poison_costs_itself_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_with_an_absurd_grace_period_costs_itself_alone() {
+async fn a_pod_with_an_absurd_grace_period_delays_no_other() {
     let stage = Stage::new(1, 3);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("absurd").stops_in(s(1)));
     stage.world.kube.update_pod("default", "absurd", |pod| {
@@ -48,7 +48,7 @@ async fn a_pod_with_an_absurd_grace_period_costs_itself_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_endless_grace_period_is_no_panic() {
+async fn an_endless_grace_period_does_not_panic() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("endless"));
     stage.world.kube.update_pod("default", "endless", |pod| {
@@ -68,7 +68,7 @@ async fn an_endless_grace_period_is_no_panic() {
 
 /// Absurd annotations.
 #[tokio::test(start_paused = true)]
-async fn absurd_annotations_cost_nothing() {
+async fn absurd_annotations_cause_few_patches() {
     let stage = Stage::new(2, 1);
     for (n, value) in [
         (0, "{\"kind\":\"spot\",\"until\":\"9999-12-30T22:00:00Z\",\"boot\":\"\"}"),

@@ -33,7 +33,7 @@ async fn redeliver(stage: &Stage, token: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_in_any_place_over_ten_redeliveries() {
+async fn an_error_at_any_call_over_ten_copies_of_the_message() {
     for place in PLACES {
         let stage = stage();
         stage.world.faults.add(Rule::on(place, Fault::Status(500)));
@@ -59,7 +59,7 @@ async fn an_error_in_any_place_over_ten_redeliveries() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_in_any_place() {
+async fn a_hang_at_any_call() {
     for place in PLACES {
         let stage = stage();
         stage.world.faults.add(Rule::on(place, Fault::Hang).times(3));
@@ -74,7 +74,7 @@ async fn a_hang_in_any_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_in_any_place() {
+async fn a_panic_at_any_call() {
     for place in PLACES {
         let stage = stage();
         stage.world.faults.add(Rule::on(place, Fault::Panic).times(2));
@@ -100,7 +100,7 @@ async fn a_panic_of_the_heartbeat_itself() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_future_cancelled_in_any_place() {
+async fn a_kill_at_any_call() {
     for place in PLACES {
         let stage = stage();
         stage.world.faults.add(Rule::on(place, Fault::Hang));
@@ -121,7 +121,7 @@ async fn a_future_cancelled_in_any_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_shutdown_in_any_place() {
+async fn a_shutdown_at_any_call() {
     for place in PLACES {
         let stage = stage();
         stage.world.faults.add(Rule::on(place, Fault::Hang));
@@ -140,7 +140,7 @@ async fn a_shutdown_in_any_place() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_true_redeliveries_double_no_heartbeat() {
+async fn ten_redeliveries_after_panics_double_no_heartbeat() {
     for place in ["patch nodes", "list pods", "create pods/eviction"] {
         let stage = Stage::new(1, 0);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(60)));

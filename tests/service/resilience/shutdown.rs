@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn messages_that_come_during_the_shutdown_are_released() {
+async fn messages_received_during_the_shutdown_are_released() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;
@@ -55,7 +55,7 @@ async fn a_second_signal_aborts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_part_that_dies_ends_the_service_in_order() {
+async fn a_panic_of_a_permanent_task_ends_the_service_in_order() {
     for place in ["ReceiveMessage", "watch nodes"] {
         let stage = Stage::new(1, 0);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(200)));

@@ -21,7 +21,7 @@ async fn throttling_loses_no_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_that_is_denied_is_asked_more_seldom_than_one_that_fails() {
+async fn denied_receives_are_retried_less_often_than_failed_ones() {
     // In ten minutes: waits of half to all of 30 s, and of 5 s.
     for (status, often) in [(403, 19..=41), (503, 120..=241)] {
         let stage = Stage::new(1, 0);
@@ -41,7 +41,7 @@ async fn a_queue_that_is_denied_is_asked_more_seldom_than_one_that_fails() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_receive_that_fails_holds_no_other_up() {
+async fn a_failed_receive_delays_no_other() {
     let stage = Stage::new(80, 0);
     for n in 0..80 {
         stage.spot(n);

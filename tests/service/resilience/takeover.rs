@@ -11,7 +11,7 @@ use tokio::time::sleep;
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 
 #[tokio::test(start_paused = true)]
-async fn a_killed_process_is_taken_over_with_nothing_done_twice() {
+async fn the_takeover_after_a_kill_repeats_nothing() {
     let stage = Stage::new(1, 0);
     for pod in ["a", "b", "c"] {
         stage.world.kube.add_pod(Pod::on(&node(0)).named(pod).grace(s(600)).stops_in(s(100)));
@@ -31,7 +31,7 @@ async fn a_killed_process_is_taken_over_with_nothing_done_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_ordered_shutdown_hands_everything_on_at_once() {
+async fn an_ordered_shutdown_hands_its_messages_over_at_once() {
     let stage = Stage::slow(s(100));
     let first = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
@@ -51,7 +51,7 @@ async fn an_ordered_shutdown_hands_everything_on_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_short_hook_makes_the_message_come_back_sooner_after_a_kill() {
+async fn a_message_under_a_short_hook_comes_back_sooner_after_a_kill() {
     let stage = Stage::slow(s(100));
     let replica = stage.start(&["--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(30), Wrapping::Event);

@@ -14,7 +14,7 @@ fn page(metrics: &Metrics) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_is_counted_by_its_deadline_with_what_was_left_of_it() {
+async fn drains_are_counted_by_deadline_with_the_time_left() {
     let stage = Stage::new(2, 1);
     let replica = stage.start(&["--drain-timeout", "asg-terminate=100s"]).await;
     stage.spot_of_age(0, s(60));
@@ -34,7 +34,7 @@ async fn a_drain_is_counted_by_its_deadline_with_what_was_left_of_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_gives_up_before_its_node_goes_counts_as_one_of_a_hard_deadline() {
+async fn a_drain_that_gives_up_early_counts_under_its_hard_deadline() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "30s"]).await;
@@ -48,7 +48,7 @@ async fn a_drain_that_gives_up_before_its_node_goes_counts_as_one_of_a_hard_dead
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_misses_a_hard_deadline_has_nothing_left() {
+async fn a_drain_that_misses_a_hard_deadline_has_no_time_left() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on("node-0").named("stays").grace(s(300)).stops_in(None::<Duration>));
     stage.block(0);
@@ -63,7 +63,7 @@ async fn a_drain_that_misses_a_hard_deadline_has_nothing_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn how_long_a_pod_has_been_held_back() {
+async fn the_longest_block_of_a_pod_is_measured() {
     let stage = Stage::new(2, 1);
     (0..2).for_each(|n| stage.block(n));
     let replica = stage.start(&[]).await;
@@ -83,7 +83,7 @@ async fn how_long_a_pod_has_been_held_back() {
 }
 
 #[tokio::test]
-async fn ages_are_told_apart_by_how_often_a_message_was_received() {
+async fn message_ages_are_separate_by_receipt() {
     let metrics = Metrics::new();
     for receives in [1, 1, 2, 4, 5, 9] {
         metrics.note(&Fact::MessageReceived { message: "m", receives, age: Some(s(90)) });
@@ -97,7 +97,7 @@ async fn ages_are_told_apart_by_how_often_a_message_was_received() {
 }
 
 #[tokio::test]
-async fn what_alerts_look_at_begins_at_0() {
+async fn series_that_alerts_need_begin_at_0() {
     let text = page(&Metrics::new());
     for wanted in [
         "ebbtide_ready 0",
@@ -120,7 +120,7 @@ async fn what_alerts_look_at_begins_at_0() {
 }
 
 #[tokio::test]
-async fn metrics_are_what_prometheus_reads() {
+async fn the_page_is_readable_for_prometheus() {
     let metrics = Metrics::new();
     let text = metrics.render(&Tasks::new(Facts::to(Vec::new())));
     for line in text.lines().filter(|line| !line.starts_with('#')) {

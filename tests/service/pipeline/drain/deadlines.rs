@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_without_room_under_a_spot_notice_with_twenty_seconds_left() {
+async fn a_blocked_pod_is_deleted_in_the_last_twenty_seconds_of_a_spot_notice() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
     stage.spot_of_age(0, s(100));
@@ -28,7 +28,7 @@ async fn a_budget_without_room_under_a_spot_notice_with_twenty_seconds_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_time_enough_a_held_pod_is_deleted_as_late_as_its_grace_allows() {
+async fn a_blocked_pod_is_deleted_as_late_as_its_grace_period_allows() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
     stage.spot(0);
@@ -59,7 +59,7 @@ async fn a_grace_period_longer_than_the_time_is_shortened_with_the_eviction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_somebody_else_deleted_with_a_long_grace_is_hurried_once() {
+async fn a_pod_deleted_by_others_with_a_long_grace_period_is_hurried_once() {
     let stage = Stage::new(1, 0);
     add(&stage, "slow", s(900));
     add(&stage, "quick", s(40));
@@ -99,7 +99,7 @@ async fn a_soft_deadline_never_deletes_past_a_budget() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_wants_it_so_has_pods_left_at_the_deadline() {
+async fn at_deadline_leave_leaves_blocked_pods() {
     let stage = held(s(30));
     let replica = stage.start(&["--at-deadline", "leave"]).await;
     stage.spot(0);
@@ -140,7 +140,7 @@ async fn with_no_time_left_evictions_come_first_and_then_deletions_with_a_second
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_that_is_too_late_still_deletes_in_both_tiers() {
+async fn a_notice_after_its_deadline_still_ends_the_pods_of_both_tiers() {
     let stage = Stage::new(1, 1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));
     stage.block(0);
@@ -183,7 +183,7 @@ async fn each_kind_has_its_own_timeout() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deletion_that_fails_is_tried_again_until_the_deadline() {
+async fn a_failed_deletion_is_retried_until_the_deadline() {
     let stage = held(s(30));
     stage.world.faults.add(Rule::on(DELETE, Fault::Status(500)).times(3));
     stage.world.faults.add(Rule::on(DELETE, Fault::Throttle).times(3));
@@ -212,7 +212,7 @@ async fn a_deletion_that_fails_is_tried_again_until_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_eviction_that_is_never_answered_uses_up_no_pods_time() {
+async fn an_unanswered_eviction_does_not_delay_the_deletion() {
     for age in [s(0), s(100), s(112), s(116)] {
         let stage = held(s(30));
         stage.world.faults.add(Rule::on("create pods/eviction", Fault::Hang));

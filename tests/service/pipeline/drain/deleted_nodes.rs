@@ -8,7 +8,7 @@ use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn a_node_deleted_in_mid_drain_ends_it() {
+async fn deletion_of_the_node_ends_its_drain() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
@@ -21,7 +21,7 @@ async fn a_node_deleted_in_mid_drain_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_deleted_while_its_pods_linger_ends_the_drain_at_once() {
+async fn deletion_of_the_node_ends_its_drain_before_its_pods_are_collected() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
@@ -37,7 +37,7 @@ async fn a_node_deleted_while_its_pods_linger_ends_the_drain_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_goes_or_is_replaced_ends_its_drain() {
+async fn a_node_that_registers_again_with_new_pods_is_drained() {
     for replaced in [false, true] {
         let stage = held(s(30));
         let replica = stage.start(&[]).await;
@@ -66,7 +66,7 @@ async fn a_node_that_goes_or_is_replaced_ends_its_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_new_node_of_the_same_name_is_drained() {
+async fn a_notice_for_a_new_node_of_the_same_name_drains_it() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&[]).await;
@@ -106,7 +106,7 @@ async fn pods_of_a_new_healthy_node_of_the_same_name_are_not_evicted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_registers_again_is_not_a_node_that_is_gone() {
+async fn a_node_that_registers_again_with_its_old_pods_is_still_drained() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(200)));
     let replica = stage.start(&[]).await;
@@ -124,7 +124,7 @@ async fn a_node_that_registers_again_is_not_a_node_that_is_gone() {
 
 /// The Node is deleted by hand and registers again, in mid-drain.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_registers_again_is_drained_too() {
+async fn a_node_that_registers_again_is_drained_before_its_hook_is_completed() {
     let stage = Stage::slow(s(300));
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
     let token = stage.terminate(0, s(600), Wrapping::Event);

@@ -25,7 +25,7 @@ fn add_peaceful(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_ask_for_peace_have_it_until_the_last_moment() {
+async fn do_not_disrupt_pods_are_evicted_just_in_time() {
     let stage = Stage::new(1, 0);
     add_peaceful(&stage);
     let replica = stage.start(&["--respect-do-not-disrupt"]).await;
@@ -45,7 +45,7 @@ async fn pods_that_ask_for_peace_have_it_until_the_last_moment() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_annotations_of_others_count_only_where_the_user_says_so() {
+async fn annotations_of_other_tools_count_only_with_the_flag() {
     let stage = Stage::new(1, 0);
     add_peaceful(&stage);
     let replica = stage.start(&[]).await;
@@ -58,7 +58,7 @@ async fn the_annotations_of_others_count_only_where_the_user_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_asks_for_peace_and_is_held_too_is_deleted_in_time() {
+async fn a_do_not_disrupt_pod_with_a_blocking_budget_is_deleted_in_time() {
     let stage = Stage::new(1, 0);
     stage
         .world
@@ -80,7 +80,7 @@ fn rebalance(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_deadline_leaves_pods_in_peace() {
+async fn a_soft_deadline_leaves_do_not_disrupt_pods() {
     for flags in [&["--drain-timeout", "60s"][..], &["--drain-timeout", "60s", "--respect-do-not-disrupt"]] {
         let stage = Stage::new(1, 0);
         add_peaceful(&stage);

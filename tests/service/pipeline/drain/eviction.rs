@@ -24,7 +24,7 @@ async fn a_budget_that_opens_lets_the_drain_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_budget_that_asks_for_time_is_given_it() {
+async fn a_retry_after_of_the_budget_controller_is_respected() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     stage.world.kube.stall_budget("default", "budget-0", true);
@@ -70,7 +70,7 @@ async fn a_replacement_of_the_same_name_is_another_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stateful_sets_new_pod_of_the_same_name_is_never_ended() {
+async fn a_statefulsets_new_pod_of_the_same_name_is_never_ended() {
     for (operation, room) in [("create pods/eviction", 1), (DELETE, 0)] {
         let stage = Stage::new(2, 0);
         let db = Pod::on(&node(0)).named("db-0").statefulset("db").labels([("app", "db")]);

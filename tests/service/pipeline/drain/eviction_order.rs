@@ -78,7 +78,7 @@ async fn pods_of_daemonsets_go_last_and_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_of_an_undisturbed_drain_with_daemonsets() {
+async fn an_undisturbed_drain_with_all_tiers_makes_few_calls() {
     let stage = Stage::new(2, 2);
     stage.world.kube.replace(s(3));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));
@@ -93,7 +93,7 @@ async fn calls_of_an_undisturbed_drain_with_daemonsets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_finished_pod_holds_nothing_up() {
+async fn a_finished_pod_does_not_delay_the_next_tier() {
     let stage = Stage::new(1, 1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("job").phase("Succeeded"));
     stage.world.kube.add_pod(Pod::on(&node(0)).named("critical").priority(2_000_000_000));

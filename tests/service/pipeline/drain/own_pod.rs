@@ -33,7 +33,7 @@ fn our_own_node() -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_own_pod_goes_last_of_all_and_the_other_replica_finishes() {
+async fn the_own_pod_is_evicted_last_and_the_other_replica_finishes() {
     let stage = our_own_node();
     let first = stage.start(&runs_in("ours")).await;
     let tokens = [stage.terminate(0, s(300), Wrapping::Event), stage.terminate(1, s(300), Wrapping::Event)];
@@ -59,7 +59,7 @@ async fn our_own_pod_goes_last_of_all_and_the_other_replica_finishes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_starts_later_finishes_what_the_only_one_left() {
+async fn a_later_replica_finishes_the_drain() {
     let stage = our_own_node();
     let only = stage.start(&runs_in("ours")).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);
@@ -77,7 +77,7 @@ async fn a_replica_that_starts_later_finishes_what_the_only_one_left() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn our_own_pod_held_by_a_budget_stays_at_work() {
+async fn a_replica_whose_own_pod_is_blocked_goes_on_working() {
     let stage = our_own_node();
     stage.world.kube.update_pod("default", "ours", |pod| {
         pod.metadata.labels = Some([("app".to_owned(), "ebbtide".to_owned())].into());
@@ -102,7 +102,7 @@ async fn our_own_pod_held_by_a_budget_stays_at_work() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn own_pod_leaves_before_a_hard_deadline_even_if_a_pod_lingers() {
+async fn the_own_pod_leaves_before_a_hard_deadline_even_if_a_pod_is_blocked() {
     let stage = Stage::new(2, 1);
     stage.block(0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("ebbtide-1"));
@@ -114,7 +114,7 @@ async fn own_pod_leaves_before_a_hard_deadline_even_if_a_pod_lingers() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_own_pod_leaves_while_a_spot_drain_that_is_more_urgent_runs() {
+async fn the_own_pod_does_not_leave_a_more_urgent_spot_drain_unfinished() {
     let stage = Stage::new(2, 1);
     stage.block(1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("ebbtide-1"));
@@ -127,7 +127,7 @@ async fn the_own_pod_leaves_while_a_spot_drain_that_is_more_urgent_runs() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_replica_that_evicted_itself_leaves_a_terminating_own_pod_only_once() {
+async fn two_notices_for_the_own_node_complete_the_hook_once() {
     // Own pod evicted, and a second notice for the same node is held by the same process.
     let stage = Stage::new(2, 1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("ebbtide-1").stops_in(s(20)));

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_breaks_in_mid_drain_is_no_matter() {
+async fn a_broken_watch_does_not_disturb_a_drain() {
     for how in [Interrupt::Close, Interrupt::Break] {
         let stage = Stage::new(1, 0);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(100)).stops_in(s(20)));
@@ -59,7 +59,7 @@ async fn a_list_from_before_the_watch_began_is_made_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_watch_of_pods_lists_have_to_do() {
+async fn without_permission_to_watch_pods_lists_suffice() {
     let stage = Stage::new(1, 2);
     stage.world.faults.add(Rule::on("watch pods", Fault::Status(403)));
     let replica = stage.start(&[]).await;
@@ -88,7 +88,7 @@ async fn a_watch_that_expires_for_ever_costs_few_lists() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_an_expired_watch_a_new_drain_costs_what_it_should() {
+async fn after_an_expired_watch_a_new_drain_costs_no_more_calls() {
     let stage = Stage::new(4, 3);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(100)));
     let replica = stage.start(&[]).await;
@@ -109,7 +109,7 @@ async fn after_an_expired_watch_a_new_drain_costs_what_it_should() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gauge_of_blocked_pods_comes_back_when_a_list_finds_them_gone() {
+async fn blocked_pods_that_a_list_finds_gone_are_no_longer_counted() {
     let stage = Stage::new(1, 2);
     stage.block(0);
     let replica = stage.start(&[]).await;
@@ -127,7 +127,7 @@ async fn the_gauge_of_blocked_pods_comes_back_when_a_list_finds_them_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_ends_though_the_caches_of_the_api_server_are_behind() {
+async fn lists_from_lagging_caches_do_not_prolong_a_drain() {
     let stage = Stage::new(1, 3);
     let replica = stage.start(&[]).await;
     stage.world.kube.fall_behind(true);
@@ -140,7 +140,7 @@ async fn a_drain_ends_though_the_caches_of_the_api_server_are_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cache_that_stays_behind_is_not_asked_for_ever() {
+async fn a_drain_behind_a_lagging_cache_ends() {
     let stage = Stage::new(2, 1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(60)));
     let replica = stage.start(&[]).await;

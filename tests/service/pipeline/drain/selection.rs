@@ -5,7 +5,7 @@ use crate::harness::{Stage, node, s};
 use ebbtide_sim::kube::Pod;
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_stay_are_left_alone() {
+async fn daemonset_mirror_and_finished_pods_do_not_hold_up_a_drain() {
     let stage = Stage::new(1, 1);
     let kube = &stage.world.kube;
     kube.add_pod(Pod::on(&node(0)).named("agent").daemonset());
@@ -21,7 +21,7 @@ async fn pods_that_stay_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn kubectls_switches_choose_the_pods() {
+async fn flags_like_kubectls_select_the_pods() {
     let table: [(&[&str], &[&str]); 4] = [
         (&[], &[]),
         (&["--pod-selector", "app=web"], &["bare", "plain", "scratch", "scratch-done"]),
@@ -47,7 +47,7 @@ async fn kubectls_switches_choose_the_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_daemonsets_stay_unless_asked_for() {
+async fn pods_of_daemonsets_stay_by_default() {
     let stage = Stage::new(1, 1);
     stage.world.kube.add_pod(pod("agent").daemonset().priority(CRITICAL));
     let replica = stage.start(&[]).await;

@@ -49,7 +49,7 @@ async fn a_spot_warning_hurries_the_pods_of_a_lifecycle_drain_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_moves_nearer_reaches_a_pod_that_is_held_back() {
+async fn an_earlier_deadline_applies_to_a_pod_that_is_already_blocked() {
     let stage = held(s(30));
     let replica = stage.start(&[]).await;
     let token = stage.terminate(0, s(3600), Wrapping::Event);
@@ -92,7 +92,7 @@ async fn a_soft_deadline_ends_its_own_notice_only() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_deadline_just_before_a_hard_one_takes_no_pods_grace_away() {
+async fn a_soft_deadline_just_before_a_hard_one_shortens_no_grace_period() {
     let stage = held(s(30));
     add(&stage, "slow", s(300));
     let replica = stage.start(&["--on", "rebalance=drain", "--drain-timeout", "rebalance=115s"]).await;
@@ -108,7 +108,7 @@ async fn a_soft_deadline_just_before_a_hard_one_takes_no_pods_grace_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_soft_deadline_shortly_before_a_hard_one_costs_no_grace() {
+async fn a_soft_deadline_shortly_before_a_hard_one_leaves_the_full_grace_period() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--on", "rebalance=drain", "--drain-timeout", "rebalance=115s"]).await;
@@ -121,7 +121,7 @@ async fn a_soft_deadline_shortly_before_a_hard_one_costs_no_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spot_warning_joins_a_running_drain_though_its_mark_fails() {
+async fn a_spot_warning_whose_mark_fails_still_hurries_a_running_drain() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(1000)).stops_in(None));
     let replica = stage.start(&[]).await;
@@ -153,7 +153,7 @@ async fn a_late_notice_with_a_past_soft_deadline_does_not_disturb_a_spot_drain()
 
 /// Patience with a spot notice ends before its instance goes; where a hook is more patient, pods are still told in time.
 #[tokio::test(start_paused = true)]
-async fn what_an_impatient_notice_knew_of_the_capacity_outlives_it() {
+async fn the_end_of_capacity_counts_after_its_notice_has_ended() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "spot=60s"]).await;
@@ -168,7 +168,7 @@ async fn what_an_impatient_notice_knew_of_the_capacity_outlives_it() {
 
 /// A notice whose time is up does not cut off the deletion that it has just brought about in a drain that runs.
 #[tokio::test(start_paused = true)]
-async fn a_late_notice_leaves_a_running_drain_its_moment() {
+async fn a_notice_after_its_deadline_does_not_cut_off_a_running_drain() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&[]).await;

@@ -24,7 +24,7 @@ async fn a_delay_cordons_at_once_and_evicts_later() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_without_a_delay_does_not_wait_for_one_with() {
+async fn a_notice_without_a_delay_does_not_wait_for_a_delayed_one() {
     let stage = Stage::new(1, 2);
     let replica = stage.start(&["--on", "rebalance=drain", "--delay", "rebalance=10m"]).await;
     stage.rebalance(0);
@@ -39,7 +39,7 @@ async fn a_notice_without_a_delay_does_not_wait_for_one_with() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_delay_that_has_passed_on_arrival_delays_nothing() {
+async fn a_delay_that_has_passed_on_arrival_is_skipped() {
     let stage = Stage::new(1, 1);
     let at = stage.world.clock.now();
     stage.world.aws.sqs.send(messages::spot("old", &instance(0), at));
@@ -69,7 +69,7 @@ async fn a_delayed_spot_warning_brings_its_deadline_to_a_running_drain() {
 
 /// Somebody uncordons in the delay: the drain must not cordon again without a mark.
 #[tokio::test(start_paused = true)]
-async fn uncordoned_in_the_delay() {
+async fn a_node_uncordoned_during_the_delay_is_not_left_cordoned_without_a_mark() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--on", "rebalance=drain", "--delay", "rebalance=5m", "--uncordon-after", "10m"]).await;
     stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
@@ -89,7 +89,7 @@ async fn uncordoned_in_the_delay() {
 
 /// The node goes in the delay.
 #[tokio::test(start_paused = true)]
-async fn a_node_that_goes_in_the_delay_holds_nothing_up() {
+async fn deletion_of_the_node_during_the_delay_completes_the_hook() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--delay", "asg-terminate=20m"]).await;
     let token = stage.terminate(0, s(3600), Wrapping::Event);

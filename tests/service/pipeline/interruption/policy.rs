@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 const COMPLETE: &str = "CompleteLifecycleAction";
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_leads_to_its_action() {
+async fn every_kind_has_its_default_action() {
     let stage = Stage::new(6, 1);
     let replica = stage.start(&[]).await;
     let (sqs, now) = (&stage.world.aws.sqs, stage.world.clock.now());
@@ -36,7 +36,7 @@ async fn every_kind_leads_to_its_action() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_user_decides_what_a_kind_leads_to() {
+async fn flags_change_the_action_of_a_kind() {
     let stage = Stage::new(4, 1);
     let on = [
         "--on",
@@ -62,7 +62,7 @@ async fn the_user_decides_what_a_kind_leads_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_kind_has_its_own_timeout() {
+async fn a_timeout_for_one_kind_overrides_the_general_one() {
     let stage = Stage::new(2, 1);
     stage.block(0);
     stage.block(1);

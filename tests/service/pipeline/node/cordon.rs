@@ -76,7 +76,7 @@ async fn a_hibernating_node_whose_cordon_fails_once_is_still_evicted() {
 
 /// With one failure on arrival at its deadline, the most useful thing is still done.
 #[tokio::test(start_paused = true)]
-async fn one_failed_cordon_at_the_deadline() {
+async fn a_cordon_that_fails_once_at_the_deadline_still_leads_to_evictions() {
     let stage = Stage::new(1, 2);
     let replica = stage.start(&[]).await;
     let now = stage.world.clock.now();
@@ -88,7 +88,7 @@ async fn one_failed_cordon_at_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_taken_away_in_mid_drain_is_set_again_once() {
+async fn a_cordon_removed_during_the_drain_is_set_again_once() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
@@ -111,7 +111,7 @@ async fn a_cordon_taken_away_in_mid_drain_is_set_again_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_to_the_cordon_and_a_watch_that_lags_are_no_uncordon() {
+async fn a_lost_answer_and_a_lagging_watch_are_not_taken_for_an_uncordon() {
     let stage = Stage::new(1, 2);
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;

@@ -33,7 +33,7 @@ async fn only_selected_nodes_are_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_to_be_ignored_is_left_alone() {
+async fn an_ignored_node_is_left_alone() {
     let stage = Stage::new(2, 1);
     stage.annotate(0, "ebbtide/ignore", "true");
     stage.annotate(1, "ebbtide/ignore", "false");
@@ -53,7 +53,7 @@ async fn a_node_that_is_to_be_ignored_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_registers_late_is_asked_whether_it_is_to_be_left_alone() {
+async fn a_node_that_registers_late_can_be_excluded() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
     let replica = stage.start(&["--node-selector", "pool=blue"]).await;
@@ -69,7 +69,7 @@ async fn a_node_that_registers_late_is_asked_whether_it_is_to_be_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_to_be_ignored_from_now_on_is_left() {
+async fn a_node_that_is_ignored_during_its_drain_is_left() {
     let stage = Stage::slow(s(600));
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);

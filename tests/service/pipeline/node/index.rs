@@ -6,7 +6,7 @@ use ebbtide_sim::kube::Interrupt;
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_streams_no_lists_is_asked_for_one() {
+async fn a_server_without_streaming_lists_is_asked_for_a_list() {
     let stage = Stage::new(2, 1);
     // As one of Kubernetes 1.33 says it: sendInitialEvents is forbidden.
     stage.world.faults.add(Rule::on("watch nodes", Fault::Status(422)).times(1));
@@ -23,7 +23,7 @@ async fn a_server_that_streams_no_lists_is_asked_for_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_breaks_while_it_tells_what_there_is_begins_anew() {
+async fn a_watch_that_breaks_during_its_initial_list_begins_anew() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("watch nodes", Fault::Disconnect).times(2));
     let replica = stage.start(&[]).await;
@@ -35,7 +35,7 @@ async fn a_watch_that_breaks_while_it_tells_what_there_is_begins_anew() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_ends_at_once_is_not_begun_in_a_tight_loop() {
+async fn a_watch_that_ends_at_once_is_not_restarted_in_a_tight_loop() {
     let stage = Stage::new(1, 0);
     stage.world.faults.add(Rule::on("watch nodes", Fault::CloseWatch).times(3000));
     let replica = stage.start(&[]).await;

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 const PATCH: &str = "patch nodes";
 
 #[tokio::test(start_paused = true)]
-async fn one_patch_says_it_all() {
+async fn one_patch_writes_all_marks() {
     let stage = Stage::new(1, 1);
     let flags = ["--taint", "going=soon:NoSchedule", "--taint", "a.b/c:NoExecute", "--exclude-from-load-balancers"];
     let replica = stage.start(&flags).await;
@@ -36,7 +36,7 @@ async fn one_patch_says_it_all() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_node_tells_who_holds_it() {
+async fn the_annotation_names_the_message_of_the_notice() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     let message = stage.spot(0);
@@ -51,7 +51,7 @@ async fn the_node_tells_who_holds_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_cordoned_by_a_person_is_not_called_ours() {
+async fn a_humans_cordon_is_not_marked_as_ours() {
     let stage = Stage::new(1, 1);
     stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
     let replica = stage.start(&[]).await;
@@ -63,7 +63,7 @@ async fn a_node_cordoned_by_a_person_is_not_called_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rival_writer_loses_nothing_and_stops_nothing() {
+async fn a_concurrent_write_is_kept_and_the_cordon_succeeds() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;
@@ -83,7 +83,7 @@ async fn a_rival_writer_loses_nothing_and_stops_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thirty_nodes_and_a_rival_who_taints_them_too() {
+async fn taints_written_by_others_at_the_same_time_are_kept() {
     let stage = Stage::new(30, 1);
     // A write by somebody else between our read and our patch, three times on each node, and one right after it.
     stage.world.kube.rival_taints(3);
@@ -112,7 +112,7 @@ async fn thirty_nodes_and_a_rival_who_taints_them_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rivals_taints_stay_when_ours_are_taken_back() {
+async fn taints_of_others_stay_when_ours_are_removed() {
     let stage = Stage::new(30, 0);
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--uncordon-after", "5m"]).await;
     for n in 0..30 {
@@ -130,7 +130,7 @@ async fn a_rivals_taints_stay_when_ours_are_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_there_before_us_is_never_taken_back() {
+async fn marks_that_were_there_before_are_never_removed() {
     let stage = Stage::new(2, 0);
     // Another's of the same key and effect, and one that is the same in all.
     stage.taint(0, "going", "theirs", "NoSchedule");
@@ -195,7 +195,7 @@ async fn two_replicas_mark_for_two_notices_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_hears_late_of_the_others_cordon_does_not_take_it_for_an_uncordon() {
+async fn a_lagging_watch_of_the_other_replicas_cordon_is_not_taken_for_an_uncordon() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(200)).stops_in(s(100)));
     let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
@@ -217,7 +217,7 @@ async fn a_replica_that_hears_late_of_the_others_cordon_does_not_take_it_for_an_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_throttled_mark_does_not_hold_up_anothers() {
+async fn a_throttled_mark_does_not_delay_that_of_another_notice() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     stage.world.faults.add(Rule::on("patch nodes", Fault::ThrottleFor(60)).times(1));
@@ -231,7 +231,7 @@ async fn a_throttled_mark_does_not_hold_up_anothers() {
 
 /// A taint of ours that somebody takes away again and again does not grow `ebbtide/undo`.
 #[tokio::test(start_paused = true)]
-async fn undo_does_not_grow() {
+async fn the_undo_annotation_does_not_grow() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
     for n in 0..5 {

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service=nodeshutdown:NoExecute";
 
 #[tokio::test(start_paused = true)]
-async fn the_out_of_service_taint_waits_for_ec2s_word_and_goes_with_the_reboot() {
+async fn the_taint_waits_for_ec2s_confirmation_and_is_removed_after_the_reboot() {
     for state in ["stopped", "terminated"] {
         let stage = Stage::new(1, 1);
         let replica = stage.start(&["--out-of-service-taint"]).await;
@@ -34,7 +34,7 @@ async fn the_out_of_service_taint_waits_for_ec2s_word_and_goes_with_the_reboot()
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
+async fn no_taint_unless_ec2_confirms_the_stop_and_the_flag_is_set() {
     for (flags, within) in [(&["--out-of-service-taint"][..], 122), (&[], 2)] {
         let stage = Stage::new(1, 1);
         let replica = stage.start(flags).await;
@@ -52,7 +52,7 @@ async fn no_taint_where_ec2_never_says_so_or_nobody_asked_for_it() {
 
 /// With `--require-tag` a terminated instance's node gets the taint, too.
 #[tokio::test(start_paused = true)]
-async fn out_of_service_with_require_tag() {
+async fn the_taint_is_set_with_require_tag() {
     for state in ["stopped", "terminated"] {
         let stage = Stage::new(1, 0);
         let replica = stage.start(&["--require-tag", "--out-of-service-taint"]).await;
@@ -69,7 +69,7 @@ async fn out_of_service_with_require_tag() {
 
 /// The taint that evicts everything goes when the node comes back, also where another notice holds it.
 #[tokio::test(start_paused = true)]
-async fn out_of_service_goes_when_the_instance_is_back() {
+async fn the_taint_is_removed_when_the_instance_is_back() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--out-of-service-taint", "--uncordon-after", "0s"]).await;
     stage.world.aws.ec2.set_state(&instance(0), "stopped");
@@ -96,7 +96,7 @@ async fn out_of_service_goes_when_the_instance_is_back() {
 
 /// EC2's word is old when the taint is set at last.
 #[tokio::test(start_paused = true)]
-async fn out_of_service_is_not_set_on_a_node_that_is_back() {
+async fn the_taint_is_not_set_on_a_node_that_is_back() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--out-of-service-taint"]).await;
     stage.world.aws.ec2.set_state(&instance(0), "stopped");

@@ -36,7 +36,7 @@ async fn an_instance_that_ec2_does_not_know_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn eks_own_hooks_are_left_to_eks() {
+async fn hooks_of_eks_are_left_to_eks() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     for hook in ["Terminate-LC-Hook", "Launch-LC-Hook"] {
@@ -54,7 +54,7 @@ async fn eks_own_hooks_are_left_to_eks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_strangers_are_asked_for_at_once_and_once() {
+async fn many_foreign_instances_are_looked_up_in_batches_and_once() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&[]).await;
     for n in 1000..1300 {
@@ -83,7 +83,7 @@ async fn a_hook_that_notifies_this_queue_itself_is_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_required_tag_is_asked_for_in_every_case() {
+async fn require_tag_checks_every_instance() {
     let stage = Stage::new(2, 1);
     stage.world.aws.ec2.put(&instance(1), &[(TAG, "blue")]);
     let replica = stage.start(&["--require-tag", "--managed-tag", &format!("{TAG}=blue")]).await;
@@ -114,7 +114,7 @@ async fn while_ec2_gives_no_answer_the_message_is_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_direct_copy_makes_a_foreign_looking_action_ours() {
+async fn a_direct_copy_of_the_notice_proves_that_an_action_is_ours() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
     let replica = stage.start(&["--registration-grace", "5s"]).await;
@@ -139,7 +139,7 @@ async fn blind(stage: &Stage) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blind_index_makes_nothing_another_clusters() {
+async fn without_a_watch_of_nodes_no_instance_is_taken_for_another_clusters() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&[]).await;
     blind(&stage).await;
@@ -155,7 +155,7 @@ async fn a_blind_index_makes_nothing_another_clusters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blind_index_does_not_complete_the_hook_of_a_full_node() {
+async fn without_a_watch_of_nodes_no_hook_is_completed_before_its_drain() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&[]).await;
     blind(&stage).await;
@@ -171,7 +171,7 @@ async fn a_blind_index_does_not_complete_the_hook_of_a_full_node() {
 
 /// EC2 does not know an instance yet that was launched a second ago.
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_ec2_does_not_know_yet_is_not_anothers() {
+async fn an_instance_that_ec2_does_not_know_yet_may_be_ours() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--on", "asg-launch=ready"]).await;
     sleep(s(1)).await;

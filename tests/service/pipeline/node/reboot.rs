@@ -45,7 +45,7 @@ async fn a_rebooted_node_is_released_when_it_is_ready_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reboot_in_mid_drain_ends_the_drain_and_its_marks() {
+async fn the_scheduled_reboot_during_the_drain_ends_it_and_releases_the_node() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let replica = stage.start(&[]).await;
@@ -63,7 +63,7 @@ async fn a_reboot_in_mid_drain_ends_the_drain_and_its_marks() {
 
 /// A node that reboots while it is drained for a termination stays cordoned and is drained on.
 #[tokio::test(start_paused = true)]
-async fn a_reboot_in_mid_drain_does_not_free_a_node_that_terminates() {
+async fn a_reboot_during_the_drain_does_not_release_a_node_that_terminates() {
     let stage = Stage::new(1, 2);
     stage.block(0);
     let replica = stage.start(&["--drain-timeout", "20m", "--at-deadline", "leave"]).await;
@@ -91,7 +91,7 @@ async fn a_reboot_in_mid_drain_does_not_free_a_node_that_terminates() {
 
 /// Ready flaps while a node drains for the warm pool.
 #[tokio::test(start_paused = true)]
-async fn a_flap_of_ready_in_mid_drain_leaves_the_mark() {
+async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
     let stage = Stage::slow(s(300));
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
     stage.terminate_between(0, s(600), Wrapping::Event, ("AutoScalingGroup", "WarmPool"));
@@ -117,7 +117,7 @@ async fn a_flap_of_ready_in_mid_drain_leaves_the_mark() {
 
 /// A spot warning from before the node's restart, read late.
 #[tokio::test(start_paused = true)]
-async fn a_warning_from_before_the_restart_harms_nobody() {
+async fn a_spot_warning_from_before_the_restart_is_not_acted_on() {
     let stage = Stage::new(1, 2);
     let at = stage.world.clock.now();
     sleep(s(700)).await;

@@ -38,7 +38,7 @@ async fn an_instance_that_never_joined_does_not_block_its_hook() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_terminated_in_the_pool_is_not_waited_for() {
+async fn an_instance_terminated_in_the_warm_pool_is_not_waited_for() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
     let replica = stage.start(&[]).await;

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 const PATCH: &str = "patch nodes";
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_nothing_followed_is_taken_back() {
+async fn a_cordon_without_a_later_notice_is_removed_in_time() {
     let table: [(&[&str], Option<u64>); 5] = [
         (&[], Some(1200)),
         (&["--uncordon-after", "5m"], Some(300)),
@@ -38,7 +38,7 @@ async fn a_cordon_that_nothing_followed_is_taken_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_a_kind_that_cordons_is_taken_back() {
+async fn only_kinds_with_the_action_cordon_are_released() {
     let stage = Stage::new(2, 0);
     let replica = stage.start(&["--on", "asg-terminate=cordon", "--uncordon-after", "5m"]).await;
     stage.terminate(0, s(300), Wrapping::Event);
@@ -67,7 +67,7 @@ async fn a_humans_cordon_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_a_human_took_away_is_given_up_with_all_that_came_with_it() {
+async fn a_cordon_removed_by_a_human_removes_all_other_marks() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
     stage.rebalance(0);
@@ -88,7 +88,7 @@ async fn a_cordon_that_a_human_took_away_is_given_up_with_all_that_came_with_it(
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_notice_holds_the_node() {
+async fn another_notice_keeps_the_cordon() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--exclude-from-load-balancers"]).await;
     stage.rebalance(0);
@@ -111,7 +111,7 @@ async fn another_notice_holds_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restart_forgets_nothing() {
+async fn a_restart_of_the_service_forgets_no_mark() {
     // Back before the cordon's time is over, and after it.
     for back_at in [900, 1800] {
         let stage = Stage::new(2, 0);
@@ -146,7 +146,7 @@ fn written(stage: &Stage) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_replicas_take_it_back_once() {
+async fn two_replicas_release_a_node_once() {
     let stage = Stage::new(20, 0);
     let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
     for n in 0..20 {
@@ -171,7 +171,7 @@ async fn two_replicas_take_it_back_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_not_be_taken_back_now_is_tried_again() {
+async fn a_failed_release_is_retried() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&["--uncordon-after", "5m"]).await;
     stage.rebalance(0);
@@ -210,7 +210,7 @@ async fn an_instance_from_the_warm_pool_is_released_on_the_same_boot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_is_set_again_is_ours() {
+async fn a_cordon_that_we_set_again_is_removed_after_the_reboot() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     stage.set_cordon(0, true);
@@ -229,7 +229,7 @@ async fn a_cordon_that_is_set_again_is_ours() {
 
 /// A human's cordon, taken away by the human in mid-drain, set again by us: it must be ours then.
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_was_set_again_is_ours_to_take_back() {
+async fn a_cordon_that_we_set_again_during_a_drain_is_removed_after_the_reboot() {
     let stage = Stage::slow(s(60));
     stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
     let replica = stage.start(&[]).await;
@@ -249,7 +249,7 @@ async fn a_cordon_that_was_set_again_is_ours_to_take_back() {
 
 /// What is left of an undo annotation, whose notices somebody took away, must not claim a human's cordon.
 #[tokio::test(start_paused = true)]
-async fn a_stale_undo_claims_no_humans_cordon() {
+async fn a_stale_undo_annotation_does_not_claim_a_humans_cordon() {
     let stage = Stage::new(1, 0);
     let replica = stage.start(&[]).await;
     stage.world.kube.update_node(&node(0), |node| {
@@ -266,7 +266,7 @@ async fn a_stale_undo_claims_no_humans_cordon() {
 
 /// The same Node in a taint: marks that are refused by the API server while another drains.
 #[tokio::test(start_paused = true)]
-async fn marks_that_cannot_be_taken_back_are_not_a_flood() {
+async fn failed_releases_do_not_flood_the_api_server() {
     let stage = Stage::new(20, 0);
     let replica = stage.start(&["--uncordon-after", "60s"]).await;
     for n in 0..20 {
@@ -297,7 +297,7 @@ async fn marks_that_cannot_be_taken_back_are_not_a_flood() {
 
 /// With --on-failed-drain leave, a takeover after the hook's end completes nothing with the wrong word.
 #[tokio::test(start_paused = true)]
-async fn two_replicas_undo_and_mark_at_once() {
+async fn two_replicas_release_and_mark_nodes_at_once() {
     let stage = Stage::new(40, 0);
     stage.world.kube.taint_cordoned();
     let flags = ["--uncordon-after", "60s", "--taint", "going=soon:NoSchedule"];

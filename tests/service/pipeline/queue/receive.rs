@@ -4,7 +4,7 @@ use crate::harness::{Stage, s};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
-async fn a_start_on_an_empty_queue_is_ready_at_once() {
+async fn the_service_is_ready_at_once_on_an_empty_queue() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     let begun = Instant::now();

@@ -23,7 +23,7 @@ async fn a_message_worked_on_for_an_hour_is_never_received_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn before_twelve_hours_are_over_it_is_handed_over_and_goes_on() {
+async fn a_message_is_handed_over_before_twelve_hours_are_over() {
     let stage = Stage::slow(HOUR * 14);
     let flags = ["--drain-timeout", "20h"];
     let (first, second) = (stage.start(&flags).await, stage.start(&flags).await);
@@ -42,7 +42,7 @@ async fn before_twelve_hours_are_over_it_is_handed_over_and_goes_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_lease_ends_in_an_early_exit() {
+async fn work_stops_before_a_lost_lease_ends() {
     let stage = Stage::slow(s(100));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
     let token = stage.terminate(0, s(300), Wrapping::Event);

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
-async fn every_spot_notice_costs_what_it_would_alone() {
+async fn every_spot_notice_costs_no_more_than_alone() {
     // 300 of several hundred.
     let (nodes, pods) = (300, 2);
     let stage = busy(nodes, pods);
@@ -141,7 +141,7 @@ async fn with_copies(nodes: usize, copies: usize, redelivered: f64) -> [usize; 4
 }
 
 #[tokio::test(start_paused = true)]
-async fn copies_cost_their_receipts_and_no_more() {
+async fn copies_cost_only_their_receipts() {
     let nodes = 80;
     let [kube, autoscaling, sqs, _] = with_copies(nodes, 1, 0.0).await;
     let [kube_10, autoscaling_10, sqs_10, received] = with_copies(nodes, 10, 0.2).await;

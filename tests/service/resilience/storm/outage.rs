@@ -69,23 +69,23 @@ async fn costs_that_time_and_little_more(fault: Fault, and: Duration, tries: usi
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_refuses_everything_costs_that_time() {
+async fn throttling_with_retry_after_costs_its_outage() {
     costs_that_time_and_little_more(Fault::ThrottleFor(1), s(0), TRIES).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_refuses_everything_and_does_not_say_for_how_long_costs_that_time() {
+async fn throttling_without_retry_after_costs_its_outage() {
     costs_that_time_and_little_more(Fault::Status(429), s(0), TRIES).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_whose_connections_break_costs_that_time() {
+async fn broken_connections_cost_their_outage() {
     // The watch of pods is begun again after 10 s at most.
     costs_that_time_and_little_more(Fault::Disconnect, s(5), TRIES).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_api_server_that_hangs_costs_that_time_and_a_timeout() {
+async fn a_hanging_api_server_costs_its_outage_and_a_timeout() {
     // What began just before it answers again is given up 10 s later.
     costs_that_time_and_little_more(Fault::Hang, s(10), 3).await;
 }
@@ -132,7 +132,7 @@ async fn a_queue_that_fails_for_a_while_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_storm_whose_process_is_killed_is_taken_over_as_it_stands() {
+async fn a_storm_of_a_killed_process_is_taken_over_without_repetition() {
     let (nodes, pods) = (100, 2);
     let stage = busy(nodes, 0);
     for n in 0..nodes {
@@ -165,7 +165,7 @@ async fn a_storm_whose_process_is_killed_is_taken_over_as_it_stands() {
 
 /// Whatever fails, by chance and for a while: every node ends up drained, every hook completed once, every message deleted.
 #[tokio::test(start_paused = true)]
-async fn a_storm_in_bad_weather() {
+async fn random_faults_lose_no_node_hook_or_message() {
     for round in 0..4 {
         let stage = Stage { world: ebbtide_sim::World::new(seed().wrapping_add(round)) };
         let mut tokens = Vec::new();

@@ -43,7 +43,7 @@ async fn heard_after(wait: Duration) -> [Duration; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_spot_notice_is_heard_in_the_middle_of_a_storm_of_hooks() {
+async fn a_spot_notice_in_a_storm_of_hooks_is_not_delayed() {
     // While cordons queue, and while lists and evictions do.
     for wait in [ms(300), ms(1200)] {
         let [cordoned, evicted] = heard_after(wait).await;
@@ -93,7 +93,7 @@ async fn with_poison(nodes: usize, poison: &[String]) -> Vec<Duration> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn as_many_poison_messages_as_good_ones_delay_nobody() {
+async fn malformed_messages_do_not_delay_the_others() {
     // 200 of a thousand.
     let nodes = 200;
     let (clean, poisoned) = (with_poison(nodes, &[]).await, with_poison(nodes, &malformed()).await);

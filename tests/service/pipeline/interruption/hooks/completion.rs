@@ -11,7 +11,7 @@ const BEAT: &str = "RecordLifecycleActionHeartbeat";
 const COMPLETE: &str = "CompleteLifecycleAction";
 
 #[tokio::test(start_paused = true)]
-async fn what_becomes_of_a_hook_whose_drain_was_blocked() {
+async fn on_failed_drain_decides_the_hook_of_a_blocked_drain() {
     for (chosen, expected) in [("continue", &["CONTINUE"][..]), ("abandon", &["ABANDON"]), ("leave", &[])] {
         let stage = Stage::new(1, 1);
         stage.block(0);
@@ -35,7 +35,7 @@ async fn what_becomes_of_a_hook_whose_drain_was_blocked() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_ends_well_is_continued_whatever_was_chosen() {
+async fn a_successful_drain_continues_whatever_on_failed_drain_says() {
     for chosen in ["abandon", "leave"] {
         let stage = Stage::new(1, 1);
         let replica = stage.start(&["--on-failed-drain", chosen]).await;
@@ -47,7 +47,7 @@ async fn a_drain_that_ends_well_is_continued_whatever_was_chosen() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_is_held_back_while_heartbeats_go_on() {
+async fn complete_after_delays_the_completion_while_heartbeats_go_on() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--complete-after", "2m", "--drain-timeout", "10m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
@@ -62,7 +62,7 @@ async fn a_completion_is_held_back_while_heartbeats_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_is_held_back_no_longer_than_the_deadline() {
+async fn complete_after_ends_at_the_deadline() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&["--complete-after", "1h"]).await;
     let begun = Instant::now();
@@ -75,7 +75,7 @@ async fn a_completion_is_held_back_no_longer_than_the_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_drain_is_not_held_back() {
+async fn complete_after_does_not_delay_a_failed_drain() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let flags = ["--complete-after", "2m", "--drain-timeout", "30s", "--on-failed-drain", "abandon"];
@@ -87,7 +87,7 @@ async fn a_failed_drain_is_not_held_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hook_that_somebody_else_completed_is_success() {
+async fn a_hook_completed_by_others_is_success() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(600)).stops_in(s(300)));
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
@@ -141,7 +141,7 @@ async fn an_action_that_is_over_is_success() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn ten_throttled_completions_end_in_one_success_and_silence() {
+async fn ten_throttled_completions_end_in_one_success_without_later_calls() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on(COMPLETE, Fault::Throttle).times(10));
     let replica = stage.start(&[]).await;
@@ -157,7 +157,7 @@ async fn ten_throttled_completions_end_in_one_success_and_silence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_group_is_told_and_not_retried_for_ever() {
+async fn an_unknown_group_is_an_error_without_retries() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     let at = stage.world.clock.now();
@@ -171,7 +171,7 @@ async fn an_unknown_group_is_told_and_not_retried_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unknown_hook_is_one_error() {
+async fn an_unknown_hook_is_an_error_without_retries() {
     let stage = Stage::new(1, 1);
     stage.world.aws.sqs.set_dead_letter(3);
     let replica = stage.start(&[]).await;
@@ -189,7 +189,7 @@ async fn an_unknown_hook_is_one_error() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_completion_that_is_not_permitted_does_not_keep_the_instance_alive() {
+async fn a_denied_completion_does_not_keep_the_instance_alive() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on(COMPLETE, Fault::Status(403)));
     let replica = stage.start(&["--drain-timeout", "3h"]).await;

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_of_ten_minutes_under_a_hook_of_one() {
+async fn a_drain_of_ten_minutes_keeps_a_hook_of_one_minute_alive() {
     let stage = Stage::slow(s(600));
     let replica = stage.start(&["--drain-timeout", "20m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
@@ -24,7 +24,7 @@ async fn a_drain_of_ten_minutes_under_a_hook_of_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn beats_at_a_set_interval_or_never() {
+async fn heartbeats_follow_the_set_interval_or_are_off() {
     for (flag, expected) in [("20s", 4..=6), ("off", 0..=0)] {
         let stage = Stage::slow(s(90));
         let replica = stage.start(&["--heartbeat", flag]).await;
@@ -49,7 +49,7 @@ async fn a_throttled_heartbeat_is_retried_before_the_hook_expires() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_the_permission_to_look_hooks_up_they_are_kept_alive_all_the_same() {
+async fn without_permission_to_describe_hooks_they_are_kept_alive() {
     let stage = Stage::slow(s(200));
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
     let replica = stage.start(&[]).await;
@@ -62,7 +62,7 @@ async fn without_the_permission_to_look_hooks_up_they_are_kept_alive_all_the_sam
 
 /// A hook whose times can't be looked up, and heartbeats that fail for longer than the assumed 30 s.
 #[tokio::test(start_paused = true)]
-async fn heartbeats_of_an_unknown_hook_are_tried_on() {
+async fn failing_heartbeats_of_an_unknown_hook_are_retried() {
     let stage = Stage::slow(s(400));
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
     stage.world.faults.add(Rule::on(BEAT, Fault::Status(503)));
@@ -82,7 +82,7 @@ async fn heartbeats_of_an_unknown_hook_are_tried_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_interval_longer_than_the_hook_is_cut_to_what_it_bears() {
+async fn an_interval_longer_than_the_hooks_timeout_is_shortened() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(600)).stops_in(s(200)));
     let replica = stage.start(&["--heartbeat", "2m", "--drain-timeout", "10m"]).await;
@@ -105,7 +105,7 @@ async fn refused_heartbeats_are_few() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn heartbeats_whose_answers_are_lost_are_not_a_flood() {
+async fn heartbeats_with_lost_answers_are_not_repeated_at_once() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(600)).stops_in(s(300)));
     stage.world.faults.add(Rule::on(BEAT, Fault::LostResponse).times(3));

@@ -100,7 +100,7 @@ async fn a_launch_that_outlasts_its_hook_is_kept_alive() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_does_not_become_ready_in_time() {
+async fn on_failed_launch_decides_the_hook_of_an_instance_that_is_not_ready_in_time() {
     let (chosen, to_group, to_pool) = ("--on-failed-launch", ("EC2", "AutoScalingGroup"), ("EC2", "WarmPool"));
     let table = [
         (vec![], to_group, vec![]),
@@ -136,7 +136,7 @@ async fn an_instance_that_does_not_become_ready_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_that_gets_ready_on_its_way_into_the_pool_is_not_waited_for_any_longer() {
+async fn an_instance_that_is_ready_on_its_way_into_the_warm_pool_completes_its_hook() {
     let stage = launching();
     let replica = stage.start(&READY).await;
     let token = stage.launch_between(5, s(300), Wrapping::Bare, ("EC2", "WarmPool"));
@@ -179,7 +179,7 @@ async fn another_replica_goes_on_after_a_shutdown_and_after_a_kill() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_was_ready_before_anybody_looked() {
+async fn a_node_that_was_ready_before_the_start_completes_its_hook() {
     let stage = launching();
     registers(&stage);
     stage.set_ready(5, true);
@@ -205,7 +205,7 @@ async fn another_clusters_launch_is_not_ours() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_to_be_left_alone_has_its_hook_left_alone() {
+async fn the_hook_of_an_excluded_node_is_left_alone() {
     for flags in [&[][..], &["--node-selector", "pool=blue"]] {
         let stage = launching();
         let replica = stage.start(&ready(flags)).await;
@@ -226,7 +226,7 @@ async fn a_node_that_is_to_be_left_alone_has_its_hook_left_alone() {
 
 /// A launch hook whose action is over, because the instance died, does not hold its message until the deadline.
 #[tokio::test(start_paused = true)]
-async fn a_launch_that_is_over_ends() {
+async fn a_launch_whose_action_is_over_ends() {
     let stage = Stage::new(1, 0);
     stage.world.aws.ec2.put(&instance(5), &[("aws-node-termination-handler/managed", "true")]);
     let replica = stage.start(&["--on", "asg-launch=ready", "--drain-timeout", "asg-launch=4h"]).await;

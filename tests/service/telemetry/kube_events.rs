@@ -46,7 +46,7 @@ async fn blocked(stage: &Stage, flags: &[&str]) -> (Replica, String) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_blocked_drain_is_told_with_who_what_and_until_when() {
+async fn the_event_of_a_blocked_drain_names_pods_budgets_and_the_deadline() {
     let stage = Stage::new(1, 5);
     stage.block(0);
     let replica = stage.start(&["--pod-namespace", "kube-system", "--pod-name", "ebbtide-1"]).await;
@@ -112,7 +112,7 @@ async fn a_drain_that_stays_blocked_ends_with_a_warning() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_undisturbed_drain_leaves_nothing() {
+async fn an_undisturbed_drain_writes_nothing() {
     let stage = Stage::new(1, 3);
     let replica = stage.start(&[]).await;
     stage.spot(0);
@@ -122,7 +122,7 @@ async fn an_undisturbed_drain_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_drain_that_is_blocked_for_a_moment_leaves_nothing() {
+async fn a_briefly_blocked_drain_writes_nothing() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").stops_in(s(10)));
     let (replica, _) = blocked(&stage, &[]).await;
@@ -135,7 +135,7 @@ async fn a_drain_that_is_blocked_for_a_moment_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_drain_is_told_where_that_is_wanted() {
+async fn events_all_writes_every_drain() {
     let stage = Stage::new(2, 2);
     let replica = stage.start(&["--events", "all"]).await;
     stage.spot(1);
@@ -164,7 +164,7 @@ async fn every_drain_is_told_where_that_is_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_told_where_that_is_wanted() {
+async fn events_none_and_dry_run_write_nothing() {
     for flags in [&["--events", "none"][..], &["--dry-run", "--events", "all"]] {
         let stage = Stage::new(1, 1);
         let (replica, _) = blocked(&stage, flags).await;
@@ -177,7 +177,7 @@ async fn nothing_is_told_where_that_is_wanted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_killed_replica_told_is_settled_by_the_next() {
+async fn the_condition_of_a_killed_replica_is_settled_by_the_next() {
     let stage = Stage::new(1, 1);
     let (first, token) = blocked(&stage, &[]).await;
     sleep(s(8)).await;
@@ -193,7 +193,7 @@ async fn what_a_killed_replica_told_is_settled_by_the_next() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replica_that_leaves_a_drain_settles_nothing() {
+async fn an_ordered_shutdown_leaves_the_condition_to_the_next_replica() {
     let stage = Stage::new(1, 1);
     let (first, token) = blocked(&stage, &[]).await;
     sleep(s(8)).await;
@@ -211,7 +211,7 @@ async fn a_replica_that_leaves_a_drain_settles_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_words_are_said_before_the_process_ends() {
+async fn pending_writes_are_finished_before_the_process_ends() {
     let stage = Stage::new(1, 1);
     let (replica, _) = blocked(&stage, &[]).await;
     sleep(s(8)).await;
@@ -226,7 +226,7 @@ async fn the_last_words_are_said_before_the_process_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_denies_or_hangs_delays_no_drain() {
+async fn denied_or_hanging_writes_delay_no_drain() {
     for fault in [Fault::Status(403), Fault::Hang] {
         let stage = Stage::new(3, 1);
         for operation in ["create events", "patch events", "patch nodes/status"] {
@@ -262,7 +262,7 @@ async fn a_server_that_denies_or_hangs_delays_no_drain() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_fails_is_made_once_more_and_none_twice() {
+async fn a_failed_call_is_retried_once_without_duplicates() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("create events", Fault::LostResponse).times(1));
     stage.world.faults.add(Rule::on("patch nodes/status", Fault::Status(503)).times(1));
@@ -280,7 +280,7 @@ async fn a_call_that_fails_is_made_once_more_and_none_twice() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_goes_in_mid_drain_needs_no_condition() {
+async fn a_node_deleted_during_its_drain_needs_no_condition() {
     let stage = Stage::new(1, 1);
     let (replica, _) = blocked(&stage, &[]).await;
     sleep(s(8)).await;
@@ -292,7 +292,7 @@ async fn a_node_that_goes_in_mid_drain_needs_no_condition() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_node_of_the_same_name_is_left_alone() {
+async fn a_new_node_of_the_same_name_gets_no_condition() {
     let stage = Stage::new(1, 1);
     stage.world.faults.add(Rule::on("create events", Fault::Slow(s(3))));
     let (replica, _) = blocked(&stage, &[]).await;
@@ -307,7 +307,7 @@ async fn another_node_of_the_same_name_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_nodes_blocked_at_once_are_all_told_a_few_at_a_time() {
+async fn many_blocked_nodes_are_written_a_few_at_a_time() {
     const NODES: usize = 100;
     let stage = Stage::new(NODES, 1);
     (0..NODES).for_each(|n| stage.block(n));
@@ -331,7 +331,7 @@ async fn many_nodes_blocked_at_once_are_all_told_a_few_at_a_time() {
 
 /// What was told of a drain is settled, though it was given up and the Node is left to its owner since.
 #[tokio::test(start_paused = true)]
-async fn the_condition_does_not_stay_true_for_ever() {
+async fn the_condition_is_settled_when_the_node_is_excluded_after_a_restart() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let first = stage.start(&[]).await;
