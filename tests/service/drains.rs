@@ -1,4 +1,4 @@
-//! Helpers of tests about drains: pods to add, and how they ended.
+//! Helpers for drains: pods to add, and the ends of pods.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::kube::{By, Evicted, Pod};
@@ -13,7 +13,7 @@ pub fn pod(name: &str) -> Pod {
     Pod::on(&node(0)).named(name)
 }
 
-/// The names of the pods on the first node.
+/// Returns the names of the pods on the first node.
 pub fn left(stage: &Stage) -> Vec<String> {
     let pods = stage.world.kube.pods_on(&node(0)).into_iter();
     let mut names: Vec<_> = pods.filter_map(|pod| pod.metadata.name).collect();
@@ -21,19 +21,19 @@ pub fn left(stage: &Stage) -> Vec<String> {
     names
 }
 
-/// The one eviction, or deletion, of a pod.
+/// Returns the only eviction or deletion of a pod.
 pub fn end_of(stage: &Stage, name: &str) -> Evicted {
     let mut ends = stage.ends_of(name);
     assert_eq!(ends.len(), 1, "{name}: {ends:?}\n{}", stage.story());
     ends.remove(0)
 }
 
-/// On the first node a pod that uses up whatever grace it is given.
+/// Adds a pod to the first node that uses up the whole grace period that it is given.
 pub fn add(stage: &Stage, name: &str, grace: Duration) {
     stage.world.kube.add_pod(Pod::on(&node(0)).named(name).grace(grace).stops_in(None::<Duration>));
 }
 
-/// A node with such a pod, `held`, whose budget lets nothing go.
+/// Returns a world of one node with such a pod, `held`, whose budget allows no eviction.
 pub fn held(grace: Duration) -> Stage {
     let stage = Stage::new(1, 0);
     add(&stage, "held", grace);
@@ -50,7 +50,8 @@ pub fn deleted(stage: &Stage, message: &str) -> bool {
     stage.world.aws.sqs.deleted().iter().any(|deleted| deleted == message)
 }
 
-/// Asserts that a pod was deleted once, that evictions were tried before, and that its grace ended before `deadline`. Gives the grace.
+/// Asserts that a pod was deleted once, after tries to evict it, and that its grace period ended before `deadline`.
+/// Returns the grace period.
 pub fn deleted_in_time(stage: &Stage, pod: &str, deadline: Duration) -> i64 {
     let (ends, tries) = (stage.ends_of(pod), stage.tries_of(pod));
     let [end] = ends.as_slice() else { panic!("{ends:?}\n{}", stage.story()) };

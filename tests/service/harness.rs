@@ -1,4 +1,4 @@
-//! A world, replicas of the service in it, and ways to see what they did.
+//! The harness: a simulated world, replicas of the service in it, and assertions about their calls.
 
 use clap::Parser;
 use ebbtide::cli::Settings;
@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Seconds.
+/// Returns a duration of so many seconds.
 pub const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
@@ -44,17 +44,17 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// The instance id of the n-th node.
+/// Returns the instance id of the n-th node.
 pub fn instance(n: usize) -> String {
     format!("i-{n:017x}")
 }
 
-/// The name of the n-th node.
+/// Returns the name of the n-th node.
 pub fn node(n: usize) -> String {
     format!("node-{n}")
 }
 
-/// A world in which things are put before and while replicas run.
+/// A world that tests fill before and while replicas run.
 pub struct Stage {
     pub world: World,
 }
@@ -67,7 +67,7 @@ pub struct Replica {
     running: JoinHandle<Exit>,
 }
 
-/// Calls that only the checks at the start make. They warn of a denial by themselves.
+/// Calls that only the start checks make. These checks report a denial themselves.
 const FOR_CHECKS: [&str; 4] = [
     "resource=\"version\"",
     "resource=\"selfsubject",
@@ -76,9 +76,9 @@ const FOR_CHECKS: [&str; 4] = [
 ];
 
 impl Stage {
-    /// A world of `nodes` nodes, each of which is an instance with the managed tag and runs `pods` pods.
+    /// Returns a world of `nodes` nodes, each an instance with the managed tag and `pods` pods.
     pub fn new(nodes: usize, pods: usize) -> Self {
-        // With EBBTIDE_TEST_LOG set, a test that fails tells its story.
+        // With EBBTIDE_TEST_LOG set, a failed test prints its log.
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
             .with_max_level(if std::env::var_os("EBBTIDE_TEST_LOG").is_some() {
@@ -98,23 +98,23 @@ impl Stage {
         Self { world }
     }
 
-    /// A world of one node, with one pod that takes this long to go.
+    /// Returns a world of one node with one pod, which takes `takes` to stop.
     pub fn slow(takes: Duration) -> Self {
         let stage = Self::new(1, 0);
         stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(takes * 2).stops_in(takes));
         stage
     }
 
-    /// Starts a replica; `flags` as a user would write them.
+    /// Starts a replica with these flags.
     pub async fn start(&self, flags: &[&str]) -> Replica {
         self.start_with(flags, |_| {}).await
     }
 
-    /// Starts a replica whose clients are changed first.
+    /// Starts a replica with changed clients.
     pub async fn start_with(&self, flags: &[&str], change: impl FnOnce(&mut Clients)) -> Replica {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
-        // Tests count calls, and have no set-up beside what they are about: one that is about the checks asks for them.
+        // Tests count calls, and their set-up has only what they need: a test of the start checks sets this flag itself.
         if !flags.contains(&"--check-at-start") {
             all.extend(["--check-at-start", "false"]);
         }
@@ -140,7 +140,7 @@ impl Stage {
         Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
     }
 
-    /// The clients of a replica.
+    /// Returns the clients of a replica.
     pub fn clients(&self, clock: Clock) -> Clients {
         let credentials = aws_credential_types::Credentials::new("sim", "sim", None, None, "sim");
         let config = aws_config::SdkConfig::builder()
@@ -155,19 +155,19 @@ impl Stage {
         Clients { aws: aws_clients(&config), kube: kube(), watches: kube() }
     }
 
-    /// Sends a spot warning for the n-th node, and gives the message's id.
+    /// Sends a spot warning for the n-th node. Returns the id of the message.
     pub fn spot(&self, n: usize) -> String {
         let id = format!("spot-{n}");
         self.world.aws.sqs.send(messages::spot(&id, &instance(n), self.world.clock.now()))
     }
 
-    /// Sends a spot warning for the n-th node that AWS wrote so long ago.
+    /// Sends a spot warning for the n-th node that AWS wrote `age` ago.
     pub fn spot_of_age(&self, n: usize, age: Duration) -> String {
         let at = self.world.clock.now() - age;
         self.world.aws.sqs.send(messages::spot(&format!("spot-{n}"), &instance(n), at))
     }
 
-    /// Begins to terminate the n-th node's instance under a hook of this timeout, and sends its notice. Gives the token.
+    /// Begins to terminate the n-th node's instance under a hook with this timeout, and sends its notice. Returns the token.
     pub fn terminate(&self, n: usize, timeout: Duration, wrapping: Wrapping) -> String {
         self.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(timeout));
         let token = self.world.aws.autoscaling.begin("group", "hook", &instance(n));
@@ -175,14 +175,14 @@ impl Stage {
         token
     }
 
-    /// Sends (again) the notice of a lifecycle action that has just begun.
+    /// Sends the notice of a lifecycle action, for the first time or again.
     pub fn send_terminate(&self, n: usize, token: &str, wrapping: Wrapping) -> String {
         let at = self.world.clock.now();
         let body = messages::lifecycle(wrapping, true, ("group", "hook", token), &instance(n), at);
         self.world.aws.sqs.send(body)
     }
 
-    /// A budget that lets no pod of the n-th node go: its pods get a label for it.
+    /// Blocks all pods of the n-th node by a budget, for which they get a label.
     pub fn block(&self, n: usize) {
         let label = node(n);
         for pod in self.world.kube.pods_on(&node(n)) {
@@ -195,37 +195,37 @@ impl Stage {
         self.world.kube.add_budget("default", &format!("budget-{n}"), [("app", label.as_str())], limit);
     }
 
-    /// Lets the n-th node's pods go again.
+    /// Removes this budget.
     pub fn unblock(&self, n: usize) {
         self.world.kube.remove_budget("default", &format!("budget-{n}"));
     }
 
-    /// Whether the n-th node is cordoned.
+    /// Returns whether the n-th node is cordoned.
     pub fn cordoned(&self, n: usize) -> bool {
         self.world.kube.node(&node(n)).and_then(|node| node.spec?.unschedulable).unwrap_or_default()
     }
 
-    /// The evictions and deletions of a pod of this name that the API server accepted.
+    /// Returns the accepted evictions and deletions of pods with this name.
     pub fn ends_of(&self, pod: &str) -> Vec<Evicted> {
         self.world.kube.evictions().into_iter().filter(|ended| ended.name == pod).collect()
     }
 
-    /// When the API server was asked to evict a pod of this name, whatever it answered.
+    /// Returns the times of all requests to evict a pod with this name.
     pub fn tries_of(&self, pod: &str) -> Vec<Duration> {
         let subject = format!("default/{pod}");
         let tries = self.world.calls.of("create pods/eviction").into_iter();
         tries.filter(|call| call.subject == subject).map(|call| call.at).collect()
     }
 
-    /// Whether a pod of this name is there.
+    /// Returns whether a pod with this name exists.
     pub fn has_pod(&self, pod: &str) -> bool {
         self.world.kube.pod("default", pod).is_some()
     }
 
-    /// Waits, at most so long, until something holds.
+    /// Waits until a condition holds, for at most `within`.
     pub async fn until(&self, what: &str, within: Duration, mut holds: impl FnMut() -> bool) {
         let by = Instant::now() + within;
-        // Looking costs real time, however little virtual time passes in between.
+        // Each check costs real time, even if little virtual time passes between two.
         let step = (within / 1000).max(Duration::from_millis(50));
         while !holds() {
             assert!(Instant::now() < by, "not within {within:?}: {what}\n{}", self.story());
@@ -233,13 +233,13 @@ impl Stage {
         }
     }
 
-    /// Waits until the queue is empty: every message was deleted.
+    /// Waits until every message has been deleted.
     pub async fn until_handled(&self, within: Duration) {
         self.until("every message deleted", within, || self.world.aws.sqs.is_empty()).await;
     }
 
-    /// The end of every test: no transient task lives in any replica, no lifecycle action hears another heartbeat, and no pod was ever
-    /// given a grace period of 0, which would take it from the API while its containers run.
+    /// Ends a test: no transient task is alive in any replica, no lifecycle action gets another heartbeat, and no pod ever got
+    /// a grace period of 0, which would remove it from the API while its containers run.
     pub async fn rest(&self, replicas: &[&Replica]) {
         for replica in replicas {
             let gone = replica.tasks.gone(TaskKind::transient);
@@ -279,7 +279,7 @@ impl Stage {
         assert!(matches!(action.state, ActionState::Completed { .. }), "{action:?}");
     }
 
-    /// Asserts that no two of an action's heartbeats came within less than `apart`.
+    /// Asserts that between two heartbeats of an action there is at least `apart`.
     pub fn beats_apart(&self, token: &str, apart: Duration) {
         let beats = self.world.aws.autoscaling.action(token).expect("the action must be known").beats;
         for pair in beats.windows(2) {
@@ -287,12 +287,12 @@ impl Stage {
         }
     }
 
-    /// How many calls of an operation have arrived.
+    /// Returns the number of calls of an operation.
     pub fn calls(&self, operation: &str) -> usize {
         self.world.calls.count(operation)
     }
 
-    /// All calls, for a test that fails.
+    /// Returns the last calls, for the message of a failed assertion.
     pub fn story(&self) -> String {
         let calls = self.world.calls.all();
         let shown = calls.len().saturating_sub(80);
@@ -306,7 +306,7 @@ impl Stage {
 }
 
 impl Replica {
-    /// Shuts down in order, and says how it ended and how long it took.
+    /// Shuts down in order. Returns the exit and the time that it took.
     pub async fn stop(self) -> (Exit, Duration, Tasks) {
         let begun = Instant::now();
         self.shutdown.ordered.cancel();
@@ -314,12 +314,12 @@ impl Replica {
         (exit, begun.elapsed(), self.tasks)
     }
 
-    /// Waits until it ends by itself.
+    /// Waits until the replica ends by itself.
     pub async fn ended(self) -> (Exit, Tasks) {
         (self.running.await.expect("the service must not panic"), self.tasks)
     }
 
-    /// Shuts down in order, and at once when this much time has passed: two signals.
+    /// Shuts down in order, and aborts `after` that: two signals.
     pub async fn stop_then_abort(self, after: Duration) -> (Exit, Duration, Tasks) {
         let abort = self.shutdown.abort.clone();
         let second = tokio::spawn(async move {
@@ -331,19 +331,19 @@ impl Replica {
         stopped
     }
 
-    /// Ends at once, as `kill -9` would: nothing is released.
+    /// Ends the replica at once, like `kill -9`: no message is released.
     pub async fn kill(self) -> Tasks {
         self.running.abort();
         let _ = self.running.await;
         self.tasks
     }
 
-    /// Asserts that one notice of this kind has ended, and how.
+    /// Asserts that exactly one notice of this kind has ended, with this outcome.
     pub fn ended_once(&self, kind: &str, outcome: &str) {
         self.all_ended(kind, &[(outcome, 1)]);
     }
 
-    /// Asserts how many notices of this kind have ended how.
+    /// Asserts the numbers of notices of this kind by outcome.
     pub fn all_ended(&self, kind: &str, outcomes: &[(&str, usize)]) {
         let text = self.metrics.render(&self.tasks);
         let of_kind = format!("ebbtide_notices_total{{kind=\"{kind}\"");
@@ -352,7 +352,7 @@ impl Replica {
         assert_eq!(ended, wanted.collect::<Vec<_>>());
     }
 
-    /// The value of a metric's line, as `/metrics` shows it; 0 where there is none.
+    /// Returns the value of a line of `/metrics`, or 0 if there is none.
     pub fn metric(&self, line: &str) -> f64 {
         let text = self.metrics.render(&self.tasks);
         let found = text.lines().find_map(|shown| shown.strip_prefix(line)?.trim().parse().ok());

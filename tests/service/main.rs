@@ -1,7 +1,7 @@
 //! The service on the simulation: the real SDK clients over simulated services, on tokio's paused clock.
 //!
-//! Every test ends with [`harness::Stage::rest`]: the queue is as it should be, no heartbeat goes on, and all transient task gauges
-//! are 0.
+//! The folders say where a new test goes. Every test ends with [`harness::Stage::rest`]: each message is accounted for, no heartbeat
+//! goes on, and no transient task is alive.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it, and it measures real time")]
 #![allow(

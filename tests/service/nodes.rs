@@ -1,4 +1,4 @@
-//! What tests do with Nodes and hooks beside the service, as humans, controllers and kubelets do, and what they see on them.
+//! Helpers for Nodes and hooks: the acts of humans, controllers and kubelets, and reads of marks and actions.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::{Action, HookSpec};
@@ -14,7 +14,7 @@ pub const EXCLUDE: &str = "node.kubernetes.io/exclude-from-external-load-balance
 /// The tag that makes an instance without a Node ours.
 pub const TAG: &str = "aws-node-termination-handler/managed";
 
-/// How others change Nodes.
+/// Changes of Nodes by others.
 impl Stage {
     fn change(&self, n: usize, change: impl FnOnce(&mut Node)) {
         self.world.kube.update_node(&node(n), change);
@@ -24,41 +24,41 @@ impl Stage {
         self.change(n, |node| change(node.spec.get_or_insert_default()));
     }
 
-    /// Somebody cordons the n-th node, or uncordons it.
+    /// Cordons or uncordons the n-th node, as a human does.
     pub fn set_cordon(&self, n: usize, on: bool) {
         self.change_spec(n, |spec| spec.unschedulable = on.then_some(true));
     }
 
-    /// Somebody taints the n-th node.
+    /// Adds a taint to the n-th node.
     pub fn taint(&self, n: usize, key: &str, value: &str, effect: &str) {
         let value = (!value.is_empty()).then(|| value.to_owned());
         let taint = Taint { key: key.to_owned(), value, effect: effect.to_owned(), time_added: None };
         self.change_spec(n, |spec| spec.taints.get_or_insert_default().push(taint));
     }
 
-    /// Somebody takes taints away, by their key.
+    /// Removes the taints with this key from the n-th node.
     pub fn untaint(&self, n: usize, key: &str) {
         self.change_spec(n, |spec| spec.taints.get_or_insert_default().retain(|taint| taint.key != key));
     }
 
-    /// Somebody labels the n-th node.
+    /// Sets a label of the n-th node.
     pub fn label(&self, n: usize, key: &str, value: &str) {
         let (key, value) = (key.to_owned(), value.to_owned());
         self.change(n, |node| drop(node.metadata.labels.get_or_insert_default().insert(key, value)));
     }
 
-    /// Somebody annotates the n-th node.
+    /// Sets an annotation of the n-th node.
     pub fn annotate(&self, n: usize, key: &str, value: &str) {
         let (key, value) = (key.to_owned(), value.to_owned());
         self.change(n, |node| drop(node.metadata.annotations.get_or_insert_default().insert(key, value)));
     }
 
-    /// Whether the n-th node's kubelet says that it is Ready.
+    /// Sets the condition Ready of the n-th node.
     pub fn set_ready(&self, n: usize, ready: bool) {
         self.world.kube.set_ready(&node(n), ready);
     }
 
-    /// The n-th node goes down, and comes back on a new boot.
+    /// Reboots the n-th node: it is not Ready for a minute, and comes back with a new boot id.
     pub async fn reboot(&self, n: usize) {
         self.set_ready(n, false);
         tokio::time::sleep(s(60)).await;
@@ -67,7 +67,7 @@ impl Stage {
     }
 }
 
-/// What is seen on Nodes.
+/// Reads of Nodes and actions.
 impl Stage {
     fn node(&self, n: usize) -> Node {
         self.world.kube.node(&node(n)).expect("the node must be there")
@@ -97,29 +97,29 @@ impl Stage {
         annotations
     }
 
-    /// What the notices that hold the n-th node say.
+    /// Returns the contents of the n-th node's notice annotations.
     pub fn notices(&self, n: usize) -> Vec<Value> {
         let annotations = self.annotations(n).into_iter().filter(|(key, _)| key.starts_with("ebbtide/notice."));
         annotations.map(|(_, text)| serde_json::from_str(&text).expect("a mark must be JSON")).collect()
     }
 
-    /// Asserts that nothing of ours is left on the n-th node; its cordon may be somebody else's.
+    /// Asserts that no mark of ours is left on the n-th node. A cordon may be somebody else's.
     pub fn no_trace(&self, n: usize) {
         assert_eq!(self.annotations(n), BTreeMap::new(), "{}", self.story());
         assert_eq!(self.labelled(n, "ebbtide/kind"), None);
     }
 
-    /// When, since the world began, the first pod of the n-th node was evicted.
+    /// Returns the time of the first eviction from the n-th node, since the world began.
     pub fn first_eviction(&self, n: usize) -> Option<Duration> {
         self.world.kube.evictions().iter().find(|evicted| evicted.node == node(n)).map(|evicted| evicted.at)
     }
 
-    /// An action as it is now.
+    /// Returns the state of an action.
     pub fn action(&self, token: &str) -> Action {
         self.world.aws.autoscaling.action(token).expect("the action must be known")
     }
 
-    /// With what an action was completed, each time.
+    /// Returns the results of all completions of an action.
     pub fn results(&self, token: &str) -> Vec<String> {
         self.action(token).completions.into_iter().map(|(_, result)| result).collect()
     }
@@ -127,13 +127,13 @@ impl Stage {
 
 /// Notices.
 impl Stage {
-    /// Recommends to move off the n-th node.
+    /// Sends a rebalance recommendation for the n-th node.
     pub fn rebalance(&self, n: usize) -> String {
         let at = self.world.clock.now();
         self.world.aws.sqs.send(messages::rebalance(&format!("rebalance-{n}-{at}"), &instance(n), at))
     }
 
-    /// The n-th node's instance will be rebooted within a day.
+    /// Sends the notice of a reboot of the n-th node within a day.
     pub fn schedule_reboot(&self, n: usize) -> String {
         let at = self.world.clock.now();
         let code = "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED";
@@ -141,12 +141,12 @@ impl Stage {
         self.world.aws.sqs.send(messages::scheduled_change(&id, code, &[&instance(n)], at, at + s(86_400)))
     }
 
-    /// Begins to launch the n-th node's instance under a hook of this timeout, and sends its notice. Gives the token.
+    /// Begins to launch the n-th node's instance under a hook with this timeout, and sends its notice. Returns the token.
     pub fn launch(&self, n: usize, timeout: Duration, wrapping: Wrapping) -> String {
         self.launch_between(n, timeout, wrapping, ("EC2", "AutoScalingGroup"))
     }
 
-    /// The same for an instance on its way from an origin to a destination.
+    /// Does the same for an instance on its way from an origin to a destination.
     pub fn launch_between(&self, n: usize, timeout: Duration, wrapping: Wrapping, way: (&str, &str)) -> String {
         self.begin(n, HookSpec::launching(timeout), wrapping, way)
     }
@@ -169,7 +169,7 @@ impl Stage {
 }
 
 impl Replica {
-    /// Asserts how many notices of a kind have ended so.
+    /// Asserts the number of notices of a kind that have ended with this outcome.
     pub fn ended_as(&self, kind: &str, outcome: &str, times: u32) {
         let line = format!("ebbtide_notices_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}");
         let found = self.metric(&line);
@@ -178,13 +178,13 @@ impl Replica {
         assert!((found - f64::from(times)).abs() < f64::EPSILON, "{line} {found}\n{}", notices.join("\n"));
     }
 
-    /// How many Nodes' marks it has taken back, for this reason.
+    /// Returns the number of Nodes that this replica has released for this reason.
     pub fn released(&self, why: &str) -> f64 {
         self.metric(&format!("ebbtide_releases_total{{why=\"{why}\"}}"))
     }
 }
 
-/// The n-th node's annotations of ours, each on a line.
+/// Returns the n-th node's annotations under `ebbtide/`, as `key=value`.
 pub fn marks(stage: &Stage, n: usize) -> Vec<String> {
     stage.annotations(n).into_iter().map(|(key, value)| format!("{key}={value}")).collect()
 }

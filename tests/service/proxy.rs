@@ -1,10 +1,10 @@
-//! A replica whose API server answers some requests as a test wants.
+//! Helper for answers that the simulation does not give: a proxy in front of the API server.
 
 use crate::harness::{Replica, Stage};
 use ebbtide::clients::connect::kube_client;
 use http_body_util::{BodyExt, Full};
 
-/// A replica whose API server answers some requests by `other`.
+/// Starts a replica that gets the answers of `other`, if it gives any, instead of the API server's.
 pub async fn start_behind<F>(stage: &Stage, flags: &[&str], other: F) -> Replica
 where
     F: Fn(&http::Request<kube::client::Body>) -> Option<http::Response<Full<bytes::Bytes>>>

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 const OPERATING: &str = include_str!("../../../docs/operating.md");
 
-/// What stands in backticks in the first column of a document's tables, up to the first space or brace.
+/// Returns the words in backticks in the first column of a document's tables, up to the first space or brace.
 fn first_column(document: &str) -> BTreeSet<String> {
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `"));
     rows.filter_map(|row| row.split(['`', ' ', '{', '=']).next()).map(str::to_owned).collect()
@@ -43,7 +43,7 @@ fn every_flag_of_explain_and_of_send_is_described() {
     let run = cli.find_subcommand("run").expect("there must be a run");
     for (name, section) in [("explain", explain), ("send", send)] {
         let command = cli.find_subcommand(name).expect("there must be such a command");
-        // The flags of the service have a page of their own.
+        // The flags of the service are on a page of their own.
         let shared = |id: &clap::Id| name == "explain" && run.get_arguments().any(|flag| flag.get_id() == id);
         let own = command.get_arguments().filter(|flag| flag.get_id() != "help" && !shared(flag.get_id()));
         let flags: BTreeSet<String> = own
@@ -98,7 +98,7 @@ fn every_warning_is_explained() {
     assert_eq!(explained.collect::<BTreeSet<_>>(), lines);
 }
 
-/// The last string literal before the parenthesis that ends a call, whose inside `source` begins with.
+/// Returns the last string literal of a call, of which `source` is the text after its opening parenthesis.
 fn last_literal(source: &str) -> String {
     let (mut depth, mut literal, mut inside) = (1, String::new(), false);
     for char in source.chars() {
@@ -121,7 +121,7 @@ fn last_literal(source: &str) -> String {
     literal
 }
 
-/// The part of a document below a heading, up to the next one.
+/// Returns the part of a document between a heading and the next one.
 fn below<'a>(document: &'a str, heading: &str) -> &'a str {
     let (_, rest) = document.split_once(&format!("\n{heading}\n")).expect("the heading must be there");
     rest.split("\n#").next().unwrap_or_default()
@@ -129,7 +129,7 @@ fn below<'a>(document: &'a str, heading: &str) -> &'a str {
 
 const MIGRATING: &str = include_str!("../../../docs/migrating.md");
 
-/// What `ebbtide migrate` does with each value is what the document says of it, word for word.
+/// The document describes each value in the same words as `ebbtide migrate`.
 #[test]
 fn every_value_of_nths_chart_is_mapped() {
     for (section, heading) in Section::ALL.into_iter().zip(["both modes", "queue mode", "IMDS mode", "tests of NTH"]) {
@@ -157,7 +157,7 @@ fn every_flag_and_metric_of_nth_is_mapped() {
     assert!(ours.len() > 5 && unknown.is_empty(), "{unknown:?}");
 }
 
-/// The flags and values of ours that the document names are there.
+/// Our flags and values that the document names exist.
 #[test]
 fn every_mapped_setting_exists() {
     let cli = Cli::command();

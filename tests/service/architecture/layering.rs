@@ -1,4 +1,4 @@
-//! Imports follow the map in `src/lib.rs`: they never go back, and they form no circle. Read from the paths that begin with `crate::`.
+//! Imports follow the map in `src/lib.rs`: they never go back, and they form no circle. Read from paths of `crate` and `super`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -68,7 +68,7 @@ fn imports_never_run_back() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A module and the modules below it are one, because a parent declares what its children use. Any other circle is an error.
+/// A module and its submodules count as one, because a parent declares the types that its children use.
 #[test]
 fn imports_form_no_circle() {
     let sources = sources();
@@ -83,7 +83,7 @@ fn imports_form_no_circle() {
             }
         }
     }
-    // What remains when modules without arrows to other remaining modules are taken away, again and again, is a circle.
+    // Modules without imports of other remaining modules are removed, again and again. The rest is a circle.
     loop {
         let ends: Vec<_> = arrows
             .keys()
@@ -113,16 +113,16 @@ fn no_file_is_longer_than_400_lines() {
 
 /// A source file below `src/`, without its tests.
 struct Source {
-    /// Its module, as segments: `pipeline`, `drain`, `evict`.
+    /// The module, as segments: `pipeline`, `drain`, `evict`.
     module: Vec<String>,
-    /// What it imports of the crate, as segments: `clients`, `gate`, `Gate`.
+    /// The imports from the crate, as segments: `clients`, `gate`, `Gate`.
     imports: BTreeSet<Vec<String>>,
-    /// The first segments of all paths, among them the crates that it names.
+    /// The first segments of all paths, among them names of other crates.
     crates: BTreeSet<String>,
     lines: usize,
 }
 
-/// Every source file but the crate roots.
+/// Returns all source files except the crate roots.
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut found = Vec::new();
@@ -166,7 +166,7 @@ fn source(module: Vec<String>, text: &str) -> Source {
     Source { module, imports, crates, lines: text.lines().count() }
 }
 
-/// The paths that `rest` writes after `base`: one, or several in braces.
+/// Adds the paths that `rest` appends to `base`: one, or several in braces.
 fn expand(mut base: Vec<String>, mut rest: &str, found: &mut BTreeSet<Vec<String>>) {
     loop {
         let name: String = rest.chars().take_while(|c| is_name(*c)).collect();

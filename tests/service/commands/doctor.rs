@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 const RULES: &str = "arn:aws:events:eu-west-1:123456789012:rule/*";
 
-/// A set-up in which all is as it should be, with three nodes in two groups.
+/// Returns a set-up without a defect, with three nodes in two groups.
 fn healthy() -> Stage {
     let stage = Stage::new(3, 2);
     let aws = &stage.world.aws;
@@ -56,10 +56,10 @@ async fn examined(stage: &Stage, flags: &[&str]) -> Diagnosis {
     consult(&settings(stage, flags), stage.clients(clock).into(), clock).await
 }
 
-/// The line of checks that are as they should be.
+/// The metric of checks that are ok.
 const OK: &str = "ebbtide_checks{status=\"ok\"} ";
 
-/// What is always skipped, and why is in its line.
+/// Checks that are always skipped; their line gives the reason.
 const ALWAYS: [&str; 2] = ["region", "receive"];
 
 fn faults(report: &Diagnosis) -> Vec<(&'static str, &'static str, &'static str)> {
@@ -79,7 +79,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
     assert!(!report.failed());
     assert_eq!(report.count(Status::Skipped), ALWAYS.len(), "{}", report.text());
 
-    // Read-only: nothing that could be changed has been, and no call can have changed anything.
+    // Nothing has been changed, and no call could have changed anything.
     assert_eq!((stage.world.kube.nodes(), stage.world.kube.pods()), (nodes, pods));
     assert_eq!((stage.world.aws.sqs.receives(&id), stage.world.aws.sqs.visible()), (0, 1));
     assert_eq!(stage.world.aws.autoscaling.actions(), []);
@@ -349,7 +349,7 @@ async fn pages_read_from_a_slow_list_count() {
 async fn an_unreadable_rule_does_not_affect_other_rules() {
     for fault in [Fault::Status(403), Fault::Status(500), Fault::Hang] {
         let stage = healthy();
-        // The second of three.
+        // The second page of three.
         stage.world.faults.add(Rule::on("DescribeRule", fault).subject("ec2"));
         let report = examined(&stage, &[]).await;
         assert!(!report.failed(), "{}", report.text());
@@ -365,7 +365,7 @@ async fn an_unreadable_rule_does_not_affect_other_rules() {
     }
 }
 
-/// The first line of a check.
+/// Returns the first line of a check.
 fn line(report: &Diagnosis, check: &str) -> String {
     report.text().lines().find(|line| line.contains(check)).map(str::to_owned).unwrap_or_default()
 }
@@ -394,7 +394,7 @@ async fn pods_that_drains_leave_do_not_count() {
     assert!(!examined(&stage, &[]).await.failed());
 }
 
-/// The counts of the checks that were made at the start: warnings, failures, and what was skipped.
+/// Returns the numbers of warnings, failures and skipped checks at the start.
 fn counted(replica: &Replica) -> [String; 3] {
     ["warning", "failure", "skipped"]
         .map(|status| replica.metric(&format!("ebbtide_checks{{status=\"{status}\"}} ")).to_string())
@@ -408,7 +408,7 @@ async fn the_service_checks_once_when_ready() {
     stage.until("the checks are counted", s(15), || replica.metric(OK) > 20.0).await;
     assert_eq!(counted(&replica), ["1", "0", "2"], "the dead-letter queue; and what is always skipped");
     assert_eq!(stage.calls("GetCallerIdentity"), 1);
-    // What is meant to be refused does not look like trouble.
+    // A refusal that the checks expect is not counted as a failure.
     let text = replica.metrics.render(&replica.tasks);
     let mut completions = text.lines().filter(|line| line.contains("operation=\"CompleteLifecycleAction\""));
     assert!(completions.all(|line| line.ends_with(" 0")), "{text}");
@@ -432,7 +432,7 @@ async fn hanging_start_checks_delay_neither_a_drain_nor_the_shutdown() {
     let (_, took, _) = late.stop().await;
     assert!(took < s(3), "{took:?}");
     stage.until("the checks end", s(15), || replica.metric(OK) > 0.0).await;
-    // An answer that does not come is no fault of the set-up.
+    // A missing answer is no defect of the set-up.
     assert_eq!(counted(&replica)[..2], ["0", "0"]);
     stage.rest(&[&replica]).await;
 }

@@ -14,7 +14,7 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// What may be asked of a cluster and of AWS without changing either.
+/// Calls that change neither the cluster nor AWS.
 const READS: [&str; 7] = [
     "get nodes",
     "list nodes",
@@ -26,12 +26,12 @@ const READS: [&str; 7] = [
 ];
 
 impl Stage {
-    /// What `ebbtide explain` answers to these flags now.
+    /// Runs `ebbtide explain` with these flags.
     async fn explain(&self, flags: &[&str]) -> Answer {
         self.explain_at(self.world.clock.now(), flags).await
     }
 
-    /// What it answers at this time. Whatever the flags are, it only reads.
+    /// Runs it at this time, and asserts that it only reads.
     async fn explain_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
         let all = ["ebbtide", "explain"].iter().chain(flags);
         let Command::Explain(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
@@ -48,7 +48,7 @@ impl Stage {
         answer
     }
 
-    /// The JSON that it answers.
+    /// Returns the JSON that it prints.
     async fn explained(&self, flags: &[&str]) -> Value {
         let mut all = vec!["--output", "json"];
         all.extend(flags);
@@ -57,7 +57,7 @@ impl Stage {
         serde_json::from_str(&answer.said).expect("it must be JSON")
     }
 
-    /// The same about a message's body.
+    /// Returns the JSON for the body of a message.
     async fn explained_body(&self, body: &str, flags: &[&str]) -> Value {
         let file = Body::holding(body.as_bytes());
         let mut all = vec![file.0.as_str()];
@@ -66,7 +66,7 @@ impl Stage {
     }
 }
 
-/// A file with a message's body, for as long as it is needed.
+/// A temporary file with the body of a message.
 struct Body(String);
 
 impl Body {
@@ -89,9 +89,9 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(|each| each["name"].as_str()).collect()
 }
 
-/// Asserts that the calls that were made since are as many as were foretold, and no others.
+/// Asserts that the calls made since are exactly those predicted.
 fn assert_foretold(stage: &Stage, since: &std::collections::BTreeMap<String, usize>, notice: &Value) {
-    // What the service does whether there is a message or not.
+    // Calls that the service makes even without messages.
     let always = ["ReceiveMessage", "watch nodes", "list nodes"];
     let mut made = stage.world.calls.tally();
     for (operation, times) in since {
@@ -101,7 +101,7 @@ fn assert_foretold(stage: &Stage, since: &std::collections::BTreeMap<String, usi
     let calls = notice["calls"].as_array().expect("calls must be told");
     for call in calls {
         let name = call["call"].as_str().expect("a call must have a name");
-        // Deletions and extensions go in batches.
+        // Deletions and extensions are sent in batches.
         let operation = match name.rsplit(':').next().expect("a name must end") {
             "DeleteMessage" => "DeleteMessageBatch",
             "ChangeMessageVisibility" => "ChangeMessageVisibilityBatch",
@@ -115,7 +115,7 @@ fn assert_foretold(stage: &Stage, since: &std::collections::BTreeMap<String, usi
     assert!(made.is_empty(), "these were not foretold: {made:?}");
 }
 
-/// A node with a pod of each sort, one of which a budget holds.
+/// Returns a world of one node with a pod of each sort, one of them blocked by a budget.
 fn all_sorts() -> Stage {
     let stage = Stage::new(1, 0);
     let on = || Pod::on("node-0").stops_in(s(2));
@@ -271,7 +271,7 @@ async fn a_malformed_message_is_reported_with_its_position() {
     assert_eq!(stage.world.calls.all(), []);
 }
 
-/// A script that reads the JSON finds there what is in the way, whatever it is.
+/// A script that reads the JSON finds every kind of error in it.
 #[tokio::test(start_paused = true)]
 async fn errors_are_printed_as_json_too() {
     let stage = Stage::new(1, 1);
@@ -354,7 +354,7 @@ async fn an_ignored_notice_names_the_rule() {
         replica.ended_once(kind, outcome);
         assert_foretold(&stage, &before, &told);
         replica.stop().await;
-        // What it left is taken away, so that the next begins anew.
+        // The marks are removed for the next round.
         stage.world.kube.update_node(&node(0), |node| {
             node.spec.get_or_insert_default().unschedulable = None;
             node.metadata.annotations = None;

@@ -9,7 +9,7 @@ use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 
 impl Stage {
-    /// What `ebbtide send` answers to these flags.
+    /// Runs `ebbtide send` with these flags.
     async fn send(&self, flags: &[&str]) -> Answer {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "send", "--queue-url", &url];
@@ -21,7 +21,7 @@ impl Stage {
         send_with(&self.clients(clock), clock, flags).await
     }
 
-    /// Lets tests of the n-th node be sent.
+    /// Allows test messages for the n-th node.
     fn allow(&self, n: usize, value: &str) {
         self.world.kube.update_node(&node(n), |node| {
             let annotations = node.metadata.annotations.get_or_insert_default();

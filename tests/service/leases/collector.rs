@@ -14,18 +14,18 @@ const NODE_LEASES: &str = "kube-node-lease";
 const HOME: &str = "ebbtide";
 const TURN: &str = "ebbtide-lease-collector";
 
-/// How long a turn lasts, and how often it is looked.
+/// Duration of a turn, and interval between two scans.
 const LASTS: Duration = s(1200);
 const EVERY: Duration = s(600);
 
 impl Stage {
-    /// Starts a replica that collects, as a pod of this name.
+    /// Starts a replica with the collector, in a pod of this name.
     async fn collector(&self, pod: &str, more: &[&str]) -> Replica {
         let flags = ["--collect-leases", "--pod-namespace", HOME, "--pod-name", pod];
         self.start(&[&flags, more].concat()).await
     }
 
-    /// A kubelet writes its Lease, which was renewed so long ago.
+    /// Writes the Lease of a kubelet that renewed it `ago`.
     fn lease(&self, name: &str, ago: Duration) {
         self.lease_with(NODE_LEASES, name, ago, |_| {});
     }
@@ -45,7 +45,7 @@ impl Stage {
         self.world.kube.leases(NODE_LEASES).into_iter().filter_map(|lease| lease.metadata.name).collect()
     }
 
-    /// Who has the turn, by the Lease that says so.
+    /// Returns the holder of the turn, as its Lease says.
     fn holder(&self) -> Option<String> {
         self.turn().holder_identity
     }
@@ -55,7 +55,7 @@ impl Stage {
         found.and_then(|lease| lease.spec).unwrap_or_default()
     }
 
-    /// Somebody else, whose clock shows what it likes, writes the turn's Lease.
+    /// Writes the Lease of the turn for another holder, whose clock may be wrong.
     fn held_by_another(&self, renewed: &str, seconds: i32) {
         self.world.kube.put_lease(HOME, TURN, |lease| {
             let spec = lease.spec.get_or_insert_default();
@@ -108,7 +108,7 @@ async fn only_leaked_leases_are_deleted() {
     assert_eq!(stage.calls("list leases"), 0);
     stage.rest(&[&idle]).await;
 
-    // Young again, while nobody looked.
+    // Renewed again, while no collector ran.
     stage.lease("young", s(3500));
     let replica = stage.collector("ebbtide-1", &[]).await;
     stage.until("the leaked are gone", s(10), || stage.leases().len() == 6).await;
@@ -117,7 +117,7 @@ async fn only_leaked_leases_are_deleted() {
     same(collected(&replica), 2.0);
     assert_eq!(stage.calls("delete leases"), 2, "who is there is not asked to go");
     assert_eq!(stage.calls("get nodes"), 3, "only of suspects a Node is looked for");
-    // In time it is no longer young.
+    // After the next scan the Lease is old enough.
     sleep(EVERY).await;
     assert_eq!(stage.leases().len(), 5);
     same(collected(&replica), 3.0);
@@ -134,19 +134,19 @@ async fn many_leases_are_listed_in_pages_and_read_seldom() {
     stage.until("the leaked are gone", s(60), || stage.leases().len() == 500).await;
     assert_eq!(stage.calls("list leases"), 3);
     same(collected(&replica), 700.0);
-    // The fifth look is within 50 minutes of the first, the sixth not within 54.
+    // The fifth scan is within 50 minutes of the first, the sixth is not within 54.
     sleep(s(52 * 60)).await;
     assert_eq!(stage.calls("list leases") - 3, 5, "a look in nine to ten minutes, and a page each");
     assert_eq!(stage.calls("get leases"), 6);
     stage.rest(&[&replica]).await;
 }
 
-/// What happens meanwhile, and how many Leases are left then.
+/// A change between the scan and the deletion, and the number of Leases that are left.
 type Happens<'a> = (&'a str, &'a dyn Fn(&Stage), usize);
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_renewed_before_its_deletion_stays() {
-    // What happens while the answer "no such Node" is on its way.
+    // The change happens while the answer "no such Node" is on its way.
     let renew = |stage: &Stage| stage.lease("back", s(0));
     let replace = |stage: &Stage| {
         stage.world.kube.remove_lease(NODE_LEASES, "back");
@@ -177,7 +177,7 @@ async fn a_lease_renewed_before_its_deletion_stays() {
 #[tokio::test(start_paused = true)]
 async fn only_one_of_two_replicas_deletes() {
     let stage = Stage::new(0, 0);
-    // Both find no Lease before either makes one.
+    // Both replicas find no Lease before either creates one.
     stage.world.faults.add(Rule::on("get leases", Fault::Slow(s(8))).times(2));
     let (a, b) = (stage.collector("a", &[]).await, stage.collector("b", &[]).await);
     sleep(s(30)).await;
@@ -218,7 +218,7 @@ async fn another_replica_takes_over_when_a_dead_holders_turn_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn the_holders_clock_does_not_matter() {
-    // It lives in the past, and renews: it is left in peace.
+    // The holder's clock is slow, and it renews: its turn is respected.
     let stage = Stage::new(0, 0);
     stage.lease("leaked", s(7200));
     stage.held_by_another("2001-01-01T00:00:00Z", 900);
@@ -228,7 +228,7 @@ async fn the_holders_clock_does_not_matter() {
         assert_eq!((stage.holder().as_deref(), stage.leases().len()), (Some("another"), 1), "after {n} looks");
         stage.held_by_another(&format!("2001-01-01T0{n}:00:00Z"), 900);
     }
-    // It lives in the future, and is dead.
+    // The holder's clock is fast, and it is dead.
     stage.held_by_another("2101-01-01T00:00:00Z", 900);
     sleep(s(890)).await;
     assert_eq!(stage.holder().as_deref(), Some("another"));
@@ -291,7 +291,7 @@ async fn a_dry_run_reports_deletions_without_making_them() {
     let replicas = [stage.collector("a", &["--dry-run"]).await, stage.collector("b", &["--dry-run"]).await];
     sleep(EVERY * 3).await;
     assert_eq!((stage.leases().len(), stage.world.kube.leases(HOME).len()), (1, 0));
-    // The server checks it, at each look.
+    // The server validates the dry run, at each scan.
     let deletions = stage.world.calls.of("delete leases");
     assert!(deletions.len() >= 6 && deletions.iter().all(|call| call.status == 200), "{deletions:?}");
     same(collected(&replicas[0]), 0.0);

@@ -16,7 +16,7 @@ async fn a_spot_warning_drains_its_node_with_few_calls() {
     assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0);
     assert_eq!(stage.world.kube.pods_on(&node(1)).len(), 3);
     assert_eq!(stage.world.aws.sqs.deleted(), [message]);
-    // One patch, one list, one eviction a pod, one closing list, and the watch that saw them go.
+    // One patch, one list, one eviction a pod, one closing list, and one watch.
     let counts = ["patch nodes", "list pods", "create pods/eviction", "watch pods", "get nodes", "delete pods"];
     assert_eq!(counts.map(|operation| stage.calls(operation)), [1, 2, 3, 1, 0, 0], "{}", stage.story());
     assert_eq!(stage.calls("DescribeInstances"), 0, "it has a Node");

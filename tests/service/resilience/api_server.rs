@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 const EVICT: &str = "create pods/eviction";
 
-/// How long after an operation's first call the n-th came.
+/// Returns the time between the first call of an operation and call number `n`, counted from 0.
 fn after_the_first(stage: &Stage, operation: &str, n: usize) -> Duration {
     let calls = stage.world.calls.of(operation);
     calls[n].at.checked_sub(calls[0].at).expect("calls must be in order")

@@ -51,7 +51,7 @@ async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
     let hooks: Vec<_> = (0..20).map(hook).collect();
     let clients = stage.clients(Clock::showing(stage.world.clock.now()));
     let calls = Hooks::new(clients.aws.autoscaling, Gate::new(Facts::to(Vec::new())));
-    // Of those that fill the gate one is answered sooner, and its place is the only one to be had.
+    // One of the calls that fill the gate is answered sooner: its place is the only free one.
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(1))).times(1));
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(5))).times(15));
     let now = Instant::now();
@@ -112,7 +112,7 @@ async fn a_deletion_behind_hanging_evictions_is_made_once_and_in_time() {
     assert!(all.len() == 1 && all[0].1 <= 89, "{all:?}");
 }
 
-/// What a drain had on its way when its Node vanished must not keep places in the gate that others need.
+/// The calls in flight of a drain whose Node was deleted must not keep places in the gate.
 #[tokio::test(start_paused = true)]
 async fn a_drain_whose_node_was_deleted_keeps_no_places() {
     let stage = Stage::new(2, 0);

@@ -66,7 +66,7 @@ async fn an_endless_grace_period_does_not_panic() {
     assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "panicked, and was received again");
 }
 
-/// Absurd annotations.
+/// Annotations of ours with values that we never write.
 #[tokio::test(start_paused = true)]
 async fn absurd_annotations_cause_few_patches() {
     let stage = Stage::new(2, 1);

@@ -8,23 +8,23 @@ use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The places where a drain of a terminating instance can fail, by the call that fails there.
+/// The calls at which a drain of a terminating instance can fail.
 const PLACES: [&str; 6] =
     ["patch nodes", "list pods", "create pods/eviction", "watch pods", "CompleteLifecycleAction", "DeleteMessageBatch"];
 
-/// Long enough for the last attempt at everything: the hook's own life.
+/// Maximum time until the last retry of any call: the life of the hook.
 const LONG: Duration = s(7200);
 
 const FLAGS: [&str; 2] = ["--drain-timeout", "200s"];
 
-/// A node whose pod takes a minute, under a hook of a minute: heartbeats are needed.
+/// Returns a world with a pod that takes a minute, so that a hook of a minute needs heartbeats.
 fn stage() -> Stage {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(60)));
     stage
 }
 
-/// Ten more copies of the notice, within the first three minutes.
+/// Sends ten more copies of the notice, within the first three minutes.
 async fn redeliver(stage: &Stage, token: &str) {
     for _ in 0..10 {
         sleep(s(18)).await;

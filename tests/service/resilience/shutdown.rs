@@ -15,7 +15,7 @@ async fn messages_received_during_the_shutdown_are_released() {
     sleep(s(1)).await;
     let stopping = tokio::spawn(replica.stop());
     sleep(Duration::from_millis(500)).await;
-    // The long poll that is still in flight answers with it.
+    // The long poll that is still in flight returns this message.
     stage.spot(0);
     let (exit, took, tasks) = stopping.await.unwrap();
     assert_eq!(exit, Exit::Clean);

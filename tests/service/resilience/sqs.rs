@@ -22,7 +22,7 @@ async fn throttling_loses_no_message() {
 
 #[tokio::test(start_paused = true)]
 async fn denied_receives_are_retried_less_often_than_failed_ones() {
-    // In ten minutes: waits of half to all of 30 s, and of 5 s.
+    // In ten minutes: waits of 15 to 30 s, or of 2.5 to 5 s.
     for (status, often) in [(403, 19..=41), (503, 120..=241)] {
         let stage = Stage::new(1, 0);
         let replica = stage.start(&[]).await;
@@ -46,7 +46,7 @@ async fn a_failed_receive_delays_no_other() {
     for n in 0..80 {
         stage.spot(n);
     }
-    // The lanes grow to eight: one answers late, the others fail.
+    // Receives grow to eight at once: one is answered late, the others fail.
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Slow(s(8))).after(7).times(1));
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)).after(7).times(7));
     let replica = stage.start(&[]).await;

@@ -69,7 +69,7 @@ async fn a_message_under_a_short_hook_comes_back_sooner_after_a_kill() {
     stage.rest(&[&second]).await;
 }
 
-/// The first heartbeat after a takeover fails, or does not; the hook is kept either way.
+/// The hook is kept, whether the first heartbeat after a takeover fails or not.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_survives_one_failed_heartbeat() {
     for fault in [None, Some(Fault::Throttle), Some(Fault::Status(500)), Some(Fault::Disconnect)] {
@@ -91,7 +91,7 @@ async fn a_takeover_survives_one_failed_heartbeat() {
     }
 }
 
-/// The same after an ordered shutdown.
+/// The hook is kept after an ordered shutdown, too.
 #[tokio::test(start_paused = true)]
 async fn an_ordered_takeover_survives_one_throttled_heartbeat() {
     let stage = Stage::slow(s(300));

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Event, NodeCondition};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Event creations, Event patches, status patches.
+/// Returns the numbers of Event creations, Event patches and status patches.
 fn written(stage: &Stage) -> [usize; 3] {
     ["create events", "patch events", "patch nodes/status"].map(|operation| stage.calls(operation))
 }
@@ -18,13 +18,13 @@ fn condition(stage: &Stage, n: usize) -> Option<NodeCondition> {
     conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
 }
 
-/// Status and reason of the n-th node's condition.
+/// Returns status and reason of the n-th node's condition.
 fn says(stage: &Stage, n: usize) -> Option<String> {
     let condition = condition(stage, n)?;
     Some(format!("{} {}", condition.status, condition.reason?))
 }
 
-/// The one Event about a kind of object.
+/// Returns the one Event about an object of this kind.
 fn event_about(stage: &Stage, kind: &str) -> Event {
     let about = |event: &Event| event.involved_object.kind.as_deref() == Some(kind);
     let mut found: Vec<_> = stage.world.kube.events().into_iter().filter(about).collect();
@@ -36,7 +36,7 @@ fn text(field: Option<&String>) -> &str {
     field.map_or("", String::as_str)
 }
 
-/// A drain under a hook that nothing but a budget holds up; blocked from about now on.
+/// Starts a replica and a drain under a hook, and waits until a budget blocks the drain.
 async fn blocked(stage: &Stage, flags: &[&str]) -> (Replica, String) {
     stage.block(0);
     let replica = stage.start(flags).await;
@@ -80,7 +80,7 @@ async fn the_event_of_a_blocked_drain_names_pods_budgets_and_the_deadline() {
     assert_eq!(says(&stage, 0).as_deref(), Some("True Blocked"));
     assert_eq!(text(condition(&stage, 0).unwrap().message.as_ref()), said);
 
-    // More of the same says nothing new.
+    // Further refusals of the same kind write nothing.
     sleep(s(30)).await;
     assert_eq!(written(&stage), [2, 0, 1]);
     stage.unblock(0);
@@ -126,7 +126,7 @@ async fn a_briefly_blocked_drain_writes_nothing() {
     let stage = Stage::new(1, 0);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").stops_in(s(10)));
     let (replica, _) = blocked(&stage, &[]).await;
-    // The eviction after this one finds out, within 3 s.
+    // The next eviction, within 3 s, succeeds.
     sleep(Duration::from_millis(1800)).await;
     stage.unblock(0);
     stage.until_handled(s(30)).await;
@@ -199,7 +199,7 @@ async fn an_ordered_shutdown_leaves_the_condition_to_the_next_replica() {
     sleep(s(8)).await;
     first.stop().await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([2, 0, 1], Some("True Blocked")));
-    // The second is blocked, too, and says so for itself: two Events more, and the condition stays True.
+    // The second replica is blocked, too, and writes two Events of its own. The condition stays True.
     let second = stage.start(&[]).await;
     sleep(s(8)).await;
     assert_eq!((written(&stage), says(&stage, 0).as_deref()), ([4, 0, 2], Some("True Blocked")));
@@ -249,7 +249,7 @@ async fn denied_or_hanging_writes_delay_no_drain() {
             assert!((1.9..2.1).contains(&told), "once for Events, once for the condition: {told}");
             assert_eq!(written(&stage), [12, 0, 6], "a denied call is not made again");
         }
-        // And when it is allowed, the next drain is told.
+        // As soon as writes are allowed, the next drain is written.
         stage.world.faults.clear();
         let before = stage.world.kube.events().len();
         stage.world.kube.add_pod(Pod::on(&node(0)).named("late"));
@@ -315,7 +315,7 @@ async fn many_blocked_nodes_are_written_a_few_at_a_time() {
     let replica = stage.start(&[]).await;
     (0..NODES).for_each(|n| drop(stage.spot(n)));
     stage.until("all are told", s(60), || stage.calls("patch nodes/status") == NODES).await;
-    // A node's two Events come one after the other, and it is one of three.
+    // A node's two Events are written one after the other, and for three nodes at once.
     let mut begun: Vec<_> = stage.world.calls.of("create events").iter().map(|call| call.at).collect();
     begun.sort_unstable();
     let few = begun.windows(4).all(|four| four[3] - four[0] >= Duration::from_millis(250));
@@ -329,7 +329,7 @@ async fn many_blocked_nodes_are_written_a_few_at_a_time() {
     assert_eq!(written(&stage), [2 * NODES, NODES, 2 * NODES]);
 }
 
-/// What was told of a drain is settled, though it was given up and the Node is left to its owner since.
+/// The condition of an abandoned drain becomes False, although `ebbtide/ignore` was set on the Node meanwhile.
 #[tokio::test(start_paused = true)]
 async fn the_condition_is_settled_when_the_node_is_excluded_after_a_restart() {
     let stage = Stage::new(1, 1);

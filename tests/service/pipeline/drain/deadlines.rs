@@ -168,7 +168,7 @@ async fn each_kind_has_its_own_timeout() {
     sleep(s(44)).await;
     assert_eq!(stage.world.aws.sqs.deleted().len(), 0);
     stage.until("the recommendation's end", s(2), || deleted(&stage, &first)).await;
-    // A hook's has a tenth of its timeout as a margin.
+    // The deadline of a hook has a margin of a tenth of its timeout.
     sleep(s(37)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
     stage.until("the hook's end", s(2), || stage.calls("CompleteLifecycleAction") == 1).await;

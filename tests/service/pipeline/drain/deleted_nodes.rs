@@ -27,7 +27,7 @@ async fn deletion_of_the_node_ends_its_drain_before_its_pods_are_collected() {
     let replica = stage.start(&["--drain-timeout", "10m"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
     sleep(s(30)).await;
-    // By way of the API: the pods are collected only 40 s later.
+    // The API server deletes the Node at once, and its pods 40 s later.
     let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(stage.world.kube.client());
     nodes.delete(&node(0), &kube::api::DeleteParams::default()).await.unwrap();
     stage.until_handled(s(5)).await;
@@ -50,7 +50,7 @@ async fn a_node_that_registers_again_with_new_pods_is_drained() {
             add(&stage, "held", s(30));
             add(&stage, "new", s(30));
         }
-        // The same instance under a new Node goes all the same, with what runs there now.
+        // The same instance under a new Node is still terminated: its new pods are evicted.
         if replaced {
             stage.until("the new Node's drain", s(5), || stage.cordoned(0)).await;
             stage.unblock(0);
@@ -122,7 +122,7 @@ async fn a_node_that_registers_again_with_its_old_pods_is_still_drained() {
     stage.rest(&[&replica]).await;
 }
 
-/// The Node is deleted by hand and registers again, in mid-drain.
+/// The Node is deleted by hand during its drain, and registers again.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_registers_again_is_drained_before_its_hook_is_completed() {
     let stage = Stage::slow(s(300));

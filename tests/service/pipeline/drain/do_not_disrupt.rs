@@ -6,7 +6,7 @@ use ebbtide_sim::kube::{By, Limit};
 use ebbtide_sim::messages;
 use tokio::time::sleep;
 
-/// Pods that ask for peace, each in another way.
+/// Adds pods that ask not to be disrupted, each by another annotation.
 fn add_peaceful(stage: &Stage) {
     for (name, key, value) in [
         ("ours", "ebbtide/ignore", "true"),
@@ -15,7 +15,7 @@ fn add_peaceful(stage: &Stage) {
     ] {
         stage.world.kube.add_pod(pod(name).annotations([(key, value)]).grace(s(30)).stops_in(s(25)));
     }
-    // These ask for nothing.
+    // The values of these annotations allow a disruption.
     for (name, key, value) in [
         ("not-ours", "ebbtide/ignore", "false"),
         ("not-autoscalers", "cluster-autoscaler.kubernetes.io/safe-to-evict", "true"),
@@ -30,7 +30,7 @@ async fn do_not_disrupt_pods_are_evicted_just_in_time() {
     add_peaceful(&stage);
     let replica = stage.start(&["--respect-do-not-disrupt"]).await;
     stage.spot(0);
-    // 120 s less 30 of grace and 12 for the eviction and the deletion.
+    // 120 s less a grace period of 30 s, and 12 s for the eviction and the deletion.
     sleep(s(77)).await;
     assert_eq!(left(&stage), ["autoscalers", "karpenters", "ours"]);
     assert!((replica.metric("ebbtide_pods_blocked ") - 3.0).abs() < f64::EPSILON);

@@ -56,7 +56,7 @@ async fn a_replacement_of_the_same_name_is_another_pod() {
     let db = |n: usize| Pod::on(&node(n)).named("db-0").statefulset("db").stops_in(s(5));
     stage.world.kube.add_pod(db(0));
     let replica = stage.start(&[]).await;
-    // The list is made, but its answer takes so long that the pod in it has been replaced, on another node, when it comes.
+    // The answer of the list is so late that its pod has been replaced on another node meanwhile.
     stage.world.faults.add(Rule::on("list pods", Fault::Slow(s(8))).times(1));
     stage.spot(0);
     sleep(s(2)).await;
@@ -77,7 +77,7 @@ async fn a_statefulsets_new_pod_of_the_same_name_is_never_ended() {
         stage.world.kube.add_pod(db);
         stage.world.kube.add_budget("default", "db", [("app", "db")], Limit::MaxUnavailable(room));
         stage.world.kube.replace(Duration::ZERO);
-        // It works, but we are not told, neither by the answer nor by the watch: so it is tried again.
+        // The call succeeds, but neither its answer nor the watch arrives: it is retried.
         stage.world.faults.add(Rule::on(operation, Fault::LostResponse).times(1));
         stage.world.faults.add(Rule::on("watch pods", Fault::Hang));
         let old = stage.world.kube.pod("default", "db-0").and_then(|pod| pod.metadata.uid).unwrap();

@@ -32,7 +32,7 @@ async fn critical_pods_go_when_ordinary_ones_are_gone() {
     stage.rest(&[&replica]).await;
 }
 
-/// Adds an ordinary pod that no budget lets go.
+/// Adds an ordinary pod whose budget allows no eviction.
 fn add_held(stage: &Stage, name: &str) {
     stage.world.kube.add_pod(pod(name).labels([("app", name)]).stops_in(s(1)));
     stage.world.kube.add_budget("default", name, [("app", name)], Limit::MaxUnavailable(0));

@@ -9,12 +9,12 @@ use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// The flags of a replica that runs in this pod.
+/// Returns the flags of a replica that runs in this pod.
 fn runs_in(pod: &str) -> Vec<&str> {
     vec!["--pod-namespace", "default", "--pod-name", pod]
 }
 
-/// Waits until a replica has ended in order, told by nobody.
+/// Waits until a replica has ended in order, without a signal.
 async fn ended_by_itself(replica: Replica) -> Tasks {
     let ended = tokio::time::timeout(s(100), replica.ended()).await;
     let (exit, tasks) = ended.expect("it must end by itself");
@@ -22,7 +22,7 @@ async fn ended_by_itself(replica: Replica) -> Tasks {
     tasks
 }
 
-/// A node with a pod, with another of a DaemonSet, and with a replica of ours; and a second node with a pod that is slow to go.
+/// Returns a world of two nodes: the first has a pod, a DaemonSet's pod and our own pod, the second has a slow pod.
 fn our_own_node() -> Stage {
     let stage = Stage::new(2, 0);
     stage.world.kube.add_pod(pod("web").stops_in(s(5)));
@@ -128,7 +128,7 @@ async fn the_own_pod_does_not_leave_a_more_urgent_spot_drain_unfinished() {
 
 #[tokio::test(start_paused = true)]
 async fn two_notices_for_the_own_node_complete_the_hook_once() {
-    // Own pod evicted, and a second notice for the same node is held by the same process.
+    // The own pod is evicted, and the same process holds a second notice for its node.
     let stage = Stage::new(2, 1);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("ebbtide-1").stops_in(s(20)));
     let first = stage.start(&["--pod-namespace", "default", "--pod-name", "ebbtide-1"]).await;

@@ -48,7 +48,7 @@ async fn a_list_from_before_the_watch_began_is_made_again() {
     sleep(s(1)).await;
     let pods: kube::Api<FullPod> = kube::Api::namespaced(stage.world.kube.client(), "default");
     pods.delete("going", &DeleteParams::default()).await.unwrap();
-    // This list is answered late; meanwhile another drain's begins the watch, at a newer version.
+    // This list is answered late; meanwhile another drain begins the watch, at a newer version.
     stage.world.faults.add(Rule::on("list pods", Fault::Slow(s(5))).times(1));
     let first = stage.spot(0);
     sleep(s(3)).await;

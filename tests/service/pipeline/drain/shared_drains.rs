@@ -151,7 +151,7 @@ async fn a_late_notice_with_a_past_soft_deadline_does_not_disturb_a_spot_drain()
     stage.rest(&[&replica]).await;
 }
 
-/// Patience with a spot notice ends before its instance goes; where a hook is more patient, pods are still told in time.
+/// The timeout of a spot notice ends before the instance does; a hook keeps the drain running, and pods are still deleted in time.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_capacity_counts_after_its_notice_has_ended() {
     let stage = Stage::new(1, 1);
@@ -166,7 +166,7 @@ async fn the_end_of_capacity_counts_after_its_notice_has_ended() {
     stage.rest(&[&replica]).await;
 }
 
-/// A notice whose time is up does not cut off the deletion that it has just brought about in a drain that runs.
+/// A notice after its deadline does not cut off the deletion that it has just caused in a running drain.
 #[tokio::test(start_paused = true)]
 async fn a_notice_after_its_deadline_does_not_cut_off_a_running_drain() {
     let stage = Stage::new(1, 1);

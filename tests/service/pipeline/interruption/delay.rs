@@ -9,7 +9,7 @@ use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
 async fn a_delay_cordons_at_once_and_evicts_later() {
-    // At most half of the time to the deadline is spent so.
+    // A delay takes at most half of the time to the deadline.
     for (delay, first) in [("spot=20s", 20), ("spot=10m", 60)] {
         let stage = Stage::new(1, 2);
         let replica = stage.start(&["--delay", delay]).await;
@@ -67,7 +67,7 @@ async fn a_delayed_spot_warning_brings_its_deadline_to_a_running_drain() {
     stage.rest(&[&replica]).await;
 }
 
-/// Somebody uncordons in the delay: the drain must not cordon again without a mark.
+/// Somebody uncordons the Node during the delay: the drain must not cordon it again without a mark.
 #[tokio::test(start_paused = true)]
 async fn a_node_uncordoned_during_the_delay_is_not_left_cordoned_without_a_mark() {
     let stage = Stage::new(1, 1);
@@ -87,7 +87,7 @@ async fn a_node_uncordoned_during_the_delay_is_not_left_cordoned_without_a_mark(
     stage.rest(&[&replica]).await;
 }
 
-/// The node goes in the delay.
+/// The Node is deleted during the delay.
 #[tokio::test(start_paused = true)]
 async fn deletion_of_the_node_during_the_delay_completes_the_hook() {
     let stage = Stage::new(1, 1);

@@ -74,7 +74,7 @@ async fn a_hibernating_node_whose_cordon_fails_once_is_still_evicted() {
     stage.rest(&[&replica]).await;
 }
 
-/// With one failure on arrival at its deadline, the most useful thing is still done.
+/// The cordon fails once for a notice that arrives at its deadline; pods are evicted all the same.
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_fails_once_at_the_deadline_still_leads_to_evictions() {
     let stage = Stage::new(1, 2);

@@ -83,7 +83,7 @@ async fn a_node_that_is_ignored_during_its_drain_is_left() {
     let action = stage.action(&token);
     assert_eq!((action.beats.len(), action.completions.len()), (beats, 0), "its owner takes care of it");
     assert!(matches!(action.state, ActionState::Expired { .. }), "{action:?}");
-    // And so it stays, whatever happens to it.
+    // The Node stays excluded, even after a reboot.
     stage.reboot(0).await;
     sleep(s(60)).await;
     assert!(stage.cordoned(0));

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 #[tokio::test(start_paused = true)]
 async fn a_server_without_streaming_lists_is_asked_for_a_list() {
     let stage = Stage::new(2, 1);
-    // As one of Kubernetes 1.33 says it: sendInitialEvents is forbidden.
+    // The answer of Kubernetes 1.33: sendInitialEvents is forbidden.
     stage.world.faults.add(Rule::on("watch nodes", Fault::Status(422)).times(1));
     let replica = stage.start(&[]).await;
     stage.spot(0);

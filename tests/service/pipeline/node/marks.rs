@@ -67,7 +67,7 @@ async fn a_concurrent_write_is_kept_and_the_cordon_succeeds() {
     let stage = Stage::new(1, 1);
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;
-    // The watch tells of the rival's change only later: our patch meets a newer version.
+    // The watch lags behind the other writer: our patch meets a newer version.
     stage.world.faults.add(Rule::on("patch nodes", Fault::Slow(s(0))));
     stage.world.kube.interrupt_watches(Interrupt::Freeze);
     stage.world.kube.update_node(&node(0), |node| {
@@ -85,7 +85,7 @@ async fn a_concurrent_write_is_kept_and_the_cordon_succeeds() {
 #[tokio::test(start_paused = true)]
 async fn taints_written_by_others_at_the_same_time_are_kept() {
     let stage = Stage::new(30, 1);
-    // A write by somebody else between our read and our patch, three times on each node, and one right after it.
+    // Others write between our read and our patch, three times on each node, and once right after it.
     stage.world.kube.rival_taints(3);
     stage.world.kube.taint_cordoned();
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--taint", "leave:PreferNoSchedule"]).await;
@@ -132,7 +132,7 @@ async fn taints_of_others_stay_when_ours_are_removed() {
 #[tokio::test(start_paused = true)]
 async fn marks_that_were_there_before_are_never_removed() {
     let stage = Stage::new(2, 0);
-    // Another's of the same key and effect, and one that is the same in all.
+    // A taint of others with the same key and effect, and one that equals ours.
     stage.taint(0, "going", "theirs", "NoSchedule");
     stage.taint(1, "going", "soon", "NoSchedule");
     for n in 0..2 {
@@ -157,7 +157,7 @@ async fn marks_that_were_there_before_are_never_removed() {
     stage.rest(&[&replica]).await;
 }
 
-/// Of the next twenty messages each of two replicas has ten: a receive brings ten, and who had the first ten can't have more at once.
+/// Gives each of two replicas ten of the next twenty messages: a receive returns ten, and the next two receives fail.
 fn other_half_to_the_other(stage: &Stage) {
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)).times(2));
 }
@@ -168,7 +168,7 @@ async fn two_replicas_mark_for_two_notices_at_once() {
     let flags = ["--taint", "going=soon:NoSchedule"];
     let (first, second) = (stage.start(&flags).await, stage.start(&flags).await);
     sleep(s(1)).await;
-    // From now on neither hears of what the other writes.
+    // From now on neither replica sees the writes of the other.
     stage.world.kube.interrupt_watches(Interrupt::Freeze);
     for ten in [0..10, 10..20, 20..30] {
         other_half_to_the_other(&stage);
@@ -229,7 +229,7 @@ async fn a_throttled_mark_does_not_delay_that_of_another_notice() {
     stage.rest(&[&replica]).await;
 }
 
-/// A taint of ours that somebody takes away again and again does not grow `ebbtide/undo`.
+/// Somebody removes our taint again and again; `ebbtide/undo` names it once.
 #[tokio::test(start_paused = true)]
 async fn the_undo_annotation_does_not_grow() {
     let stage = Stage::new(1, 0);
@@ -251,7 +251,7 @@ async fn the_undo_annotation_does_not_grow() {
     stage.rest(&[&replica]).await;
 }
 
-/// The label says why the Node goes by its newest notice, also after another was taken back.
+/// The label `ebbtide/kind` shows the newest notice, even after another one has been released.
 #[tokio::test(start_paused = true)]
 async fn the_label_names_the_newest_notice_that_is_left() {
     for round in 0..6 {

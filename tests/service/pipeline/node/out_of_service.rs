@@ -50,7 +50,7 @@ async fn no_taint_unless_ec2_confirms_the_stop_and_the_flag_is_set() {
     }
 }
 
-/// With `--require-tag` a terminated instance's node gets the taint, too.
+/// With `--require-tag` the Node of a terminated instance gets the taint, too.
 #[tokio::test(start_paused = true)]
 async fn the_taint_is_set_with_require_tag() {
     for state in ["stopped", "terminated"] {
@@ -67,7 +67,7 @@ async fn the_taint_is_set_with_require_tag() {
     }
 }
 
-/// The taint that evicts everything goes when the node comes back, also where another notice holds it.
+/// The taint, which evicts all pods, is removed when the Node is back, even if another notice keeps its cordon.
 #[tokio::test(start_paused = true)]
 async fn the_taint_is_removed_when_the_instance_is_back() {
     let stage = Stage::new(1, 0);
@@ -80,7 +80,7 @@ async fn the_taint_is_removed_when_the_instance_is_back() {
     stage.world.aws.ec2.set_state(&instance(0), "running");
     stage.world.kube.reboot(&node(0));
     sleep(s(1)).await;
-    // It boots; before it is Ready a recommendation comes.
+    // A recommendation arrives after the boot, and before the Node is Ready.
     stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
     stage.until_handled(s(60)).await;
     stage.world.kube.set_ready(&node(0), true);
@@ -94,7 +94,7 @@ async fn the_taint_is_removed_when_the_instance_is_back() {
     stage.rest(&[&replica]).await;
 }
 
-/// EC2's word is old when the taint is set at last.
+/// The patch with the taint succeeds only after the instance is running again.
 #[tokio::test(start_paused = true)]
 async fn the_taint_is_not_set_on_a_node_that_is_back() {
     let stage = Stage::new(1, 0);

@@ -127,7 +127,7 @@ async fn a_direct_copy_of_the_notice_proves_that_an_action_is_ours() {
     stage.rest(&[&replica]).await;
 }
 
-/// The API server can't be watched for a while, and a Node joins meanwhile.
+/// Breaks the watch of Nodes, and adds a Node meanwhile.
 async fn blind(stage: &Stage) {
     sleep(s(30)).await;
     stage.world.faults.add(Rule::on("watch nodes", Fault::Status(500)));
@@ -169,7 +169,7 @@ async fn without_a_watch_of_nodes_no_hook_is_completed_before_its_drain() {
     stage.rest(&[&replica]).await;
 }
 
-/// EC2 does not know an instance yet that was launched a second ago.
+/// EC2 does not return an instance yet that was launched a second ago.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_ec2_does_not_know_yet_may_be_ours() {
     let stage = Stage::new(1, 0);

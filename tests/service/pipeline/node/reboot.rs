@@ -16,13 +16,13 @@ async fn a_rebooted_node_is_released_when_it_is_ready_again() {
     stage.until_handled(s(30)).await;
     assert_eq!(stage.world.kube.pods().len(), 0);
     for n in 0..2 {
-        // Off the network for a while, but on the same boot: nothing has happened yet.
+        // Off the network for a while, on the same boot: the Node was not rebooted yet.
         stage.set_ready(n, false);
         sleep(s(30)).await;
         stage.set_ready(n, true);
         sleep(s(30)).await;
         assert!(stage.cordoned(n) && !stage.taints(n).is_empty());
-        // On its new boot, and not Ready yet.
+        // On a new boot, and not Ready yet.
         stage.set_ready(n, false);
         stage.world.kube.reboot(&node(n));
         sleep(s(60)).await;
@@ -35,7 +35,7 @@ async fn a_rebooted_node_is_released_when_it_is_ready_again() {
     }
     assert_eq!((stage.cordoned(0), stage.cordoned(1)), (false, true), "a human's cordon stays");
     assert!((replica.released("rebooted") - 2.0).abs() < f64::EPSILON);
-    // What comes after is another matter.
+    // A later notice is not affected.
     stage.spot(0);
     stage.until_handled(s(10)).await;
     sleep(s(3600)).await;
@@ -61,7 +61,7 @@ async fn the_scheduled_reboot_during_the_drain_ends_it_and_releases_the_node() {
     stage.rest(&[&replica]).await;
 }
 
-/// A node that reboots while it is drained for a termination stays cordoned and is drained on.
+/// A Node that reboots while it is drained for a termination stays cordoned, and its drain goes on.
 #[tokio::test(start_paused = true)]
 async fn a_reboot_during_the_drain_does_not_release_a_node_that_terminates() {
     let stage = Stage::new(1, 2);
@@ -89,7 +89,7 @@ async fn a_reboot_during_the_drain_does_not_release_a_node_that_terminates() {
     stage.rest(&[&replica]).await;
 }
 
-/// Ready flaps while a node drains for the warm pool.
+/// Readiness flaps while the Node is drained for the warm pool.
 #[tokio::test(start_paused = true)]
 async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
     let stage = Stage::slow(s(300));
@@ -115,7 +115,7 @@ async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
     stage.rest(&[&replica]).await;
 }
 
-/// A spot warning from before the node's restart, read late.
+/// A spot warning from before the restart of the Node is read late.
 #[tokio::test(start_paused = true)]
 async fn a_spot_warning_from_before_the_restart_is_not_acted_on() {
     let stage = Stage::new(1, 2);

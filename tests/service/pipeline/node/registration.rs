@@ -49,7 +49,7 @@ async fn an_instance_terminated_in_the_warm_pool_is_not_waited_for() {
     stage.rest(&[&replica]).await;
 }
 
-/// The node registers after the notice's time.
+/// The Node registers after the time of its notice.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_registers_late_keeps_its_mark() {
     let stage = Stage::new(1, 0);

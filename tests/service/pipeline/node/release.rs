@@ -28,7 +28,7 @@ async fn a_cordon_without_a_later_notice_is_removed_in_time() {
         sleep_until(begun + s(after.unwrap_or(7200) - 1)).await;
         assert!(stage.cordoned(0), "{flags:?}");
         if after.is_some() {
-            // It looks with up to a second and a half of chance.
+            // The release is delayed by up to 1.5 s of jitter.
             sleep(s(3)).await;
             assert!(!stage.cordoned(0), "{flags:?}");
             stage.no_trace(0);
@@ -72,7 +72,7 @@ async fn a_cordon_removed_by_a_human_removes_all_other_marks() {
     let replica = stage.start(&["--taint", "going=soon:NoSchedule", "--exclude-from-load-balancers"]).await;
     stage.rebalance(0);
     stage.until_handled(s(10)).await;
-    // Taken away, and back before that was meant.
+    // The cordon is removed, and set again before the removal counts.
     stage.set_cordon(0, false);
     sleep(s(20)).await;
     stage.set_cordon(0, true);
@@ -112,7 +112,7 @@ async fn another_notice_keeps_the_cordon() {
 
 #[tokio::test(start_paused = true)]
 async fn a_restart_of_the_service_forgets_no_mark() {
-    // Back before the cordon's time is over, and after it.
+    // The second replica starts before the cordon expires, and after that.
     for back_at in [900, 1800] {
         let stage = Stage::new(2, 0);
         stage.set_cordon(1, true);
@@ -126,7 +126,7 @@ async fn a_restart_of_the_service_forgets_no_mark() {
         first.kill().await;
         sleep_until(begun + s(back_at)).await;
         assert!(stage.cordoned(0));
-        // Another setting now: what counts is what was promised then.
+        // The setting has changed: the annotation counts.
         let second = stage.start(&["--uncordon-after", "0s"]).await;
         sleep_until(begun + s(1199)).await;
         assert!(stage.cordoned(0) || back_at > 1200);
@@ -140,7 +140,7 @@ async fn a_restart_of_the_service_forgets_no_mark() {
     }
 }
 
-/// Patches of Nodes that were accepted.
+/// Returns the number of accepted patches of Nodes.
 fn written(stage: &Stage) -> usize {
     stage.world.calls.of(PATCH).iter().filter(|call| call.status == 200).count()
 }
@@ -155,10 +155,10 @@ async fn two_replicas_release_a_node_once() {
     stage.until_handled(s(10)).await;
     assert_eq!(written(&stage), 20);
     sleep(s(600)).await;
-    // From now on neither hears of what the other writes: the slower one's patches meet conflicts.
+    // From now on neither replica sees the writes of the other: the patches of the slower one meet conflicts.
     stage.world.kube.interrupt_watches(Interrupt::Freeze);
     stage.until("uncordoned", s(605), || (0..20).all(|n| !stage.cordoned(n))).await;
-    // In between a human cordons one: the slower replica must not take that for ours.
+    // A human cordons one Node meanwhile: the slower replica must not take the cordon for ours.
     stage.set_cordon(7, true);
     sleep(s(60)).await;
     assert!(stage.cordoned(7));
@@ -217,7 +217,7 @@ async fn a_cordon_that_we_set_again_is_removed_after_the_reboot() {
     let replica = stage.start(&["--drain-timeout", "2m"]).await;
     stage.schedule_reboot(0);
     sleep(s(30)).await;
-    // The human who cordoned it before us is done with it.
+    // The human who cordoned the Node before us uncordons it.
     stage.set_cordon(0, false);
     stage.until("cordoned again", s(2), || stage.cordoned(0)).await;
     stage.until_handled(s(120)).await;
@@ -227,7 +227,7 @@ async fn a_cordon_that_we_set_again_is_removed_after_the_reboot() {
     stage.rest(&[&replica]).await;
 }
 
-/// A human's cordon, taken away by the human in mid-drain, set again by us: it must be ours then.
+/// A human removes his cordon during the drain, and we set it again: the new cordon is ours.
 #[tokio::test(start_paused = true)]
 async fn a_cordon_that_we_set_again_during_a_drain_is_removed_after_the_reboot() {
     let stage = Stage::slow(s(60));
@@ -247,7 +247,7 @@ async fn a_cordon_that_we_set_again_during_a_drain_is_removed_after_the_reboot()
     stage.rest(&[&replica]).await;
 }
 
-/// What is left of an undo annotation, whose notices somebody took away, must not claim a human's cordon.
+/// Somebody has removed the notice annotations, and left `ebbtide/undo`: a human's cordon stays.
 #[tokio::test(start_paused = true)]
 async fn a_stale_undo_annotation_does_not_claim_a_humans_cordon() {
     let stage = Stage::new(1, 0);
@@ -264,7 +264,7 @@ async fn a_stale_undo_annotation_does_not_claim_a_humans_cordon() {
     stage.rest(&[&replica]).await;
 }
 
-/// The same Node in a taint: marks that are refused by the API server while another drains.
+/// The API server refuses the release of 20 Nodes, whose status changes all the time.
 #[tokio::test(start_paused = true)]
 async fn failed_releases_do_not_flood_the_api_server() {
     let stage = Stage::new(20, 0);
@@ -277,7 +277,7 @@ async fn failed_releases_do_not_flood_the_api_server() {
     sleep(s(60)).await;
     let before = stage.calls("patch nodes");
     for round in 0..300 {
-        // Each kubelet says every 10 s how it is.
+        // Each kubelet updates its status every 10 s.
         for n in 0..20 {
             if (round + n) % 10 == 0 {
                 stage.world.kube.update_node(&node(n), |node| {
@@ -295,7 +295,7 @@ async fn failed_releases_do_not_flood_the_api_server() {
     stage.rest(&[&replica]).await;
 }
 
-/// With --on-failed-drain leave, a takeover after the hook's end completes nothing with the wrong word.
+/// Two replicas release expired cordons of 40 Nodes while spot warnings for the same Nodes arrive.
 #[tokio::test(start_paused = true)]
 async fn two_replicas_release_and_mark_nodes_at_once() {
     let stage = Stage::new(40, 0);
@@ -306,7 +306,7 @@ async fn two_replicas_release_and_mark_nodes_at_once() {
         stage.world.aws.sqs.send(messages::rebalance(&format!("r{n}"), &instance(n), stage.world.clock.now()));
     }
     stage.until_handled(s(30)).await;
-    // Just as they expire, spot warnings come.
+    // Spot warnings arrive just as the cordons expire.
     sleep(s(59)).await;
     for n in 0..40 {
         stage.spot(n);
@@ -320,7 +320,7 @@ async fn two_replicas_release_and_mark_nodes_at_once() {
         let undo = marks(&stage, n).into_iter().find(|mark| mark.starts_with("ebbtide/undo")).unwrap();
         assert!(undo.contains("cordon") && undo.contains("going"), "{undo}");
     }
-    // Long after their end they are there still.
+    // The marks of the spot warnings stay until the reboot.
     sleep(s(200)).await;
     (0..40).for_each(|n| stage.world.kube.reboot(&node(n)));
     sleep(s(30)).await;

@@ -33,7 +33,7 @@ async fn a_message_is_handed_over_before_twelve_hours_are_over() {
     assert_eq!(received.len(), 2, "{received:?}");
     assert!((42_600..42_610).contains(&received[1]), "at 11 h 50: {received:?}");
     stage.completed_once(&token);
-    // The new owner can't know of the last beat, and beats at once; apart from that, one in each half-time.
+    // The new owner does not know the last heartbeat, and sends one at once; the others come once per half timeout.
     let beats = stage.world.aws.autoscaling.action(&token).unwrap().beats;
     let close = beats.windows(2).filter(|pair| pair[1].saturating_sub(pair[0]) < s(3000)).count();
     assert!(close <= 1, "{beats:?}");

@@ -19,22 +19,22 @@ pub const fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A world whose API server does 500 calls a second, 10 at a time: a hundred nodes are drained in about a second.
+/// Returns a world whose API server does 500 calls a second, 10 at a time: a hundred nodes are drained in about a second.
 pub fn busy(nodes: usize, pods: usize) -> Stage {
     let stage = Stage::new(nodes, pods);
-    // Waits are jittered, and what is measured depends on them.
+    // The measurements depend on jittered waits.
     random::seed(1);
     stage.world.kube.busy(10, ms(20));
     stage
 }
 
-/// How many calls a service was asked; watches, which stay open, apart.
+/// Returns the number of calls to a service, without watches, which stay open.
 pub fn calls_to(stage: &Stage, service: &str) -> usize {
     let calls = stage.world.calls.all();
     calls.iter().filter(|call| call.service == service && !call.operation.starts_with("watch ")).count()
 }
 
-/// Asserts that every pod of the first `nodes` nodes was evicted, by one call that was accepted, and that it is gone.
+/// Asserts that every pod of the first `nodes` nodes was evicted by one accepted call, and is gone.
 pub fn all_evicted_once(stage: &Stage, nodes: usize, pods: usize) {
     let mut ends: BTreeMap<String, usize> = BTreeMap::new();
     for ended in stage.world.kube.evictions() {
@@ -45,18 +45,18 @@ pub fn all_evicted_once(stage: &Stage, nodes: usize, pods: usize) {
     assert_eq!(stage.world.kube.pods().len(), 0);
 }
 
-/// Asserts that the calls to SQS since `begun` are as few as batches of ten make them: a quarter for each of these messages, and
-/// a tenth for each 20 s that it was held.
+/// Asserts that the calls to SQS since `begun` are as few as batches of ten make them: a quarter of a call for each message, and
+/// a tenth of a call for each 20 s that the message was held.
 pub fn batched(stage: &Stage, messages: usize, begun: Duration) {
     let took = stage.world.clock.elapsed().saturating_sub(begun);
     let spans = usize::try_from(took.as_secs() / 20).expect("it must end");
     let calls = [RECEIVE, DELETE, EXTEND].map(|operation| stage.calls(operation));
-    // An empty queue is asked every 20 s, whoever waits.
+    // An empty queue is polled every 20 s.
     let polls = spans;
     assert!(calls.iter().sum::<usize>() <= polls + share(messages, 25 + 10 * spans), "{calls:?} in {took:?}");
 }
 
-/// A share of so many, rounded up.
+/// Returns a number of hundredths of `of`, rounded up.
 pub fn share(of: usize, hundredths: usize) -> usize {
     (of * hundredths).div_ceil(100)
 }

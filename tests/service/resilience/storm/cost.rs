@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 #[tokio::test(start_paused = true)]
 async fn every_spot_notice_costs_no_more_than_alone() {
-    // 300 of several hundred.
+    // The promise is for several hundred; 300 suffice.
     let (nodes, pods) = (300, 2);
     let stage = busy(nodes, pods);
     let replica = stage.start(&[]).await;
@@ -70,7 +70,7 @@ async fn a_lifecycle_notice_costs_one_completion_more() {
     stage.rest(&[&replica]).await;
 }
 
-/// How many calls of an operation each subject has seen.
+/// Returns the number of calls of an operation for each subject.
 fn of_each(stage: &Stage, operation: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for call in stage.world.calls.of(operation) {
@@ -79,7 +79,7 @@ fn of_each(stage: &Stage, operation: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// Beside drains that a budget blocks, hooks that need heartbeats, other clusters' instances, and copies.
+/// The other drains are blocked by budgets, under hooks with heartbeats, for instances of other clusters, or copies.
 #[tokio::test(start_paused = true)]
 async fn an_undisturbed_drain_costs_the_same_whatever_else_goes_on() {
     let (nodes, pods) = (120, 3);
@@ -93,9 +93,9 @@ async fn an_undisturbed_drain_costs_the_same_whatever_else_goes_on() {
             2 => drop(stage.terminate(n, s(60), Wrapping::Event)),
             _ => {
                 stage.world.aws.sqs.send("{}");
-                // Nobody's.
+                // An instance of no cluster.
                 stage.spot(nodes + n);
-                // Of a node that another notice drains.
+                // A node that another notice drains.
                 let at = stage.world.clock.now();
                 stage.world.aws.sqs.send(messages::state_change(
                     &format!("state-{n}"),
@@ -116,8 +116,8 @@ async fn an_undisturbed_drain_costs_the_same_whatever_else_goes_on() {
     stage.rest(&[&replica]).await;
 }
 
-/// A storm of lifecycle notices, `copies` of each, of which some are delivered more than once. Gives how many calls the API server,
-/// Auto Scaling and SQS were asked, and how many deliveries there were.
+/// Runs a storm of lifecycle notices, `copies` of each, of which some are delivered more than once. Returns the numbers of calls
+/// to the API server, Auto Scaling and SQS, and the number of deliveries.
 async fn with_copies(nodes: usize, copies: usize, redelivered: f64) -> [usize; 4] {
     let stage = busy(nodes, 2);
     stage.world.aws.sqs.duplicate_chance(redelivered);
@@ -155,7 +155,7 @@ async fn copies_cost_only_their_receipts() {
 async fn two_replicas_share_a_storm() {
     let (nodes, pods) = (200, 2);
     let stage = busy(nodes, pods);
-    // As long as SQS takes: in no time at all, one of them would have everything.
+    // The latency of SQS: without it, one replica would receive all messages.
     stage.world.faults.add(Rule::on(RECEIVE, Fault::Slow(ms(15))));
     let (first, second) = (stage.start(&[]).await, stage.start(&[]).await);
     for n in 0..nodes {

@@ -11,21 +11,21 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// How long a bad moment lasts.
+/// Duration of an outage.
 const OUTAGE: Duration = s(20);
 
-/// How much longer than the outage a storm takes that has one: no wait between two tries is longer than 5 s.
+/// Maximum time that a storm takes longer than its outage: no wait between two tries is longer than 5 s.
 const TAIL: Duration = s(6);
 
-/// How often the same call is made in vain in an outage at the most, if it fails at once each time: after the first few tries it waits for
+/// Maximum number of tries of one call in an outage, if the call fails at once each time: after the first few tries the waits take
 /// 2.5 to 5 s.
 const TRIES: usize = 12;
 
-/// What the API server is asked in a storm.
+/// Calls to the API server in a storm.
 const ASKED: [&str; 8] = [PATCH, LIST, EVICT, "get nodes", "delete pods", "list nodes", "watch nodes", "watch pods"];
 
-/// A storm; with a fault the API server answers with nothing else for 20 s in its middle. Gives how long it all took, and how often the
-/// same call was made in vain at the most.
+/// Runs a storm, with an outage of 20 s in its middle if there is a fault. Returns the duration of the storm, and the maximum
+/// number of failed tries of one call.
 async fn storm(nodes: usize, fault: Option<Fault>) -> (Duration, usize) {
     let pods = 2;
     let stage = busy(nodes, pods);
@@ -80,18 +80,18 @@ async fn throttling_without_retry_after_costs_its_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn broken_connections_cost_their_outage() {
-    // The watch of pods is begun again after 10 s at most.
+    // The watch of pods is restarted after at most 10 s.
     costs_that_time_and_little_more(Fault::Disconnect, s(5), TRIES).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_api_server_costs_its_outage_and_a_timeout() {
-    // What began just before it answers again is given up 10 s later.
+    // A call made just before the end of the outage times out 10 s later.
     costs_that_time_and_little_more(Fault::Hang, s(10), 3).await;
 }
 
-/// A storm on a queue that fails for 20 s, which begin so long after the first half of the messages came; the others come meanwhile. Gives
-/// how often each message was received at the most, and how long after the outage the last pod was evicted.
+/// Runs a storm on a queue that fails for 20 s, from `from` after the first half of the messages; the others are sent meanwhile.
+/// Returns the maximum number of receives of one message, and the time between the outage and the last eviction.
 async fn on_a_queue_that_fails(fault: Fault, from: Duration) -> (usize, Duration) {
     let nodes = 100;
     let stage = busy(nodes, 0);
@@ -123,7 +123,7 @@ async fn on_a_queue_that_fails(fault: Fault, from: Duration) -> (usize, Duration
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_that_fails_for_a_while_loses_nothing() {
-    // The second begins so late that a visibility of 30 s ends before it does.
+    // The second outage begins so late that a visibility of 30 s ends during it.
     for (fault, from, receives) in [(Fault::Throttle, s(2), 1), (Fault::Status(503), s(15), 2)] {
         let (most, late) = on_a_queue_that_fails(fault, from).await;
         assert_eq!(most, receives, "{fault:?} {from:?}");
@@ -146,7 +146,7 @@ async fn a_storm_of_a_killed_process_is_taken_over_without_repetition() {
     stage.until("the middle of it", s(10), || stage.calls(EVICT) > nodes * pods / 2).await;
     let second = stage.start(&[]).await;
     first.kill().await.gone(|_| true).await;
-    // Calls that were in flight are not counted: they may or may not have had their effect.
+    // Calls in flight are not counted: they may or may not have had an effect.
     let (evicted, tried) = (stage.world.kube.evictions().len(), stage.calls(EVICT));
     assert!((nodes..nodes * pods).contains(&tried), "it is in full swing: {tried}");
     sleep(s(25)).await;
@@ -163,7 +163,7 @@ async fn a_storm_of_a_killed_process_is_taken_over_without_repetition() {
     stage.rest(&[&second]).await;
 }
 
-/// Whatever fails, by chance and for a while: every node ends up drained, every hook completed once, every message deleted.
+/// Calls fail at random: every node is still drained, every hook completed once, and every message deleted.
 #[tokio::test(start_paused = true)]
 async fn random_faults_lose_no_node_hook_or_message() {
     for round in 0..4 {
@@ -203,7 +203,7 @@ async fn random_faults_lose_no_node_hook_or_message() {
             let completed = matches!(action.state, ebbtide_sim::aws::ActionState::Completed { .. });
             assert!(completed, "round {round}: {action:?}");
         }
-        // A call that nobody needs any more may hang still, such as the extension of a message that is deleted by now.
+        // A call without a use may still hang, such as the extension of a message that has been deleted.
         sleep(CALL_TIMEOUT).await;
         stage.rest(&[&first, &second]).await;
     }

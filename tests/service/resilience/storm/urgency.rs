@@ -8,9 +8,9 @@ use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Sends a spot notice so long after a storm of hooks began, and tells how long the cordon took, and all evictions.
+/// Sends a spot notice `wait` after the begin of a storm of hooks. Returns the time to its cordon, and to its last eviction.
 async fn heard_after(wait: Duration) -> [Duration; 2] {
-    // 100 of a thousand, and a server that is slower in proportion: 200 calls a second, so all of it takes 4 s.
+    // A tenth of a thousand, and a server that is slower in proportion: 200 calls a second, so the storm takes 4 s.
     let nodes = 100;
     let stage = busy(nodes, 0);
     stage.world.kube.busy(4, ms(20));
@@ -44,7 +44,7 @@ async fn heard_after(wait: Duration) -> [Duration; 2] {
 
 #[tokio::test(start_paused = true)]
 async fn a_spot_notice_in_a_storm_of_hooks_is_not_delayed() {
-    // While cordons queue, and while lists and evictions do.
+    // While cordons wait, and while lists and evictions wait.
     for wait in [ms(300), ms(1200)] {
         let [cordoned, evicted] = heard_after(wait).await;
         assert!(
@@ -54,7 +54,7 @@ async fn a_spot_notice_in_a_storm_of_hooks_is_not_delayed() {
     }
 }
 
-/// The bodies that can't be read, each of which is a fixture.
+/// Returns the malformed bodies among the fixtures.
 fn malformed() -> Vec<String> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/events");
     let paths = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -64,10 +64,10 @@ fn malformed() -> Vec<String> {
     paths.into_iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 
-/// A storm of as many spot notices as nodes, after each of which comes one that can't be read. Gives when the nodes were cordoned.
+/// Runs a storm of spot notices, with a malformed message before each one. Returns the times of the cordons.
 async fn with_poison(nodes: usize, poison: &[String]) -> Vec<Duration> {
     let stage = busy(nodes, 1);
-    // As long as SQS takes: the poison is to cost something.
+    // The latency of SQS, so that malformed messages cost time.
     stage.world.faults.add(Rule::on(RECEIVE, Fault::Slow(ms(15))));
     let replica = stage.start(&[]).await;
     sleep(s(1)).await;
@@ -88,13 +88,13 @@ async fn with_poison(nodes: usize, poison: &[String]) -> Vec<Duration> {
     assert!(poison.is_empty() || counted.iter().all(|times| *times > 0.0), "{counted:?}");
     batched(&stage, messages, begun);
     stage.rest(&[&replica]).await;
-    // One for each node: nothing failed.
+    // One patch a node: none failed.
     stage.world.calls.of(PATCH).into_iter().map(|call| call.at.saturating_sub(begun)).collect()
 }
 
 #[tokio::test(start_paused = true)]
 async fn malformed_messages_do_not_delay_the_others() {
-    // 200 of a thousand.
+    // A fifth of a thousand.
     let nodes = 200;
     let (clean, poisoned) = (with_poison(nodes, &[]).await, with_poison(nodes, &malformed()).await);
     for (n, (clean, poisoned)) in clean.into_iter().zip(poisoned).enumerate() {

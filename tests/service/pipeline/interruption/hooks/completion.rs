@@ -127,7 +127,7 @@ async fn a_blocked_drain_ends_at_its_deadline_and_completes_the_hook() {
 async fn an_action_that_is_over_is_success() {
     let stage = Stage::slow(s(50));
     let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
-    // Nobody told AWS of it: this token's action is over before we begin.
+    // AWS does not know this token: its action is over before the drain begins.
     stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
     let at = stage.world.clock.now();
     let token = "00000000-0000-0000-0000-000000000000";

@@ -60,7 +60,7 @@ async fn without_permission_to_describe_hooks_they_are_kept_alive() {
     stage.rest(&[&replica]).await;
 }
 
-/// A hook whose times can't be looked up, and heartbeats that fail for longer than the assumed 30 s.
+/// The timeout of the hook can't be read, and heartbeats fail for longer than the assumed 30 s.
 #[tokio::test(start_paused = true)]
 async fn failing_heartbeats_of_an_unknown_hook_are_retried() {
     let stage = Stage::slow(s(400));

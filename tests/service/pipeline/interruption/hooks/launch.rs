@@ -13,7 +13,7 @@ const COMPLETE: &str = "CompleteLifecycleAction";
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 const READY: [&str; 2] = ["--on", "asg-launch=ready"];
 
-/// A world whose 5th instance has been launched, and is no Node yet. Three receives, and a message is a dead letter.
+/// Returns a world whose instance 5 has been launched, and is no Node yet. Three receives make a message a dead letter.
 fn launching() -> Stage {
     let stage = Stage::new(1, 1);
     stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
@@ -21,7 +21,7 @@ fn launching() -> Stage {
     stage
 }
 
-/// The instance registers as a Node, which is not Ready yet.
+/// Registers the instance as a Node that is not Ready yet.
 fn registers(stage: &Stage) {
     stage.world.kube.add_node(&node(5), &instance(5));
     stage.set_ready(5, false);
@@ -31,7 +31,7 @@ fn no_dead_letters(stage: &Stage) {
     assert_eq!(stage.world.aws.sqs.dead_letters(), Vec::<String>::new());
 }
 
-/// Flags for `--on asg-launch=ready`, and others.
+/// Returns `--on asg-launch=ready` and other flags.
 fn ready<'a>(others: &[&'a str]) -> Vec<&'a str> {
     READY.iter().chain(others).copied().collect()
 }
@@ -106,7 +106,7 @@ async fn on_failed_launch_decides_the_hook_of_an_instance_that_is_not_ready_in_t
         (vec![], to_group, vec![]),
         (vec![chosen, "leave"], ("WarmPool", "AutoScalingGroup"), vec![]),
         (vec![chosen, "abandon"], to_group, vec!["ABANDON"]),
-        // It need not become a Node to wait in a pool.
+        // An instance need not become a Node to wait in a warm pool.
         (vec![chosen, "abandon"], to_pool, vec!["CONTINUE"]),
     ];
     for (flags, way, expected) in table {
@@ -224,7 +224,7 @@ async fn the_hook_of_an_excluded_node_is_left_alone() {
     }
 }
 
-/// A launch hook whose action is over, because the instance died, does not hold its message until the deadline.
+/// An action that is over, because the instance died, does not hold its message until the deadline.
 #[tokio::test(start_paused = true)]
 async fn a_launch_whose_action_is_over_ends() {
     let stage = Stage::new(1, 0);
