@@ -12,8 +12,8 @@
 //!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
 //! ```
 //!
-//! Imports follow the list below and never go back: `tests/service/architecture/layering.rs` holds them to it. The decisions behind the design
-//! are in `docs/design.md`.
+//! Imports follow the list below and never go back: `tests/service/architecture/layering.rs` holds them to it. The decisions behind
+//! the design are in `docs/design.md`.
 
 // Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
 // that the compiler finds dead code.
