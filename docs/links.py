@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Looks at every link within the repository: does the file exist, and the heading in it?
+"""Checks every link within the repository: the file must exist, and the heading in it.
 
 docs/links.py --check   exits 1 and names each link that leads nowhere
 
-Links of Markdown files are looked at, and in all text files those that name this repository on GitHub, such
-as the alerts' links to the runbook. Links to other sites are not followed.
+Checked are links of Markdown files, paths such as `src/lib.rs` in their text, and in all text files links to this
+repository on GitHub, such as the alerts' links to the runbook. Links to other sites are not followed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
+PATH_IN_TEXT = "path: "
 OWN = "https://github.com/ebbtide/ebbtide/blob/main/"
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
@@ -26,6 +27,7 @@ INLINE = re.compile(r"\]\(\s*<?((?:[^\s()<>]|\([^\s()]*\))*)>?(?:\s+[\"'(][^)]*)
 DEFINED = re.compile(r"^ {0,3}\[([^\]^][^\]]*)\]:\s*<?(\S+?)>?(?:\s|$)", re.MULTILINE)
 USED = re.compile(r"\[([^\[\]]+)\]\[([^\[\]]*)\]")
 ATTRIBUTE = re.compile(r"<(?:a|img)\b[^>]*?\b(?:href|src)=\"([^\"]+)\"")
+PATH = re.compile(r"(?<!`)`((?:src|tests|benches|examples|deploy|docs|\.ci|\.github)/[\w./-]+)`")
 ANCHOR = re.compile(r"<a\b[^>]*?\b(?:id|name)=\"([^\"]+)\"")
 
 
@@ -75,7 +77,9 @@ def anchors(path: Path) -> frozenset[str]:
 
 
 def fault(source: Path, target: str) -> str | None:
-    """What is wrong with a link, if anything is."""
+    """What is wrong with a link or a path, if anything is."""
+    if target.startswith(PATH_IN_TEXT):
+        return None if (ROOT / target.removeprefix(PATH_IN_TEXT)).exists() else "there is no such file"
     if target.startswith(OWN):
         source, target = ROOT / "README.md", target.removeprefix(OWN)
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", target) or target.startswith("//"):
@@ -100,6 +104,7 @@ def links(path: Path, text: str) -> list[tuple[int, str]]:
     if path.suffix != ".md":
         pattern = re.compile(re.escape(OWN) + r"[\w./#-]*[\w/]")
         return [(match.start(), match[0]) for match in pattern.finditer(text)]
+    named = [(match.start(), f"{PATH_IN_TEXT}{match[1]}") for match in PATH.finditer(prose(text))]
     text = CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), prose(text))
     for pattern in (INLINE, ATTRIBUTE):
         found += [(match.start(), match[1]) for match in pattern.finditer(text)]
@@ -109,7 +114,7 @@ def links(path: Path, text: str) -> list[tuple[int, str]]:
         name = (match[2] or match[1]).lower()
         if name not in defined:
             found.append((match.start(), f"[{name}]: is not defined"))
-    return sorted(found)
+    return sorted(found + named)
 
 
 def faults() -> tuple[list[str], int]:
