@@ -18,7 +18,7 @@ STARTUP_TAINT = "ebbtide.test/agent-not-ready"
 
 
 def continued(world: World, action: Action) -> None:
-    """The hook is completed once. Its speed is tested on virtual time: tests/service/pipeline/interruption/hooks/launch.rs."""
+    """The hook is completed once. Virtual time tests how fast: tests/service/pipeline/interruption/hooks/launch.rs."""
     eventually("the hook is completed", lambda: world.completions(action))
     assert len(world.recorder.of_token(COMPLETE, action.token)) == 1
     assert world.completions(action) == ["CONTINUE"]
