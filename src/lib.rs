@@ -12,25 +12,12 @@
 //!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
 //! ```
 //!
-//! Imports follow the list below and never go back: `tests/service/architecture/layering.rs` holds them to it. The decisions behind
-//! the design are in `docs/design.md`.
+//! Folders come in the order of imports: each imports only those below it. The stages of [`pipeline`] come in the order of the journey;
+//! `tests/service/architecture/layering.rs` says which stage imports which. `docs/design.md` has the rules behind the design, and
+//! `docs/developers/decisions.md` its decisions.
 
 // Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
 // that the compiler finds dead code.
-
-/// The command line: flags, the settings that they make, and the form of answers.
-pub mod cli {
-    pub(crate) mod answer;
-    pub(crate) mod flags;
-    pub(crate) mod input;
-    pub(crate) mod settings;
-    pub(crate) mod text;
-
-    pub use answer::Answer;
-    pub use flags::doctor::{Doctor, Output};
-    pub use flags::{Cli, Command, LogFormat, Run};
-    pub use settings::Settings;
-}
 
 /// One-off commands: they ask, explain or test, and end.
 pub mod commands {
@@ -53,6 +40,31 @@ pub mod service {
     pub use running::{Exit, Service};
     pub use signals::Shutdown;
     pub use start::{Inputs, StartChecks};
+}
+
+/// The command line: flags, the settings that they make, and the form of answers.
+pub mod cli {
+    pub(crate) mod answer;
+    pub(crate) mod flags;
+    pub(crate) mod input;
+    pub(crate) mod settings;
+    pub(crate) mod text;
+
+    pub use answer::Answer;
+    pub use flags::doctor::{Doctor, Output};
+    pub use flags::{Cli, Command, LogFormat, Run};
+    pub use settings::Settings;
+}
+
+/// Subscribers of facts, and the server that shows them.
+pub mod telemetry {
+    pub(crate) mod admin;
+    pub(crate) mod kube_events;
+    pub(crate) mod log;
+    pub(crate) mod metrics;
+
+    pub use log::Log;
+    pub use metrics::Metrics;
 }
 
 /// The journey of a message, a module for each stage.
@@ -81,17 +93,6 @@ pub mod pipeline {
 pub(crate) mod leases {
     pub(crate) mod collector;
     pub(crate) mod turn;
-}
-
-/// Subscribers of facts, and the server that shows them.
-pub mod telemetry {
-    pub(crate) mod admin;
-    pub(crate) mod kube_events;
-    pub(crate) mod log;
-    pub(crate) mod metrics;
-
-    pub use log::Log;
-    pub use metrics::Metrics;
 }
 
 /// Calls to AWS and to the API server.

@@ -1,4 +1,4 @@
-//! Imports follow the map in `src/lib.rs`: they never go back, and they form no circle. Read from paths of `crate` and `super`.
+//! Imports follow `FOLDERS` and `STAGES`: they never run back, and they form no circle. Read from paths of `crate` and `super`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
