@@ -17,7 +17,7 @@ use tokio::time::{Instant, interval, sleep, timeout};
 /// Period in which all notices are sent.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Time from the storm's begin until the budget of the held-back pod is lifted.
+/// Time from the start of the storm until the budget of the held-back pod is lifted.
 pub const LIFTED: Duration = Duration::from_secs(6);
 
 /// Time left of a spot instance's two minutes when the late warning is sent.
