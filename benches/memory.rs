@@ -1,9 +1,9 @@
-//! Heap bytes that the service holds on to, counted by the allocator: `cargo bench --bench memory [-- CASE]`.
+//! Measures the heap bytes that the service holds, counted by the allocator: `cargo bench --bench memory [-- CASE]`.
 //!
-//! Bytes are those that were asked for; what an allocator adds to each block (glibc's: 8 bytes, rounded up to 16) comes on top, which
-//! is why blocks are counted, too. `-- CASE --profile FILE` writes where the bytes of an idle case are instead, for DHAT's viewer.
+//! Bytes are the requested sizes. An allocator adds overhead to each block (glibc: 8 bytes, rounded up to 16), so the number of blocks
+//! is counted, too. `-- CASE --profile FILE` instead writes the allocations of an idle case to a file for DHAT's viewer.
 //!
-//! Without `--bench` it is done with few, as a check that it works.
+//! Without `--bench` every case runs with few Nodes and notices, as a check that it works.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a benchmark may panic")]
 #![allow(clippy::cast_precision_loss, reason = "numbers for people")]
 #![allow(clippy::disallowed_methods, reason = "the service's task ends with the benchmark")]
@@ -40,17 +40,17 @@ use tokio::time::timeout;
 #[global_allocator]
 static HEAP: dhat::Alloc = dhat::Alloc;
 
-/// Notices that wait.
+/// Notices that wait for something.
 struct Case {
     name: &'static str,
-    /// Pods that a budget keeps on each node.
+    /// Number of pods that a budget keeps on each node.
     pods: usize,
     flags: &'static [&'static str],
     /// Sends the n-th node's notice.
     send: fn(&Stage, usize),
-    /// What runs for each notice.
+    /// Tasks that run for each notice.
     tasks: &'static [TaskKind],
-    /// How many are compared with twice as many.
+    /// Number of notices; the result is compared with that for twice as many.
     count: usize,
 }
 
@@ -107,7 +107,7 @@ fn main() {
         futures();
     }
     if chosen("index") {
-        // Once for what is made once in a process.
+        // Warm-up, for allocations that are made once per process.
         for tells in [Tells::InWatch, Tells::InList] {
             runtime().block_on(first_nodes(&Index::default(), 1, tells));
         }
@@ -122,13 +122,13 @@ fn main() {
     }
 }
 
-/// Counts from now on.
+/// Starts counting allocations.
 fn profiler() -> Profiler {
-    // Where a block comes from is not asked for: few frames are quicker.
+    // Backtraces are not needed here, and few frames are quicker.
     Profiler::builder().testing().trim_backtraces(Some(4)).build()
 }
 
-/// The sizes of the futures that live as long as a message, a notice or a drain.
+/// Prints the sizes of the futures that live as long as a message, a notice or a drain.
 fn futures() {
     fn of_three<A, B, C, F>(_: impl FnOnce(A, B, C) -> F) -> usize {
         size_of::<F>()
@@ -154,16 +154,16 @@ fn futures() {
     }
 }
 
-/// How an API server tells what Nodes there are.
+/// How an API server sends the initial Nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tells {
     /// One by one, at the beginning of a watch.
     InWatch,
-    /// At once: it can't begin a watch so.
+    /// In a list, because the server can't begin a watch with them.
     InList,
 }
 
-/// What the index holds of each of `count` Nodes, and what it takes while they arrive.
+/// Prints the heap use of the index for each of `count` Nodes, and the peak while they arrive.
 fn nodes(count: usize) {
     let wire = (0..count).map(|n| wire::node(n).len()).sum::<usize>();
     let each = |bytes: usize| bytes as f64 / count as f64;
@@ -171,7 +171,7 @@ fn nodes(count: usize) {
     println!("{:<36}{:>12.0}", "on the wire", each(wire));
     println!("{:<36}{:>12}{:>12}", "the struct in the index", size_of::<Node>(), 1);
     for (tells, name) in [(Tells::InWatch, "a watch"), (Tells::InList, "a list")] {
-        // Of its own, or the peak would be that of all before.
+        // A new profiler for each run, because the peak is the maximum since its start.
         let _profiler = profiler();
         let before = Heap::now();
         let index = Index::default();
@@ -186,7 +186,7 @@ fn nodes(count: usize) {
     }
 }
 
-/// Lets the index learn of `count` Nodes from an API server that knows nothing else.
+/// Fills the index with `count` Nodes from an API server that serves nothing else.
 async fn first_nodes(index: &Index, count: usize, tells: Tells) {
     let serve = move |request: Request<Body>| async move {
         let asked = |what: &str| request.uri().query().is_some_and(|query| query.split('&').any(|part| part == what));
@@ -205,27 +205,27 @@ async fn first_nodes(index: &Index, count: usize, tells: Tells) {
     let watch = index.clone().watch(node_api(client), Facts::to(Vec::new()), synced);
     tokio::select! {
         () = watch => unreachable!("a watch does not end"),
-        // On the paused clock that is as soon as nothing happens any more.
+        // The paused clock advances only when all tasks are idle, so this does not slow the run.
         known = timeout(s(60), known) => known.expect("the Nodes must arrive").expect("the watch must say so"),
     }
 }
 
 type Parts = Box<dyn Stream<Item = Result<Frame<Bytes>, Infallible>> + Send + Unpin>;
 
-/// Each part is made when the one before has been taken, as a server's would come.
+/// Returns a response whose parts are made one at a time, as the client reads them.
 fn answer(status: u16, parts: impl Stream<Item = String> + Send + Unpin + 'static) -> Response<StreamBody<Parts>> {
     let frames: Parts = Box::new(parts.map(|part| Ok(Frame::data(Bytes::from(part)))));
     let response = Response::builder().status(status).header("content-type", "application/json");
     response.body(StreamBody::new(frames)).expect("a response must be one")
 }
 
-/// A watch that tells of `count` Nodes, then that these are all, and then nothing more.
+/// A watch that sends `count` Nodes and the bookmark that ends the initial list, and then stays open.
 fn watched(count: usize) -> Response<StreamBody<Parts>> {
     let lines = (0..count).map(|n| wire::added(&wire::node(n))).chain(iter::once_with(wire::all_nodes_told));
     answer(200, stream::iter(lines.map(|line| line + "\n")).chain(stream::pending()))
 }
 
-/// As a server answers that does not know how to begin a watch with what there is.
+/// Response of a server that can't begin a watch with the initial objects.
 fn refused() -> Response<StreamBody<Parts>> {
     let status = r#"{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"Invalid","code":422,"message":
         "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"}"#;
@@ -238,7 +238,7 @@ fn listed(count: usize) -> Response<StreamBody<Parts>> {
     answer(200, stream::iter(iter::once(begin).chain(items).chain(iter::once("]}".to_owned()))))
 }
 
-/// What a service holds that has `count` notices which wait: what its end gives back. What the simulation holds stays.
+/// Returns the heap use of a service with `count` waiting notices: what its end frees. The simulation's memory is not counted.
 fn held(case: &Case, count: usize) -> Heap {
     runtime().block_on(async {
         let (stage, replica) = idle(case, count).await;
@@ -250,7 +250,7 @@ fn held(case: &Case, count: usize) -> Heap {
     })
 }
 
-/// Writes where the bytes are while `count` notices wait, those of the simulation among them.
+/// Writes a heap profile of a service with `count` waiting notices. The profile includes the simulation.
 fn profile(case: &Case, count: usize, file: &str) {
     runtime().block_on(async {
         let profiler = Profiler::builder().file_name(file).trim_backtraces(Some(60)).build();
@@ -260,7 +260,7 @@ fn profile(case: &Case, count: usize, file: &str) {
     });
 }
 
-/// A service with `count` notices which wait.
+/// Starts a service with `count` waiting notices.
 async fn idle(case: &Case, count: usize) -> (Stage, Replica) {
     let stage = Stage::new(count, 0);
     for n in 0..count {
@@ -282,16 +282,16 @@ async fn idle(case: &Case, count: usize) -> (Stage, Replica) {
     (stage, replica)
 }
 
-/// Ends a service as a kill would, and waits until nothing of it is left.
+/// Kills a service, and waits until all its tasks are gone.
 async fn end(replica: Replica) {
     let tasks = replica.kill().await;
     tasks.gone(|_| true).await;
     drop(tasks);
-    // The clients' own tasks end when they see that nobody is left.
+    // The clients' own tasks end once the clients are dropped.
     tokio::time::sleep(s(1)).await;
 }
 
-/// The n-th node's instance was launched, and is not Ready yet.
+/// Launches the n-th node's instance; the node is not Ready yet.
 fn launch(stage: &Stage, n: usize) {
     let world = &stage.world;
     world.kube.set_ready(&node(n), false);
@@ -305,7 +305,7 @@ fn runtime() -> Runtime {
     Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime must start")
 }
 
-/// What is allocated.
+/// Allocated bytes and blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Heap {
     bytes: usize,
@@ -318,7 +318,7 @@ impl Heap {
         Self { bytes: stats.curr_bytes, blocks: stats.curr_blocks }
     }
 
-    /// By what one more adds to this, if `two` is of twice `count`.
+    /// Returns the bytes that one more notice adds, if `self` holds `count` notices and `two` holds twice as many.
     fn bytes_of_one(self, two: Self, count: usize) -> f64 {
         (two.bytes as f64 - self.bytes as f64) / count as f64
     }

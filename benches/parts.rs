@@ -1,10 +1,10 @@
-//! The service's parts on one core, each beside other ways to do the same: `cargo bench --bench parts [-- FILTER]`.
+//! Compares the service's parts, on one core, with other ways to do the same work: `cargo bench --bench parts [-- FILTER]`.
 //!
-//! Criterion chooses how often, filters by name, and keeps the estimates of ours. All ways of a case take turns, each for some
-//! microseconds, so that whatever else the machine does meets all of them; a ratio is the median over the turns of ours by the
-//! other's, with its quartiles. Ratios are what matters here. Freeing what a way makes is part of its time.
+//! Criterion chooses the number of iterations, filters by name, and keeps the estimates of our implementation. All implementations of a
+//! case take turns of some microseconds each, so that other load on the machine affects all of them. A ratio is the median, over the
+//! turns, of our time divided by the other's, with its quartiles. Only ratios matter here. The time includes freeing the results.
 //!
-//! Without `--bench` everything runs once, as a check that it works.
+//! Without `--bench` every case runs once, as a check that it works.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a benchmark may panic")]
 #![allow(clippy::cast_precision_loss, reason = "numbers for people")]
 
@@ -30,10 +30,10 @@ use std::fs;
 use std::hint::black_box;
 use std::time::Duration;
 
-/// How long a way runs before the next has its turn: more than looking at the clock takes, and less than a scheduler's slice.
+/// Minimum duration of a turn: longer than reading the clock takes, and shorter than a scheduler's time slice.
 const TURN: Duration = Duration::from_micros(20);
 
-/// What SQS takes at most.
+/// Maximum size of an SQS message in bytes.
 const LARGEST_MESSAGE: usize = 1 << 20;
 
 fn main() {
@@ -57,7 +57,7 @@ fn main() {
     }
 }
 
-/// Every kind of message, in every wrapping.
+/// Messages of every kind, in every wrapping.
 fn messages(table: &mut Table<'_>) {
     for (name, body) in fixtures().iter().filter(|(name, _)| !name.starts_with("bad-")) {
         assert!(!matches!(parse(body), Parsed::Malformed(_)), "{name}");
@@ -65,7 +65,7 @@ fn messages(table: &mut Table<'_>) {
     }
 }
 
-/// Messages that can't be read: those of the tests, and the largest that SQS takes.
+/// Messages that can't be parsed: those of the tests, and the largest that SQS accepts.
 fn poison(table: &mut Table<'_>) {
     let mut bodies = fixtures();
     bodies.retain(|(name, _)| name.starts_with("bad-"));
@@ -84,7 +84,7 @@ fn poison(table: &mut Table<'_>) {
     }
 }
 
-/// What becomes of a message, by how its notices ended.
+/// Deciding whether a message is deleted, from the outcomes of its notices.
 fn verdicts(table: &mut Table<'_>) {
     let ends = [Ok(Outcome::Drained); 100];
     for count in [1, 100] {
@@ -96,7 +96,7 @@ fn verdicts(table: &mut Table<'_>) {
     }
 }
 
-/// A node's pods: from the wire, and which of them go.
+/// A node's pods: parsing the list, and selecting the pods to evict.
 fn pods(table: &mut Table<'_>) {
     let rules = SelectionRules::default();
     for count in [5, 30, 110] {
@@ -114,7 +114,7 @@ fn pods(table: &mut Table<'_>) {
     }
 }
 
-/// News of a Node.
+/// Watch events about a Node.
 fn nodes(table: &mut Table<'_>) {
     let selector = Selector::default();
     let whole = wire::node(7);
@@ -143,7 +143,7 @@ fn index(table: &mut Table<'_>, count: usize) {
     let plain: HashMap<_, _> = known.iter().map(|id| (id.clone(), index.get(id).expect("it must be known"))).collect();
     assert!(unknown.iter().all(|id| index.get(id).is_none()));
     for (name, ids) in [("hit", &known), ("miss", &unknown)] {
-        // Far from the last one, as an interruption's is.
+        // Far from the previous Node, like the Node of an interruption.
         let (mut a, mut b) = (ids.iter().cycle().step_by(7919), ids.iter().cycle().step_by(7919));
         let ours = way("ours", || index.get(a.next().unwrap()));
         table.case(name, 0, vec![ours, way("HashMap", || plain.get(b.next().unwrap()).cloned())]);
@@ -185,7 +185,7 @@ fn fixtures() -> Vec<(String, String)> {
     all
 }
 
-/// One way to do a thing: does it so often, and tells how long that took.
+/// One implementation of a case: runs the given number of times, and returns the time taken.
 struct Way<'a> {
     name: &'static str,
     run: Box<dyn FnMut(u64) -> Duration + 'a>,
@@ -195,7 +195,7 @@ fn way<'a, T>(name: &'static str, mut run: impl FnMut() -> T + 'a) -> Way<'a> {
     way_with(name, || (), move |()| run())
 }
 
-/// `make` makes what each run takes. That is not part of its time.
+/// `make` builds the input of each run, outside the measured time.
 fn way_with<'a, S, T>(
     name: &'static str,
     mut make: impl FnMut() -> S + 'a,
@@ -212,12 +212,12 @@ fn way_with<'a, S, T>(
     Way { name, run: Box::new(run) }
 }
 
-/// All of it as a tree.
+/// Parses the whole text into a tree.
 fn value(wire: &str) -> Way<'_> {
     way("Value", || serde_json::from_str::<Value>(black_box(wire)))
 }
 
-/// Nothing of it: what is left is finding its end.
+/// Parses nothing and only finds the end of the text.
 fn skipped(wire: &str) -> Way<'_> {
     way("skipped", || serde_json::from_str::<IgnoredAny>(black_box(wire)))
 }
@@ -232,9 +232,9 @@ struct Table<'a> {
 struct Row {
     case: String,
     bytes: usize,
-    /// Of ours.
+    /// Estimate of our implementation.
     nanoseconds: f64,
-    /// Ours by each other way's, as quartiles.
+    /// Our time divided by each other implementation's, as quartiles.
     ratios: Vec<(&'static str, [f64; 3])>,
 }
 
@@ -247,7 +247,7 @@ impl Table<'_> {
         Table { part, group: None, rows: table.rows }
     }
 
-    /// Runs the ways of a case, ours first. `bytes` is what each reads, or 0.
+    /// Runs the implementations of a case, ours first. `bytes` is the size of the input, or 0.
     fn case(&mut self, case: &str, bytes: usize, mut ways: Vec<Way<'_>>) {
         let group = self.group.as_mut().expect("a table must be open");
         if bytes > 0 {
@@ -255,7 +255,7 @@ impl Table<'_> {
         }
         let mut turns: Vec<Vec<f64>> = Vec::new();
         group.bench_function(case, |bencher| {
-            // Once to warm up, and once to see how many make a turn.
+            // One run to warm up, and one to find the number of runs in a turn.
             (ways[0].run)(1);
             let once = (ways[0].run)(1).as_nanos().max(1);
             let turn = u64::try_from(TURN.as_nanos() / once).map_or(1, |turn| turn.clamp(1, 1000));
@@ -270,7 +270,7 @@ impl Table<'_> {
                 ours
             });
         });
-        // Where a filter left the case out.
+        // A filter excluded the case.
         if turns.is_empty() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Objects as an API server of EKS writes them: what parsing skips is most of it.
+//! Objects as an EKS API server writes them. Most of their content is skipped by the parser.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ const LABELS: [&str; 18] = [
     "topology.kubernetes.io/zone",
 ];
 
-/// What a Node's annotations are about: the addresses, the CSI driver, volumes.
+/// Annotations of a Node: the addresses, the CSI driver, volumes.
 const ANNOTATIONS: [&str; 4] = [
     "alpha.kubernetes.io/provided-node-ip",
     "csi.volume.kubernetes.io/nodeid",
@@ -32,11 +32,11 @@ const ANNOTATIONS: [&str; 4] = [
     "volumes.kubernetes.io/controller-managed-attach-detach",
 ];
 
-/// What a Node has to give.
+/// Capacity of a Node.
 const RESOURCES: [&str; 7] =
     ["cpu", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "memory", "pods", "vpc.amazonaws.com/pod-eni"];
 
-/// A node has pulled so many images.
+/// Images that a Node has pulled.
 const IMAGES: usize = 30;
 
 /// The id of the n-th instance.
@@ -116,17 +116,17 @@ pub fn node(n: usize) -> String {
     .to_string()
 }
 
-/// A watch's news of a changed object, as it stands on the wire: the type comes first.
+/// Watch event for a changed object, as on the wire: the type comes first.
 pub fn modified(object: &str) -> String {
     news("MODIFIED", object)
 }
 
-/// A watch's news of an object that is there when it begins.
+/// Watch event for an object that exists when the watch begins.
 pub fn added(object: &str) -> String {
     news("ADDED", object)
 }
 
-/// A watch's word that all Nodes have been told that were there when it began.
+/// Bookmark that ends a watch's initial list of Nodes.
 pub fn all_nodes_told() -> String {
     let object = json!({
         "kind": "Node",
@@ -144,13 +144,13 @@ fn news(kind: &str, object: &str) -> String {
     format!(r#"{{"type":"{kind}","object":{object}}}"#)
 }
 
-/// A list of these objects, as it stands on the wire.
+/// A list of these objects, as on the wire.
 pub fn list(kind: &str, objects: &[String]) -> String {
     let items = objects.join(",");
     format!(r#"{{"apiVersion":"v1","items":[{items}],"kind":"{kind}","metadata":{{"resourceVersion":"1000000"}}}}"#)
 }
 
-/// The n-th pod of a node: some 6 kB. Of ten, one is a DaemonSet's, one is critical, and one has an emptyDir.
+/// The n-th pod of a node: some 6 kB. Of every ten pods, one belongs to a DaemonSet, one is critical, and one has an emptyDir.
 pub fn pod(n: usize) -> String {
     let (kind, name) = if n.is_multiple_of(10) { ("DaemonSet", "agent") } else { ("ReplicaSet", "web-5d4f8b7c9") };
     let priority = if n % 10 == 1 { 2_000_000_000 } else { 0 };
@@ -240,7 +240,7 @@ fn token(name: &str) -> Value {
     json!({ "name": name, "projected": { "defaultMode": 420, "sources": sources } })
 }
 
-/// What a manager owns of an object's labels and annotations.
+/// Fields that a manager owns in an object's labels and annotations.
 fn managed(manager: &str, labels: &[&str], annotations: &[&str]) -> Value {
     let fields = |keys: &[&str]| -> Value {
         let keys = keys.iter().map(|key| (format!("f:{key}"), json!({})));
@@ -256,7 +256,7 @@ fn managed(manager: &str, labels: &[&str], annotations: &[&str]) -> Value {
     })
 }
 
-/// What the kubelet owns of an object's status.
+/// Fields that the kubelet owns in an object's status.
 fn managed_status(conditions: &[Value]) -> Value {
     let fields = ["f:lastHeartbeatTime", "f:lastTransitionTime", "f:message", "f:reason", "f:status", "f:type"];
     let of_one = map(fields.map(|key| (key, json!({}))));

@@ -1,4 +1,4 @@
-//! Drains that can't end: what it costs to hold them, and that nothing slips meanwhile.
+//! Drains that can't end: the cost of holding them, and a check that their heartbeats stay on time.
 
 use crate::LATENCY;
 use crate::harness::{Replica, Stage, instance, node, s};
@@ -11,12 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// What holds the drains.
+/// What keeps the drains from ending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// Their pods take so long to stop.
+    /// The pods take this long to stop.
     Pods,
-    /// A budget lets none of their pods go.
+    /// A budget refuses the eviction of every pod.
     Budget,
 }
 
@@ -29,47 +29,47 @@ impl By {
     }
 }
 
-/// What holding came to.
+/// Result of holding drains.
 pub struct Held {
     pub cost: Cost,
-    /// Bytes per drain that were added since before the notices, and when; the simulation's included, but for its record of calls and its
-    /// history.
+    /// Heap growth in bytes per drain since before the notices, and when it was read. Includes the simulation, except for its record of
+    /// calls and its history.
     pub heap_at: Vec<(Duration, f64)>,
     pub late: Late,
-    /// While they were held.
+    /// Calls made while the drains were held.
     pub calls: BTreeMap<String, usize>,
-    /// How long after that the last message was deleted.
+    /// Time from the end of the hold to the deletion of the last message.
     pub ended_after: Duration,
 }
 
-/// How long they are held.
+/// Duration of the hold.
 const HELD: Duration = Duration::from_hours(1);
 
-/// A hook lives so long from beat to beat, and a beat is due at half of it.
+/// Heartbeat timeout of a hook; a heartbeat is due at half of it.
 const TIMEOUT: Duration = Duration::from_mins(5);
 const DUE: Duration = Duration::from_secs(150);
 
-/// Jitter lets a beat go out so much earlier: a tenth.
+/// Maximum time that jitter sends a heartbeat early: a tenth of `DUE`.
 const WINDOW: Duration = Duration::from_secs(15);
 
-/// A pod that stops slowly needs a while longer than the hold.
+/// Time that a slow pod takes to stop: longer than the hold.
 const STOPS_IN: Duration = Duration::from_mins(65);
 
-/// How much earlier or later than planned a beat may arrive: what calls take, and what they wait for each other at the gate.
+/// Tolerance for a heartbeat's arrival: the duration of calls, and their wait for each other at the gate.
 const SLACK: Duration = Duration::from_secs(2);
 
-/// How many groups there are, with a hook each.
+/// Number of groups, each with one hook.
 const GROUPS: usize = 10;
 
-/// When beats arrived, against when they were due.
+/// Arrival of heartbeats relative to their due times.
 pub struct Late {
     pub beats: usize,
-    /// Seconds after the end of its window, for each beat; less than 0 is within it.
+    /// Seconds from the end of its window, for each heartbeat; negative within the window.
     after: Vec<f64>,
 }
 
 impl Late {
-    /// Of the time between two beats, the first from the notice.
+    /// Fractions of the time between two heartbeats, the first counted from the notice.
     fn of(actions: &[Action], until: Duration) -> Self {
         let mut after = Vec::new();
         for action in actions {
@@ -83,13 +83,13 @@ impl Late {
         Self { beats: after.len(), after }
     }
 
-    /// p50, p99 and the latest; never less than 0, which is in time.
+    /// Returns p50, p99 and the maximum; 0 for heartbeats in time.
     pub fn percentiles(&self) -> [f64; 3] {
         let last = self.after.len().saturating_sub(1);
         [last / 2, last * 99 / 100, last].map(|place| self.after.get(place).copied().unwrap_or_default().max(0.0))
     }
 
-    /// Each beat's moment is drawn evenly from its window, so what the mean is off its middle is what they are late.
+    /// Jitter draws each heartbeat's time evenly from its window, so the distance of the mean from the window's middle is the mean delay.
     pub fn mean_against_middle(&self) -> f64 {
         self.after.iter().sum::<f64>() / self.after.len() as f64 + WINDOW.as_secs_f64() / 2.0
     }
@@ -131,7 +131,7 @@ fn send(stage: &Stage, drains: usize) {
     }
 }
 
-/// Lets the simulation forget what it only remembers for those who ask, and gives what it counted.
+/// Clears the simulation's record of calls, and returns its counts.
 fn forget(stage: &Stage, counted: &mut BTreeMap<String, usize>) {
     for (operation, count) in stage.world.calls.tally() {
         *counted.entry(operation).or_default() += count;
@@ -140,7 +140,7 @@ fn forget(stage: &Stage, counted: &mut BTreeMap<String, usize>) {
     stage.world.kube.compact();
 }
 
-/// Holds so many drains for an hour, then lets them end.
+/// Holds `drains` drains for an hour, then lets them end.
 pub async fn run(by: By, drains: usize) -> Held {
     let stage = stage(by, drains);
     let replica = start(&stage).await;
@@ -216,8 +216,8 @@ async fn check_ended(stage: &Stage, replica: &Replica, by: By, drains: usize) {
     stage.rest(&[replica]).await;
 }
 
-/// How many bytes the service holds for each drain: what is given back when it is dropped in mid-drain, less what one without drains
-/// gives back.
+/// Returns the heap bytes that the service holds per drain: the bytes freed by dropping it mid-drain, less those freed by dropping an
+/// idle service.
 pub async fn memory(by: By, drains: usize) -> f64 {
     let stage = stage(by, drains);
     let idle = given_back(&stage, start(&stage).await).await;
@@ -233,7 +233,7 @@ async fn given_back(stage: &Stage, replica: Replica) -> f64 {
     stage.world.kube.compact();
     let before = heap();
     replica.kill().await;
-    // What was aborted is dropped when the runtime comes to it.
+    // The runtime drops aborted tasks when it next runs them.
     sleep(Duration::from_millis(1)).await;
     -growth_since(before)
 }

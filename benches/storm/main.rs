@@ -1,16 +1,16 @@
-//! The whole service on the simulation, without a network: what a storm of notices costs, and what it costs to hold ten thousand drains.
+//! Runs the whole service on the simulation, without a network, and measures a storm of notices and ten thousand held drains.
 //!
-//! The real SDK clients, over simulated services, on tokio's paused clock: what passes is the time of one core. A run is meant for
-//! one thing alone:
+//! The real SDK clients call simulated services on tokio's paused clock, so the real time that passes is the work of one core. Run it
+//! on an otherwise idle machine:
 //!
 //! ```text
-//! cargo bench --bench storm                    all of it
-//! cargo bench --bench storm -- storm 1500      a storm over so many nodes, and its roofline
-//! cargo bench --bench storm -- held 1000       so many drains, held for an hour
+//! cargo bench --bench storm                    everything
+//! cargo bench --bench storm -- storm 1500      a storm over 1500 nodes, and its roofline
+//! cargo bench --bench storm -- held 1000       1000 drains, held for an hour
 //! ```
 //!
-//! Every run checks what it did: calls for a notice that nothing disturbs, no message lost or received twice, no pod evicted twice, beats
-//! neither too many nor too few, no task left. `cargo test --bench storm` does the same with few nodes, and measures nothing.
+//! Every run checks its results: the calls for an undisturbed notice, no message lost or received twice, no pod evicted twice, the
+//! right number of heartbeats, no task left. `cargo test --bench storm` runs the same with few nodes, and measures nothing.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a run that goes wrong ends there")]
 #![allow(clippy::disallowed_methods, reason = "it measures real time, and its tasks end with it")]
 #![allow(clippy::cast_precision_loss, clippy::format_collect, reason = "numbers are small")]
@@ -29,11 +29,11 @@ use meter::{Cost, per_second, per_unit};
 use std::time::Duration;
 use storm::Storm;
 
-/// What every call takes beside the time that the machine needs for it: a call within a region. Without it a storm would be over in no
-/// virtual time at all.
+/// Latency of every call, in addition to the machine's own time: a call within a region. Without it a storm would take no virtual time
+/// at all.
 const LATENCY: Duration = Duration::from_millis(10);
 
-/// Each storm, and each roofline, rages so often; the cheapest counts, because a neighbour on the machine only ever adds.
+/// Number of runs of each storm and each roofline. The cheapest run counts, because other load on the machine only adds cost.
 const TIMES: usize = 3;
 
 fn main() {
@@ -64,7 +64,7 @@ fn main() {
     }
 }
 
-/// Runs on a clock that stands still while there is work, so that virtual time is that of the calls, not of the machine.
+/// Runs on a paused clock, which stands still while there is work: virtual time is that of the calls, not of the machine.
 fn on_a_paused_clock<T>(run: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     runtime.enable_all().start_paused(true).build().expect("a runtime must start").block_on(run)

@@ -1,4 +1,4 @@
-//! What a run costs: real time, CPU time, bytes on the heap.
+//! Measures the cost of a run: real time, CPU time, bytes on the heap.
 
 use peak_alloc::PeakAlloc;
 use std::time::{Duration, Instant};
@@ -6,32 +6,32 @@ use std::time::{Duration, Instant};
 #[global_allocator]
 static HEAP: PeakAlloc = PeakAlloc;
 
-/// The bytes that are allocated now.
+/// Returns the number of bytes allocated now.
 pub fn heap() -> usize {
     HEAP.current_usage()
 }
 
-/// How many bytes more than before.
+/// Returns the growth of the heap since `before`, in bytes.
 pub fn growth_since(before: usize) -> f64 {
     heap() as f64 - before as f64
 }
 
-/// What something cost.
+/// Cost of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
     pub real: Duration,
-    /// Of this thread, on which all of it runs; 0 where the system does not tell.
+    /// CPU time of this thread, which does all the work; 0 if the system does not report it.
     pub cpu: Duration,
 }
 
 impl Cost {
-    /// Cheaper is less.
+    /// Compares costs; the cheaper is less.
     pub fn key(&self) -> (Duration, Duration) {
         (self.cpu, self.real)
     }
 }
 
-/// A measurement that has begun.
+/// A running measurement.
 pub struct Meter {
     real: Instant,
     cpu: Duration,
@@ -47,7 +47,7 @@ impl Meter {
     }
 }
 
-/// The scheduler's count for this thread, in nanoseconds: a clock's ticks are too coarse for a run of milliseconds.
+/// Reads the scheduler's CPU time of this thread, in nanoseconds: clock ticks are too coarse for a run of milliseconds.
 fn cpu() -> Duration {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let spent = told.split_whitespace().next().and_then(|nanos| nanos.parse().ok());
@@ -58,7 +58,7 @@ pub fn per_second(count: usize, time: Duration) -> f64 {
     count as f64 / time.as_secs_f64()
 }
 
-/// Microseconds.
+/// Formats a duration in microseconds.
 pub fn per_unit(time: Duration, count: usize) -> f64 {
     time.as_secs_f64() * 1e6 / count as f64
 }

@@ -1,4 +1,4 @@
-//! What a storm is made of: for every twenty nodes twenty messages, of all kinds, wrappings and nuisances.
+//! The messages of a storm: twenty for every twenty nodes, of all kinds and wrappings, with duplicates and noise.
 
 use crate::LATENCY;
 use crate::harness::{Stage, instance, s};
@@ -8,29 +8,29 @@ use ebbtide_sim::messages::{self, Wrapping};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Pods on each node.
+/// Number of pods on each node.
 pub const PODS: usize = 2;
 
-/// Long enough that no heartbeat is due.
+/// Heartbeat timeout of a hook: too long for any heartbeat to become due.
 const TIMEOUT: Duration = Duration::from_mins(10);
 
-/// What is sent about one node.
+/// Messages sent about one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Spot,
     /// One event, delivered in two messages.
     SpotTwice,
-    /// Cordoned, and no more.
+    /// Cordoned, but not drained.
     Rebalance,
     Hook(Wrapping),
-    /// The group terminates what a spot warning names.
+    /// A spot warning, and a termination by the group.
     HookAndSpot,
     Change,
     Stopping,
     Reservation,
-    /// Another cluster's instance; the node stays.
+    /// Another cluster's instance; the node is untouched.
     Foreign,
-    /// No event at all; the node stays.
+    /// Not an event; the node is untouched.
     Poison,
     Quiet,
 }
@@ -71,7 +71,7 @@ impl Part {
         matches!(self, Self::Hook(_) | Self::HookAndSpot)
     }
 
-    /// Each notice leaves a mark of its own; a copy leaves none.
+    /// Number of patches of the node: one annotation for each notice, none for a copy.
     fn patches(self) -> usize {
         match self {
             Self::Foreign | Self::Poison | Self::Quiet => 0,
@@ -81,18 +81,18 @@ impl Part {
     }
 }
 
-/// What is to be done about one message by whoever has nothing to find out.
+/// The work for one message, for a client that knows it beforehand.
 #[derive(Clone, Debug, Default)]
 pub struct Work {
-    /// The node to be cordoned.
+    /// Node to cordon.
     pub cordon: Option<usize>,
-    /// Whether it is to be drained.
+    /// Whether to drain the node.
     pub drain: bool,
-    /// The token of the lifecycle action to be completed.
+    /// Token of the lifecycle action to complete.
     pub token: Option<String>,
 }
 
-/// Makes a world for a storm.
+/// Creates the world of a storm.
 pub fn stage(nodes: usize) -> Stage {
     let stage = Stage::new(nodes, PODS);
     for n in (0..nodes).filter(|n| Part::of(*n) == Part::Foreign) {
@@ -103,7 +103,7 @@ pub fn stage(nodes: usize) -> Stage {
     stage
 }
 
-/// Sends everything, in an order that a seed decides; what is about one node together. Gives what is to be done, by message.
+/// Sends everything in a seeded order, keeping each node's messages together. Returns the work for each message.
 pub fn send(stage: &Stage, nodes: usize) -> BTreeMap<String, Work> {
     let mut order: Vec<usize> = (0..nodes).collect();
     fastrand::Rng::with_seed(1).shuffle(&mut order);
@@ -144,13 +144,13 @@ fn bodies(stage: &Stage, nodes: usize, n: usize) -> Vec<(String, Work)> {
     }
 }
 
-/// The calls that are exactly so many, whatever the order of the messages; a call which is missing here must not be made at all.
+/// Calls whose number does not depend on the order of the messages. A call that is missing here must not be made at all.
 pub fn exact(nodes: usize) -> Vec<(&'static str, usize)> {
     let parts = || (0..nodes).map(Part::of);
     let drained = parts().filter(|part| part.is_drained()).count();
     vec![
         ("patch nodes", parts().map(Part::patches).sum()),
-        // One to begin with, one to close.
+        // One list when the drain begins, one when it ends.
         ("list pods", 2 * drained),
         ("create pods/eviction", PODS * drained),
         ("CompleteLifecycleAction", parts().filter(|part| part.has_hook()).count()),
@@ -158,7 +158,7 @@ pub fn exact(nodes: usize) -> Vec<(&'static str, usize)> {
     ]
 }
 
-/// How notices end, by kind.
+/// Expected outcomes of notices, by kind.
 pub fn outcomes(nodes: usize) -> Vec<(&'static str, Vec<(&'static str, usize)>)> {
     let count = |is: fn(Part) -> bool| (0..nodes).map(Part::of).filter(|part| is(*part)).count();
     let spot = count(|part| matches!(part, Part::Spot | Part::SpotTwice | Part::HookAndSpot));
@@ -174,6 +174,6 @@ pub fn outcomes(nodes: usize) -> Vec<(&'static str, Vec<(&'static str, usize)>)>
     ]
 }
 
-/// Calls that carry several questions, or wait for something: how many there are is left to chance.
+/// Calls that are batched or that wait: their number depends on timing.
 pub const INEXACT: [&str; 5] =
     ["ReceiveMessage", "DeleteMessageBatch", "DescribeInstances", "watch nodes", "watch pods"];

@@ -1,7 +1,7 @@
-//! The same storm without a service: bare clients that know beforehand what is to be done, and make the fewest calls that do it.
+//! The same storm without a service: bare clients know the work beforehand, and make the fewest calls that do it.
 //!
-//! It is what the simulation and the clients cost by themselves. No watch, no ownership, no marks, no deadlines, no retries, and
-//! answers are read only as far as the next call needs them.
+//! The roofline is the cost of the simulation and the clients alone. It has no watch, ownership, annotations, deadlines or retries, and
+//! reads answers only as far as the next call needs them.
 
 use crate::harness::{Stage, instance, node, s};
 use crate::meter::{Cost, Meter};
@@ -20,13 +20,13 @@ use std::collections::BTreeMap;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// How many receives, and deletes, are in flight: as many as the service's receives.
+/// Number of receives, and of deletes, in flight: the same as the service's receives.
 const LANES: usize = 8;
 
-/// How many calls to the API server are in flight: as many as the service begins with.
+/// Number of calls to the API server in flight: the number with which the service begins.
 const IN_FLIGHT: usize = 64;
 
-/// What a list of pods is read for.
+/// Fields read from a list of pods.
 #[derive(Deserialize)]
 struct Pods {
     items: Vec<Pod>,
@@ -49,7 +49,7 @@ struct Bare<'a> {
     work: &'a BTreeMap<String, Work>,
 }
 
-/// Does what a storm over so many nodes asks for.
+/// Does the work of a storm over `nodes` nodes.
 pub async fn run(nodes: usize) -> Cost {
     let stage = mix::stage(nodes);
     let work = mix::send(&stage, nodes);
@@ -81,7 +81,7 @@ impl Bare<'_> {
         ids.map(|(id, receipt)| (id.expect("a message has an id"), receipt.expect("a message has a receipt"))).collect()
     }
 
-    /// Gives the receipt back when the work is done.
+    /// Returns the receipt handle when the work is done.
     async fn work(&self, id: String, receipt: String) -> String {
         let Work { cordon, drain, token } = &self.work[&id];
         if let Some(n) = *cordon {
@@ -143,7 +143,7 @@ impl Bare<'_> {
     }
 }
 
-/// It is no yardstick unless it did the same.
+/// Checks that the roofline did the same work as the service.
 fn check(stage: &Stage, nodes: usize) {
     assert!(stage.world.aws.sqs.is_empty());
     let made = stage.world.calls.tally();

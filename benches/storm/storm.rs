@@ -8,7 +8,7 @@ use ebbtide_sim::calls::Call;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// What a storm came to.
+/// Result of a storm.
 pub struct Storm {
     pub messages: usize,
     pub cost: Cost,
@@ -16,14 +16,14 @@ pub struct Storm {
     pub calls: BTreeMap<String, usize>,
 }
 
-/// When it happened, in virtual time since the messages were sent.
+/// Virtual time since the messages were sent.
 pub struct Virtually {
     pub last_cordon: Duration,
     pub last_eviction: Duration,
     pub empty: Duration,
 }
 
-/// Lets a service meet a storm over so many nodes, of which it knows all when the first message comes.
+/// Runs a storm over `nodes` nodes. The service knows all nodes before the first message arrives.
 pub async fn run(nodes: usize) -> Storm {
     let stage = mix::stage(nodes);
     let replica = stage.start(&[]).await;

@@ -1,4 +1,4 @@
-//! Whether all ended as it should.
+//! Checks the results against the plan.
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{Member, NEW, OTHER, Part, Plan};
@@ -13,20 +13,21 @@ use ebbtide_sim::aws::{Action, ActionState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A beat that was under way when the hook was completed is no leak, on a busy machine neither.
+/// Grace period for a heartbeat that was in flight when its hook was completed. Sized for a busy machine.
 const UNDER_WAY: Duration = Duration::from_millis(1_500);
 
-/// Beats go out every 5 s, or up to a tenth of that earlier. Of two heartbeats for one hook some beats are half of that apart, or less.
+/// Minimum time between two heartbeats of one hook. One heartbeat task sends every 5 s, or up to a tenth earlier. Two tasks for one
+/// hook would send some heartbeats half of that apart, or less.
 const APART: Duration = Duration::from_secs(3);
 
-/// What was compared with the plan, and what differs from it.
+/// Number of comparisons that passed, and the deviations from the plan.
 #[derive(Debug, Default)]
 pub struct Checks {
     held: usize,
     deviations: Vec<String>,
 }
 
-/// Heartbeats that were sent for a hook after its completion.
+/// Counts the heartbeats sent for a hook after its completion.
 pub fn leaked(world: &World) -> usize {
     let ended: BTreeMap<String, Duration> = world.aws.autoscaling.actions().into_iter().filter_map(completed).collect();
     let beats = world.calls.of("RecordLifecycleActionHeartbeat");
@@ -41,7 +42,7 @@ fn completed(action: Action) -> Option<(String, Duration)> {
 }
 
 impl Checks {
-    /// Compares what is with what should be, when all is quiet.
+    /// Compares the results with the plan, once nothing is going on.
     pub fn after(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize) -> Self {
         let mut checks = Self::default();
         checks.that(sent > 0, || "the service did not begin to receive within a minute".to_owned());
@@ -66,19 +67,19 @@ impl Checks {
         checks
     }
 
-    /// What the service's end adds.
+    /// Adds the checks of the shutdown.
     pub fn shutdown(&mut self, exit: Exit, tasks: &Tasks) {
         self.that(exit == Exit::Clean, || "the shutdown cut work off".to_owned());
         let left: i64 = TaskKind::ALL.into_iter().map(|kind| tasks.alive(kind)).sum();
         self.that(left == 0, || format!("{left} tasks outlived the service"));
     }
 
-    /// Whether nothing differs.
+    /// Returns whether there is no deviation.
     pub fn all_held(&self) -> bool {
         self.deviations.is_empty()
     }
 
-    /// The result in words.
+    /// Describes the result.
     pub fn told(&self, paint: Paint) -> String {
         if self.all_held() {
             return paint.tone(

@@ -1,4 +1,4 @@
-//! The service's settings and clients. Nothing of it is taken from the environment: the sandbox is the same on every machine.
+//! The service's settings and clients. Nothing is read from the environment: the sandbox is the same on every machine.
 
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_credential_types::Credentials;
@@ -12,10 +12,10 @@ use ebbtide_sim::aws::REGION;
 use ebbtide_sim::loopback::Loopback;
 use std::net::SocketAddr;
 
-/// The settings that `ebbtide run` makes of these flags.
+/// Returns the settings that `ebbtide run` would make of these flags.
 pub fn settings(queue_url: &str, admin: SocketAddr, flags: &[&str]) -> Settings {
     let admin = admin.to_string();
-    // What is checked at the start is the set-up, and the sandbox has none.
+    // The start-up checks examine the AWS set-up, and the sandbox has none.
     let words = ["ebbtide", "run", "--queue-url", queue_url, "--admin-address", &admin, "--check-at-start", "false"];
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
@@ -25,7 +25,7 @@ pub fn settings(queue_url: &str, admin: SocketAddr, flags: &[&str]) -> Settings 
     Settings::from_flags(run).expect("the flags must be valid")
 }
 
-/// Real clients, whose endpoints are the simulation's ports.
+/// Builds real clients with the simulation's ports as endpoints.
 pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
     let credentials = Credentials::new("sandbox", "sandbox", None, None, "sandbox");
     let aws = SdkConfig::builder()
@@ -42,7 +42,7 @@ pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
 fn kube(loopback: &Loopback) -> kube::Client {
     let mut config = kube::Config::new(loopback.kube_url.parse().expect("the simulation's URL must be one"));
     config.default_retry = false;
-    // No TLS here: a machine without certificates will do.
+    // No TLS: the machine may have no certificates.
     config.root_cert = Some(Vec::new());
     kube_client(kube::client::ClientBuilder::try_from(config).expect("a client without TLS must start"))
 }

@@ -1,4 +1,4 @@
-//! What there is to try while the sandbox is held.
+//! Suggestions for the user while the sandbox is held.
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{Part, Plan};
@@ -6,11 +6,11 @@ use ebbtide_sim::aws::REGION;
 use ebbtide_sim::loopback::Loopback;
 use std::path::PathBuf;
 
-/// A kubeconfig in a file, which goes with it.
+/// A kubeconfig file, deleted on drop.
 pub struct Kubeconfig(PathBuf);
 
 impl Kubeconfig {
-    /// Writes it.
+    /// Writes the file.
     pub fn write(loopback: &Loopback) -> std::io::Result<Self> {
         let path = std::env::temp_dir().join(format!("ebbtide-sandbox-{}.kubeconfig", std::process::id()));
         std::fs::write(&path, loopback.kubeconfig())?;
@@ -20,12 +20,12 @@ impl Kubeconfig {
 
 impl Drop for Kubeconfig {
     fn drop(&mut self) {
-        // It says nothing secret, and nothing that is true any longer.
+        // A file that can't be deleted is harmless: it holds no secret, and its server is gone.
         let _ = std::fs::remove_file(&self.0);
     }
 }
 
-/// The addresses, and commands to copy.
+/// Returns the addresses, and commands to copy.
 pub fn what_to_try(
     plan: &Plan,
     (queue_url, admin): (&str, &str),
@@ -81,7 +81,7 @@ pub fn what_to_try(
     parts.join("\n")
 }
 
-/// A spot warning whose time is the moment at which the shell sends it.
+/// Returns a spot warning; the shell fills in the time when it sends the message.
 fn spot(instance: &str) -> String {
     let parts = [
         r#"{"id":"by-hand","source":"aws.ec2","detail-type":"EC2 Spot Instance Interruption Warning","time":""#,

@@ -1,23 +1,23 @@
 //! The main job in one command, with nothing to install or configure: `cargo run --example sandbox`.
 //!
-//! A small cluster, its API server, SQS, Auto Scaling and EC2 are simulated on loopback ports, in real time. The service is the real
-//! one, and talks to them over HTTP with the real clients. A storm of notices of every kind comes over it; among them a pod that a
-//! budget holds back, a drain that must fail, a notice that comes twice, a message that can't be read, and another cluster's hook.
+//! The example simulates a small cluster, its API server, SQS, Auto Scaling and EC2 on loopback ports, in real time. The service is the
+//! real one, and calls them over HTTP with the real clients. A storm sends notices of every kind, among them a pod that a budget holds
+//! back, a drain that must fail, a duplicate notice, a message that can't be parsed, and another cluster's hook.
 //!
-//! What happens is told in lines as it happens. At the end there is a summary, and everything is compared with what should have come
-//! of it: the exit code is 0 only if all ended as it should.
+//! The example prints events as they happen. At the end it prints a summary and compares the results with the plan: the exit code is 0
+//! only if everything ended as planned.
 //!
 //! ```text
 //! plan ─▶ world ─▶ storm ─SQS─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
 //!                                                                          └─▶ summary · check
 //! ```
 #![allow(clippy::expect_used, reason = "a demonstration may panic")]
-#![allow(clippy::disallowed_methods, reason = "it tells what happens on a thread of its own, in real time")]
+#![allow(clippy::disallowed_methods, reason = "it prints on a thread of its own, in real time")]
 #![allow(
     clippy::format_collect,
     clippy::format_push_string,
     clippy::needless_pass_by_value,
-    reason = "what is told once need not be fast"
+    reason = "text that is printed once need not be fast"
 )]
 
 mod check;
@@ -53,35 +53,35 @@ use storm::Storm;
 use tally::Tally;
 use teller::Teller;
 
-/// What the service is started with, beside the queue and the admin address. A hook that is never released would be kept alive for
-/// an hour otherwise: too long to watch.
+/// Settings of the service, besides the queue and the admin address. With the default settings, the service would keep a hook that is
+/// never released alive for an hour: too long to watch.
 const SETTINGS: [&str; 4] = ["--drain-timeout", "20s", "--heartbeat", "5s"];
 
-/// Ebbtide against a simulated cluster and a simulated AWS: a storm of notices, told as it happens.
+/// Ebbtide against a simulated cluster and a simulated AWS: a storm of notices, reported as it happens.
 #[derive(Debug, Parser)]
 #[command(name = "sandbox", max_term_width = 110)]
 struct Args {
-    /// How many nodes the cluster has; the storm grows with it
+    /// Number of nodes in the cluster; the storm grows with it
     #[arg(long, default_value_t = 13, value_parser = clap::value_parser!(u16).range(13..=2000))]
     nodes: u16,
 
-    /// Keep serving after the storm, for you to look around and send notices of your own
+    /// Keep serving after the storm, so that you can look around and send your own notices
     #[arg(long)]
     hold: bool,
 
-    /// Where the service answers for its metrics and probes; port 0 is any that is free
+    /// Address of the service's metrics and probes; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     admin_address: SocketAddr,
 
-    /// So many seconds pass before the storm, for those who watch the metrics: what is there at the first look is no increase
+    /// Seconds to wait before the storm, so that a metrics scraper sees the counters before they increase
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     calm: u16,
 
-    /// Decides all that is left to chance: pods, how long they take to stop, the order of the notices
+    /// Seed for everything random: pods, how long they take to stop, the order of the notices
     #[arg(long, default_value_t = 1)]
     seed: u64,
 
-    /// Show the service's own log as well, on standard error
+    /// Also write the service's log to standard error
     #[arg(long)]
     log: bool,
 }
@@ -137,7 +137,7 @@ async fn main() -> ExitCode {
     code
 }
 
-/// All that the storm, its summary and its checks need.
+/// Everything that the storm, its summary and its checks need.
 struct Stage<'a> {
     args: &'a Args,
     paint: Paint,
@@ -149,7 +149,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// The storm, what came of it, and the time after it. `None` when it was interrupted.
+    /// Runs the storm and its summary, and holds the sandbox afterwards if asked to. Returns `None` if interrupted.
     async fn play(&self, tasks: &Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
         let calm = Duration::from_secs(self.args.calm.into());
         let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
@@ -170,7 +170,7 @@ impl Stage<'_> {
         Some(checks)
     }
 
-    /// The verdict, once the service has ended.
+    /// Prints the result of the checks after the service has ended.
     fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &Tasks) -> ExitCode {
         let Some(mut checks) = checks else {
             self.teller

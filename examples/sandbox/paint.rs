@@ -1,39 +1,39 @@
-//! Colours, where they are wanted.
+//! Colours for terminals.
 
 use std::io::IsTerminal;
 
-/// What a text's colour says.
+/// Meaning of a text's colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tone {
-    /// Nothing.
+    /// No meaning.
     Plain,
-    /// It can be passed over.
+    /// Unimportant.
     Faint,
-    /// It is a heading.
+    /// A heading.
     Head,
-    /// It went well.
+    /// Success.
     Good,
     /// Something is kept alive.
     Beat,
-    /// It is worth a look.
+    /// Worth a look.
     Warn,
-    /// It failed.
+    /// Failure.
     Bad,
 }
 
-/// Paints, or leaves text as it is.
+/// Colours text, or leaves it as it is.
 #[derive(Clone, Copy, Debug)]
 pub struct Paint(bool);
 
 impl Paint {
-    /// Colours where standard output is a terminal and nobody asked for none (<https://no-color.org>).
+    /// Uses colours if standard output is a terminal and `NO_COLOR` is not set (<https://no-color.org>).
     #[allow(clippy::disallowed_methods, reason = "the terminal's convention, and no setting of the service's")]
     pub fn for_stdout() -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self(std::io::stdout().is_terminal() && !refused)
     }
 
-    /// The text in the tone's colour.
+    /// Returns the text in the tone's colour.
     pub fn tone(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             Tone::Plain => return text.to_owned(),

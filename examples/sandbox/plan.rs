@@ -1,4 +1,4 @@
-//! Who is in the cluster, what is going to happen to whom, and what should come of it.
+//! The cluster's nodes, the events planned for each, and the expected results.
 
 mod programme;
 
@@ -8,13 +8,13 @@ use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 
-/// The Auto Scaling group of the cluster's nodes, and the hooks of it that notify the queue.
+/// Auto Scaling group of the cluster's nodes. Its hooks notify the queue.
 pub const GROUP: &str = "workers";
-/// The hook that waits for terminating instances to be drained.
+/// Hook that waits for terminating instances to be drained.
 pub const TERMINATING: &str = "drain";
-/// The hook that waits for launched instances to be ready.
+/// Hook that waits for launched instances to be ready.
 pub const LAUNCHING: &str = "launch";
-/// Another cluster's group; its events come by way of EventBridge to every queue of the account.
+/// Another cluster's group. EventBridge sends its events to every queue of the account.
 pub const OTHER_GROUP: &str = "other-workers";
 
 /// An instance of another cluster.
@@ -22,15 +22,15 @@ pub const OTHER: (&str, &str) = ("elsewhere", "i-0ffffffffffffff01");
 /// An instance that has just been launched.
 pub const NEW: (&str, &str) = ("newcomer", "i-0ffffffffffffff02");
 
-/// AWS's shortest, so that heartbeats are needed.
+/// Heartbeat timeout of the hooks: the shortest that AWS allows, so that heartbeats are needed.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The cluster and the storm over it.
 #[derive(Debug)]
 pub struct Plan {
-    /// The nodes, by name.
+    /// The nodes, sorted by name.
     pub nodes: Vec<Member>,
-    /// Decides the storm's order.
+    /// Seed for the order of the storm.
     pub seed: u64,
 }
 
@@ -41,9 +41,9 @@ pub struct Member {
     pub name: String,
     /// Its instance.
     pub instance: String,
-    /// How long each of its pods takes to stop.
+    /// Time that each of its pods takes to stop.
     pub pods: Vec<Duration>,
-    /// What happens to it.
+    /// Part that the node plays in the storm.
     pub part: Part,
 }
 
@@ -56,9 +56,9 @@ pub enum Part {
     HeldBack,
     /// Its group terminates it, and a budget holds one of its pods back for good.
     Stuck,
-    /// A spot warning that is read late, and a budget that holds one of its pods back for good.
+    /// A spot warning is read late, and a budget holds one of its pods back for good.
     Doomed,
-    /// A spot warning, which comes twice.
+    /// A spot warning, delivered twice.
     Redelivered,
     /// A spot warning, and then its group terminates it.
     Twofold,
@@ -66,9 +66,9 @@ pub enum Part {
     Spot,
     /// A rebalance recommendation.
     Rebalanced,
-    /// Somebody stops it.
+    /// A user stops it.
     Stopping,
-    /// Maintenance, told by a Health event about several.
+    /// Scheduled maintenance, announced by one Health event about several nodes.
     Maintained,
     /// A capacity reservation takes it back.
     Reclaimed,
@@ -76,7 +76,7 @@ pub enum Part {
     Spared,
 }
 
-/// A cast that plays every part.
+/// The parts of the first nodes: every part occurs.
 const FIRST: [Part; 13] = [
     Part::Terminated(Wrapping::Event),
     Part::HeldBack,
@@ -93,7 +93,7 @@ const FIRST: [Part; 13] = [
     Part::Spared,
 ];
 
-/// The parts of the nodes beyond the first, again and again.
+/// The parts of all further nodes, repeated.
 const FURTHER: [Part; 11] = [
     Part::Terminated(Wrapping::Event),
     Part::Spot,
@@ -109,7 +109,7 @@ const FURTHER: [Part; 11] = [
 ];
 
 impl Part {
-    /// The notices about the node: each one's kind and outcome.
+    /// Returns the notices about the node: the kind and outcome of each.
     pub fn notices(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Terminated(_) | Self::HeldBack => &[("asg-terminate", "drained")],
@@ -125,12 +125,12 @@ impl Part {
         }
     }
 
-    /// Whether a lifecycle hook waits for the node.
+    /// Returns whether a lifecycle hook waits for the node.
     pub fn has_hook(self) -> bool {
         self.notices().iter().any(|(kind, _)| *kind == "asg-terminate")
     }
 
-    /// How the node's drain should end, if there is one.
+    /// Returns the expected outcome of the node's drain, if there is one.
     pub fn drain(self) -> Option<&'static str> {
         match self {
             Self::Rebalanced | Self::Spared => None,
@@ -139,12 +139,12 @@ impl Part {
         }
     }
 
-    /// Whether one notice leads to one drain that nothing disturbs.
+    /// Returns whether one notice leads to one undisturbed drain.
     pub fn is_undisturbed(self) -> bool {
         self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none()
     }
 
-    /// The StatefulSet whose one pod on the node has a budget that allows no disruption, and the budget's name.
+    /// Returns the name of the budget that allows no disruption, and of the StatefulSet with the one pod that it protects.
     pub fn budget(self) -> Option<&'static str> {
         match self {
             Self::HeldBack => Some("orders"),
@@ -154,7 +154,7 @@ impl Part {
         }
     }
 
-    /// How many of the pods that a drain would evict are there at the end, of `pods` and the one with a budget.
+    /// Returns how many evictable pods are left at the end, of `pods` and the pod with a budget.
     pub fn pods_left(self, pods: usize) -> usize {
         match self {
             Self::Rebalanced | Self::Spared => pods,
@@ -165,7 +165,7 @@ impl Part {
 }
 
 impl Plan {
-    /// A cluster of so many nodes, at least one for each part.
+    /// Plans a cluster of `nodes` nodes, at least one for each part.
     pub fn new(nodes: usize, seed: u64) -> Self {
         let mut rng = fastrand::Rng::with_seed(seed);
         let digits = nodes.to_string().len();
@@ -179,22 +179,22 @@ impl Plan {
         Self { nodes: (1..).zip(parts).take(nodes).map(member).collect(), seed }
     }
 
-    /// Nodes with this part.
+    /// Returns the nodes with this part.
     pub fn with(&self, part: Part) -> impl Iterator<Item = &Member> {
         self.nodes.iter().filter(move |member| member.part == part)
     }
 
-    /// Whether there are too many nodes to tell of each.
+    /// Returns whether the cluster has too many nodes to report on each.
     pub fn is_large(&self) -> bool {
         self.nodes.len() > 24
     }
 
-    /// The nodes whose story is told.
+    /// Returns the nodes to report on.
     pub fn told(&self) -> &[Member] {
         if self.is_large() { &self.nodes[..FIRST.len()] } else { &self.nodes }
     }
 
-    /// Puts the cluster into the world.
+    /// Creates the cluster in the simulated world.
     pub fn build(&self, world: &World) {
         world.aws.autoscaling.add_hook(GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
         world.aws.autoscaling.add_hook(GROUP, LAUNCHING, HookSpec::launching(HOOK_TIMEOUT));

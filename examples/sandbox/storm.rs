@@ -1,4 +1,4 @@
-//! The storm: sends the notices, lifts what is to be lifted, and waits until all is quiet again.
+//! The storm: sends the notices, lifts a budget, and waits until nothing is going on.
 
 use crate::plan;
 use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
@@ -14,34 +14,34 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tokio::time::{Instant, interval, sleep, timeout};
 
-/// All notices come within this.
+/// Period in which all notices are sent.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// When the budget of the pod that is held back is lifted, after the storm's begin.
+/// Time from the start of the storm until the budget of the held-back pod is lifted.
 pub const LIFTED: Duration = Duration::from_secs(6);
 
-/// What is left of a spot instance's two minutes when the late warning is sent.
+/// Time left of a spot instance's two minutes when the late warning is sent.
 pub const LEFT: Duration = Duration::from_secs(20);
 
-/// Longer than anything planned here takes; what is still going on then is a deviation.
+/// Timeout of the storm: longer than anything planned takes. Work that is still going on then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How long a heartbeat that leaked would keep silent at most: the interval, and as long as a beat may be under way.
+/// Period in which to listen for leaked heartbeats: longer than the heartbeat interval and the duration of a call.
 const LISTENED: Duration = Duration::from_secs(7);
 
-/// What brings a storm about, and what it is watched by.
+/// The storm's inputs and observers.
 pub struct Storm<'a> {
     pub world: &'a World,
     pub plan: &'a Plan,
     pub teller: &'a Teller,
     pub tally: &'a Tally,
     pub tasks: &'a Tasks,
-    /// How long it is calm before it.
+    /// Time to wait before the storm.
     pub calm: Duration,
 }
 
 impl Storm<'_> {
-    /// Runs its course. Answers how many messages it sent.
+    /// Runs the storm. Returns the number of messages sent.
     pub async fn rage(&self) -> usize {
         if timeout(LONGEST, self.tally.begun()).await.is_err() {
             return 0;
@@ -66,7 +66,7 @@ impl Storm<'_> {
         sent
     }
 
-    /// Sends everything, in an order that the seed decides. What belongs together is sent together.
+    /// Sends everything in a seeded order, keeping each burst's messages together.
     async fn send(&self) -> usize {
         let mut bursts = self.bursts();
         fastrand::Rng::with_seed(self.plan.seed).shuffle(&mut bursts);
@@ -92,7 +92,7 @@ impl Storm<'_> {
         self.plan.nodes.iter().filter(alone).map(Burst::Node).chain(events).chain(others).collect()
     }
 
-    /// The messages of one burst. A lifecycle action's time begins when its message is made.
+    /// Returns the messages of one burst. A lifecycle action's timeout starts when its message is made.
     fn bodies(&self, burst: Burst<'_>) -> Vec<String> {
         let now = self.world.clock.now();
         let member = match burst {
@@ -147,7 +147,7 @@ impl Storm<'_> {
         }
     }
 
-    /// Returns when no message is left and nothing is going on any more.
+    /// Returns when no message is left and nothing is going on.
     async fn quiet(&self) {
         let mut look = interval(Duration::from_millis(100));
         while !(self.world.aws.sqs.is_empty() && at_rest(self.tasks)) {
@@ -171,7 +171,7 @@ impl Storm<'_> {
     }
 }
 
-/// What is sent at one moment.
+/// Messages sent together.
 enum Burst<'a> {
     Node(&'a Member),
     Health(Vec<&'a Member>),
@@ -181,7 +181,7 @@ enum Burst<'a> {
     Test,
 }
 
-/// Whether nothing is going on. Who looks at /metrics meanwhile does not count.
+/// Returns whether nothing is going on. Readers of /metrics do not count.
 pub fn at_rest(tasks: &Tasks) -> bool {
     let works = |kind: &TaskKind| kind.transient() && *kind != TaskKind::AdminConnection;
     TaskKind::ALL.into_iter().filter(works).all(|kind| tasks.alive(kind) == 0)

@@ -1,4 +1,4 @@
-//! What it came to, in numbers.
+//! Prints the results in numbers.
 
 use crate::check::leaked;
 use crate::paint::{Paint, Tone};
@@ -10,26 +10,26 @@ use ebbtide::runtime::Tasks;
 use ebbtide_sim::World;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Outcomes in the order of the table's columns; others follow.
+/// Outcomes in the order of the table's columns. Other outcomes follow.
 const OUTCOMES: [&str; 6] = ["drained", "cordoned", "blocked", "joined", "not-ours", "ignored"];
 
-/// The calls to the API server for drains that nothing disturbed.
+/// Calls to the API server for undisturbed drains.
 #[derive(Debug, Default)]
 pub struct Undisturbed {
-    /// How many drains.
+    /// Number of drains.
     pub nodes: usize,
-    /// Patches of their nodes.
+    /// Number of patches of their nodes.
     pub patches: usize,
-    /// Lists of their pods.
+    /// Number of lists of their pods.
     pub lists: usize,
-    /// Evictions that were asked for.
+    /// Number of evictions requested.
     pub evictions: usize,
-    /// Pods that had to go.
+    /// Number of pods to evict.
     pub pods: usize,
 }
 
 impl Undisturbed {
-    /// Counts them.
+    /// Counts the calls.
     pub fn of(plan: &Plan, world: &World) -> Self {
         let members: Vec<_> = plan.nodes.iter().filter(|node| node.part.is_undisturbed()).collect();
         let names: HashSet<&str> = members.iter().map(|node| node.name.as_str()).collect();
@@ -53,7 +53,7 @@ impl Undisturbed {
     }
 }
 
-/// The whole summary.
+/// Returns the whole summary.
 pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize, paint: Paint) -> String {
     let head = |text: &str| paint.tone(Tone::Head, text);
     let mut lines = vec![String::new(), head("What it came to"), String::new()];
@@ -106,7 +106,7 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     lines.join("\n")
 }
 
-/// The table of notices by kind and outcome. Answers how many there were.
+/// Adds the table of notices by kind and outcome to `lines`. Returns the number of notices.
 fn notices(tally: &Tally, lines: &mut Vec<String>, paint: Paint) -> usize {
     let notices = tally.notices();
     let mut outcomes: Vec<&str> = OUTCOMES.to_vec();
@@ -130,7 +130,7 @@ fn notices(tally: &Tally, lines: &mut Vec<String>, paint: Paint) -> usize {
     notices.values().sum()
 }
 
-/// Counts of things, the most first.
+/// Formats counts, the highest first.
 fn listed(mut all: Vec<(usize, &str)>) -> Vec<String> {
     all.sort_by(|a, b| b.cmp(a));
     all.into_iter().map(|(count, what)| format!("{count} {what}")).collect()

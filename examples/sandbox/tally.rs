@@ -1,4 +1,4 @@
-//! Counts what happens, from the facts that the service emits.
+//! Counts the facts that the service emits.
 
 use ebbtide::fact::{Fact, Subscriber};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ pub struct Tally {
     begun: Notify,
 }
 
-/// How often, by two words.
+/// Counts by two words.
 pub type Table = BTreeMap<(&'static str, &'static str), usize>;
 
 #[derive(Debug, Default)]
@@ -25,37 +25,37 @@ struct Counted {
 }
 
 impl Tally {
-    /// Returns once the service knows the nodes, and so begins to receive.
+    /// Returns once the service knows the nodes, and so begins to receive messages.
     pub async fn begun(&self) {
         self.begun.notified().await;
     }
 
-    /// Notices, by kind and outcome.
+    /// Counts notices by kind and outcome.
     pub fn notices(&self) -> Table {
         self.lock().notices.clone()
     }
 
-    /// Drains, by outcome.
+    /// Counts drains by outcome.
     pub fn drains(&self) -> BTreeMap<&'static str, usize> {
         self.lock().drains.clone()
     }
 
-    /// All drains that have ended.
+    /// Counts all drains that have ended.
     pub fn drains_ended(&self) -> usize {
         self.lock().drains.values().sum()
     }
 
-    /// Evictions that were accepted.
+    /// Counts accepted evictions.
     pub fn evicted(&self) -> usize {
         self.lock().evicted
     }
 
-    /// Messages that could not be read.
+    /// Counts messages that could not be parsed.
     pub fn malformed(&self) -> usize {
         self.lock().malformed
     }
 
-    /// What must not happen in the sandbox at all.
+    /// Facts that must not occur in the sandbox.
     pub fn troubles(&self) -> Vec<String> {
         self.lock().troubles.clone()
     }

@@ -1,4 +1,4 @@
-//! Tells what happens: one line for a fact that a person wants to know.
+//! Prints the facts that matter to a user, one line each.
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{NEW, OTHER, Plan};
@@ -11,15 +11,15 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Turns facts into lines. A thread of its own writes them, so that a slow terminal holds nothing up.
+/// Turns facts into lines. A thread of its own writes the lines, so that a slow terminal does not delay the service.
 pub struct Teller {
     begun: Instant,
-    /// Nodes by the ids of their instances.
+    /// Node names by instance ID.
     names: HashMap<String, String>,
-    /// The nodes whose story is told in full; of the others only what went wrong.
+    /// Nodes whose facts are all printed. For other nodes only failures are printed.
     told: HashSet<String>,
     all: AtomicBool,
-    /// Pods that a budget refused.
+    /// Pods whose eviction a budget refused.
     blocked: Mutex<HashSet<String>>,
     writing: Mutex<Option<Writing>>,
     width: usize,
@@ -32,11 +32,11 @@ struct Writing {
     writer: JoinHandle<()>,
 }
 
-/// One line: its mark, its tone, who it is about, what it comes from, what happened.
+/// A line: its mark, its tone, its subject, its source, its text.
 struct Line<'a>(char, Tone, &'a str, &'a str, String);
 
 impl Teller {
-    /// Begins to tell.
+    /// Starts the writing thread.
     #[allow(
         clippy::disallowed_methods,
         reason = "the sandbox's own thread, joined in `close`; it blocks on the terminal"
@@ -45,7 +45,7 @@ impl Teller {
         let (lines, to_write) = mpsc::channel::<String>();
         let writer = std::thread::spawn(move || {
             for line in to_write {
-                // Nobody reads on: nothing to tell, and no reason to stop.
+                // A closed standard output is no reason to stop.
                 let _ = writeln!(std::io::stdout(), "{line}");
             }
         });
@@ -65,19 +65,19 @@ impl Teller {
         }
     }
 
-    /// A line about the sandbox's own doing.
+    /// Prints a line about the sandbox itself.
     pub fn say(&self, text: &str) {
         self.write(&Line(' ', Tone::Faint, "sandbox", "", text.to_owned()));
     }
 
-    /// Text of another sort, in its place among the lines.
+    /// Prints other text, in order with the lines.
     pub fn print(&self, text: String) {
         if let Some(writing) = &*lock(&self.writing) {
             let _ = writing.lines.send(text);
         }
     }
 
-    /// From now on every node's story is told.
+    /// Prints the facts of every node from now on.
     pub fn tell_all(&self) {
         self.all.store(true, Ordering::Relaxed);
     }
@@ -98,7 +98,7 @@ impl Teller {
         self.print(format!("{at} {mark} {who:<width$}  {what:<20}  {text}"));
     }
 
-    /// A line about a notice.
+    /// Prints a line about a notice.
     fn notice(&self, about: &About<'_>, mark: char, tone: Tone, text: impl Into<String>) {
         let who = about.node.or_else(|| self.names.get(about.instance).map(String::as_str)).unwrap_or(about.instance);
         self.node(who, about.kind.as_str(), mark, tone, text.into());
@@ -192,7 +192,7 @@ impl Teller {
             Fact::MessageMalformed { reason, excerpt, .. } => {
                 ('!', Tone::Warn, "queue", format!("message can't be read ({reason}), deleted: {excerpt}"))
             }
-            // Each notice has said so already.
+            // Each notice has already been reported.
             Fact::MessageReleased { why: MessageRelease::Shutdown, .. } => return,
             Fact::MessageReleased { why, .. } => (' ', Tone::Faint, "queue", format!("message released: {why}")),
             Fact::ShutdownBegun { messages } => {
@@ -222,7 +222,7 @@ impl Teller {
                 return self.trouble(about, "the hook could not be completed", error);
             }
             Fact::OwnerUnknown { about, error, .. } => {
-                return self.trouble(about, "whose it is can't be told yet", error);
+                return self.trouble(about, "its owner is not known yet", error);
             }
             Fact::HookUnknown { about, error } => return self.trouble(about, "the hook's timeout is not known", error),
             _ => return,

@@ -1,4 +1,4 @@
-//! What holds for any body: no panic, and no notice with anything in it that the message did not say.
+//! Properties for any body: parsing does not panic, and a notice contains only what the message contains.
 
 use crate::fixtures::{BAD, GOOD};
 use ebbtide::pipeline::{Detail, Identity, Parsed, parse};
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
-/// Parses, and holds the result against the body: what is in a notice must be in the message.
+/// Parses the body, and checks that every value in a notice is in the message.
 fn sound(body: &str) -> Parsed {
     let parsed = parse(body);
     match &parsed {
@@ -22,7 +22,7 @@ fn sound(body: &str) -> Parsed {
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {
                     said.push(change.code.clone());
-                    // AWS Health writes it as mail does; the other way is read, too.
+                    // AWS Health writes the time in the format of e-mail; RFC 3339 is accepted, too.
                     let forms =
                         |start: Timestamp| [start.strftime("%a, %d %b %Y %T GMT").to_string(), start.to_string()];
                     let said_so =
@@ -49,13 +49,13 @@ fn sound(body: &str) -> Parsed {
     parsed
 }
 
-/// Text as it stands inside a JSON string; once more, as it stands in the string that SNS makes of that JSON.
+/// Returns text as it is inside a JSON string, and as it is when SNS embeds that JSON in a string.
 fn escaped(text: &str) -> String {
     let quoted = Value::from(text).to_string();
     quoted[1..quoted.len() - 1].to_owned()
 }
 
-/// A fixture as JSON, with an SNS notification's message opened, so that its fields are fields too.
+/// Returns a fixture as JSON, with an SNS notification's message parsed, so that its fields are included.
 fn open(body: &str) -> Value {
     let mut value: Value = serde_json::from_str(body).unwrap();
     if let Some(Ok(inner)) = value["Message"].as_str().map(serde_json::from_str) {
@@ -73,13 +73,13 @@ fn close(value: &Value) -> String {
     value.to_string()
 }
 
-/// The path of every field outside lists, as `detail.instance-id`.
+/// Returns the path of every field outside lists, such as `detail.instance-id`.
 fn paths(value: &Value) -> Vec<String> {
     let Value::Object(fields) = value else {
         return Vec::new();
     };
     let mut found = Vec::new();
-    // A made-up name may hold the dot that paths are joined with.
+    // A generated name may contain the dot that joins paths.
     for (name, inner) in fields.iter().filter(|(name, _)| !name.is_empty() && !name.contains('.')) {
         found.push(name.clone());
         found.extend(paths(inner).into_iter().map(|path| format!("{name}.{path}")));
@@ -87,14 +87,14 @@ fn paths(value: &Value) -> Vec<String> {
     found
 }
 
-/// The object that a path's last name is in, and that name.
+/// Returns the object that contains a path's last name, and that name.
 fn place<'v, 'p>(value: &'v mut Value, path: &'p str) -> (&'v mut Map<String, Value>, &'p str) {
     let (parents, name) = path.rsplit_once('.').unwrap_or(("", path));
     let parent = parents.split('.').filter(|step| !step.is_empty()).fold(value, |value, step| &mut value[step]);
     (parent.as_object_mut().unwrap(), name)
 }
 
-/// The fields without which a message is no notice; everything else may be absent.
+/// Fields that a notice requires. All other fields may be absent.
 fn required(name: &str) -> &'static [&'static str] {
     const EVENT: &[&str] = &["detail", "detail-type", "detail.instance-id", "id", "source", "time"];
     const LIFECYCLE: &[&str] = &[
@@ -167,7 +167,7 @@ fn required(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// The fields whose absence a notice survives, though it then says less.
+/// Fields that a notice can lack, though it then has less information.
 const TELLING: [&str; 5] = [
     "detail.instance-action",
     "detail.instance-termination-time",
@@ -238,7 +238,7 @@ fn any_fixture() -> impl Strategy<Value = String> {
     select(GOOD.iter().chain(BAD.iter()).map(|(_, body)| body.clone()).collect::<Vec<_>>())
 }
 
-/// Any JSON, from the words that messages are made of as much as from others.
+/// Generates any JSON, made from the messages' words and others.
 fn any_json() -> impl Strategy<Value = Value> {
     let words = select(vec![
         "aws.ec2",

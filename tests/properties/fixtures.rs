@@ -3,10 +3,10 @@
 use std::fs;
 use std::sync::LazyLock;
 
-/// Every fixture but the damaged ones, with its name.
+/// Returns every fixture except the damaged ones, with its name.
 pub static GOOD: LazyLock<Vec<(String, String)>> = LazyLock::new(|| bodies(false));
 
-/// The damaged fixtures.
+/// Returns the damaged fixtures.
 pub static BAD: LazyLock<Vec<(String, String)>> = LazyLock::new(|| bodies(true));
 
 fn bodies(damaged: bool) -> Vec<(String, String)> {

@@ -1,4 +1,4 @@
-//! What holds for any input: bodies of messages, and worlds of the simulation. A package of its own, so that proptest is not built for
+//! Properties for any input: bodies of messages, and simulated worlds. A package of its own, so that proptest is not built for
 //! the sandbox.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 #![allow(clippy::disallowed_methods, reason = "tasks of a test end with it")]

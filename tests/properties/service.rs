@@ -1,4 +1,4 @@
-//! What holds for every order and every timing: a few dozen worlds each, each on a paused clock of its own.
+//! Properties for every order and every timing: a few dozen worlds each, each on a paused clock of its own.
 
 use crate::harness::{Stage, instance, node, s};
 use ebbtide::fact::TaskKind;
@@ -9,10 +9,10 @@ use std::cell::Cell;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What a drain has even if its deadline has passed, or is a moment away: its last call.
+/// Grace period of a drain whose deadline has passed or is close: the time for its last call.
 const LAST: Duration = Duration::from_secs(2);
 
-/// Calls take no time here, but timers have a grain.
+/// Tolerance for timers: calls take no time here, but timers have a granularity.
 const GRAIN: Duration = Duration::from_millis(500);
 
 /// Runs one world.
@@ -25,7 +25,7 @@ fn in_a_world(world: impl Future<Output = ()>) {
 #[derive(Clone, Debug)]
 struct Any {
     grace: u64,
-    /// How long its containers take, if they are let.
+    /// Time that its containers take to stop, if they can.
     takes: u64,
     held: bool,
     critical: bool,
@@ -36,7 +36,7 @@ fn any_pod() -> impl Strategy<Value = Any> {
     parts.prop_map(|(grace, takes, held, critical)| Any { grace, takes, held, critical })
 }
 
-/// Adds a pod to the first node; one that is held has a budget of its own.
+/// Adds a pod to the first node. A held pod gets a budget of its own.
 fn add(stage: &Stage, name: &str, held: bool, pod: Pod) {
     stage.world.kube.add_pod(pod.named(name).labels([("app", name)]));
     if held {
@@ -44,8 +44,8 @@ fn add(stage: &Stage, name: &str, held: bool, pod: Pod) {
     }
 }
 
-/// Notices of four kinds for one node, sent at these seconds. The node goes two minutes after the spot warning; patience for the
-/// recommendation may end before or after that.
+/// Notices of four kinds for one node, sent at these seconds. The node is reclaimed two minutes after the spot warning; the drain
+/// timeout of the recommendation may end before or after that.
 async fn four_notices(at: [u64; 4], patience: u64, pods: Vec<Any>) {
     let stage = Stage::new(1, 0);
     for (number, Any { grace, takes, held, critical }) in pods.iter().enumerate() {
@@ -92,7 +92,7 @@ async fn four_notices(at: [u64; 4], patience: u64, pods: Vec<Any>) {
     stage.rest(&[&replica]).await;
 }
 
-/// Which tiers have pods, and which of those are held.
+/// Tiers that have pods, and whether those are held.
 #[derive(Clone, Debug)]
 struct Tiers {
     there: [bool; 3],
@@ -103,7 +103,7 @@ fn any_tiers() -> impl Strategy<Value = Tiers> {
     (any::<[bool; 3]>(), any::<[bool; 3]>()).prop_map(|(there, held)| Tiers { there, held })
 }
 
-/// A drain that has `time`, to a hard or a soft deadline.
+/// A drain with `time` until a hard or soft deadline.
 async fn tiers(time: Duration, hard: bool, Tiers { there, held }: Tiers) {
     let stage = Stage::new(1, 0);
     for tier in (0..3).filter(|tier| there[*tier]) {

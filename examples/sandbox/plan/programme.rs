@@ -1,4 +1,4 @@
-//! What is going to happen, in words.
+//! Describes the plan in words.
 
 use super::{NEW, OTHER, Part, Plan};
 use crate::paint::{Paint, Tone};
@@ -6,7 +6,7 @@ use crate::storm;
 use ebbtide_sim::messages::Wrapping;
 
 impl Part {
-    /// The node's story, told before it happens.
+    /// Describes what will happen to the node.
     fn told(self) -> String {
         match self {
             Self::Terminated(Wrapping::Event) => "terminated by its Auto Scaling group (by way of EventBridge)".to_owned(),
@@ -36,7 +36,7 @@ impl Part {
 }
 
 impl Plan {
-    /// What there is, and what is going to happen.
+    /// Describes the cluster and what will happen to it.
     pub fn programme(&self, settings: &[&str], paint: Paint) -> String {
         let pods: usize =
             self.nodes.iter().map(|node| 1 + node.pods.len() + usize::from(node.part.budget().is_some())).sum();
@@ -72,7 +72,7 @@ impl Plan {
         lines.join("\n")
     }
 
-    /// How wide the column of names is.
+    /// Width of the column of names.
     pub fn width(&self) -> usize {
         let names = self.nodes.iter().map(|node| node.name.len());
         names.chain([OTHER.0.len(), NEW.0.len(), "ebbtide".len(), "sandbox".len()]).max().unwrap_or(0)

@@ -1,14 +1,14 @@
-//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and as much of EventBridge
-//! and STS as a doctor asks for.
+//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and the parts of EventBridge
+//! and STS that `ebbtide doctor` calls.
 //!
 //! ```text
-//!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, told by X-Amz-Target
-//!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ events       JSON 1.1, told by X-Amz-Target
-//!  loopback server ─────────┘                        └─▶ autoscaling, ec2, sts   query, told by its Version
+//!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, chosen by X-Amz-Target
+//!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ events       JSON 1.1, chosen by X-Amz-Target
+//!  loopback server ─────────┘                        └─▶ autoscaling, ec2, sts   query, chosen by Version
 //! ```
 //!
 //! Each service keeps its state behind one lock, which is never held across an await and survives a planned panic.
-//! What expires does so lazily: the state is settled to the present at every look.
+//! Expiry is lazy: every look at the state first advances it to now.
 
 use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
@@ -41,12 +41,12 @@ const AUTO_SCALING_VERSION: &str = "2011-01-01";
 const EC2_VERSION: &str = "2016-11-15";
 const STS_VERSION: &str = "2011-06-15";
 
-/// The simulated account's services. Copies share one state.
+/// The simulated account's services. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Aws {
     /// The queue.
     pub sqs: Sqs,
-    /// Lifecycle hooks and what waits for them.
+    /// Lifecycle hooks and actions.
     pub autoscaling: AutoScaling,
     /// Instances.
     pub ec2: Ec2,
@@ -59,7 +59,7 @@ impl Aws {
     pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
         Self {
             sqs: Sqs::new(clock, edge.clone(), seed),
-            // Another seed, or the first token would look like the first message id.
+            // A different seed: otherwise the first token would equal the first message ID.
             autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
             ec2: Ec2::new(edge.clone()),
             events: Events::new(edge.clone()),
@@ -67,17 +67,17 @@ impl Aws {
         }
     }
 
-    /// An HTTP client for the configurations of SDK clients: in memory, on tokio's clock.
+    /// Returns an HTTP client for the configuration of SDK clients: in memory, on tokio's clock.
     #[must_use]
     pub fn http_client(&self) -> SharedHttpClient {
         connector::http_client(self.clone())
     }
 
-    /// Serves one HTTP request to any of the services. Dropping the future is what a client that hangs up does.
+    /// Serves one HTTP request to any of the services. Dropping the future has the effect of a client that hangs up.
     ///
     /// # Errors
     ///
-    /// [`Disconnected`] where the fault plan breaks the connection.
+    /// Returns [`Disconnected`] if the fault plan breaks the connection.
     pub async fn serve(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Disconnected> {
         let (parts, body) = request.into_parts();
         let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());

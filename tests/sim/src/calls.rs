@@ -1,4 +1,4 @@
-//! The record of all calls that reached the simulated services: what tests count.
+//! Records all calls to the simulated services, for tests to count.
 
 use crate::clock::Clock;
 use std::collections::BTreeMap;
@@ -8,17 +8,17 @@ use std::time::Duration;
 /// One call as it arrived, before anything was decided about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// When it arrived, since the world began.
+    /// Time of arrival since the world's start.
     pub at: Duration,
     /// `sqs`, `autoscaling`, `ec2` or `kube`.
     pub service: &'static str,
     /// An AWS operation (`ReceiveMessage`), or a Kubernetes verb and resource (`create pods/eviction`, `list pods`,
     /// `watch nodes`, `patch nodes`, `get pods`, `delete pods`).
     pub operation: String,
-    /// What it is about: an object's name (`default/web-1`, `node-3`), a lifecycle action token, a queue URL, an
-    /// instance id; empty where a call has no single subject.
+    /// Subject of the call: an object's name (`default/web-1`, `node-3`), a lifecycle action token, a queue URL, an
+    /// instance ID; empty if a call has no single subject.
     pub subject: String,
-    /// What was answered: an HTTP status, or 0 where no answer was given (a hang, a dropped connection).
+    /// HTTP status of the answer, or 0 if no answer was given (a hang, a dropped connection).
     pub status: u16,
 }
 
@@ -31,7 +31,7 @@ pub struct Calls {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// How many calls before these were forgotten.
+    /// Number of forgotten calls.
     forgotten: usize,
     calls: Vec<Call>,
 }
@@ -41,7 +41,7 @@ impl Calls {
         Self { clock, log: Arc::default() }
     }
 
-    /// Notes a call; answers where it stands, for [`Calls::answered`].
+    /// Records a call; returns its place, for [`Calls::answered`].
     pub(crate) fn arrived(&self, service: &'static str, operation: &str, subject: &str) -> usize {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.calls.push(Call {
@@ -62,27 +62,27 @@ impl Calls {
         }
     }
 
-    /// All calls so far.
+    /// Returns all calls so far.
     #[must_use]
     pub fn all(&self) -> Vec<Call> {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).calls.clone()
     }
 
-    /// The calls of one operation so far, in order.
+    /// Returns the calls of one operation so far, in order.
     #[must_use]
     pub fn of(&self, operation: &str) -> Vec<Call> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.calls.iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
-    /// How many calls of one operation arrived so far.
+    /// Returns the number of calls of one operation so far.
     #[must_use]
     pub fn count(&self, operation: &str) -> usize {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.calls.iter().filter(|call| call.operation == operation).count()
     }
 
-    /// How many calls of each operation arrived so far.
+    /// Returns the number of calls of each operation so far.
     #[must_use]
     pub fn tally(&self) -> BTreeMap<String, usize> {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ impl Calls {
         tally
     }
 
-    /// Forgets all calls so far, and gives their memory back: for worlds that live through millions of them.
+    /// Forgets all calls so far, and frees their memory: for worlds with millions of calls.
     pub fn forget(&self) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         log.forgotten += log.calls.len();

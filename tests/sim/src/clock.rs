@@ -1,10 +1,10 @@
-//! The simulation's wall time: a fixed base plus what tokio's clock says has passed.
+//! The simulation's wall time: a fixed base plus the time that has passed on tokio's clock.
 
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Wall time for the simulated services. Copies agree.
+/// Wall time for the simulated services. Clones agree.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     base: Timestamp,
@@ -22,13 +22,13 @@ impl Clock {
         }
     }
 
-    /// The wall time now.
+    /// Returns the wall time now.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         self.base + self.elapsed()
     }
 
-    /// Time since the world began.
+    /// Returns the time since the world's start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.start.elapsed()

@@ -1,16 +1,16 @@
-//! What goes wrong, by plan: rules that are asked at the edge of every service, before and after the effect.
+//! Planned faults: rules that every service's edge consults, before and after a call's effect.
 
 use crate::calls::Calls;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What a faulty call meets.
+/// A fault that a call meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The service refuses with its own throttling answer (AWS: `Throttling`, HTTP 400; Kubernetes: 429 in plain text with
     /// `Retry-After: 1`), without effect.
     Throttle,
-    /// As [`Fault::Throttle`], and asks for so many seconds; AWS never says how long.
+    /// As [`Fault::Throttle`], with this many seconds in `Retry-After`; AWS never names a delay.
     ThrottleFor(u32),
     /// An HTTP status with the service's error body (500, 503, 403 …), without effect.
     Status(u16),
@@ -20,17 +20,17 @@ pub enum Fault {
     Disconnect,
     /// The call has its effect, and the connection breaks before the answer.
     LostResponse,
-    /// The call has its effect, and is answered only after this long.
+    /// The call has its effect, and the answer is delayed by this long.
     Slow(Duration),
-    /// The client's own future panics while it waits for the answer; without effect. Shows what a bug would do.
+    /// The client's own future panics while it waits for the answer, without effect: simulates a bug.
     Panic,
-    /// A watch ends cleanly right after it began. Other calls are not touched.
+    /// A watch ends cleanly right after it began. Other calls are not affected.
     CloseWatch,
-    /// A watch is told that its resourceVersion is too old (410 Gone). Other calls are not touched.
+    /// A watch ends with the error that its resourceVersion is too old (410 Gone). Other calls are not affected.
     ExpireWatch,
 }
 
-/// Which calls meet a fault, and how often.
+/// Selects the calls that meet a fault.
 #[derive(Clone, Debug)]
 pub struct Rule {
     operation: String,
@@ -42,34 +42,34 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// Every call of `operation` (as in [`crate::calls::Call::operation`]; `*` for all) meets `fault`.
+    /// Applies `fault` to every call of `operation` (as in [`crate::calls::Call::operation`]; `*` for all).
     #[must_use]
     pub fn on(operation: impl Into<String>, fault: Fault) -> Self {
         Self { operation: operation.into(), subject: None, fault, skip: 0, times: u32::MAX, chance: 1.0 }
     }
 
-    /// Only calls with this subject.
+    /// Applies only to calls with this subject.
     #[must_use]
     pub fn subject(mut self, subject: impl Into<String>) -> Self {
         self.subject = Some(subject.into());
         self
     }
 
-    /// Not the first `n` of them.
+    /// Skips the first `n` calls.
     #[must_use]
     pub fn after(mut self, n: u32) -> Self {
         self.skip = n;
         self
     }
 
-    /// At most `n` of them.
+    /// Applies to at most `n` calls.
     #[must_use]
     pub fn times(mut self, n: u32) -> Self {
         self.times = n;
         self
     }
 
-    /// Each with this probability, drawn from the plan's seed.
+    /// Applies to each call with this probability, drawn from the plan's seed.
     #[must_use]
     pub fn chance(mut self, probability: f64) -> Self {
         self.chance = probability;
@@ -77,7 +77,7 @@ impl Rule {
     }
 }
 
-/// The plan: rules in force, asked in order; the first that applies wins.
+/// The plan: rules in force, consulted in order; the first that applies wins.
 #[derive(Clone, Debug)]
 pub struct Faults(Arc<Mutex<Plan>>);
 
@@ -97,7 +97,7 @@ impl Faults {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.push(rule);
     }
 
-    /// Takes all rules away: everything works again.
+    /// Removes all rules: everything works again.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).rules.clear();
     }
@@ -125,7 +125,7 @@ impl Faults {
     }
 }
 
-/// The connection broke: what a client sees as a transport error.
+/// The connection broke: clients see a transport error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disconnected;
 
@@ -137,7 +137,7 @@ impl std::fmt::Display for Disconnected {
 
 impl std::error::Error for Disconnected {}
 
-/// Where every call enters: it is recorded, meets its fault, and only then reaches the service.
+/// Entry of every call: records the call, applies its fault, and then passes it to the service.
 #[derive(Clone, Debug)]
 pub struct Edge {
     calls: Calls,
@@ -153,7 +153,7 @@ impl Edge {
     ///
     /// `refuse` builds the service's own error answer for a [`Fault`] that needs one ([`Fault::Throttle`],
     /// [`Fault::ThrottleFor`], [`Fault::Status`], [`Fault::CloseWatch`], [`Fault::ExpireWatch`]; `None` where the fault does not apply to this call, which
-    /// then goes on). `serve` has the effect and answers.
+    /// then goes on). `serve` has the effect and returns the answer.
     pub(crate) async fn pass<B>(
         &self,
         service: &'static str,

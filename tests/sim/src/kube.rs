@@ -1,14 +1,14 @@
-//! The simulated API server, with the parts of a cluster behind it that a drain meets: kubelets that stop pods, a
-//! disruption controller that counts budgets, and, switched on, controllers that replace evicted pods.
+//! The simulated API server, and the parts of a cluster that a drain meets: kubelets that stop pods, a disruption
+//! controller that counts budgets, and, if switched on, controllers that replace evicted pods.
 //!
 //! ```text
 //! request ─▶ route ─▶ Edge ─▶ server ─▶ State: store (objects, history) ◀─ kubelet, controller, budget
 //!                                         └▶ watch: streams read the history, each with its own place in it
 //! ```
 //!
-//! All of it is one [`state::State`] behind one lock, which is never held over an await. What is due by the clock
-//! happens whenever the lock is taken, so that no reader can see a pod that should be gone; one background task takes
-//! it when nobody else does.
+//! The state is one [`state::State`] behind one lock, which is never held across an await. Due timers run whenever the
+//! lock is taken, so that no reader sees a pod that should be gone; a background task takes the lock when a timer is
+//! due and nobody else does.
 
 mod budget;
 mod controller;
@@ -56,10 +56,10 @@ use tower::BoxError;
 use tower::util::BoxService;
 use workers::Workers;
 
-/// The body of an answer: whole, or a watch that goes on.
+/// Body of an answer: complete, or the stream of a watch.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, Disconnected>;
 
-/// One simulated cluster. Copies are the same cluster.
+/// One simulated cluster. Clones are the same cluster.
 #[derive(Clone, Debug)]
 pub struct Kube {
     shared: Arc<Shared>,
@@ -67,25 +67,25 @@ pub struct Kube {
     workers: Arc<Workers>,
 }
 
-/// As a client meets it.
+/// Clients.
 impl Kube {
     pub(crate) fn new(clock: Clock, edge: Edge, seed: u64) -> Self {
         Self { shared: Arc::new(Shared::new(clock, seed)), edge, workers: Arc::default() }
     }
 
-    /// A real kube client on this API server, in memory and without retries. Needs a tokio runtime.
+    /// Returns a real kube client of this API server, in memory and without retries. Needs a tokio runtime.
     #[must_use]
     pub fn client(&self) -> kube::Client {
         self.client_builder().build()
     }
 
-    /// What that client is made of, to be put into layers of its user's own.
+    /// Returns the tower service under that client, for callers that add layers of their own.
     #[must_use]
     pub fn client_builder(&self) -> ClientBuilder<BoxService<Request<kube::client::Body>, Response<Body>, BoxError>> {
         let kube = self.clone();
         let service = tower::service_fn(move |request: Request<kube::client::Body>| {
             let kube = kube.clone();
-            // Nothing may happen before this future is polled: a planned panic belongs to the caller, and would kill
+            // The call starts only when this future is polled: a planned panic belongs to the caller, and would kill
             // the client's shared worker here.
             async move {
                 let (head, body) = request.into_parts();
@@ -96,16 +96,16 @@ impl Kube {
         ClientBuilder::new(BoxService::new(service), "default")
     }
 
-    /// Serves one request. The body of the answer is a stream where the request is a watch.
+    /// Serves one request. The body of the answer is a stream if the request is a watch.
     ///
     /// # Errors
     ///
-    /// [`Disconnected`] where the fault plan says so.
+    /// Returns [`Disconnected`] if the fault plan breaks the connection.
     pub async fn serve(&self, request: Request<Bytes>) -> Result<Response<Body>, Disconnected> {
         let call = Call::read(request);
         let refuse = |fault| server::refuse(&call, fault);
         let answer = || server::answer(&self.shared, &call);
-        // A watch would never give its worker back.
+        // A watch would never release its worker.
         let serve = async {
             let mut answer = if call.verb == Verb::Watch { answer() } else { self.workers.work(answer).await };
             answer.headers_mut().insert(http::header::DATE, self.date());
@@ -114,18 +114,18 @@ impl Kube {
         self.edge.pass("kube", &call.operation, &call.subject, refuse, serve).await
     }
 
-    /// From now on the server does at most `workers` calls at a time, each of which takes so long; others queue. Watches don't
+    /// Limits the server to `workers` calls at a time, each of which takes the given time; other calls queue. Watches don't
     /// count, and faults that refuse a call or break it off take no worker's time.
     pub fn busy(&self, workers: usize, takes: Duration) {
         self.workers.set(workers, takes);
     }
 
-    /// From now on the client may not do this: `list pods`, `create pods/eviction`. A review says so, and the call is refused.
+    /// Forbids the client an action: `list pods`, `create pods/eviction`. Access reviews report it, and the call is refused.
     pub fn deny(&self, operation: &str) {
         self.state().denied.insert(operation.to_owned());
     }
 
-    /// From now on the server's clock shows so much more than the world's.
+    /// Sets how far the server's clock is ahead of the world's.
     pub fn set_clock_ahead(&self, by: SignedDuration) {
         self.state().ahead = by;
     }
@@ -151,13 +151,13 @@ impl Kube {
         state.put(Resource::Nodes, node);
     }
 
-    /// The node as it is now.
+    /// Returns the node as it is now.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<v1::Node> {
         self.state().store.get(Resource::Nodes, &Key::cluster(name)).map(|node| node.typed(Resource::Nodes))
     }
 
-    /// All nodes as they are now, by name.
+    /// Returns all nodes as they are now, by name.
     #[must_use]
     pub fn nodes(&self) -> Vec<v1::Node> {
         self.state().store.all(Resource::Nodes).map(|node| node.typed(Resource::Nodes)).collect()
@@ -174,62 +174,62 @@ impl Kube {
         state.put(Resource::Nodes, Object::of(Resource::Nodes, &node));
     }
 
-    /// Takes a node away, as a cloud controller does when the instance is gone; its pods go with it at once.
+    /// Removes a node, as a cloud controller does when the instance is gone; its pods are removed at once.
     pub fn remove_node(&self, name: &str) {
         self.state().remove_node(name);
     }
 
     /// Sets the node's Ready condition: `True`, or `Unknown` as when its kubelet is silent. Pods on a node that is not
-    /// Ready are not stopped by anyone. No taint is set.
+    /// Ready are not stopped. No taint is set.
     pub fn set_ready(&self, name: &str, ready: bool) {
         let now = self.state().clock.now();
         self.update_node(name, |node| node::set_ready(node, ready, now));
     }
 
-    /// Gives the node a new boot ID, as a reboot, or a stop and a start, do. Its Ready condition stays as it is.
+    /// Gives the node a new boot ID, as a reboot or a stop and start does. Its Ready condition stays as it is.
     pub fn reboot(&self, name: &str) {
         let boot = self.state().uuid();
         self.update_node(name, |node| node::set_boot_id(node, &boot));
     }
 
-    /// From now on a cordoned node gets the taint `node.kubernetes.io/unschedulable`, and loses it when uncordoned, as
-    /// the node lifecycle controller of a real cluster does: a write by someone else right after each cordon.
+    /// Makes a controller set the taint `node.kubernetes.io/unschedulable` on each cordoned node, and remove it from each
+    /// uncordoned one, as the node lifecycle controller of a real cluster does: a foreign write right after each cordon.
     pub fn taint_cordoned(&self) {
         self.state().taint_cordoned = true;
     }
 }
 
-/// A rival.
+/// Conflicting writers.
 impl Kube {
-    /// From now on a rival taints a node right before a client's patch of it arrives, at most so often on each node: what the
-    /// client has read is old then. Its taints are `rival-0:NoSchedule`, `rival-1:NoSchedule` and so on.
+    /// Makes a rival taint a node right before a client's patch of it arrives, up to this number of times on each node, so that the
+    /// client's read is stale. The taints are `rival-0:NoSchedule`, `rival-1:NoSchedule` and so on.
     pub fn rival_taints(&self, times: u32) {
         self.state().rival = Rival::tainting(times);
     }
 }
 
-/// Pods, and what became of them.
+/// Pods and their ends.
 impl Kube {
-    /// Adds a pod as its builder says; answers its name. Its controller is from now on meant to have one more.
+    /// Adds the builder's pod; returns its name. Increases the number of pods that its controller should have.
     pub fn add_pod(&self, pod: Pod) -> String {
         let mut state = self.state();
         state.expect_replica(&pod);
         state.create_pod(pod)
     }
 
-    /// All pods as they are now, by namespace and name.
+    /// Returns all pods as they are now, by namespace and name.
     #[must_use]
     pub fn pods(&self) -> Vec<v1::Pod> {
         self.state().store.all(Resource::Pods).map(|pod| pod.typed(Resource::Pods)).collect()
     }
 
-    /// The pods that are bound to a node.
+    /// Returns the pods that are bound to a node.
     #[must_use]
     pub fn pods_on(&self, node: &str) -> Vec<v1::Pod> {
         self.state().store.pods_on(node).map(|pod| pod.typed(Resource::Pods)).collect()
     }
 
-    /// One pod as it is now.
+    /// Returns one pod as it is now.
     #[must_use]
     pub fn pod(&self, namespace: &str, name: &str) -> Option<v1::Pod> {
         self.state().store.get(Resource::Pods, &Key::new(namespace, name)).map(|pod| pod.typed(Resource::Pods))
@@ -246,30 +246,30 @@ impl Kube {
         state.put(Resource::Pods, Object::of(Resource::Pods, &pod));
     }
 
-    /// Takes a pod away at once, as a forced deletion by somebody else does.
+    /// Removes a pod at once, as a forced deletion does.
     pub fn remove_pod(&self, namespace: &str, name: &str) {
         self.state().remove_pod(&Key::new(namespace, name));
     }
 
-    /// From now on controllers replace pods that were evicted, deleted or lost: a ReplicaSet's (or any other owner's)
-    /// `after` its end began, a StatefulSet's, under the same name, `after` it is gone, a DaemonSet's likewise and on
-    /// its own node. They come up Ready on a node that is Ready and has no cordon or taint, or wait for one.
+    /// Makes controllers replace pods that were evicted, deleted or lost. A ReplicaSet (or any other owner) replaces a pod
+    /// `after` its termination began; a StatefulSet `after` it is gone, under the same name; a DaemonSet likewise, on
+    /// the same node. New pods become Ready on a node that is Ready without cordon or taint, or wait for such a node.
     pub fn replace(&self, after: Duration) {
         self.state().replace_after = Some(after);
     }
 
-    /// The evictions and deletions that were accepted, in order; without dry runs.
+    /// Returns the accepted evictions and deletions in order, without dry runs.
     #[must_use]
     pub fn evictions(&self) -> Vec<Evicted> {
         self.state().evicted.clone()
     }
 
-    /// From now on the namespace is being terminated: nothing can be created in it, evictions included (403).
+    /// Marks the namespace as terminating: nothing can be created in it, evictions included (403).
     pub fn terminate_namespace(&self, namespace: &str) {
         self.state().terminating.insert(namespace.to_owned());
     }
 
-    /// The Events that were recorded, by namespace and name.
+    /// Returns the recorded Events, by namespace and name.
     #[must_use]
     pub fn events(&self) -> Vec<v1::Event> {
         self.state().store.all(Resource::Events).map(|event| event.typed(Resource::Events)).collect()
@@ -278,7 +278,7 @@ impl Kube {
 
 /// Disruption budgets.
 impl Kube {
-    /// Adds a budget over the namespace's pods that carry all of `labels`, or changes it.
+    /// Adds a budget for the namespace's pods that carry all of `labels`, or changes it.
     pub fn add_budget<'a>(
         &self,
         namespace: &str,
@@ -295,17 +295,17 @@ impl Kube {
         self.state().set_budget(&Key::new(namespace, name), limit);
     }
 
-    /// Takes a budget away.
+    /// Removes a budget.
     pub fn remove_budget(&self, namespace: &str, name: &str) {
         self.state().remove_budget(&Key::new(namespace, name));
     }
 
-    /// Whether the disruption controller is behind with this budget: evictions are then refused with `Retry-After: 10`.
+    /// Sets whether the disruption controller lags behind for this budget: evictions are then refused with `Retry-After: 10`.
     pub fn stall_budget(&self, namespace: &str, name: &str, stalled: bool) {
         self.state().stall_budget(&Key::new(namespace, name), stalled);
     }
 
-    /// The budget's `status.disruptionsAllowed` now.
+    /// Returns the budget's current `status.disruptionsAllowed`.
     #[must_use]
     pub fn disruptions_allowed(&self, namespace: &str, name: &str) -> Option<i32> {
         self.state().disruptions_allowed(&Key::new(namespace, name))
@@ -314,7 +314,7 @@ impl Kube {
 
 /// Leases.
 impl Kube {
-    /// Changes a Lease as another writer would, at any resourceVersion; makes it, where it is not there.
+    /// Changes a Lease as another writer would, at any resourceVersion; creates it if it does not exist.
     pub fn put_lease(&self, namespace: &str, name: &str, change: impl FnOnce(&mut Lease)) {
         let mut state = self.state();
         let old = state.store.get(Resource::Leases, &Key::new(namespace, name)).cloned();
@@ -327,12 +327,12 @@ impl Kube {
         state.put(Resource::Leases, Object::of(Resource::Leases, &lease));
     }
 
-    /// Takes a Lease away; does nothing if there is no such Lease.
+    /// Removes a Lease; does nothing if there is no such Lease.
     pub fn remove_lease(&self, namespace: &str, name: &str) {
         self.state().remove(Resource::Leases, &Key::new(namespace, name));
     }
 
-    /// A namespace's Leases, by name.
+    /// Returns a namespace's Leases, by name.
     #[must_use]
     pub fn leases(&self, namespace: &str) -> Vec<Lease> {
         self.state()
@@ -345,24 +345,24 @@ impl Kube {
 
 /// History and watches.
 impl Kube {
-    /// Whether the server's caches are behind and etcd is busy: a list of now, one that names no version, is then refused (500), as
-    /// an overloaded API server does in the end. What it may answer from its caches, it answers.
+    /// Sets whether the server's caches lag and etcd is overloaded: a list without a resourceVersion is then refused (500), as
+    /// by an overloaded API server. Lists that caches may answer are answered.
     pub fn fall_behind(&self, behind: bool) {
         self.state().behind = behind;
     }
 
-    /// Forgets all history, and all half-read lists: a watch from before now answers 410 Gone, and so does the rest of
-    /// a list. Watches that run and are up to date go on.
+    /// Forgets all history and all partly read lists: a watch from an earlier version gets 410 Gone, and so does the rest of
+    /// a list. Running watches that are up to date continue.
     pub fn compact(&self) {
         self.state().store.compact();
     }
 
-    /// Does something to all watches that run now; later ones are not touched.
+    /// Interrupts all running watches; later watches are not affected.
     pub fn interrupt_watches(&self, how: Interrupt) {
         self.state().store.interrupt(how);
     }
 
-    /// How many watches run now.
+    /// Returns the number of running watches.
     #[must_use]
     pub fn watches(&self) -> usize {
         self.shared.watches()

@@ -24,9 +24,9 @@ pub mod messages;
 pub struct World {
     /// Wall time of the simulation.
     pub clock: clock::Clock,
-    /// What is to go wrong; empty at first.
+    /// Planned faults; empty at first.
     pub faults: fault::Faults,
-    /// Every call that arrived, in order.
+    /// All calls that arrived, in order.
     pub calls: calls::Calls,
     /// SQS, Auto Scaling and EC2.
     pub aws: aws::Aws,
@@ -35,7 +35,7 @@ pub struct World {
 }
 
 impl World {
-    /// A new, empty world. `seed` decides all that is left to chance, in the services and in the fault plan.
+    /// Creates an empty world. `seed` decides everything random, in the services and in the fault plan.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let clock = clock::Clock::new();

@@ -1,4 +1,4 @@
-//! The simulated services on loopback ports, in real time: for the sandbox, and for whatever talks HTTP.
+//! The simulated services on loopback ports, in real time: for the sandbox, and for any HTTP client.
 
 use crate::World;
 use crate::fault::Disconnected;
@@ -13,28 +13,28 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-/// How long to wait when the machine has no connection left to give.
+/// Pause after a failed accept, when the machine has no connections left.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Both halves of a [`World`] on ports of their own. Dropping it closes the ports and all connections.
 #[derive(Debug)]
 pub struct Loopback {
-    /// Where SQS, Auto Scaling and EC2 are: the endpoint URL of all three.
+    /// Endpoint URL of SQS, Auto Scaling and EC2.
     pub aws_url: String,
-    /// Where the API server is.
+    /// URL of the API server.
     pub kube_url: String,
     _servers: JoinSet<()>,
 }
 
 impl Loopback {
-    /// A kubeconfig for the simulated cluster.
+    /// Returns a kubeconfig for the simulated cluster.
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         kubeconfig(&self.kube_url)
     }
 }
 
-/// A kubeconfig for an API server that asks nobody who they are.
+/// Returns a kubeconfig for an API server without authentication.
 #[must_use]
 pub fn kubeconfig(url: &str) -> String {
     format!(
@@ -57,11 +57,11 @@ pub fn kubeconfig(url: &str) -> String {
 }
 
 impl World {
-    /// Serves this world on two free loopback ports, until the answer is dropped.
+    /// Serves this world on two free loopback ports, until the returned [`Loopback`] is dropped.
     ///
     /// # Errors
     ///
-    /// Fails where no port can be had.
+    /// Fails if no port is available.
     pub async fn bind(&self) -> std::io::Result<Loopback> {
         let (aws, kube) = (TcpListener::bind("127.0.0.1:0").await?, TcpListener::bind("127.0.0.1:0").await?);
         let (aws_url, kube_url) = (format!("http://{}", aws.local_addr()?), format!("http://{}", kube.local_addr()?));
@@ -80,7 +80,7 @@ impl World {
     }
 }
 
-/// Takes connections as long as it lives; they end with it.
+/// Accepts connections until dropped; its connections end with it.
 async fn accept<S, F, B>(listener: TcpListener, serve: S)
 where
     S: Fn(Request<Bytes>) -> F + Clone + Send + Sync + 'static,
@@ -107,7 +107,7 @@ where
     B: Body<Data = Bytes> + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    // Small answers would wait for the client's acknowledgement. It is only slower where this is refused.
+    // Without TCP_NODELAY small answers wait for the client's acknowledgement. A refusal only makes them slower.
     let _ = stream.set_nodelay(true);
     let serve = &serve;
     let service = service_fn(|request: Request<Incoming>| async move {
@@ -115,7 +115,7 @@ where
         let body = body.collect().await.map_err(|_| Disconnected)?.to_bytes();
         serve(Request::from_parts(head, body)).await
     });
-    // An error is a connection that broke, by plan or by the client; either way there is nobody to tell.
+    // An error means that the plan or the client broke the connection, so nobody is left to report it to.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -137,13 +137,13 @@ mod tests {
         config.expect("the kubeconfig must be complete").try_into().expect("the client must start")
     }
 
-    /// What comes back until the connection is closed.
+    /// Returns everything received until the connection is closed.
     async fn say(url: &str, request: &str) -> String {
         let address = url.strip_prefix("http://").expect("the URL must be one");
         let mut stream = TcpStream::connect(address).await.expect("the port must be open");
         stream.write_all(request.as_bytes()).await.expect("the request must go out");
         let mut answer = String::new();
-        // A connection that is reset has said all that it will.
+        // A reset connection sends nothing more.
         let _ = stream.read_to_string(&mut answer).await;
         answer
     }
@@ -180,7 +180,7 @@ mod tests {
         let address = loopback.kube_url.strip_prefix("http://").expect("the URL must be one").to_owned();
         drop(TcpStream::connect(&address).await.expect("the port must be open"));
         drop(loopback);
-        // The servers stop when the runtime next comes to them.
+        // The servers stop when the runtime next runs them.
         let refused = async {
             while TcpStream::connect(&address).await.is_ok() {
                 tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What AWS would write: the bodies of messages, following its documented schemas.
+//! Bodies of messages as AWS writes them, following its documented schemas.
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
@@ -7,18 +7,18 @@ use serde_json::{Value, json};
 const ACCOUNT: &str = crate::aws::ACCOUNT;
 const REGION: &str = crate::aws::REGION;
 
-/// How a lifecycle hook's message is wrapped.
+/// Wrapping of a lifecycle hook's message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapping {
-    /// By EventBridge.
+    /// An EventBridge event.
     Event,
-    /// By EventBridge, and SNS around it.
+    /// An EventBridge event in an SNS notification.
     Sns,
-    /// Not at all: the hook notifies the queue itself.
+    /// No wrapping: the hook notifies the queue itself.
     Bare,
 }
 
-/// The event that a lifecycle hook of a terminating (or launching) instance makes.
+/// Returns the message of a lifecycle hook for a terminating (or launching) instance.
 #[must_use]
 pub fn lifecycle(
     wrapping: Wrapping,
@@ -31,7 +31,7 @@ pub fn lifecycle(
     lifecycle_between(wrapping, terminating, names, instance, at, way)
 }
 
-/// The same for an instance on its way from an origin to a destination: `EC2`, `AutoScalingGroup` or `WarmPool`.
+/// Returns the same for an instance that moves from an origin to a destination: `EC2`, `AutoScalingGroup` or `WarmPool`.
 #[must_use]
 pub fn lifecycle_between(
     wrapping: Wrapping,
@@ -68,27 +68,27 @@ pub fn lifecycle_between(
     }
 }
 
-/// A spot interruption warning. `id` is the event's.
+/// Returns a spot interruption warning. `id` is the event's.
 #[must_use]
 pub fn spot(id: &str, instance: &str, at: Timestamp) -> String {
     let detail = json!({ "instance-id": instance, "instance-action": "terminate" });
     event("aws.ec2", "EC2 Spot Instance Interruption Warning", id, at, &detail)
 }
 
-/// A rebalance recommendation.
+/// Returns a rebalance recommendation.
 #[must_use]
 pub fn rebalance(id: &str, instance: &str, at: Timestamp) -> String {
     event("aws.ec2", "EC2 Instance Rebalance Recommendation", id, at, &json!({ "instance-id": instance }))
 }
 
-/// An instance's new state.
+/// Returns a state-change notification.
 #[must_use]
 pub fn state_change(id: &str, instance: &str, state: &str, at: Timestamp) -> String {
     let detail = json!({ "instance-id": instance, "state": state });
     event("aws.ec2", "EC2 Instance State-change Notification", id, at, &detail)
 }
 
-/// A capacity reservation takes an instance back at `until`.
+/// Returns the notification that a capacity reservation reclaims an instance at `until`.
 #[must_use]
 pub fn capacity_reservation(id: &str, instance: &str, at: Timestamp, until: Timestamp) -> String {
     let detail = json!({
@@ -99,7 +99,7 @@ pub fn capacity_reservation(id: &str, instance: &str, at: Timestamp, until: Time
     event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", id, at, &detail)
 }
 
-/// A Health event about several instances, which begins at `start`. `code` is such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
+/// Returns a Health event about several instances, which begins at `start`. `code` is such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
 #[must_use]
 pub fn scheduled_change(id: &str, code: &str, instances: &[&str], at: Timestamp, start: Timestamp) -> String {
     let start = rfc2822::to_string(&start.to_zoned(jiff::tz::TimeZone::UTC)).expect("a test's time must have a year");
@@ -116,7 +116,7 @@ pub fn scheduled_change(id: &str, code: &str, instances: &[&str], at: Timestamp,
     event("aws.health", "AWS Health Event", id, at, &detail)
 }
 
-/// An EventBridge event.
+/// Returns an EventBridge event.
 #[must_use]
 pub fn event(source: &str, kind: &str, id: &str, at: Timestamp, detail: &Value) -> String {
     json!({
@@ -133,7 +133,7 @@ pub fn event(source: &str, kind: &str, id: &str, at: Timestamp, detail: &Value) 
     .to_string()
 }
 
-/// An SNS notification around `message`.
+/// Returns an SNS notification around `message`.
 #[must_use]
 pub fn sns(message: &str) -> String {
     json!({

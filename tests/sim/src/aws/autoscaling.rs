@@ -1,4 +1,4 @@
-//! Auto Scaling's lifecycle hooks, and the actions that wait for them to be completed.
+//! Auto Scaling's lifecycle hooks, and the lifecycle actions that wait for completion.
 
 use super::refusal::{Refusal, Words};
 use crate::clock::Clock;
@@ -20,7 +20,7 @@ const WORDS: Words = Words {
     unavailable: "ServiceUnavailable",
 };
 
-/// Simulated Auto Scaling. Copies share one state.
+/// Simulated Auto Scaling. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct AutoScaling {
     clock: Clock,
@@ -31,42 +31,42 @@ pub struct AutoScaling {
 /// A lifecycle hook's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookSpec {
-    /// For instances that are to go, or (`false`) for those that come.
+    /// Whether the hook is for terminating instances; `false` for launching instances.
     pub terminating: bool,
-    /// An action expires when so long there was no heartbeat.
+    /// Time without a heartbeat after which an action expires.
     pub heartbeat_timeout: Duration,
-    /// What an action ends with when it expires.
+    /// Result of an action that expires.
     pub default_result: HookResult,
 }
 
 impl HookSpec {
-    /// A hook for instances that are to go.
+    /// Returns a hook for terminating instances.
     #[must_use]
     pub fn terminating(heartbeat_timeout: Duration) -> Self {
         Self { terminating: true, heartbeat_timeout, default_result: HookResult::Continue }
     }
 
-    /// A hook for instances that come.
+    /// Returns a hook for launching instances.
     #[must_use]
     pub fn launching(heartbeat_timeout: Duration) -> Self {
         Self { terminating: false, heartbeat_timeout, default_result: HookResult::Abandon }
     }
 }
 
-/// A group's settings, as far as they are told.
+/// Settings of a group, as far as the simulation has them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// The ids of its instances.
+    /// IDs of its instances.
     pub instances: Vec<String>,
-    /// Whether it replaces spot instances that are at risk.
+    /// Whether the group replaces spot instances at risk (capacity rebalancing).
     pub capacity_rebalance: bool,
-    /// Whether an instance whose terminating hook is abandoned is kept.
+    /// Whether the group keeps an instance whose terminating hook is abandoned.
     pub retains: bool,
     /// Its tags.
     pub tags: Vec<(String, String)>,
 }
 
-/// How an action ends.
+/// Result of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookResult {
     /// `CONTINUE`
@@ -76,7 +76,7 @@ pub enum HookResult {
 }
 
 impl HookResult {
-    /// As AWS spells it.
+    /// Returns the result as AWS spells it.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -86,10 +86,10 @@ impl HookResult {
     }
 }
 
-/// One instance waiting for one hook. All times are since the world began.
+/// One lifecycle action: an instance waiting at a hook. All times are since the world's start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
-    /// What identifies it.
+    /// Token that identifies the action.
     pub token: String,
     /// The Auto Scaling group's name.
     pub group: String,
@@ -97,38 +97,38 @@ pub struct Action {
     pub hook: String,
     /// The instance's id.
     pub instance: String,
-    /// The hook's settings as they were when it began.
+    /// Settings of the hook when the action began.
     pub spec: HookSpec,
-    /// When it began.
+    /// Time at which the action began.
     pub begun: Duration,
-    /// No heartbeat keeps it beyond this.
+    /// Time beyond which no heartbeat keeps the action alive.
     pub limit: Duration,
-    /// What became of it.
+    /// State of the action.
     pub state: ActionState,
-    /// When it had a heartbeat that counted.
+    /// Times of the heartbeats that had an effect.
     pub beats: Vec<Duration>,
-    /// Every attempt to complete it, with its result, in order: the first that came in time counted.
+    /// All attempts to complete the action, with their results, in order: the first one in time took effect.
     pub completions: Vec<(Duration, String)>,
 }
 
-/// What became of an [`Action`].
+/// State of an [`Action`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ActionState {
-    /// It waits to be completed.
+    /// Waiting for completion.
     Waiting {
-        /// When it expires if nothing happens.
+        /// Time at which the action expires without another heartbeat.
         expires: Duration,
     },
-    /// It was completed.
+    /// Completed.
     Completed {
         /// `CONTINUE` or `ABANDON`.
         result: String,
-        /// When.
+        /// Time of completion.
         at: Duration,
     },
-    /// Nobody completed it in time: it ended with the hook's default result.
+    /// Expired: the action ended with the hook's default result.
     Expired {
-        /// When.
+        /// Time of expiry.
         at: Duration,
     },
 }
@@ -138,12 +138,12 @@ impl AutoScaling {
         Self { clock, edge, state: Arc::new(Mutex::new(State::new(seed))) }
     }
 
-    /// Adds a hook to a group, or replaces it; the group comes to be with its first hook.
+    /// Adds a hook to a group, or replaces it; creates the group if needed.
     pub fn add_hook(&self, group: &str, hook: &str, spec: HookSpec) {
         self.state().add_hook(group, hook, spec);
     }
 
-    /// Puts an instance into a group.
+    /// Adds an instance to a group.
     pub fn join(&self, group: &str, instance: &str) {
         self.state().members.insert(instance.to_owned(), group.to_owned());
     }
@@ -153,31 +153,31 @@ impl AutoScaling {
         self.state().put_group(group, spec);
     }
 
-    /// Takes a hook away.
+    /// Removes a hook.
     pub fn remove_hook(&self, group: &str, hook: &str) {
         self.state().remove_hook(group, hook);
     }
 
-    /// Whom all hooks notify: the queue at first, nobody for `None`.
+    /// Sets the target that all hooks notify: the queue at first, none for `None`.
     pub fn notify(&self, target: Option<&str>) {
         self.state().target = target.map(str::to_owned);
     }
 
-    /// At most so many groups in an answer from now on.
+    /// Sets the maximum number of groups in an answer.
     pub fn set_page_size(&self, groups: usize) {
         self.state().page = groups;
     }
 
-    /// Starts an action, as when AWS terminates or launches an instance. Its time begins now. Answers its token.
+    /// Starts an action, as AWS does when it terminates or launches an instance. Its timeout starts now. Returns its token.
     ///
     /// # Panics
     ///
-    /// When there is no such hook.
+    /// Panics if there is no such hook.
     pub fn begin(&self, group: &str, hook: &str, instance: &str) -> String {
         self.state().begin(group, hook, instance)
     }
 
-    /// Completes an action that waits, as somebody else does: it is no attempt of the service's, and is not among them.
+    /// Completes a waiting action on behalf of another client. The attempt is not recorded among the service's.
     pub fn complete(&self, token: &str, result: HookResult) {
         let mut state = self.state();
         let at = state.now;
@@ -188,13 +188,13 @@ impl AutoScaling {
         }
     }
 
-    /// An action as it is now.
+    /// Returns an action as it is now.
     #[must_use]
     pub fn action(&self, token: &str) -> Option<Action> {
         self.state().action(token).map(|action| action.clone())
     }
 
-    /// All actions as they are now, in the order in which they began.
+    /// Returns all actions as they are now, in the order in which they began.
     #[must_use]
     pub fn actions(&self) -> Vec<Action> {
         self.state().actions()

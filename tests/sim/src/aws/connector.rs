@@ -18,7 +18,7 @@ pub(super) fn http_client(aws: Aws) -> SharedHttpClient {
 #[derive(Clone, Debug)]
 struct Connector {
     aws: Aws,
-    /// A read timeout is a connector's to keep: the SDK only hands it over.
+    /// The connector must enforce the read timeout: the SDK only passes it on.
     read_timeout: Option<Duration>,
 }
 

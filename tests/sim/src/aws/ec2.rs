@@ -1,4 +1,4 @@
-//! EC2's instances, as DescribeInstances tells of them.
+//! EC2's instances, for DescribeInstances.
 
 use super::query::{Form, Xml, answer_flat, refuse_flat};
 use super::refusal::{Refusal, Words};
@@ -8,9 +8,9 @@ use bytes::Bytes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// All values of all filters of a call, together.
+/// Maximum number of filter values in a call, over all filters.
 const MOST_FILTER_VALUES: usize = 200;
-/// Instance ids in a call, and instances in an answer.
+/// Maximum number of instance IDs in a call, and of instances in an answer.
 const MOST_INSTANCES: usize = 1000;
 
 const WORDS: Words = Words {
@@ -22,11 +22,11 @@ const WORDS: Words = Words {
     unavailable: "Unavailable",
 };
 
-/// The states of an instance and their codes.
+/// States of an instance and their codes.
 const STATES: [(&str, u32); 6] =
     [("pending", 0), ("running", 16), ("shutting-down", 32), ("terminated", 48), ("stopping", 64), ("stopped", 80)];
 
-/// Simulated EC2. Copies share one state.
+/// Simulated EC2. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Ec2 {
     edge: Edge,
@@ -36,7 +36,7 @@ pub struct Ec2 {
 #[derive(Debug, Default)]
 struct State {
     instances: BTreeMap<String, Instance>,
-    /// How many instances there ever were: each gets an address of its own.
+    /// Number of instances ever added: each gets its own address.
     count: usize,
     page: Option<usize>,
 }
@@ -53,7 +53,7 @@ struct Filter<'a> {
     name: &'a str,
     first: Option<&'a str>,
     values: BTreeSet<&'a str>,
-    /// How many values the call gave, repeated ones included.
+    /// Number of values that the call gave, including duplicates.
     given: usize,
 }
 
@@ -79,18 +79,18 @@ impl Ec2 {
     ///
     /// # Panics
     ///
-    /// When there is no such instance, or no such state.
+    /// Panics if there is no such instance, or no such state.
     pub fn set_state(&self, id: &str, state: &str) {
         let named = state_named(state);
         self.state().instances.get_mut(id).expect("the instance must have been put").state = named;
     }
 
-    /// Forgets an instance, as EC2 does about an hour after its end.
+    /// Removes an instance, as EC2 does about an hour after its termination.
     pub fn remove(&self, id: &str) {
         self.state().instances.remove(id);
     }
 
-    /// At most so many instances in an answer from now on, whatever a call asks for: AWS may page at any length.
+    /// Sets the maximum number of instances in an answer, whatever a call asks for: AWS may return pages of any length.
     pub fn set_page_size(&self, instances: usize) {
         self.state().page = Some(instances);
     }
@@ -141,7 +141,7 @@ impl State {
         };
         let limit = self.page.map_or(asked, |page| page.min(asked));
 
-        // A page's token is the last id before it: whatever comes and goes between the calls, nothing is told twice.
+        // A page's token is the last ID of the page before it, so that changes between the calls return no instance twice.
         let ids: BTreeSet<&str> = ids.iter().copied().collect();
         let mut found = self
             .instances
@@ -163,7 +163,7 @@ impl State {
         }))
     }
 
-    /// Ids that are asked for by name must all be good: one bad id fails the whole call.
+    /// Checks the IDs in a call: one bad ID fails the whole call.
     fn check_ids(&self, ids: &[&str]) -> Result<(), Refusal> {
         if ids.len() > MOST_INSTANCES {
             let message = format!("The maximum number of instance IDs in a call is {MOST_INSTANCES}");
@@ -251,7 +251,7 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
     });
 }
 
-/// `i-` and 8 or 17 hex digits.
+/// Checks the form of an ID: `i-` and 8 or 17 hex digits.
 fn well_formed(id: &str) -> bool {
     let hex = |digits: &str| digits.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
     id.strip_prefix("i-").is_some_and(|digits| matches!(digits.len(), 8 | 17) && hex(digits))

@@ -1,4 +1,4 @@
-//! EventBridge's rules, as those who look them up see them. They send nothing: tests put messages on the queue themselves.
+//! EventBridge's rules, for callers that look them up. Rules send nothing: tests put messages on the queue themselves.
 
 use super::query::respond;
 use super::refusal::{Refusal, Words};
@@ -19,7 +19,7 @@ const WORDS: Words = Words {
     unavailable: "ServiceUnavailable",
 };
 
-/// Simulated EventBridge, with the default bus. Copies share one state.
+/// Simulated EventBridge, with the default bus. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Events {
     edge: Edge,
@@ -52,25 +52,25 @@ impl Events {
         Self { edge, state: Arc::default() }
     }
 
-    /// Makes a rule that works, or replaces it.
+    /// Adds an enabled rule, or replaces it.
     pub fn put_rule(&self, name: &str, pattern: &str, target: &str) {
         let rule = Rule { pattern: pattern.to_owned(), target: target.to_owned(), enabled: true };
         self.state().rules.insert(name.to_owned(), rule);
     }
 
-    /// Turns a rule off; does nothing if there is no such rule.
+    /// Disables a rule; does nothing if there is no such rule.
     pub fn disable_rule(&self, name: &str) {
         if let Some(rule) = self.state().rules.get_mut(name) {
             rule.enabled = false;
         }
     }
 
-    /// Takes a rule away.
+    /// Removes a rule.
     pub fn remove_rule(&self, name: &str) {
         self.state().rules.remove(name);
     }
 
-    /// At most so many names in an answer from now on.
+    /// Sets the maximum number of names in an answer.
     pub fn set_page_size(&self, names: usize) {
         self.state().page = Some(names);
     }
@@ -99,7 +99,7 @@ impl Events {
 }
 
 impl State {
-    /// A page's token is the last name before it.
+    /// A page's token is the last name of the page before it.
     fn names(&self, asked: &Asked) -> Value {
         let after = asked.next_token.as_deref().unwrap_or_default();
         let mut names = self

@@ -1,16 +1,16 @@
-//! MD5 (RFC 1321), because SQS tells the digest of every body and some clients check it. For nothing else.
+//! MD5 (RFC 1321). SQS returns the digest of every body, and some clients check it. Not for any other use.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-/// Left turns in each of the four rounds, used in cycles of four.
+/// Left rotations in each of the four rounds, used in cycles of four.
 const TURNS: [[u32; 4]; 4] = [[7, 12, 17, 22], [5, 9, 14, 20], [4, 11, 16, 23], [6, 10, 15, 21]];
 
 /// The RFC defines its additive constants as the first 32 bits of the fraction of |sin(i)|, in radians.
 static SINES: LazyLock<[u32; 64]> =
     LazyLock::new(|| std::array::from_fn(|i| ((i as f64 + 1.0).sin().abs() * 4_294_967_296.0) as u32));
 
-/// The digest of `text`, in lower-case hex.
+/// Returns the digest of `text` in lower-case hex.
 pub(super) fn hex(text: &str) -> String {
     let mut data = text.as_bytes().to_vec();
     let bits = (data.len() as u64).wrapping_mul(8);
@@ -62,7 +62,7 @@ mod tests {
         assert_eq!(hex("abc"), "900150983cd24fb0d6963f7d28e17f72");
         let digits = "1234567890".repeat(8);
         assert_eq!(hex(&digits), "57edf4a22be3c955ac49da2e2107b67a");
-        // 55 and 56 bytes: the length just fits into the block, and just does not.
+        // 55 and 56 bytes: the length just fits into the block, and just does not fit.
         assert_eq!(hex(&"a".repeat(55)), "ef1772b6dff9a122358552954ad0df65");
         assert_eq!(hex(&"a".repeat(56)), "3b0c8ac703f828b04c6c197006d17218");
     }

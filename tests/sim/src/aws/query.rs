@@ -4,7 +4,7 @@ use super::refusal::Refusal;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
-/// Answers carry a request id since clients log it; nothing depends on its value.
+/// Request ID of every answer: clients log it, and nothing depends on its value.
 pub(super) const REQUEST_ID: &str = "eb7175de-0000-4000-8000-000000000000";
 
 /// A decoded form body.
@@ -16,12 +16,12 @@ impl Form {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
-    /// A field's value; an empty one counts as absent, as it does at AWS.
+    /// Returns a field's value; an empty value counts as absent, as at AWS.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// `prefix.1`, `prefix.2` and so on, up to the first gap.
+    /// Returns `prefix.1`, `prefix.2` and so on, up to the first gap.
     pub fn list(&self, prefix: &str) -> Vec<&str> {
         (1..).map_while(|n| self.get(&format!("{prefix}.{n}"))).collect()
     }
@@ -32,14 +32,14 @@ impl Form {
 pub(super) struct Xml(String);
 
 impl Xml {
-    /// An element with children, which `fill` adds.
+    /// Adds an element with children, which `fill` adds.
     pub fn nest(&mut self, name: &str, fill: impl FnOnce(&mut Self)) {
         self.0.extend(["<", name, ">"]);
         fill(self);
         self.close(name);
     }
 
-    /// An element with text.
+    /// Adds an element with text.
     pub fn text(&mut self, name: &str, value: &str) {
         self.nest(name, |xml| {
             for letter in value.chars() {

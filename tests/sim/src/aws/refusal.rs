@@ -1,4 +1,4 @@
-//! A service's "no": one shape for the three, and how a planned fault is said in each service's words.
+//! Error answers: one type for all services, and the translation of planned faults into each service's errors.
 
 use crate::fault::Fault;
 use std::borrow::Cow;
@@ -7,23 +7,23 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub status: u16,
-    /// The code as the query protocols spell it.
+    /// Error code as the query protocols spell it.
     pub code: Cow<'static, str>,
     pub message: String,
 }
 
 impl Refusal {
-    /// The caller's mistake: HTTP 400.
+    /// Returns an error of the caller: HTTP 400.
     pub fn new(code: &'static str, message: impl Into<String>) -> Self {
         Self { status: 400, code: Cow::Borrowed(code), message: message.into() }
     }
 
-    /// Whose fault the answer says it is.
+    /// Returns whose fault the answer says it is.
     pub fn sender_fault(&self) -> bool {
         self.status < 500
     }
 
-    /// What a planned fault looks like in a service's words; `None` where the fault is not an answer.
+    /// Returns a planned fault as a service's error answer; `None` if the fault is not an answer.
     pub fn planned(fault: Fault, words: &Words) -> Option<Self> {
         let (status, code, message) = match fault {
             Fault::Throttle | Fault::ThrottleFor(_) | Fault::Status(429) => {
@@ -39,7 +39,7 @@ impl Refusal {
     }
 }
 
-/// How one service names the errors that any call can meet.
+/// Names that a service gives to the errors of any call.
 #[derive(Debug)]
 pub(super) struct Words {
     pub throttled_status: u16,

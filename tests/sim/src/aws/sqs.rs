@@ -1,4 +1,4 @@
-//! SQS: one standard queue, its dead-letter queue, and what tests want to know of both.
+//! SQS: one standard queue, its dead-letter queue, and the state that tests inspect.
 
 use super::refusal::{Refusal, Words};
 use super::{ACCOUNT, REGION};
@@ -17,7 +17,7 @@ mod request;
 
 pub(super) use queue::uuid;
 
-/// The one queue there is.
+/// Name of the only queue.
 const NAME: &str = "ebbtide";
 
 const WORDS: Words = Words {
@@ -29,24 +29,24 @@ const WORDS: Words = Words {
     unavailable: "ServiceUnavailable",
 };
 
-/// A simulated queue. Copies share one state.
+/// A simulated queue. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Sqs {
     clock: Clock,
     edge: Edge,
     queue: Arc<Mutex<Queue>>,
-    /// Wakes long polls when a message becomes visible earlier than they knew.
+    /// Wakes long polls when a message becomes visible earlier than expected.
     changed: Arc<Notify>,
 }
 
 /// One delivery of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// When, since the world began.
+    /// Time since the world's start.
     pub at: Duration,
     /// The message's id.
     pub id: String,
-    /// The receipt handle that was given out.
+    /// The receipt handle.
     pub receipt: String,
     /// Whether the message stayed visible, so that another receiver can hold it at the same time.
     pub duplicate: bool,
@@ -57,121 +57,120 @@ impl Sqs {
         Self { clock, edge, queue: Arc::new(Mutex::new(Queue::new(seed))), changed: Arc::default() }
     }
 
-    /// The queue's URL. A request may name it on any host: only the last part of the path counts.
+    /// Returns the queue's URL. A request may name it on any host: only the last part of the path counts.
     #[must_use]
     pub fn queue_url(&self) -> String {
         url("sqs.sim")
     }
 
-    /// Sends a message, visible at once. Answers its id.
+    /// Sends a message, visible at once. Returns its ID.
     pub fn send(&self, body: impl Into<String>) -> String {
         self.send_delayed(body, Duration::ZERO)
     }
 
-    /// Sends a message that becomes visible only after `delay`. Answers its id.
+    /// Sends a message that becomes visible after `delay`. Returns its ID.
     pub fn send_delayed(&self, body: impl Into<String>, delay: Duration) -> String {
         self.alter(|queue| queue.send(self.clock.now(), body.into(), delay))
     }
 
-    /// How many messages could be received now.
+    /// Returns the number of messages that could be received now.
     #[must_use]
     pub fn visible(&self) -> usize {
         self.queue().counts().visible
     }
 
-    /// How many messages were received and are invisible for their receivers' sake.
+    /// Returns the number of messages in flight: received, and invisible.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.queue().counts().in_flight
     }
 
-    /// Whether no message is left, visible or not. Dead letters don't count.
+    /// Returns whether no message is left, visible or not. Dead letters don't count.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.queue().is_empty()
     }
 
-    /// The ids of the messages that were deleted, in that order.
+    /// Returns the IDs of the deleted messages, in the order of deletion.
     #[must_use]
     pub fn deleted(&self) -> Vec<String> {
         self.queue().deleted.clone()
     }
 
-    /// How often a message was received so far; also known when the message is gone.
+    /// Returns how many times a message has been received; works for deleted messages, too.
     #[must_use]
     pub fn receives(&self, id: &str) -> u32 {
         self.queue().receives(id)
     }
 
-    /// Every delivery so far, in order: two receipts of one message show two holders.
+    /// Returns all deliveries so far, in order: two receipts of one message show two holders.
     #[must_use]
     pub fn receive_log(&self) -> Vec<Received> {
         self.queue().log.clone()
     }
 
-    /// From now on each message delivered stays visible with this probability: at-least-once delivery.
+    /// Sets the probability that a delivered message stays visible: at-least-once delivery.
     pub fn duplicate_chance(&self, probability: f64) {
         self.queue().duplicate_chance = probability;
     }
 
-    /// From now on a message that was received so often becomes a dead letter instead of being received once more.
+    /// Sets the number of receives after which a message becomes a dead letter at the next receive.
     pub fn set_dead_letter(&self, max_receive_count: u32) {
         self.queue().max_receives = Some(max_receive_count);
     }
 
-    /// The ids of the dead letters, in the order in which they became so.
+    /// Returns the IDs of the dead letters, in the order in which they became dead letters.
     #[must_use]
     pub fn dead_letters(&self) -> Vec<String> {
         self.queue().dead_letters.clone()
     }
 
-    /// The next `times` entries of batch calls fail alone, with `InternalError`, which is not the sender's fault.
+    /// Makes the next `times` entries of batch calls fail alone, with `InternalError`, which is not the sender's fault.
     pub fn fail_entries(&self, times: u32) {
         self.queue().failing_entries = times;
     }
 
-    /// Sets what the service never asks for by name: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
+    /// Sets an attribute of the owner: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
     pub fn set_attribute(&self, name: &str, value: &str) {
         self.queue().attributes.insert(name.to_owned(), value.to_owned());
     }
 
-    /// The queue's ARN.
+    /// Returns the queue's ARN.
     #[must_use]
     pub fn queue_arn(&self) -> String {
         arn(NAME)
     }
 
-    /// How long a receive that doesn't say hides a message; 30 s at first.
+    /// Sets the default visibility timeout; 30 s at first.
     pub fn set_visibility_timeout(&self, timeout: Duration) {
         self.queue().visibility_timeout = timeout;
     }
 
-    /// How long the queue keeps a message, held or not; 4 days at first.
+    /// Sets the retention of messages, in flight or not; 4 days at first.
     pub fn set_retention(&self, retention: Duration) {
         self.queue().retention = retention;
     }
 
-    /// The ids of the messages that the queue dropped at the end of their retention.
+    /// Returns the IDs of the messages dropped at the end of their retention.
     #[must_use]
     pub fn expired(&self) -> Vec<String> {
         self.queue().expired.clone()
     }
 
-    /// Whether a visibility change that comes after the message is visible again, and before anyone else received it,
-    /// is answered with success, without effect. AWS documents `MessageNotInflight`, which is the default here; some
-    /// who tried found the silent success.
+    /// Sets whether a visibility change succeeds without effect if the message is visible again and not yet received again.
+    /// AWS documents `MessageNotInflight`, which is the default here; some users observed the silent success.
     pub fn silent_late_changes(&self, silent: bool) {
         self.queue().silent_late_changes = silent;
     }
 
-    /// The queue as it is now.
+    /// Returns the queue as it is now.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         queue.settle(self.clock.elapsed());
         queue
     }
 
-    /// Does something that may make a message visible, and wakes the long polls if it does.
+    /// Makes a change, and wakes the long polls if a message may have become visible.
     fn alter<T>(&self, act: impl FnOnce(&mut Queue) -> T) -> T {
         let (answer, woken) = {
             let mut queue = self.queue();
@@ -210,12 +209,12 @@ impl Sqs {
         }
     }
 
-    /// A receive, as long a poll as it asks for: it ends when there is something to deliver or its time is over.
+    /// Waits for messages, as long as a long poll may: ends when there is something to deliver, or at its timeout.
     async fn receive(&self, call: Receive) -> Result<serde_json::Value, Refusal> {
         let order = call.order()?;
         let end = self.clock.elapsed() + order.wait;
         loop {
-            // Created before the look at the queue: what is sent after that look wakes it.
+            // Created before the look at the queue, so that messages sent after the look wake it.
             let changed = self.changed.notified();
             let next = {
                 let mut queue = self.queue();

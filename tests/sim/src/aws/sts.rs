@@ -1,4 +1,4 @@
-//! STS, which says who asks.
+//! STS: the identity of the caller.
 
 use super::ACCOUNT;
 use super::query::{Form, answer_wrapped, refuse_wrapped};

@@ -17,7 +17,7 @@ mod ec2;
 mod faults;
 mod sqs;
 
-/// Tokio's timers are exact to a millisecond, so "just before" and "just after" are this far from a boundary.
+/// Smallest step of tokio's timers: tests check this long before and after a boundary.
 const TICK: Duration = Duration::from_millis(1);
 
 struct Stage {
@@ -27,7 +27,7 @@ struct Stage {
     aws: Aws,
 }
 
-/// Everything an SDK client's configuration needs here, for whichever service.
+/// Builds the configuration of any SDK client.
 macro_rules! client {
     ($sdk:ident, $stage:expr, $host:literal) => {
         $sdk::Client::from_conf(
@@ -65,13 +65,13 @@ impl Stage {
         client!(aws_sdk_ec2, self, "http://ec2.sim")
     }
 
-    /// Sleeps until this long after the world's beginning.
+    /// Sleeps until this long after the world's start.
     async fn reach(&self, at: Duration) {
         tokio::time::sleep(at.saturating_sub(self.clock.elapsed())).await;
     }
 }
 
-/// An error's code and HTTP status.
+/// Returns an error's code and HTTP status.
 fn refused<T, E>(result: Result<T, SdkError<E>>) -> (String, u16)
 where
     T: std::fmt::Debug,
@@ -82,7 +82,7 @@ where
     (error.code().expect("the answer must have a code").to_owned(), status)
 }
 
-/// An error's message.
+/// Returns an error's message.
 fn words<T, E>(result: Result<T, SdkError<E>>) -> String
 where
     T: std::fmt::Debug,

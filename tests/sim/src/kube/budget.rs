@@ -1,4 +1,4 @@
-//! The disruption controller: each budget's counts, kept up with every change of a pod.
+//! The disruption controller: each budget's counts, updated with every change of a pod.
 
 use super::object::Object;
 use super::pod::Owner;
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a pod that was to be evicted, and was not, counts as gone.
+/// Period for which a pod that was to be evicted, but did not terminate, counts as disrupted.
 const STALE: Duration = Duration::from_secs(120);
 
-/// What a budget allows.
+/// Limit of a budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// So many pods must stay healthy.
+    /// Minimum number of healthy pods.
     MinAvailable(i32),
-    /// Of the pods that the controllers are meant to have, so many may be missing.
+    /// Maximum number of missing pods, of those that the controllers should have.
     MaxUnavailable(i32),
 }
 
@@ -32,16 +32,16 @@ pub(super) struct Budget {
     selector: Selector,
     limit: Limit,
     generation: i64,
-    /// Whether its status is not up to date.
+    /// Whether its status lags behind.
     stalled: bool,
     pods: i32,
     healthy: i32,
     owners: BTreeMap<Owner, i32>,
-    /// Pods that were charged for, and do not end yet: when they were.
+    /// Pods whose eviction was charged and that do not terminate yet, with the time of the charge.
     disrupted: BTreeMap<String, (Instant, Timestamp)>,
 }
 
-/// A budget's status, as it is now.
+/// Status of a budget as it is now.
 #[derive(Clone, Copy, Debug)]
 struct Status {
     expected: i32,
@@ -74,7 +74,7 @@ impl Budget {
         }
     }
 
-    /// Counts a pod in (`1`) or out (`-1`), if it is one of this budget's.
+    /// Adds a pod to the counts (`1`) or removes it (`-1`), if the budget selects it.
     fn count(&mut self, pod: &Object, by: i32) -> bool {
         if !self.selector.holds_for_labels(pod) {
             return false;
@@ -133,7 +133,7 @@ impl State {
         Some(self.budget_status(key)?.allowed)
     }
 
-    /// Forgets who did not end after all.
+    /// Drops charged pods that did not terminate in time.
     pub fn recount(&mut self, key: &Key) {
         let now = Instant::now();
         if let Some(budget) = self.budgets.get_mut(key) {
@@ -142,7 +142,7 @@ impl State {
         }
     }
 
-    /// Takes an eviction's disruption from the pod's budget, if it has one.
+    /// Charges an eviction to the pod's budget, if it has one.
     pub fn charge_budget(&mut self, pod: &Object, dry_run: bool) -> Result<(), Refusal> {
         let namespace = pod.meta.namespace.as_deref().unwrap_or_default();
         let from = Key::new(namespace, "");
@@ -158,7 +158,7 @@ impl State {
         let Some(status) = self.budget_status(&key) else {
             return Ok(());
         };
-        // A pod that is not healthy anyway may go while the others are enough.
+        // An unhealthy pod may be evicted while enough others are healthy.
         if !pod.facts.ready && status.current >= status.desired && status.desired > 0 {
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl State {
         Ok(())
     }
 
-    /// Keeps the counts of the budgets that see, or saw, a pod.
+    /// Updates the counts of all budgets that select, or selected, a pod.
     pub fn pod_changed(&mut self, before: Option<&Object>, after: Option<&Object>) {
         let Some(pod) = after.or(before) else { return };
         let key = pod.key();
@@ -217,7 +217,7 @@ impl State {
         Some(Status { expected, desired, current, allowed })
     }
 
-    /// Writes the object, unless its status is the one that others see already.
+    /// Writes the budget's object if its published status is out of date.
     fn write_budget(&mut self, key: &Key) {
         let uid = self.uuid();
         let Some((status, budget)) = self.budget_status(key).zip(self.budgets.get(key)) else {

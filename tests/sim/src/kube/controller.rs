@@ -1,4 +1,4 @@
-//! The controllers and the scheduler: pods that went are replaced, and find a node that takes them.
+//! The controllers and the scheduler: replace pods, and bind pods to nodes.
 
 use super::kubelet::Due;
 use super::object::Object;
@@ -14,14 +14,14 @@ use tokio::time::Instant;
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 impl State {
-    /// One more pod that its controller is meant to have.
+    /// Increases the number of pods that the pod's controller should have.
     pub fn expect_replica(&mut self, pod: &Pod) {
         if let Some(owner) = &pod.owner {
             *self.replicas.entry((pod.namespace.clone(), owner.clone())).or_default() += 1;
         }
     }
 
-    /// A pod has begun to end. Most controllers do not wait until it is gone: one that ends counts for nothing.
+    /// Reacts to the start of a pod's termination. Most controllers replace a pod at once, without waiting until it is gone.
     pub fn pod_ends(&mut self, key: &Key) {
         let Some(after) = self.replace_after else { return };
         let Some(life) = self.lives.get_mut(key) else { return };
@@ -34,7 +34,7 @@ impl State {
         self.at(Instant::now() + after, Due::Replaced { pod });
     }
 
-    /// A pod is gone: those controllers act that waited for it, or had no warning.
+    /// Reacts to a pod's removal, for controllers that wait for it or had no warning.
     pub fn pod_gone(&mut self, key: &Key, object: &Object) {
         self.waiting.remove(key);
         if object.is_finished() {
@@ -45,7 +45,7 @@ impl State {
         let Some(life) = self.lives.remove(key) else { return };
         let node = life.pod.node.clone().filter(|node| self.store.get(Resource::Nodes, &Key::cluster(node)).is_some());
         if life.pod.mirror {
-            // The static pod never ended; its kubelet shows it again, with or without controllers.
+            // A static pod itself never ends: its kubelet mirrors it again, with or without controllers.
             if node.is_some() {
                 self.create_pod(Pod { name: Some(key.name.clone()), ..life.pod });
             }
@@ -62,7 +62,7 @@ impl State {
         self.at(Instant::now() + after, Due::Replaced { pod: Box::new(pod) });
     }
 
-    /// A controller's new pod: onto the node that it is for, or onto the next that takes it.
+    /// Adds a controller's new pod, to its designated node or to the next node that accepts it.
     pub fn place(&mut self, pod: Pod) {
         if pod.node.is_some() {
             self.create_pod(pod);
@@ -83,7 +83,7 @@ impl State {
         };
     }
 
-    /// The nodes take turns.
+    /// Returns the next node, round-robin.
     fn next_node(&mut self) -> Option<String> {
         let after = (Excluded(self.last_placed.as_str()), Unbounded);
         let node = self.open_nodes.range::<str, _>(after).next().or_else(|| self.open_nodes.first())?.clone();
@@ -91,7 +91,7 @@ impl State {
         Some(node)
     }
 
-    /// A node was added or changed.
+    /// Reacts to a new or changed node.
     pub fn node_changed(&mut self, node: &Object) {
         let name = node.name().to_owned();
         if self.taint_cordoned && self.follow_cordon(node) {
@@ -111,7 +111,7 @@ impl State {
         }
     }
 
-    /// Sets or takes the taint that belongs to a cordon; answers whether it did, and so saw to the rest as well.
+    /// Sets or removes the taint of a cordon. Returns whether it did: that write has then handled the node's change.
     fn follow_cordon(&mut self, node: &Object) -> bool {
         let mut typed: v1::Node = node.typed(Resource::Nodes);
         let spec = typed.spec.get_or_insert_default();
@@ -130,7 +130,7 @@ impl State {
         true
     }
 
-    /// Gives the pods that wait a node each.
+    /// Binds each waiting pod to a node.
     fn schedule_waiting(&mut self) {
         while let Some(key) = self.waiting.pop_first() {
             let Some(node) = self.next_node() else { return };

@@ -1,4 +1,4 @@
-//! Evictions and deletions: who may end a pod, when, and how long it has.
+//! Evictions and deletions: preconditions, time and grace period of a pod's termination.
 
 use super::object::Object;
 use super::refusal::Refusal;
@@ -11,19 +11,19 @@ use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a pod was ended.
+/// Way in which a pod was terminated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// By the eviction subresource, which heeds budgets.
+    /// With the eviction subresource, which respects budgets.
     Eviction,
-    /// By a deletion, which does not.
+    /// With a deletion, which ignores budgets.
     Delete,
 }
 
-/// An eviction or deletion of a pod that was accepted, and was no dry run.
+/// An accepted eviction or deletion of a pod, other than a dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evicted {
-    /// When, since the world began.
+    /// Time since the world's start.
     pub at: Duration,
     /// The pod's namespace.
     pub namespace: String,
@@ -31,15 +31,15 @@ pub struct Evicted {
     pub name: String,
     /// The pod's UID.
     pub uid: String,
-    /// The node that it was on; empty where it was on none.
+    /// Name of its node; empty if it had none.
     pub node: String,
-    /// The grace period that was asked for, in seconds; `None` for the pod's own.
+    /// Requested grace period in seconds; `None` for the pod's own.
     pub grace: Option<i64>,
-    /// How it was ended.
+    /// Eviction or deletion.
     pub by: By,
 }
 
-/// The body of a deletion, or the part of an eviction that says how to delete.
+/// Body of a deletion, or `deleteOptions` of an eviction.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct DeleteOptions {
@@ -55,8 +55,8 @@ struct Preconditions {
     resource_version: Option<String>,
 }
 
-/// The body of an eviction. As the real server does, it takes no notice of fields that it does not know: a misspelt
-/// `deleteOptions` is an eviction without options.
+/// Body of an eviction. Unknown fields are ignored, as by the real server: an eviction with a misspelt `deleteOptions`
+/// is an eviction without options.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct EvictionBody {
@@ -83,7 +83,7 @@ impl DeleteOptions {
         self.dry_run.as_ref().is_some_and(|stages| stages.iter().any(|stage| stage == "All"))
     }
 
-    /// Whether the object is the one that the caller means.
+    /// Returns whether the object meets the caller's preconditions.
     pub fn check(&self, resource: Resource, object: &Object) -> Result<(), Refusal> {
         let Some(wanted) = &self.preconditions else {
             return Ok(());
@@ -110,7 +110,7 @@ impl DeleteOptions {
 }
 
 impl EvictionBody {
-    /// The options, once the eviction is found to be about this pod.
+    /// Returns the options, after checking that the eviction is about this pod.
     pub fn options(self, name: &str) -> Result<DeleteOptions, Refusal> {
         if self.api_version.is_some_and(|version| version != "policy/v1") {
             return Err(Refusal::new(400, "the API version in the data does not match the expected API version"));
@@ -123,7 +123,7 @@ impl EvictionBody {
 }
 
 impl State {
-    /// Evicts a pod, in the order of the real server: the budget is asked, and charged, before the UID is looked at.
+    /// Evicts a pod, in the order of the real server: the budget is charged before the UID is checked.
     pub fn evict(&mut self, key: &Key, options: &DeleteOptions) -> Result<(), Refusal> {
         if self.terminating.contains(&key.namespace) {
             return Err(Refusal::namespace_terminating(Resource::Pods, &key.name, &key.namespace));
@@ -137,7 +137,7 @@ impl State {
         self.end_pod(key, options, By::Eviction).map(drop)
     }
 
-    /// Deletes a pod, whatever budgets say; answers it as it is then.
+    /// Deletes a pod, regardless of budgets; returns its new state.
     pub fn delete_pod(&mut self, key: &Key, options: &DeleteOptions) -> Result<Arc<Object>, Refusal> {
         self.end_pod(key, options, By::Delete)
     }
@@ -158,7 +158,7 @@ impl State {
             grace: options.grace_period_seconds,
             by,
         });
-        // Nobody has to stop a pod that has ended, or was never started.
+        // A pod that has ended, or was never started, has nothing to stop.
         let stopped = pod.is_finished() || pod.facts.node.is_none();
         let asked = options.grace_period_seconds.map(|grace| if grace < 0 { 1 } else { grace });
         let grace = if stopped { 0 } else { asked.unwrap_or(pod.facts.grace) };
@@ -181,8 +181,8 @@ impl State {
         Ok(ending)
     }
 
-    /// When a pod's grace period ends. One that ends already is only hurried, and its period still counts from when it
-    /// began; `None` where nothing changes.
+    /// Returns when a pod's grace period ends. A terminating pod can only be hurried, and its period still counts from the
+    /// start of its termination; `None` if nothing changes.
     fn new_end(&self, pod: &Object, asked: Option<i64>, grace: i64) -> Option<jiff::Timestamp> {
         let seconds = Duration::from_secs(grace.unsigned_abs());
         let Some(Time(ends)) = &pod.meta.deletion_timestamp else {
@@ -194,7 +194,7 @@ impl State {
     }
 }
 
-/// Says in the pod's status why it ends.
+/// Adds the reason for the termination to the pod's status.
 fn mark_disrupted(pod: Object) -> Object {
     let mut status = pod.field("status");
     let condition = json!({

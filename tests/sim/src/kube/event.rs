@@ -1,10 +1,10 @@
-//! Events: one resource under two names, with the checks by which the real server turns an Event away.
+//! Events: one resource under two API groups, with the real server's validation.
 
 use super::refusal::Refusal;
 use super::route::Resource;
 use serde_json::{Map, Value};
 
-/// The words of the core group, in which Events are kept, and those of `events.k8s.io/v1`.
+/// Field names of the core group, in which Events are stored, and those of `events.k8s.io/v1`.
 const WORDS: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -15,12 +15,12 @@ const WORDS: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// A field's name in `events.k8s.io/v1`.
+/// Returns a field's name in `events.k8s.io/v1`.
 pub(super) fn to_events_v1(field: &str) -> &str {
     WORDS.iter().find(|(core, _)| *core == field).map_or(field, |(_, new)| new)
 }
 
-/// From the words of `events.k8s.io/v1` to those of the core group.
+/// Renames the fields of `events.k8s.io/v1` to those of the core group.
 pub(super) fn from_events_v1(event: Map<String, Value>) -> Map<String, Value> {
     let rename = |(field, value): (String, Value)| {
         let core = WORDS.iter().find(|(_, new)| *new == field).map(|(core, _)| (*core).to_owned());
@@ -29,13 +29,13 @@ pub(super) fn from_events_v1(event: Map<String, Value>) -> Map<String, Value> {
     event.into_iter().map(rename).collect()
 }
 
-/// Checks an Event, in the words of the core group. `strict` for the new group, which asks for more.
+/// Validates an Event in the core group's format. `strict` is for `events.k8s.io/v1`, which requires more.
 pub(super) fn check(event: &Map<String, Value>, namespace: &str, strict: bool) -> Result<(), Refusal> {
     let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
     let name = event.get("metadata").and_then(|meta| meta["name"].as_str()).unwrap_or_default();
     let invalid = |field: &str, why: &str| Err(Refusal::invalid(Resource::Events, name, field, why));
     let about = event.get("involvedObject").and_then(|about| about["namespace"].as_str()).unwrap_or_default();
-    // What is in no namespace is told of in `default`.
+    // Events about objects without a namespace are in `default`.
     if namespace != if about.is_empty() { "default" } else { about } {
         return invalid("involvedObject.namespace", "Invalid value: does not match event.namespace");
     }

@@ -1,4 +1,4 @@
-//! The kubelets, and everything else that happens by the clock.
+//! The kubelets, and everything else that timers do.
 
 use super::object::Object;
 use super::pod::Pod;
@@ -11,23 +11,23 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 
-/// How long pods of a node that was deleted stay, before the garbage collector takes them.
+/// Time until the garbage collector removes the pods of a deleted node.
 const ORPHANS: Duration = Duration::from_secs(40);
 
-/// What happens by the clock.
+/// Timers.
 #[derive(Debug)]
 pub(super) enum Due {
-    /// A pod's containers are gone, if it is still the one with this UID.
+    /// The containers of the pod with this UID are gone.
     Stopped { key: Key, uid: String },
-    /// A controller's new pod is up.
+    /// A controller's new pod becomes Ready.
     Replaced { pod: Box<Pod> },
-    /// The pods of a deleted node are taken away.
+    /// The garbage collector removes the pods of a deleted node.
     Orphaned { node: String },
-    /// The disruption controller gives up waiting for a pod that was to be evicted.
+    /// The disruption controller stops waiting for a pod that was to be evicted.
     Recount { budget: Key },
 }
 
-/// What is due, by time and then in order of arrival.
+/// Pending timers, by time and then in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     next: u64,
@@ -35,7 +35,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Adds one; answers whether it is now the first.
+    /// Adds a timer; returns whether it is now the first.
     pub fn add(&mut self, when: Instant, due: Due) -> bool {
         let at = (when, self.next);
         self.next += 1;
@@ -52,13 +52,13 @@ impl Timers {
     }
 }
 
-/// What the simulation knows of a pod beside its object.
+/// Data of a pod besides its object.
 #[derive(Debug)]
 pub(super) struct Life {
     pub pod: Pod,
-    /// When its containers were asked to stop, and when they will be gone.
+    /// Time at which its containers were asked to stop, and time at which they will be gone.
     pub stopping: Option<(Instant, Instant)>,
-    /// Whether a controller has seen to its replacement.
+    /// Whether a controller has already replaced it.
     pub replaced: bool,
 }
 
@@ -68,8 +68,8 @@ impl Life {
     }
 }
 
-/// Sees to it that what is due happens, as long as there is somebody to see it. Outside a runtime it happens when
-/// somebody looks.
+/// Runs timers when they are due, as long as the state is in use. Outside a runtime timers run at the next look at the
+/// state.
 pub(super) fn tick(shared: Weak<Shared>, alarm: Arc<Notify>) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else {
         return;
@@ -91,7 +91,7 @@ pub(super) fn tick(shared: Weak<Shared>, alarm: Arc<Notify>) {
 }
 
 impl State {
-    /// Lets happen what is due.
+    /// Runs all due timers.
     pub fn catch_up(&mut self, now: Instant) {
         while let Some(due) = self.timers.pop(now) {
             match due {
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// Asks a pod's containers to stop, or to hurry: they have this long.
+    /// Asks a pod's containers to stop, or to hurry, within this time.
     pub fn stop(&mut self, pod: &Object, grace: Duration) {
         let now = Instant::now();
         let key = pod.key();
@@ -118,7 +118,7 @@ impl State {
         self.at(gone, Due::Stopped { key, uid: pod.uid().to_owned() });
     }
 
-    /// Removes a pod whose time is over, unless it is another one by now, or there is no kubelet to say so.
+    /// Removes a pod whose containers are gone, unless another pod has its name by now, or its kubelet is silent.
     fn stopped(&mut self, key: &Key, uid: &str, now: Instant) {
         let over = self.lives.get(key).and_then(|life| life.stopping).is_some_and(|(_, gone)| gone <= now);
         let Some(pod) = self.store.get(Resource::Pods, key).filter(|pod| over && pod.uid() == uid) else {
@@ -131,7 +131,7 @@ impl State {
         }
     }
 
-    /// A kubelet that is back reports what ended meanwhile.
+    /// Removes the pods that ended while their kubelet was silent.
     pub fn report_stopped(&mut self, node: &str) {
         let now = Instant::now();
         let pods: Vec<_> = self.store.pods_on(node).map(|pod| (pod.key(), pod.uid().to_owned())).collect();
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// Takes away what still stops on a node that is gone for good.
+    /// Removes the terminating pods of a node with the out-of-service taint.
     pub fn force_terminating(&mut self, node: &str) {
         let pods: Vec<_> = self.store.pods_on(node).filter(|pod| pod.is_terminating()).map(|pod| pod.key()).collect();
         for key in pods {
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// The garbage collector comes for a deleted node's pods after a while.
+    /// Schedules the garbage collector for a deleted node's pods.
     pub fn orphan(&mut self, node: &str) {
         self.at(Instant::now() + ORPHANS, Due::Orphaned { node: node.to_owned() });
     }

@@ -1,4 +1,4 @@
-//! What a node of the simulation is like.
+//! The simulation's nodes.
 
 use super::object::Object;
 use super::route::Resource;
@@ -10,10 +10,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::json;
 use std::collections::BTreeMap;
 
-/// The zone of all instances.
+/// Zone of all instances.
 const ZONE: &str = "eu-west-1a";
 
-/// A Ready node for an instance.
+/// Returns a Ready node for an instance.
 pub(super) fn new(state: &mut State, name: &str, instance: &str) -> Object {
     let (uid, boot, machine) = (state.uuid(), state.uuid(), state.uuid());
     let now = state.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
@@ -46,7 +46,7 @@ pub(super) fn new(state: &mut State, name: &str, instance: &str) -> Object {
     Object::from_value(Resource::Nodes, node).expect("a node of the simulation must be valid")
 }
 
-/// Sets the Ready condition, which a silent kubelet leaves Unknown.
+/// Sets the Ready condition; a silent kubelet leaves it `Unknown`.
 pub(super) fn set_ready(node: &mut v1::Node, ready: bool, now: Timestamp) {
     let (status, reason, message) = if ready {
         ("True", "KubeletReady", "kubelet is posting ready status")
@@ -68,23 +68,23 @@ pub(super) fn set_ready(node: &mut v1::Node, ready: bool, now: Timestamp) {
     });
 }
 
-/// Another writer, which taints nodes at the worst moment: between a client's read and its patch.
+/// Another writer, which taints nodes at the worst time: between a client's read and its patch.
 #[derive(Debug, Default)]
 pub(super) struct Rival {
     times: u32,
-    /// How often it has written, by node.
+    /// Number of its writes, by node.
     wrote: BTreeMap<String, u32>,
 }
 
 impl Rival {
-    /// One that taints each node so often.
+    /// Returns a rival that taints each node this number of times.
     pub fn tainting(times: u32) -> Self {
         Self { times, wrote: BTreeMap::new() }
     }
 }
 
 impl State {
-    /// A client's patch of a node is about to arrive: the rival writes first.
+    /// Writes right before a client's patch of a node arrives.
     pub fn rival_writes(&mut self, key: &Key) {
         let Some(old) = self.store.get(Resource::Nodes, key).cloned() else { return };
         let wrote = self.rival.wrote.entry(key.name.clone()).or_default();

@@ -1,7 +1,7 @@
 //! An object as the server keeps it: its metadata typed, the rest as JSON text.
 //!
-//! Most writes of a drain change metadata only, and most reads want the text, so neither parses nor writes the rest
-//! again; a simulated cluster has a hundred thousand of these.
+//! Most writes of a drain change metadata only, and most reads need the text, so neither parses or writes the rest
+//! again: a simulated cluster has a hundred thousand objects.
 
 use super::route::Resource;
 use super::store::Key;
@@ -12,44 +12,44 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
-/// How an object is to be written.
+/// Format in which to write an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// As it is.
+    /// The object itself.
     Full,
     /// As `PartialObjectMetadata`.
     Partial,
-    /// An Event, in the words of `events.k8s.io/v1`.
+    /// An Event in the format of `events.k8s.io/v1`.
     EventsV1,
 }
 
-/// What the simulation itself wants to know of an object, read once.
+/// Fields that the simulation itself needs, parsed once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Facts {
-    /// A pod's node.
+    /// Pod: its node.
     pub node: Option<String>,
-    /// A pod's phase.
+    /// Pod: its phase.
     pub phase: String,
-    /// A pod's or a node's Ready condition.
+    /// Pod or node: its Ready condition.
     pub ready: bool,
-    /// A pod's own grace period.
+    /// Pod: its own grace period.
     pub grace: i64,
-    /// A node's cordon.
+    /// Node: its cordon.
     pub cordoned: bool,
-    /// Whether a node has a taint that keeps pods away.
+    /// Node: whether a taint keeps pods away.
     pub tainted: bool,
-    /// Whether a node has the taint that says that it is gone for good.
+    /// Node: whether the out-of-service taint is set.
     pub out_of_service: bool,
 }
 
-/// One version of an object; never changed, only replaced.
+/// One version of an object. Immutable: a write replaces it.
 #[derive(Clone, Debug)]
 pub(super) struct Object {
     pub meta: ObjectMeta,
     pub version: u64,
     pub facts: Facts,
     meta_text: Bytes,
-    /// All top-level fields but `apiVersion`, `kind` and `metadata`.
+    /// All top-level fields except `apiVersion`, `kind` and `metadata`.
     rest: BTreeMap<String, Bytes>,
 }
 
@@ -58,7 +58,7 @@ fn text(value: &impl Serialize) -> Bytes {
 }
 
 impl Object {
-    /// Reads an object; fails where its metadata is not metadata.
+    /// Parses an object; fails if its metadata is invalid.
     pub fn from_value(resource: Resource, mut value: Map<String, Value>) -> Result<Self, serde_json::Error> {
         let meta: ObjectMeta = serde_json::from_value(value.remove("metadata").unwrap_or_else(|| Map::new().into()))?;
         value.remove("apiVersion");
@@ -68,7 +68,7 @@ impl Object {
         Ok(Self::new(meta, facts, rest))
     }
 
-    /// From the typed form.
+    /// Converts from the typed form.
     pub fn of(resource: Resource, typed: &impl Serialize) -> Self {
         match serde_json::to_value(typed) {
             Ok(Value::Object(value)) => Self::from_value(resource, value).expect("a typed object must have metadata"),
@@ -81,7 +81,7 @@ impl Object {
         Self { meta_text: text(&meta), meta, version, facts, rest }
     }
 
-    /// The same with other metadata.
+    /// Returns the object with other metadata.
     #[must_use]
     pub fn with_meta(&self, change: impl FnOnce(&mut ObjectMeta)) -> Self {
         let mut meta = self.meta.clone();
@@ -89,14 +89,14 @@ impl Object {
         Self::new(meta, self.facts.clone(), self.rest.clone())
     }
 
-    /// The same with another top-level field, of which the simulation knows no [`Facts`].
+    /// Returns the object with another top-level field that has no influence on [`Facts`].
     #[must_use]
     pub fn with_field(mut self, field: &str, value: &Value) -> Self {
         self.rest.insert(field.to_owned(), text(value));
         self
     }
 
-    /// As JSON, with the resource's kind.
+    /// Returns the object as JSON, with the resource's kind.
     pub fn value(&self, resource: Resource) -> Map<String, Value> {
         let mut value = Map::new();
         value.insert("apiVersion".to_owned(), resource.api_version().into());
@@ -106,12 +106,12 @@ impl Object {
         value
     }
 
-    /// One top-level field, as JSON.
+    /// Returns one top-level field as JSON.
     pub fn field(&self, field: &str) -> Value {
         self.rest.get(field).map(|value| parse(value)).unwrap_or_default()
     }
 
-    /// In the typed form.
+    /// Converts to the typed form.
     pub fn typed<T: DeserializeOwned>(&self, resource: Resource) -> T {
         serde_json::from_value(self.value(resource).into()).expect("a stored object must have its resource's type")
     }
@@ -132,19 +132,19 @@ impl Object {
         self.meta.deletion_timestamp.is_some()
     }
 
-    /// Whether its containers have ended for good.
+    /// Returns whether the pod's containers have ended for good.
     pub fn is_finished(&self) -> bool {
         matches!(self.facts.phase.as_str(), "Succeeded" | "Failed")
     }
 
-    /// Whether it says the same as another version, but for the version itself.
+    /// Returns whether two versions are equal except for their resourceVersion.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
         let mut meta = self.meta.clone();
         meta.resource_version.clone_from(&other.meta.resource_version);
         meta == other.meta && self.rest == other.rest
     }
 
-    /// Writes it out.
+    /// Writes the object.
     pub fn write(&self, out: &mut Vec<u8>, resource: Resource, form: Form) {
         let (kind, api_version) = match form {
             Form::Full => (resource.kind(), resource.api_version()),

@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value};
 
-/// How a patch is to be understood.
+/// Type of a patch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// RFC 7386: maps are merged, `null` deletes, all else is replaced.
     Merge,
-    /// The same, but that some lists are merged by a key of their elements.
+    /// As a merge patch, except that some lists are merged by a key of their elements.
     Strategic,
 }
 
@@ -68,7 +68,7 @@ fn merge(kind: Kind, into: &mut Map<String, Value>, patch: Map<String, Value>, p
     }
 }
 
-/// The key by which a list's elements are the same; lists without one, taints among them, are replaced whole.
+/// Returns the merge key of a list. Lists without a key, among them taints, are replaced as a whole.
 fn merge_key(path: &str) -> Option<&'static str> {
     match path {
         "/status/conditions" | "/status/addresses" => Some("type"),

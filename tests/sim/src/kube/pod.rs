@@ -1,4 +1,4 @@
-//! What a pod of the simulation is like, said in a few words.
+//! Builder for the simulation's pods.
 
 use super::object::Object;
 use super::route::Resource;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A pod to be added: [`Pod::on`] a node, then what differs from an ordinary, running pod of a ReplicaSet.
+/// A pod to add: [`Pod::on`] a node, then its differences from an ordinary, running pod of a ReplicaSet.
 #[derive(Clone, Debug)]
 pub struct Pod {
     pub(super) node: Option<String>,
@@ -36,8 +36,8 @@ pub(super) struct Owner {
 }
 
 impl Pod {
-    /// A running, Ready pod on this node, in namespace `default`, owned by the ReplicaSet `web`, with a grace period
-    /// of 30 s, whose containers stop as soon as they are asked to.
+    /// Returns a running, Ready pod on this node, in namespace `default`, owned by the ReplicaSet `web`, with a grace period
+    /// of 30 s, whose containers stop at once when asked to.
     #[must_use]
     pub fn on(node: &str) -> Self {
         Self {
@@ -57,46 +57,46 @@ impl Pod {
         }
     }
 
-    /// A pod that no node has room for: Pending, and on no node.
+    /// Returns a Pending pod without a node, as if no node had room for it.
     #[must_use]
     pub fn unscheduled() -> Self {
         Self { node: None, ..Self::on("").phase("Pending") }
     }
 
-    /// Its name; otherwise its owner's name and five characters, as a ReplicaSet names its pods.
+    /// Sets its name. The default is its owner's name and five characters, as a ReplicaSet names its pods.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Its namespace.
+    /// Sets its namespace.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
         namespace.clone_into(&mut self.namespace);
         self
     }
 
-    /// The controller that owns it.
+    /// Sets the controller that owns it.
     #[must_use]
     pub fn owner(mut self, kind: &str, name: &str) -> Self {
         self.owner = Some(Owner { kind: kind.to_owned(), name: name.to_owned() });
         self
     }
 
-    /// Owned by the DaemonSet `agent`.
+    /// Makes the DaemonSet `agent` its owner.
     #[must_use]
     pub fn daemonset(self) -> Self {
         self.owner("DaemonSet", "agent")
     }
 
-    /// Owned by this StatefulSet; give it a name that ends in its ordinal.
+    /// Makes this StatefulSet its owner; the pod's name should end in its ordinal.
     #[must_use]
     pub fn statefulset(self, name: &str) -> Self {
         self.owner("StatefulSet", name)
     }
 
-    /// The mirror of a static pod: owned by its node, and back as soon as it is gone.
+    /// Makes it the mirror of a static pod: owned by its node, and recreated as soon as it is gone.
     #[must_use]
     pub fn mirror(mut self) -> Self {
         let node = self.node.clone().unwrap_or_default();
@@ -104,21 +104,21 @@ impl Pod {
         self.annotation("kubernetes.io/config.mirror", "0123456789abcdef").owner("Node", &node)
     }
 
-    /// Owned by nobody.
+    /// Removes its owner.
     #[must_use]
     pub fn bare(mut self) -> Self {
         self.owner = None;
         self
     }
 
-    /// Its labels, added to those it has.
+    /// Adds labels.
     #[must_use]
     pub fn labels<'a>(mut self, labels: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         self.labels.extend(labels.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
         self
     }
 
-    /// Its annotations, added to those it has.
+    /// Adds annotations.
     #[must_use]
     pub fn annotations<'a>(mut self, annotations: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
         self.annotations.extend(annotations.into_iter().map(|(key, value)| (key.to_owned(), value.to_owned())));
@@ -129,21 +129,21 @@ impl Pod {
         self.annotations([(key, value)])
     }
 
-    /// Its `terminationGracePeriodSeconds`.
+    /// Sets its `terminationGracePeriodSeconds`.
     #[must_use]
     pub fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Its priority; from 2,000,000,000 on the pod is critical to the system.
+    /// Sets its priority; from 2,000,000,000 on the pod is critical to the system.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
         self
     }
 
-    /// Its phase: `Running`, `Pending`, `Succeeded` or `Failed`. Only a running pod is Ready.
+    /// Sets its phase: `Running`, `Pending`, `Succeeded` or `Failed`. Only a running pod is Ready.
     #[must_use]
     pub fn phase(mut self, phase: &str) -> Self {
         phase.clone_into(&mut self.phase);
@@ -151,39 +151,39 @@ impl Pod {
         self
     }
 
-    /// Running, but not Ready.
+    /// Makes it running, but not Ready.
     #[must_use]
     pub fn not_ready(mut self) -> Self {
         self.ready = false;
         self
     }
 
-    /// How long after its deletion its containers are gone, if the grace period does not end first; `None`: never, so
-    /// that it hangs until the grace period ends.
+    /// Sets the time from its deletion to the end of its containers, if the grace period is not shorter. With `None` the
+    /// containers never stop by themselves: the pod hangs until the grace period ends.
     #[must_use]
     pub fn stops_in(mut self, after: impl Into<Option<Duration>>) -> Self {
         self.stops_in = after.into();
         self
     }
 
-    /// With an `emptyDir` volume, whose content is lost with the pod.
+    /// Adds an `emptyDir` volume, whose content is lost with the pod.
     #[must_use]
     pub fn emptydir(mut self) -> Self {
         self.emptydir = true;
         self
     }
 
-    /// What its name begins with where it has none of its own.
+    /// Returns the prefix of a generated name.
     pub(super) fn base_name(&self) -> &str {
         self.owner.as_ref().map_or("pod", |owner| owner.name.as_str())
     }
 
-    /// Whether its owner is of this kind.
+    /// Returns whether its owner is of this kind.
     pub(super) fn is_owned_by(&self, kind: &str) -> bool {
         self.owner.as_ref().is_some_and(|owner| owner.kind == kind)
     }
 
-    /// The object as the API server stores it.
+    /// Returns the object as the API server stores it.
     pub(super) fn object(&self, name: &str, uid: &str, now: Timestamp) -> Object {
         let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let mut metadata = json!({

@@ -1,4 +1,4 @@
-//! What the API server answers when it refuses: a `Status` object in its words, and the HTTP status that goes with it.
+//! Errors of the API server: a `Status` object in its own wording, and its HTTP status.
 
 use super::Body;
 use super::route::Resource;
@@ -7,7 +7,7 @@ use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
-/// A refusal, before it is written.
+/// An error answer.
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     code: u16,
@@ -18,7 +18,7 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// With the reason that belongs to the code.
+    /// Returns an error with the reason that belongs to the code.
     pub fn new(code: u16, message: impl Into<String>) -> Self {
         let reason = match code {
             400 => "BadRequest",
@@ -64,7 +64,7 @@ impl Refusal {
         Self::new(404, format!("{} \"{name}\" not found", resource.qualified())).about(resource, name)
     }
 
-    /// A path that leads to nothing the server knows.
+    /// Unknown path.
     pub fn no_such_path() -> Self {
         Self::new(404, "the server could not find the requested resource")
     }
@@ -78,7 +78,7 @@ impl Refusal {
         Self { reason: "AlreadyExists", ..Self::new(409, message).about(resource, name) }
     }
 
-    /// The object is not the one, or not at the version, that the caller took it for.
+    /// The object has another UID or version than the caller requires.
     pub fn conflict(resource: Resource, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", resource.qualified());
         Self::new(409, message).about(resource, name)
@@ -106,12 +106,12 @@ impl Refusal {
         Self::forbidden(resource, name, &why).cause("NamespaceTerminating", cause)
     }
 
-    /// A watch that begins before the history that is kept.
+    /// A watch begins before the retained history.
     pub fn expired(asked: u64, oldest: u64) -> Self {
         Self::new(410, format!("too old resource version: {asked} ({oldest})"))
     }
 
-    /// The rest of a list whose state has been forgotten.
+    /// A list's continuation has been forgotten.
     pub fn list_expired() -> Self {
         Self::new(410, "The provided continue parameter is too old to display a consistent list result.")
     }
@@ -123,7 +123,7 @@ impl Refusal {
             .retry_after(1)
     }
 
-    /// A budget that has nothing left to give.
+    /// A budget that allows no disruption.
     pub fn budget_exhausted(name: &str, needs: i32, has: i32) -> Self {
         let cause = format!("The disruption budget {name} needs {needs} healthy pods and has {has} currently");
         Self::new(429, "Cannot evict pod as it would violate the pod's disruption budget.")
@@ -138,7 +138,7 @@ impl Refusal {
             .retry_after(10)
     }
 
-    /// Several budgets want to protect one pod; the server gives this failure no reason.
+    /// Several budgets match one pod; the server gives this failure no reason.
     pub fn several_budgets() -> Self {
         let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
         Self { reason: "", ..Self::new(500, why) }
@@ -148,7 +148,7 @@ impl Refusal {
         self.code == 410
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     pub fn status(&self) -> Value {
         json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message,
@@ -156,7 +156,7 @@ impl Refusal {
         })
     }
 
-    /// The whole answer.
+    /// Returns the whole answer.
     pub fn response(&self) -> Response<Body> {
         let mut response = respond(self.code, self.status().to_string());
         if let Some(seconds) = self.retry_after {
@@ -166,12 +166,12 @@ impl Refusal {
     }
 }
 
-/// The `Status` of something that went well.
+/// Returns the `Status` of a success.
 pub(super) fn success(code: u16) -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code })
 }
 
-/// The server protects itself, before anything of the API is asked: in plain text, with a header that says how long to wait.
+/// Throttling, before the API handles the request: plain text, with a `Retry-After` header.
 pub(super) fn overloaded(seconds: u32) -> Response<Body> {
     let mut response = respond(429, "Too many requests, please try again later.\n");
     let headers = response.headers_mut();
@@ -180,7 +180,7 @@ pub(super) fn overloaded(seconds: u32) -> Response<Body> {
     response
 }
 
-/// An answer with a whole JSON body.
+/// Returns an answer with a complete JSON body.
 pub(super) fn respond(code: u16, body: impl Into<Bytes>) -> Response<Body> {
     let body = Full::new(body.into()).map_err(|never| match never {}).boxed_unsync();
     let mut response = Response::new(body);

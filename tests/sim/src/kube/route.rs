@@ -1,4 +1,4 @@
-//! From a request to what it asks for: the resources that are served, and the call that a path, a method and a query
+//! Parses requests: the served resources, and the call that a path, a method and a query
 //! make.
 
 use super::object::Form;
@@ -7,7 +7,7 @@ use http::{Method, Request, header};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// The resources that are served.
+/// Resources that the server serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Resource {
     Nodes,
@@ -20,7 +20,7 @@ pub(super) enum Resource {
 impl Resource {
     pub const ALL: [Self; 5] = [Self::Nodes, Self::Pods, Self::Budgets, Self::Events, Self::Leases];
 
-    /// Group, version, plural name and kind.
+    /// Returns group, version, plural name and kind.
     const fn names(self) -> [&'static str; 4] {
         match self {
             Self::Nodes => ["", "v1", "nodes", "Node"],
@@ -43,13 +43,13 @@ impl Resource {
         self.names()[3]
     }
 
-    /// Group and version, as in an object's `apiVersion`.
+    /// Returns group and version, as in an object's `apiVersion`.
     pub fn api_version(self) -> String {
         let [group, version, ..] = self.names();
         if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") }
     }
 
-    /// The name in messages: `pods`, `leases.coordination.k8s.io`.
+    /// Returns the name in messages: `pods`, `leases.coordination.k8s.io`.
     pub fn qualified(self) -> String {
         let [group, _, plural, _] = self.names();
         if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
@@ -60,7 +60,7 @@ impl Resource {
     }
 }
 
-/// What is to be done.
+/// Verb of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Get,
@@ -88,16 +88,16 @@ impl Verb {
     }
 }
 
-/// What the path names.
+/// Target of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     /// A resource: all of it, a namespace's (`namespace` is empty for all), or one object.
     Resource { resource: Resource, namespace: String, name: Option<String>, sub: Option<String> },
-    /// A path that is no resource's.
+    /// A path that is not a resource's.
     Path,
 }
 
-/// One request, read.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) struct Call {
     pub target: Target,
@@ -105,11 +105,11 @@ pub(super) struct Call {
     pub method: Method,
     pub path: String,
     pub query: BTreeMap<String, String>,
-    /// How objects are to be written in the answer.
+    /// Format of the objects in the answer.
     pub form: Form,
     pub content_type: String,
     pub body: Bytes,
-    /// For the record of calls, and the fault plan.
+    /// Operation and subject, for the record of calls and the fault plan.
     pub operation: String,
     pub subject: String,
 }
@@ -146,12 +146,12 @@ impl Call {
         call
     }
 
-    /// A value of the query, where it is given and not empty.
+    /// Returns a query parameter, if it is given and not empty.
     pub fn asked(&self, key: &str) -> Option<&str> {
         self.query.get(key).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether nothing is to be kept.
+    /// Returns whether the call is a dry run.
     pub fn is_dry_run(&self) -> bool {
         self.asked("dryRun") == Some("All")
     }
@@ -189,7 +189,7 @@ impl Call {
     }
 }
 
-/// Splits a path; the second half is whether it speaks of Events in the words of `events.k8s.io`.
+/// Splits a path; the second value is whether the path is in the group `events.k8s.io`.
 fn target(path: &str) -> (Target, bool) {
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     let (group, version, rest) = match parts.as_slice() {
@@ -213,7 +213,7 @@ fn target(path: &str) -> (Target, bool) {
     let Some(resource) = found else {
         return (Target::Path, false);
     };
-    // Within a namespace there are no nodes, and without one no single pod.
+    // Nodes have no namespace, and a single pod needs one.
     if namespace.is_empty() == resource.is_namespaced() && (name.is_some() || !namespace.is_empty()) {
         return (Target::Path, false);
     }

@@ -1,4 +1,4 @@
-//! Label and field selectors, and with them the part of a resource that a list or a watch sees.
+//! Label and field selectors, and the part of a resource that a list or a watch sees.
 
 use super::object::Object;
 use super::refusal::Refusal;
@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What one requirement asks of a value that may be missing.
+/// Condition of one requirement on a value that may be missing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Test {
     In(BTreeSet<String>),
@@ -28,19 +28,19 @@ impl Test {
     }
 }
 
-/// All requirements of a selector: each about one label, or one field.
+/// All requirements of a selector, each about one label or one field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selector(Vec<(String, Test)>);
 
 impl Selector {
-    /// Reads `a=b, a==b, a!=b, a in (b, c), a notin (b), a, !a`.
+    /// Parses `a=b, a==b, a!=b, a in (b, c), a notin (b), a, !a`.
     pub fn parse(text: &str) -> Result<Self, Refusal> {
         requirements(text).into_iter().map(requirement).collect::<Option<_>>().map(Self).ok_or_else(|| {
             Refusal::new(400, format!("unable to parse requirement: found '{text}', expected a selector"))
         })
     }
 
-    /// Holds where all of these labels have these values.
+    /// Returns a selector that requires all of these labels to have these values.
     pub fn all_of(labels: &BTreeMap<String, String>) -> Self {
         Self(labels.iter().map(|(key, value)| (key.clone(), Test::In([value.clone()].into()))).collect())
     }
@@ -54,7 +54,7 @@ impl Selector {
         self.0.iter().all(|(path, test)| test.holds(Some(field(object, path).as_deref().unwrap_or_default())))
     }
 
-    /// The single value that it asks a field to have.
+    /// Returns the single value that the selector requires of a field.
     fn value_of(&self, path: &str) -> Option<&str> {
         self.0.iter().find_map(|(asked, test)| match test {
             Test::In(values) if asked == path => values.first().map(String::as_str),
@@ -115,7 +115,7 @@ fn field<'a>(object: &'a Object, path: &str) -> Option<Cow<'a, str>> {
     }
 }
 
-/// The fields that can be selected by.
+/// Returns the fields that selectors support.
 fn is_selectable(resource: Resource, path: &str) -> bool {
     match (resource, path) {
         (_, "metadata.name") => true,
@@ -154,12 +154,12 @@ impl Scope {
             && self.fields.holds_for_fields(object)
     }
 
-    /// Whether it leaves anything out but by namespace.
+    /// Returns whether the selection excludes anything, other than by namespace.
     pub fn selects(&self) -> bool {
         !self.labels.0.is_empty() || !self.fields.0.is_empty()
     }
 
-    /// All that it sees, in order. The pods of one node are found without a look at the others.
+    /// Returns all selected objects in order. The pods of one node are found without a look at other pods.
     pub fn objects(&self, store: &Store) -> Vec<Arc<Object>> {
         let seen = |object: &&Arc<Object>| self.sees(object);
         if let (Resource::Pods, Some(node)) = (self.resource, self.fields.value_of("spec.nodeName"))

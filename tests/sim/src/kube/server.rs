@@ -1,4 +1,4 @@
-//! The verbs: what the API server does for a call, and what it answers.
+//! The verbs: the effect of a call on the API server, and its answer.
 
 use super::Body;
 use super::delete::{DeleteOptions, EvictionBody};
@@ -18,10 +18,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What went well: the status, and the body.
+/// A success: the status, and the body.
 type Answer = Result<(u16, Vec<u8>), Refusal>;
 
-/// The answer to a call that meets a fault; `None` where that fault is not for this call.
+/// Returns the answer to a call that meets a fault; `None` if that fault does not apply to this call.
 pub(super) fn refuse(call: &Call, fault: Fault) -> Option<Response<Body>> {
     let watches = call.verb == Verb::Watch;
     match fault {
@@ -68,14 +68,14 @@ pub(super) fn answer(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     }
 }
 
-/// One object, or where one is to be.
+/// Key of one object, existing or to be created.
 struct At {
     resource: Resource,
     key: Key,
 }
 
 impl At {
-    /// Nodes, pods and budgets come into this world by other ways.
+    /// Nodes, pods and budgets are not created through the API here.
     fn is_written_by_clients(&self) -> bool {
         matches!(self.resource, Resource::Events | Resource::Leases)
     }
@@ -92,7 +92,7 @@ impl At {
     }
 }
 
-/// The paths beside the resources.
+/// Serves the paths that are not resources.
 fn plain(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
     match call.path.as_str() {
         "/healthz" | "/livez" | "/readyz" => respond(200, "ok"),
@@ -158,7 +158,7 @@ fn list(state: &mut State, call: &Call) -> Answer {
         Some(token) => state.store.rest_of(token).ok_or_else(Refusal::list_expired)?,
         None => (current, scope.objects(&state.store)),
     };
-    // A list from the server's cache comes whole.
+    // A list from the server's cache is not split into pages.
     let limit = call.asked("limit").and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);
     let limit: usize = limit.filter(|_| asked != Some("0")).unwrap_or(usize::MAX);
     let mut meta = json!({ "resourceVersion": version.to_string() });
@@ -211,7 +211,7 @@ fn delete(state: &mut State, call: &Call, at: &At) -> Answer {
     Ok((200, status.to_string().into_bytes()))
 }
 
-/// The object in a body, in the words in which it is kept, and with what the path says of it.
+/// Parses the object in a body into its stored format, and adds the namespace and name from the path.
 fn object_of(call: &Call, at: &At) -> Result<Map<String, Value>, Refusal> {
     let mut object: Map<String, Value> = body(call)?;
     if call.form == Form::EventsV1 {
@@ -268,7 +268,7 @@ fn update(state: &mut State, call: &Call, at: &At) -> Answer {
     }
     let old = match at.find(state) {
         Ok(old) => Arc::clone(old),
-        // Leases come into being by an update as well.
+        // An update can create a Lease, too.
         Err(_) if at.resource == Resource::Leases => return create(state, call, at),
         Err(missing) => return Err(missing),
     };
@@ -302,7 +302,7 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     if call.form == Form::EventsV1 {
         patch = event::from_events_v1(patch);
     }
-    // What the path says, and what a client sends along because its types do.
+    // The path determines these fields; clients send them because their types do.
     for fixed in ["apiVersion", "kind"] {
         patch.remove(fixed);
     }
@@ -311,14 +311,14 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     if asked.as_ref().and_then(Value::as_str).is_some_and(|version| version != old.version.to_string()) {
         return Err(Refusal::stale(at.resource, &at.key.name));
     }
-    // Each half of an object is written under a path of its own.
+    // An object's spec and status are written under different paths.
     if matches!(at.resource, Resource::Nodes | Resource::Pods) {
         patch.remove(if is_status { "spec" } else { "status" });
     }
     let mut object = old.value(at.resource);
     patch::apply(kind, &mut object, patch);
     let object = parsed(at.resource, object)?;
-    // To send the UID along is to ask for this very object; a patch has no other way to say so.
+    // A UID in a patch is a precondition: a patch has no other way to name one.
     if object.uid() != old.uid() {
         let why = format!("Invalid value: \"{}\": field is immutable", object.uid());
         return Err(Refusal::invalid(at.resource, &at.key.name, "metadata.uid", &why));
@@ -326,7 +326,7 @@ fn patch(state: &mut State, call: &Call, at: &At, is_status: bool) -> Answer {
     finish(state, call, at, &old, object)
 }
 
-/// Writes an object that was there before; what the server itself decides stays.
+/// Replaces an existing object; fields that only the server sets stay.
 fn finish(state: &mut State, call: &Call, at: &At, old: &Object, object: Object) -> Answer {
     let object = object.with_meta(|meta| {
         meta.name.clone_from(&old.meta.name);

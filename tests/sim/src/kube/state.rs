@@ -1,6 +1,6 @@
-//! The cluster's whole state, and the two ways in which it changes: an object is put, or removed.
+//! The cluster's whole state, and the two ways to change it: putting an object, and removing an object.
 //!
-//! Whatever follows from a change — a budget's count, a pod that finds a node — follows within it.
+//! The consequences of a change, such as a budget's count or a pod's binding to a node, happen within the change.
 
 use super::budget::Budget;
 use super::delete::Evicted;
@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The state, and what its users share.
+/// The state, shared by its users.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -28,24 +28,24 @@ pub(super) struct Shared {
     ticking: AtomicBool,
 }
 
-/// All that is known. Maps are ordered, so that a run depends on its seed and nothing else.
+/// The state. Maps are ordered, so that a run depends on its seed and nothing else.
 #[derive(Debug)]
 pub(super) struct State {
     pub clock: Clock,
     pub store: Store,
     pub rng: fastrand::Rng,
     pub timers: Timers,
-    /// What the simulation knows of each pod beside its object.
+    /// Data of each pod besides its object.
     pub lives: BTreeMap<Key, Life>,
     pub budgets: BTreeMap<Key, Budget>,
-    /// How many pods each controller is meant to have, by namespace.
+    /// Number of pods that each controller should have, by namespace.
     pub replicas: BTreeMap<(String, Owner), i32>,
     pub evicted: Vec<Evicted>,
-    /// Whether the server's caches are behind, so that it answers no list of now.
+    /// Whether the server's caches lag, so that it refuses lists without a resourceVersion.
     pub behind: bool,
-    /// How long controllers take to replace a pod, where they do.
+    /// Time that controllers take to replace a pod, if they do.
     pub replace_after: Option<Duration>,
-    /// The nodes that take new pods, and the last one that did.
+    /// Nodes that accept new pods, and the last node that got one.
     pub open_nodes: BTreeSet<String>,
     pub last_placed: String,
     /// Pods that wait for a node.
@@ -54,9 +54,9 @@ pub(super) struct State {
     pub terminating: BTreeSet<String>,
     /// What the client may not do: `list pods`, `create pods/eviction`.
     pub denied: BTreeSet<String>,
-    /// How much the server's clock is ahead of the world's.
+    /// Time by which the server's clock is ahead of the world's.
     pub ahead: SignedDuration,
-    /// Whether a cordon is followed by a taint.
+    /// Whether a controller taints cordoned nodes.
     pub taint_cordoned: bool,
     /// Another writer of nodes.
     pub rival: Rival,
@@ -90,14 +90,14 @@ impl Shared {
         Self { state: Mutex::new(state), alarm, ticking: AtomicBool::new(false) }
     }
 
-    /// The state as it is now: what was due has happened.
+    /// Locks the state, after running all due timers.
     pub fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.catch_up(Instant::now());
         state
     }
 
-    /// Starts the task that takes the lock whenever something is due; once.
+    /// Starts, once, the task that takes the lock whenever a timer is due.
     pub fn tick(self: &Arc<Self>) {
         if !self.ticking.swap(true, Ordering::Relaxed) {
             kubelet::tick(Arc::downgrade(self), Arc::clone(&self.alarm));
@@ -116,8 +116,8 @@ impl Drop for Shared {
 }
 
 impl State {
-    /// Writes an object; answers it as written, or as it was if that says the same: a write without a change is no
-    /// write, and nobody hears of it.
+    /// Writes an object; returns it as written. A write without a change returns the old object, and watches do not
+    /// see it.
     pub fn put(&mut self, resource: Resource, object: Object) -> Arc<Object> {
         if let Some(old) = self.store.get(resource, &object.key())
             && old.says_the_same_as(&object)
@@ -133,7 +133,7 @@ impl State {
         object
     }
 
-    /// Removes an object; answers it as it was last.
+    /// Removes an object; returns its last version.
     pub fn remove(&mut self, resource: Resource, key: &Key) -> Option<Arc<Object>> {
         let before = self.store.remove(resource, key)?;
         match resource {
@@ -149,16 +149,16 @@ impl State {
         Some(before)
     }
 
-    /// Adds a pod; answers its name. Does nothing if that name is taken.
+    /// Adds a pod; returns its name. Does nothing if that name is taken.
     pub fn create_pod(&mut self, pod: Pod) -> String {
         let (name, key) = loop {
             let name = pod.name.clone().unwrap_or_else(|| format!("{}-{}", pod.base_name(), self.suffix()));
             let key = Key::new(&pod.namespace, &name);
             match (self.store.get(Resource::Pods, &key).is_some(), &pod.name) {
                 (false, _) => break (name, key),
-                // A name that was asked for and is taken: it is that pod.
+                // A requested name that is taken belongs to that pod.
                 (true, Some(_)) => return name,
-                // One that was drawn and is taken is drawn again.
+                // A generated name that is taken is generated again.
                 (true, None) => {}
             }
         };
@@ -180,14 +180,14 @@ impl State {
         self.remove_orphans(name);
     }
 
-    /// Does something later.
+    /// Schedules a timer.
     pub fn at(&mut self, when: Instant, due: kubelet::Due) {
         if self.timers.add(when, due) {
             self.alarm.notify_one();
         }
     }
 
-    /// A UUID from the seed.
+    /// Returns a UUID from the seed.
     pub fn uuid(&mut self) -> String {
         let (high, low) = (self.rng.u64(..), self.rng.u64(..));
         format!(
@@ -200,7 +200,7 @@ impl State {
         )
     }
 
-    /// Five characters that make a generated name unique.
+    /// Returns five characters that make a generated name unique.
     pub fn suffix(&mut self) -> String {
         const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
         (0..5).map(|_| char::from(LETTERS[self.rng.usize(..LETTERS.len())])).collect()

@@ -1,7 +1,7 @@
-//! Objects and their history, under one counter of versions.
+//! Objects and their history, with one version counter.
 //!
-//! Each resource keeps its last changes in a log; a watch is a place in that log, so that a change costs the same
-//! whether one watch runs or a thousand.
+//! Each resource keeps its last changes in a log, and a watch is a position in that log, so that a change costs the same
+//! with one watch or a thousand.
 
 use super::object::Object;
 use super::route::Resource;
@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// How many changes each resource remembers. Enough for every watch that is read at all, and few enough for a test to
-/// pass.
+/// Number of changes kept for each resource: enough for every watch that is being read, and few enough for a test to
+/// exceed.
 const HISTORY: usize = 10_000;
 
-/// How many half-read lists are remembered.
+/// Number of partly read lists kept.
 const PAGES: usize = 256;
 
-/// Where an object is; the namespace is empty where the resource has none.
+/// Key of an object; the namespace is empty if the resource has none.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub namespace: String,
@@ -29,7 +29,7 @@ impl Key {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// Of an object without a namespace.
+    /// Returns the key of an object without a namespace.
     pub fn cluster(name: &str) -> Self {
         Self::new("", name)
     }
@@ -39,9 +39,9 @@ impl Key {
 #[derive(Debug)]
 pub(super) struct Change {
     pub version: u64,
-    /// The object as it is after the change; a removed one as it was last, with the version of its removal.
+    /// The object after the change; a removed object's last state, with the version of its removal.
     pub object: Arc<Object>,
-    /// The object as it was before, unless it is new.
+    /// The object before the change; `None` for a new object.
     pub before: Option<Arc<Object>>,
     pub removed: bool,
 }
@@ -50,22 +50,22 @@ pub(super) struct Change {
 struct Table {
     objects: BTreeMap<Key, Arc<Object>>,
     log: VecDeque<Change>,
-    /// The place of the log's first entry among all changes there ever were.
+    /// Position of the log's first entry among all changes ever made.
     first: u64,
-    /// The last version of which the log no longer tells.
+    /// Last version that is no longer in the log.
     forgotten: u64,
     /// Wakes the watches.
     signal: watch::Sender<()>,
 }
 
-/// What is left of lists that are read in pages: a consistent state, as of a version.
+/// Rest of a list that is read in pages: a consistent state at a version.
 #[derive(Debug, Default)]
 struct Pages {
     next: u64,
     left: BTreeMap<u64, (u64, Vec<Arc<Object>>)>,
 }
 
-/// All objects, and their history.
+/// All objects and their history.
 #[derive(Debug)]
 pub(super) struct Store {
     version: u64,
@@ -99,7 +99,7 @@ impl Store {
         self.tables.get_mut(&resource).expect("every resource must have a table")
     }
 
-    /// The version of the last change.
+    /// Returns the version of the last change.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -108,12 +108,12 @@ impl Store {
         self.table(resource).objects.get(key)
     }
 
-    /// All objects of a resource, by namespace and name.
+    /// Returns all objects of a resource, by namespace and name.
     pub fn all(&self, resource: Resource) -> impl Iterator<Item = &Arc<Object>> {
         self.table(resource).objects.values()
     }
 
-    /// The objects in a namespace, by name.
+    /// Returns the objects in a namespace, by name.
     pub fn in_namespace<'a>(&'a self, resource: Resource, namespace: &'a str) -> impl Iterator<Item = &'a Arc<Object>> {
         let from = Key::new(namespace, "");
         self.table(resource)
@@ -123,13 +123,13 @@ impl Store {
             .map(|(_, it)| it)
     }
 
-    /// The pods that are bound to a node.
+    /// Returns the pods that are bound to a node.
     pub fn pods_on<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<Object>> {
         let keys = self.by_node.get(node).into_iter().flatten();
         keys.filter_map(|key| self.get(Resource::Pods, key))
     }
 
-    /// Writes an object under the next version; answers it as written, and as it was.
+    /// Writes an object with the next version; returns its new and its old state.
     pub fn put(&mut self, resource: Resource, object: Object) -> (Arc<Object>, Option<Arc<Object>>) {
         self.version += 1;
         let version = self.version;
@@ -145,7 +145,7 @@ impl Store {
         (object, before)
     }
 
-    /// Removes an object; answers it as it was last.
+    /// Removes an object; returns its last state.
     pub fn remove(&mut self, resource: Resource, key: &Key) -> Option<Arc<Object>> {
         let before = self.table_mut(resource).objects.remove(key)?;
         self.version += 1;
@@ -177,7 +177,7 @@ impl Store {
 
 /// History.
 impl Store {
-    /// The place in a resource's log right after a version, or the oldest version that could be asked for.
+    /// Returns the position in a resource's log right after a version, or the oldest version that is still available.
     pub fn place_after(&self, resource: Resource, version: u64) -> Result<u64, u64> {
         let table = self.table(resource);
         if version < table.forgotten {
@@ -187,19 +187,19 @@ impl Store {
         Ok(table.first + skipped as u64)
     }
 
-    /// The changes from a place on, or `None` where some of them are forgotten.
+    /// Returns the changes from a position on, or `None` if some of them are forgotten.
     pub fn changes(&self, resource: Resource, place: u64) -> Option<impl Iterator<Item = &Change>> {
         let table = self.table(resource);
         let skipped = usize::try_from(place.checked_sub(table.first)?).ok()?;
         Some(table.log.range(skipped.min(table.log.len())..))
     }
 
-    /// Wakes whenever the resource changes, or its watches are interrupted.
+    /// Returns a signal of changes to the resource, and of interruptions of its watches.
     pub fn signal(&self, resource: Resource) -> watch::Receiver<()> {
         self.table(resource).signal.subscribe()
     }
 
-    /// How many watches wait for changes.
+    /// Returns the number of watches that wait for changes.
     pub fn receivers(&self) -> usize {
         self.tables.values().map(|table| table.signal.receiver_count()).sum()
     }
@@ -215,12 +215,12 @@ impl Store {
         self.pages.left.clear();
     }
 
-    /// How often watches were interrupted so far.
+    /// Returns the number of interruptions so far.
     pub fn interrupts(&self) -> usize {
         self.interrupts.len()
     }
 
-    /// What the interruption with this number does.
+    /// Returns the interruption with this number.
     pub fn interruption(&self, number: usize) -> Option<Interrupt> {
         self.interrupts.get(number).copied()
     }
@@ -230,7 +230,7 @@ impl Store {
         self.tables.values().for_each(|table| table.signal.send_modify(|()| ()));
     }
 
-    /// Keeps what is left of a list; answers the token that asks for it.
+    /// Keeps the rest of a list; returns the token for its continuation.
     pub fn keep_rest(&mut self, version: u64, rest: Vec<Arc<Object>>) -> String {
         let number = self.pages.next;
         self.pages.next += 1;
@@ -241,7 +241,7 @@ impl Store {
         format!("page-{number}")
     }
 
-    /// What is left of a list, and its version.
+    /// Returns the rest of a list, and its version.
     pub fn rest_of(&self, token: &str) -> Option<(u64, Vec<Arc<Object>>)> {
         self.pages.left.get(&token.strip_prefix("page-")?.parse().ok()?).cloned()
     }

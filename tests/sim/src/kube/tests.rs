@@ -1,4 +1,4 @@
-//! The simulated cluster under the real kube client, on a paused clock: just before and just after each boundary.
+//! Tests the simulated cluster with the real kube client on a paused clock, just before and just after each boundary.
 
 mod budgets;
 mod controllers;
@@ -21,7 +21,7 @@ use kube::core::response::Status;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// One cluster, and what a test looks at.
+/// One cluster and its client.
 struct Bench {
     kube: Kube,
     faults: Faults,
@@ -59,8 +59,8 @@ impl Bench {
         self.pods().evict(name, &EvictParams::default()).await.map_err(status)
     }
 
-    /// An eviction with `deleteOptions`, under their right name: kube's own call sends them as `delete_options`, which
-    /// a server ignores.
+    /// Sends an eviction with `deleteOptions` under its right name: kube's own call sends `delete_options`, which a server
+    /// ignores.
     async fn evict_with(&self, name: &str, options: Value) -> Result<Status, Box<Status>> {
         let body = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": { "name": name }, "deleteOptions": options,
@@ -71,7 +71,7 @@ impl Bench {
         self.client.request(request).await.map_err(status)
     }
 
-    /// An answer as it is on the wire.
+    /// Returns an answer as it is on the wire.
     async fn raw(&self, method: &str, path: &str, body: &str) -> (http::response::Parts, Value) {
         let request = Request::builder().method(method).uri(path).body(body.to_owned().into());
         let answer = self.kube.serve(request.expect("the request must be valid")).await;
@@ -92,7 +92,7 @@ fn status(error: kube::Error) -> Box<Status> {
     }
 }
 
-/// A pod `web-NUMBER` on `node-0` with the label `app=web`.
+/// Returns a pod `web-NUMBER` on `node-0` with the label `app=web`.
 fn web(number: usize) -> Pod {
     Pod::on("node-0").named(&format!("web-{number}")).labels([("app", "web")])
 }
@@ -102,7 +102,7 @@ fn cause(status: &Status) -> (String, String) {
     causes.first().map(|cause| (cause.reason.clone(), cause.message.clone())).unwrap_or_default()
 }
 
-/// Just before a boundary that is this far away; the millisecond is tokio's own precision.
+/// Returns the time just before a boundary; the millisecond is tokio's own precision.
 async fn just_before(boundary: Duration) {
     tokio::time::sleep(boundary - Duration::from_millis(1)).await;
 }

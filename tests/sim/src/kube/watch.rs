@@ -1,5 +1,5 @@
-//! Watches: each is a stream with its own place in a resource's history, which writes what it has to tell when it is
-//! read, and not before.
+//! Watches: each is a stream with its own position in a resource's history, and writes events only when it is
+//! read.
 
 use super::Body;
 use super::object::{Form, Object};
@@ -21,23 +21,23 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How often a quiet watch is told how far it is.
+/// Interval between the bookmarks of a quiet watch.
 const BOOKMARKS: Duration = Duration::from_secs(60);
 
-/// How long a watch lasts that asks for nothing else.
+/// Default timeout of a watch.
 const DEFAULT_TIMEOUT: u64 = 300;
 
-/// How many changes are written at once.
+/// Maximum number of changes written at once.
 const CHUNK: usize = 500;
 
-/// What can happen to a running watch.
+/// Interruption of a running watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// It ends cleanly.
+    /// The watch ends cleanly.
     Close,
-    /// Its connection breaks.
+    /// The connection breaks.
     Break,
-    /// It stays open and tells nothing any more, as over a connection that a firewall forgot.
+    /// The watch stays open and sends nothing more, as over a connection that a firewall forgot.
     Freeze,
 }
 
@@ -46,9 +46,9 @@ struct Watch {
     shared: Arc<Shared>,
     scope: Scope,
     form: Form,
-    /// What was there at the start, as far as it is not yet told.
+    /// Objects that existed at the start and are not yet sent.
     initial: VecDeque<Arc<Object>>,
-    /// The version at which `initial` is complete, where the client waits for that word.
+    /// Version at which `initial` is complete, if the client waits for the bookmark.
     initial_end: Option<u64>,
     place: u64,
     signal: watch::Receiver<()>,
@@ -69,18 +69,18 @@ pub(super) fn start(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
             });
             answer(StreamBody::new(chunks).boxed_unsync())
         }
-        // By the time the server finds out, the stream has begun.
+        // The stream has already begun when the server finds the error.
         Err(refusal) if refusal.is_expired() => failed(&refusal),
         Err(refusal) => refusal.response(),
     }
 }
 
-/// A watch that ends as soon as it began.
+/// Returns a watch that ends at once.
 pub(super) fn closed() -> Response<Body> {
     answer(http_body_util::Empty::new().map_err(|never| match never {}).boxed_unsync())
 }
 
-/// A watch whose one event is an error.
+/// Returns a watch whose only event is an error.
 pub(super) fn failed(refusal: &Refusal) -> Response<Body> {
     let line = format!("{}\n", json!({ "type": "ERROR", "object": refusal.status() }));
     answer(http_body_util::Full::from(line).map_err(|never| match never {}).boxed_unsync())
@@ -131,13 +131,13 @@ fn open(shared: &Arc<Shared>, call: &Call) -> Result<Watch, Refusal> {
 }
 
 impl Watch {
-    /// The next lines, as soon as there are any.
+    /// Returns the next lines, as soon as there are any.
     async fn next(&mut self) -> Option<Result<Vec<u8>, Disconnected>> {
         loop {
             if self.ended {
                 return None;
             }
-            // Marked as seen before it is looked at: what comes later wakes.
+            // Marked as seen before the look at the state, so that later changes wake the watch.
             self.signal.borrow_and_update();
             let interruption = self.shared.lock().store.interruption(self.interrupts);
             match interruption {
@@ -170,7 +170,7 @@ impl Watch {
         }
     }
 
-    /// What can be told now, and the version up to which all is told if that is nothing; `None` where the history that
+    /// Returns the lines to send now, and the version for a bookmark if there are none. Returns `None` if the history that
     /// the watch needs is gone: a real server drops a watch that does not keep up.
     fn read(&mut self) -> Option<(Vec<u8>, u64)> {
         let mut lines = Vec::new();
@@ -191,7 +191,7 @@ impl Watch {
         }
         self.place += told;
         let version = state.store.version();
-        // Nothing of this chunk was for us, and there may be more: an empty answer would pass for the end.
+        // None of this chunk was selected and more may follow: an empty answer would look like the end.
         if lines.is_empty() && told == CHUNK as u64 {
             drop(state);
             return self.read();
@@ -212,7 +212,7 @@ impl Watch {
     }
 }
 
-/// Tells a change to those who see the object, saw it before, or both.
+/// Sends a change if the watch selects the object before or after it.
 fn tell(lines: &mut Vec<u8>, change: &Change, scope: &Scope, form: Form) {
     let sees = !change.removed && scope.sees(&change.object);
     let saw = change.before.as_ref().filter(|before| scope.sees(before));
@@ -220,7 +220,7 @@ fn tell(lines: &mut Vec<u8>, change: &Change, scope: &Scope, form: Form) {
         (None, false) => {}
         (None, true) => write(lines, "ADDED", &change.object, scope, form),
         (Some(_), true) => write(lines, "MODIFIED", &change.object, scope, form),
-        // It is told as it was when it was last seen, at the version of the change that took it out of sight.
+        // The event carries the object as last seen, at the version of the change that removed it from view.
         (Some(before), false) => {
             let last = before.with_meta(|meta| meta.resource_version = Some(change.version.to_string()));
             write(lines, "DELETED", &last, scope, form);

@@ -1,21 +1,21 @@
-//! How much the API server gets done: without a bound a storm costs nothing here.
+//! The API server's capacity. Without a limit a storm would cost nothing here.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// So many calls at a time, each of which takes so long; the others queue, first come, first served. Without bound at first.
+/// Limits the number of calls at a time and gives each a duration; other calls queue, first come, first served. Unlimited at first.
 #[derive(Debug, Default)]
 pub(super) struct Workers(Mutex<Option<(Arc<Semaphore>, Duration)>>);
 
 impl Workers {
-    /// From now on there are `count`; calls that have begun are not touched.
+    /// Sets the number of workers; calls that have begun are not affected.
     pub fn set(&self, count: usize, takes: Duration) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Arc::new(Semaphore::new(count)), takes));
     }
 
-    /// Does one call's work in its turn. A client that hangs up before its call is done frees its worker, without effect.
+    /// Waits for a worker and for the duration of a call. A client that hangs up earlier releases its worker, without effect.
     pub async fn work<T>(&self, call: impl FnOnce() -> T) -> T {
         let bound = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let Some((workers, takes)) = bound else { return call() };

@@ -1,4 +1,4 @@
-//! Groups, hooks and actions: the state and its rules, without wire.
+//! Groups, hooks and actions: the state and its rules, without the wire format.
 
 use super::{Action, ActionState, GroupSpec, HookSpec};
 use crate::aws::refusal::Refusal;
@@ -7,33 +7,33 @@ use crate::aws::{ACCOUNT, REGION};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// No action waits longer than this, whatever its heartbeats.
+/// Maximum duration of an action, whatever its heartbeats.
 const LONGEST_WAIT: Duration = Duration::from_hours(48);
-/// Nor longer than so many heartbeat timeouts.
+/// Maximum duration of an action, in heartbeat timeouts.
 const MOST_TIMEOUTS: u32 = 100;
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// The present, as of the last look.
+    /// Time of the last look at the state.
     pub now: Duration,
     rng: fastrand::Rng,
     groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
-    /// By instance, the group it is in.
+    /// Group of each instance.
     pub members: BTreeMap<String, String>,
-    /// What is told of groups beside their hooks.
+    /// Settings of groups, besides their hooks.
     pub specs: BTreeMap<String, GroupSpec>,
-    /// Whom hooks notify.
+    /// Target that hooks notify.
     pub target: Option<String>,
-    /// Groups in an answer.
+    /// Maximum number of groups in an answer.
     pub page: usize,
-    /// In the order in which they began.
+    /// Actions in the order in which they began.
     actions: Vec<Action>,
     by_token: BTreeMap<String, usize>,
-    /// The newest action of an instance at a hook of a group.
+    /// Newest action of each instance at each hook of a group.
     by_instance: BTreeMap<(String, String, String), usize>,
 }
 
-/// What a call says to name an action: by token or, for want of it, by instance.
+/// Names an action in a call: by token or, without one, by instance.
 #[derive(Debug)]
 pub(super) struct Which<'a> {
     pub group: &'a str,
@@ -79,7 +79,7 @@ impl State {
         self.specs.insert(group.to_owned(), spec);
     }
 
-    /// The names of groups after this one, at most a page of them, and whether there are more.
+    /// Returns a page of the names of groups after this one, and whether there are more.
     pub fn names_after(&self, last: &str) -> (Vec<&str>, bool) {
         let mut names = self.groups.keys().map(String::as_str).filter(|name| *name > last);
         let page: Vec<_> = names.by_ref().take(self.page).collect();
@@ -118,7 +118,7 @@ impl State {
         (0..self.actions.len()).filter_map(|index| self.settled(index).cloned()).collect()
     }
 
-    /// A group's hooks, by name.
+    /// Returns a group's hooks by name.
     pub fn hooks(&self, group: &str) -> Result<&BTreeMap<String, HookSpec>, Refusal> {
         self.groups.get(group).ok_or_else(|| {
             let message = format!("AutoScalingGroup name not found - AutoScalingGroup: {group} not found");
@@ -160,7 +160,7 @@ impl State {
             }
             (None, None) => None,
         };
-        // A token is good only for the hook that it was given out for.
+        // A token is valid only for its own hook.
         index
             .copied()
             .and_then(|index| self.settled(index))
@@ -168,7 +168,7 @@ impl State {
             .ok_or_else(|| which.not_active())
     }
 
-    /// An action, expired if it is time.
+    /// Returns an action, expired if it is due.
     fn settled(&mut self, index: usize) -> Option<&mut Action> {
         let action = self.actions.get_mut(index)?;
         if let ActionState::Waiting { expires } = action.state

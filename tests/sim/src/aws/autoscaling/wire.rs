@@ -1,4 +1,4 @@
-//! Auto Scaling on the wire: forms in, wrapped XML out.
+//! Auto Scaling's wire format: forms in, wrapped XML out.
 
 use super::state::{State, Which};
 use super::{GroupSpec, HookSpec};
@@ -7,7 +7,7 @@ use crate::aws::query::{Form, Xml, answer_wrapped};
 use crate::aws::refusal::Refusal;
 use bytes::Bytes;
 
-/// What a call is about: a token or an instance where it names one, else the group.
+/// Returns the subject of a call: a token or an instance if the call names one, else the group.
 pub(super) fn subject(form: &Form) -> &str {
     ["LifecycleActionToken", "InstanceId", "AutoScalingGroupName"]
         .into_iter()
@@ -41,7 +41,7 @@ pub(super) fn perform(state: &mut State, operation: &str, form: &Form) -> Result
     }
 }
 
-/// The names in a request select: those that do not exist are left out, but a group must exist.
+/// Selects the named hooks, and leaves out names that do not exist. The group must exist.
 fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
     let group = required(form, "AutoScalingGroupName")?;
     let names = form.list("LifecycleHookNames.member");
@@ -57,7 +57,7 @@ fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal
     }))
 }
 
-/// Of the instances in a request those that are in a group.
+/// Selects those of the named instances that are in a group.
 fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     let asked = form.list("InstanceIds.member");
     answer_wrapped("DescribeAutoScalingInstances", |xml| {
@@ -76,7 +76,7 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     })
 }
 
-/// A page's token is the last name before it.
+/// A page's token is the last name of the page before it.
 fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
     let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
     answer_wrapped("DescribeAutoScalingGroups", |xml| {

@@ -1,4 +1,4 @@
-//! What SQS's operations do, and how they answer: JSON, with the query protocol's error codes in a header.
+//! SQS's operations and their answers: JSON, with the query protocol's error codes in a header.
 
 use super::queue::{Delivery, LONGEST_HOLD, Queue};
 use super::request::{Act, Attributes, Batch, Entry, Order, check_name, check_url, seconds};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 const CONTENT_TYPE: &str = "application/x-amz-json-1.0";
 
 impl Act {
-    /// Has the call's effect and answers.
+    /// Applies the call and returns the answer.
     pub fn perform(self, queue: &mut Queue, wall: Timestamp, host: Option<&str>) -> Result<Value, Refusal> {
         match self {
             Self::DeleteMessage(call) => {

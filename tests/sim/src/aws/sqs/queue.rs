@@ -1,7 +1,7 @@
-//! The queue's state and rules, without wire and without waiting.
+//! The queue's state and rules, without the wire format and without waiting.
 //!
-//! Every message stands in `schedule` at the moment from which it is visible: the front up to now is what can be
-//! received, and the first entry after now is when a long poll has to look again.
+//! `schedule` sorts all messages by the time from which each is visible. Entries up to now can be received, and the first entry
+//! after now is when a long poll looks again.
 
 use super::Received;
 use crate::aws::md5;
@@ -10,26 +10,26 @@ use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A message can be kept invisible at most this long after its receive.
+/// Maximum time that a message can be kept invisible after its receive.
 pub(super) const LONGEST_HOLD: Duration = Duration::from_hours(12);
 
 #[derive(Debug)]
 pub(super) struct Queue {
     rng: fastrand::Rng,
-    /// The present, as of the last look.
+    /// Time of the last look at the queue.
     now: Duration,
     next_number: u64,
-    /// By number, which is the order in which they were sent.
+    /// Messages by number, which is the order of sending.
     messages: BTreeMap<u64, Message>,
     schedule: BTreeSet<(Duration, u64)>,
-    /// All messages ever, by id.
+    /// All messages ever sent, by ID.
     known: BTreeMap<String, Known>,
 
     pub deleted: Vec<String>,
     pub dead_letters: Vec<String>,
     pub expired: Vec<String>,
     pub log: Vec<Received>,
-    /// A message may have become visible since this was last taken.
+    /// Whether a message may have become visible since this was last taken.
     pub woken: bool,
 
     pub visibility_timeout: Duration,
@@ -38,7 +38,7 @@ pub(super) struct Queue {
     pub duplicate_chance: f64,
     pub failing_entries: u32,
     pub silent_late_changes: bool,
-    /// What the queue's owner has set: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
+    /// Attributes set by the queue's owner: `Policy`, `KmsMasterKeyId`, `SqsManagedSseEnabled`, `DelaySeconds`.
     pub attributes: BTreeMap<String, String>,
 }
 
@@ -50,7 +50,7 @@ struct Message {
     sent: Timestamp,
     sent_at: Duration,
     first_received: Option<Timestamp>,
-    /// When it was last received.
+    /// Time of the last receive.
     received_at: Duration,
     receives: u32,
     visible_at: Duration,
@@ -62,7 +62,7 @@ struct Known {
     receives: u32,
 }
 
-/// A message as one receive delivers it.
+/// A message as delivered by one receive.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub id: String,
@@ -105,7 +105,7 @@ impl Queue {
         }
     }
 
-    /// Brings the queue to the present: what is too old goes, held or not.
+    /// Advances the queue to now: drops messages past their retention, in flight or not.
     pub fn settle(&mut self, now: Duration) {
         self.now = now;
         while let Some((&number, oldest)) = self.messages.first_key_value()
@@ -142,7 +142,7 @@ impl Queue {
         id
     }
 
-    /// Delivers up to `max` visible messages and hides each for `visibility`, save the unlucky.
+    /// Delivers up to `max` visible messages and hides each for `visibility`, except the ones drawn to stay visible.
     pub fn receive(&mut self, wall: Timestamp, max: usize, visibility: Option<Duration>) -> Vec<Delivery> {
         let due: Vec<u64> = self.schedule.range(..=(self.now, u64::MAX)).take(max).map(|&(_, number)| number).collect();
         let hidden_until = self.now + visibility.unwrap_or(self.visibility_timeout);
@@ -179,7 +179,7 @@ impl Queue {
         Some(delivery)
     }
 
-    /// Deletes a message. Where a later receive has made the receipt an old one nothing happens, and nobody is told.
+    /// Deletes a message. A receipt that a later receive made stale has no effect, and is no error.
     pub fn delete(&mut self, receipt: &str) -> Result<(), Refusal> {
         let (number, receive) = self.resolve(receipt)?;
         if self.messages.get(&number).is_some_and(|message| message.receives == receive) {
@@ -189,7 +189,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Makes a held message visible at `timeout` from now.
+    /// Makes a message in flight visible at `timeout` from now.
     pub fn change(&mut self, receipt: &str, timeout: Duration) -> Result<(), Refusal> {
         let (number, receive) = self.resolve(receipt)?;
         let Some(message) = self.messages.get(&number).filter(|message| message.receives == receive) else {
@@ -224,13 +224,13 @@ impl Queue {
         Ok(())
     }
 
-    /// The id of the message that a receipt belongs to.
+    /// Returns the ID of the message that a receipt belongs to.
     pub fn message_of(&self, receipt: &str) -> Option<String> {
         let (id, _) = parse(receipt)?;
         self.known.contains_key(id).then(|| id.to_owned())
     }
 
-    /// When the next message that is invisible now becomes visible; now where one is visible already.
+    /// Returns when the next invisible message becomes visible; now if a message is visible already.
     pub fn next_visible(&self) -> Option<Duration> {
         self.schedule.first().map(|&(at, _)| at)
     }
@@ -270,7 +270,7 @@ impl Queue {
         message.id
     }
 
-    /// The message's number and the receive that a receipt stands for.
+    /// Returns the message's number and the receive that a receipt stands for.
     fn resolve(&self, receipt: &str) -> Result<(u64, u32), Refusal> {
         parse(receipt).and_then(|(id, receive)| Some((self.known.get(id)?.number, receive))).ok_or_else(|| {
             let message = format!("The input receipt handle \"{receipt}\" is not a valid receipt handle.");
@@ -279,7 +279,7 @@ impl Queue {
     }
 }
 
-/// A receipt names its message and its receive, so that a failed test can be read.
+/// A receipt contains its message's number and its receive, which makes failed tests readable.
 fn receipt(id: &str, receive: u32) -> String {
     format!("AQEB/{id}/{receive}")
 }
@@ -289,7 +289,7 @@ fn parse(receipt: &str) -> Option<(&str, u32)> {
     Some((id, receive.parse().ok()?))
 }
 
-/// A random UUID's form, from a seed.
+/// Returns a string in the form of a random UUID, from a seed.
 pub(in crate::aws) fn uuid(rng: &mut fastrand::Rng) -> String {
     let bits = rng.u128(..);
     format!(

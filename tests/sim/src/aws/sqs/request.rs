@@ -1,4 +1,4 @@
-//! Requests to SQS: AWS JSON 1.0, read into what is asked for, and checked where AWS checks the request as a whole.
+//! Parses requests to SQS (AWS JSON 1.0), and makes the checks that AWS makes on the request as a whole.
 
 use super::queue::{LONGEST_HOLD, Queue};
 use crate::aws::refusal::Refusal;
@@ -7,12 +7,12 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// A request, as far as it is understood.
+/// A parsed request.
 #[derive(Debug)]
 pub(super) enum Call {
-    /// May have to wait.
+    /// A receive, which may have to wait.
     Receive(Receive),
-    /// Is done at once.
+    /// Any other operation, which completes at once.
     Act(Act),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Receive {
     max_number_of_messages: Option<i64>,
     wait_time_seconds: Option<i64>,
     visibility_timeout: Option<i64>,
-    /// The older spelling of the next.
+    /// Older spelling of the next field.
     #[serde(default)]
     attribute_names: Vec<String>,
     #[serde(default)]
@@ -86,13 +86,13 @@ pub(super) struct Send {
     pub delay_seconds: Option<i64>,
 }
 
-/// What a receive asks for, checked.
+/// Checked parameters of a receive.
 #[derive(Debug)]
 pub(super) struct Order {
     pub max: usize,
     pub wait: Duration,
     pub visibility: Option<Duration>,
-    /// Which of a message's attributes are to be told.
+    /// Message attributes to return.
     pub attributes: BTreeSet<String>,
 }
 
@@ -114,7 +114,7 @@ impl Call {
         }))
     }
 
-    /// What the call is about: a message's id where it names one, else the queue's name.
+    /// Returns the subject of the call: a message's ID if the call names one, else the queue's name.
     pub fn subject(&self, queue: &Queue) -> String {
         let message = |receipt: &str| queue.message_of(receipt).unwrap_or_else(|| receipt.to_owned());
         match self {
@@ -168,7 +168,7 @@ fn out_of_range(parameter: &str, value: i64, reason: &str) -> Refusal {
     Refusal::new("InvalidParameterValue", message)
 }
 
-/// A queue is known by the end of its URL, whatever the host.
+/// Compares only the end of a queue's URL, whatever the host.
 fn last_part(url: &str) -> &str {
     url.rsplit('/').next().unwrap_or(url)
 }

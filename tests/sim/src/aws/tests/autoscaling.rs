@@ -1,4 +1,4 @@
-//! Auto Scaling: heartbeats, both limits, and what counts as over.
+//! Auto Scaling: heartbeats, both limits, and ended actions.
 
 use super::{Stage, TICK, refused, secs, words};
 use crate::aws::{ActionState, HookResult, HookSpec};
@@ -94,7 +94,7 @@ async fn an_action_expires_when_heartbeats_stop() {
 
 #[tokio::test(start_paused = true)]
 async fn no_heartbeat_passes_the_global_limit() {
-    // A hundred timeouts of 30 s, and 48 h for the longest: beats every 25 s and every hour.
+    // The limits are a hundred timeouts of 30 s, and 48 h for the longest timeout: heartbeats every 25 s and every hour.
     for (timeout, step, limit) in [(30, 25, 3_000), (7_200, 3_600, 48 * 3_600)] {
         let stage = stage(timeout);
         let client = stage.autoscaling();

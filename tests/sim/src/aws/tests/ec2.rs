@@ -53,7 +53,7 @@ async fn two_hundred_filter_values_are_the_most() {
     let over = filter("instance-id", (0..201).map(id));
     let answer = client.describe_instances().filters(over).send().await;
     assert_eq!(refused(answer), ("FilterLimitExceeded".to_owned(), 400));
-    // Together, not each.
+    // The limit is on all filters together, not on each.
     let answer = client.describe_instances().filters(filter("instance-id", (0..200).map(id)));
     let answer = answer.filters(filter("instance-state-name", ["running".to_owned()])).send().await;
     assert_eq!(refused(answer).0, "FilterLimitExceeded");

@@ -1,4 +1,4 @@
-//! What goes wrong by plan, as the SDK clients see it.
+//! Planned faults, as the SDK clients see them.
 
 use super::{Stage, refused, secs};
 use crate::aws::HookSpec;
@@ -67,7 +67,7 @@ async fn a_hang_and_a_slow_answer_meet_the_callers_timeouts() {
     stage.faults.add(Rule::on("ReceiveMessage", Fault::Slow(secs(5))).times(2));
     let answer = client.receive_message().queue_url(URL).customize().config_override(read()).send().await;
     assert!(matches!(&answer, Err(SdkError::DispatchFailure(failure)) if failure.is_timeout()), "{answer:?}");
-    // It had its effect: the message is held by someone who does not know.
+    // The call had its effect: the message is in flight, though the client does not know.
     assert_eq!((stage.clock.elapsed(), stage.aws.sqs.receives(&id)), (secs(14), 1));
     stage.reach(secs(40)).await;
     let answer = client.receive_message().queue_url(URL).send().await.expect("patience must be rewarded");

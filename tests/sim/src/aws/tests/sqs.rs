@@ -43,7 +43,7 @@ fn delete(id: &str, receipt: &str) -> DeleteMessageBatchRequestEntry {
         .expect("the entry must be complete")
 }
 
-/// Changes one message's visibility by a batch; answers the entry's error code, if it failed.
+/// Changes one message's visibility with a batch call; returns the entry's error code if it failed.
 async fn extend(client: &Client, message: &Message, seconds: i32) -> Result<(), String> {
     let answer = client.change_message_visibility_batch().queue_url(URL).entries(change("only", message, seconds));
     let answer = answer.send().await.expect("the batch must be answered");
@@ -97,7 +97,7 @@ async fn a_long_poll_ends_with_a_message_or_its_time() {
     assert_eq!(poll(&client).await, 0);
     assert_eq!(stage.clock.elapsed(), secs(20));
 
-    // Woken by what is sent meanwhile, at once; only one of two gets it.
+    // A message sent meanwhile ends the poll at once; only one of two polls gets it.
     let (first, second) = (
         tokio::spawn({
             let client = client.clone();
@@ -116,7 +116,7 @@ async fn a_long_poll_ends_with_a_message_or_its_time() {
     assert_eq!(stage.aws.sqs.receive_log()[0].at, secs(27));
     assert_eq!(stage.clock.elapsed(), secs(40));
 
-    // Woken by the end of a hold (27 + 30), and of a delay.
+    // The end of a visibility timeout (27 + 30) and of a delay end the poll.
     assert_eq!(poll(&client).await, 1);
     assert_eq!(stage.clock.elapsed(), secs(57));
     stage.aws.sqs.send_delayed("later", secs(3));

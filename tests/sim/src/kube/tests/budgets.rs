@@ -1,4 +1,4 @@
-//! What disruption budgets refuse, and for how long.
+//! Refusals by disruption budgets, and their duration.
 
 use super::super::Limit;
 use super::{Bench, Pod, cause, just_after, just_before, seconds, web};
@@ -63,7 +63,7 @@ async fn the_budget_is_asked_and_charged_before_the_uid_is_looked_at() {
     let wrong = || json!({ "preconditions": { "uid": "another" } });
     let refused = bench.evict_with("web-1", wrong()).await.expect_err("it must be refused");
     assert_eq!(refused.code, 409);
-    // The charge for a pod that did not go is given back two minutes later.
+    // The disruption of a pod that did not terminate is given back two minutes later.
     just_before(seconds(120)).await;
     assert_eq!(bench.evict_with("web-1", wrong()).await.expect_err("it must be refused").code, 429);
     assert_eq!(bench.kube.disruptions_allowed("default", "web"), Some(0));

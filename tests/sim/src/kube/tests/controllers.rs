@@ -1,4 +1,4 @@
-//! What comes back.
+//! Replacement of pods.
 
 use super::super::Limit;
 use super::{Bench, Pod, just_after, just_before, seconds, web};

@@ -1,4 +1,4 @@
-//! How pods end.
+//! Terminations of pods.
 
 use super::super::{By, Evicted};
 use super::{Bench, Pod, cause, just_after, just_before, seconds, web};

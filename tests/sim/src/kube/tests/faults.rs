@@ -1,4 +1,4 @@
-//! The fault plan, as a client meets it.
+//! Planned faults, as a client sees them.
 
 use super::{Bench, seconds, status, web};
 use crate::fault::{Fault, Rule};
@@ -79,7 +79,7 @@ fn the_runtime_ends_with_timers_and_watches_open() {
         drop(watch);
         let tasks = tokio::runtime::Handle::current().metrics();
         drop(bench);
-        // The client's own worker and the kubelets see that nobody needs them any more.
+        // The client's own worker and the kubelets end once nothing uses them.
         tokio::time::sleep(seconds(1)).await;
         ((), tasks.num_alive_tasks())
     });

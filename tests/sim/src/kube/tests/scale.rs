@@ -1,4 +1,4 @@
-//! A large cluster is still quick.
+//! Speed with a large cluster.
 
 use super::super::Limit;
 use super::{Bench, Pod, seconds};

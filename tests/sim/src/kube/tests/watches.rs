@@ -1,4 +1,4 @@
-//! Watches, by hand and by kube's own watcher.
+//! Watches, read directly and with kube's own watcher.
 
 use super::super::Interrupt;
 use super::{Bench, Pod, just_after, just_before, seconds, web};
@@ -9,7 +9,7 @@ use kube::api::{Api, WatchEvent, WatchParams};
 use kube::runtime::watcher::{self, Event, watcher};
 use std::pin::Pin;
 
-/// What a watch tells, in short.
+/// Returns the next event of a watch, in short.
 async fn told<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
     match stream.try_next().await {
         Ok(Some(WatchEvent::Added(object))) => format!("added {}", object.name_any()),
@@ -23,7 +23,7 @@ async fn told<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Resu
     }
 }
 
-/// The same, or nothing within no time.
+/// Returns the next event, or nothing if there is none yet.
 async fn at_once<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
     tokio::time::timeout(std::time::Duration::ZERO, told(stream)).await.unwrap_or_default()
 }
@@ -147,7 +147,7 @@ async fn running_watches_can_be_closed_broken_and_frozen() {
     assert!(tokio::time::timeout(seconds(3600), told(&mut frozen)).await.is_err());
 }
 
-/// The next thing that kube's watcher says, in short.
+/// Returns the next event of kube's watcher, in short.
 async fn said(stream: &mut (impl Stream<Item = watcher::Result<Event<v1::Node>>> + Unpin)) -> String {
     match stream.next().await {
         Some(Ok(Event::Init)) => "init".to_owned(),
@@ -169,7 +169,7 @@ async fn kubes_watcher_lists_again_after_a_410() {
     }
     bench.kube.set_ready("node-0", false);
     assert_eq!(said(&mut nodes).await, "apply node-0");
-    // It sleeps over the end of its watch, and over what would have brought it up to date.
+    // The watcher sleeps past the end of its watch, and past the history that would have brought it up to date.
     bench.kube.interrupt_watches(Interrupt::Close);
     bench.kube.remove_node("node-0");
     bench.kube.compact();

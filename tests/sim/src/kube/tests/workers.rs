@@ -1,4 +1,4 @@
-//! A server that gets only so much done.
+//! A server with a limited number of workers.
 
 use super::*;
 use futures_util::future::join_all;
@@ -18,7 +18,7 @@ async fn calls_queue_for_workers_and_watches_take_none() {
         begun.elapsed().as_millis()
     }));
     assert_eq!(ends.await, [20, 20, 40, 40, 60]);
-    // A client that hangs up leaves no worker behind.
+    // A client that hangs up releases its worker.
     let given_up = tokio::time::timeout(Duration::from_millis(10), nodes.get("node-0")).await;
     assert!(given_up.is_err());
     let begun = Instant::now();

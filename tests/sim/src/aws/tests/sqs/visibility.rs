@@ -1,4 +1,4 @@
-//! SQS: how long a message is held, and what a receipt is good for.
+//! SQS: how long a message stays invisible, and what a receipt is valid for.
 
 use super::super::{Stage, TICK, refused, secs, words};
 use super::{HOUR, URL, delete, extend, handle, one, receive};
@@ -16,10 +16,10 @@ async fn a_hold_lasts_until_its_end_and_can_be_moved() {
     assert!(receive(&client, 1).await.is_empty());
     stage.reach(secs(60) - TICK).await;
     let message = one(&client).await;
-    // Given back: visible at once.
+    // Visibility set to 0: visible at once.
     extend(&client, &message, 0).await.expect("the message must be given back");
     assert_eq!(stage.aws.sqs.visible(), 1);
-    // A receive can choose its own hold.
+    // A receive can set its own visibility timeout.
     let own = client.receive_message().queue_url(URL).visibility_timeout(5).send().await.expect("it must succeed");
     assert_eq!(own.messages().len(), 1);
     stage.reach(secs(65) - TICK * 2).await;
@@ -78,7 +78,7 @@ async fn an_old_receipt_neither_deletes_nor_extends() {
     assert_eq!((answer.failed()[0].id(), answer.failed()[0].code()), ("odd", "ReceiptHandleIsInvalid"));
     assert!(stage.aws.sqs.deleted().is_empty());
 
-    // Expired again: as long as nobody else received it, it can be deleted; a second time is no error.
+    // Expired again: the receipt can delete the message until another receive, and a second delete is no error.
     stage.reach(secs(60)).await;
     for _ in 0..2 {
         let answer = client.delete_message().queue_url(URL).receipt_handle(handle(&new)).send().await;
