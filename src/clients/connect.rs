@@ -1,7 +1,7 @@
 //! The clients, configured as their own tools are: AWS by its environment, Kubernetes by KUBECONFIG or the pod's service account.
 //!
-//! The SDKs do not retry: only Ebbtide's callers do, because they know their deadline. All AWS clients share one HTTP client; only the
-//! lookup of the region in the instance's metadata has its own.
+//! The SDKs do not retry: only Ebbtide's callers do, because they know their deadline. All AWS clients share one HTTP client, and
+//! so does the lookup of the region in the instance's metadata.
 
 mod cluster;
 mod credentials;
@@ -20,10 +20,12 @@ use aws_config::Region;
 use aws_config::imds::region::ImdsRegionProvider;
 use aws_config::meta::region::ProvideRegion;
 use aws_config::profile::ProfileFileRegionProvider;
+use aws_config::provider_config::ProviderConfig;
 use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_async::rt::sleep::TokioSleep;
+use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use aws_smithy_types::base64;
 use kubeconfig::ClusterAccess;
 use program::{ClientCertificate, Program};
@@ -143,8 +145,9 @@ pub async fn available_clients(clock: Clock, default_region: Option<String>) -> 
 
 async fn aws(clock: Clock, default_region: Option<String>) -> Result<AwsClients, ConnectError> {
     let http = http::client(variable)?;
-    let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http).time_source(clock);
-    Ok(aws_clients(&credentials::naming_profiles(config.region(region(default_region).await).load().await)))
+    let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone()).time_source(clock);
+    let region = region(default_region, http).await;
+    Ok(aws_clients(&credentials::naming_profiles(config.region(region).load().await)))
 }
 
 fn in_a_region(aws: AwsClients) -> Result<AwsClients, ConnectError> {
@@ -153,7 +156,7 @@ fn in_a_region(aws: AwsClients) -> Result<AwsClients, ConnectError> {
 
 /// Returns the region that the environment or a profile names, or else `default_region`, or else that of the instance. The instance
 /// comes last: without an answer the lookup takes seconds, and the queue's region is right in any case.
-async fn region(default_region: Option<String>) -> Option<Region> {
+async fn region(default_region: Option<String>, http: SharedHttpClient) -> Option<Region> {
     // Charts set variables without a value to the empty string.
     let named = ["AWS_REGION", "AWS_DEFAULT_REGION"].iter().find_map(|name| variable(name).filter(|it| !it.is_empty()));
     if named.is_some() {
@@ -164,8 +167,14 @@ async fn region(default_region: Option<String>) -> Option<Region> {
     match (profile, default_region) {
         (Some(profile), _) => Some(profile),
         (None, Some(default)) => Some(Region::new(default)),
-        (None, None) => ImdsRegionProvider::builder().build().region().await,
+        (None, None) => instance_region(http).await,
     }
+}
+
+/// Returns the region in the instance's metadata. The SDK's own HTTP client is not built in.
+async fn instance_region(http: SharedHttpClient) -> Option<Region> {
+    let provider = ProviderConfig::default().with_http_client(http);
+    ImdsRegionProvider::builder().configure(&provider).build().region().await
 }
 
 /// Returns a variable that is no setting of Ebbtide: all programs behind a proxy read these.
@@ -226,4 +235,44 @@ async fn start_program(config: &mut kube::Config, clock: Clock) -> Result<Option
         auth.client_key_data = Some(base64::encode(key).into());
     }
     Ok(Some(Arc::new(program)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aws_smithy_runtime_api::client::http::{
+        HttpClient, HttpConnector, HttpConnectorFuture, HttpConnectorSettings, SharedHttpConnector,
+    };
+    use aws_smithy_runtime_api::client::orchestrator::{HttpRequest, HttpResponse};
+    use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
+    use aws_smithy_types::body::SdkBody;
+
+    /// An instance's metadata in eu-north-1.
+    #[derive(Debug)]
+    struct Metadata;
+
+    impl HttpClient for Metadata {
+        fn http_connector(&self, _: &HttpConnectorSettings, _: &RuntimeComponents) -> SharedHttpConnector {
+            SharedHttpConnector::new(Self)
+        }
+    }
+
+    impl HttpConnector for Metadata {
+        fn call(&self, request: HttpRequest) -> HttpConnectorFuture {
+            let answer = match (request.method(), request.uri()) {
+                ("PUT", uri) if uri.ends_with("/latest/api/token") => "token",
+                ("GET", uri) if uri.ends_with("/latest/meta-data/placement/region") => "eu-north-1",
+                (method, uri) => panic!("{method} {uri} is no question about the region"),
+            };
+            let response = ::http::Response::builder().header("x-aws-ec2-metadata-token-ttl-seconds", "21600");
+            let response = response.body(SdkBody::from(answer)).unwrap();
+            HttpConnectorFuture::ready(Ok(HttpResponse::try_from(response).unwrap()))
+        }
+    }
+
+    #[tokio::test]
+    async fn the_metadata_are_asked_by_the_given_http_client() {
+        let region = instance_region(SharedHttpClient::new(Metadata)).await;
+        assert_eq!(region, Some(Region::new("eu-north-1")));
+    }
 }
