@@ -366,7 +366,7 @@ def test_a_typo_changes_nothing(world: World, helm: str) -> None:
         for values, said in [
             ({"settings": {"collectLease": False}}, "additional properties 'collectLease' not allowed"),
             # What only the templates find.
-            ({"serviceMonitor": {"enabled": True}}, "podMonitor.enabled and serviceMonitor.enabled would count"),
+            ({"serviceMonitor": {"enabled": True}}, "podMonitor.enabled and serviceMonitor.enabled together would scrape"),
         ]:
             assert said in made.refused_upgrade(values)
             after = made.made()

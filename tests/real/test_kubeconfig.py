@@ -30,7 +30,7 @@ def test_each_command_runs_the_program_once(world: World) -> None:
         said = world.ask_with({"KUBECONFIG": str(program.kubeconfig)}, *command)
         # The API server has answered: the Node was found, and does not allow tests.
         answer = {
-            "explain": "made for this",
+            "explain": "created as AWS would send it",
             "send": "does not allow tests",
             "doctor": "ok        permissions api-server",
         }[command[0]]

@@ -199,7 +199,7 @@ def test_the_doctors_remedy_repairs_a_role_without_a_rule(world: World) -> None:
         for path, resource, verbs, sentence, role in [
             (cluster, "pods/eviction", ["create"], "no pod is evicted.", "the ClusterRole"),
             (nodes, "leases", ["delete"], "leaked Leases stay.", "a Role in kube-node-lease"),
-            (turn, "leases", ["get", "update"], "no replica takes its turn", f"a Role in {own}"),
+            (turn, "leases", ["get", "update"], "no replica becomes the collector", f"a Role in {own}"),
         ]:
             whole = world.kube.get(path)["rules"]
             world.kube.patch(path, {"rules": without(whole, resource, verbs)})
