@@ -33,7 +33,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def environment(endpoint: str, kubeconfig: Path, folder: Path) -> dict[str, str]:
-    """Returns the program's environment: the parts, and nothing of the user's. Without an endpoint it calls real AWS."""
+    """Returns the program's environment: the parts, nothing of the user's. Without an endpoint it calls real AWS."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     return {
@@ -65,7 +65,7 @@ class Service:
         """`variables` are those of an installation: they name the queue, too, and the flag does not."""
         self.name = name
         self.address = f"127.0.0.1:{free_port()}"
-        """URL of its metrics."""
+        """Address of its metrics."""
         self._url = f"http://{self.address}"
         queue = [] if variables else ["--queue-url", queue_url]
         command = [str(binary), "run", *queue, "--admin-address", self.address, *flags]

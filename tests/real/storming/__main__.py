@@ -27,7 +27,7 @@ from .verdict import Finding, findings
 
 _WARM = 50
 _LEASE = 3600
-"""Seconds of a node's lease: long enough that kwok's renewals for a thousand nodes leave the API server to the storm."""
+"""Seconds of a node's lease: long enough that kwok's renewals for all nodes leave the API server to the storm."""
 
 
 def main() -> int:
