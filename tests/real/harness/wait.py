@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE = 0.1
-"""Seconds between two checks: shorter than anything tests measure, and long enough to spare the cores for the service."""
+"""Seconds between two checks: shorter than anything tests measure, and long enough to leave the service the cores."""
 
 WITHIN = 120.0
 """Seconds until a wait fails. No wait takes this long on any machine unless the awaited event never happens."""
