@@ -1,4 +1,4 @@
-"""The API server's audit log: what the service asked of the cluster, as the cluster saw it."""
+"""The API server's audit log: the service's requests as the cluster saw them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Request:
     """One request of the service that the API server answered."""
 
     came: str
-    """When the API server received it."""
+    """Time at which the API server received the request."""
     at: str
-    """When it had answered."""
+    """Time at which the API server had answered."""
     user: str
     verb: str
     resource: str
@@ -30,16 +30,16 @@ class Request:
     grace: int | None
     """The grace period in seconds that a deletion asked for."""
     uid: str | None
-    """The UID that a deletion meant."""
+    """UID precondition of a deletion."""
 
     @property
     def time(self) -> float:
-        """When it was answered, in seconds of the clock."""
+        """Returns when the request was answered, in seconds of the clock."""
         return datetime.fromisoformat(self.at).timestamp()
 
     @property
     def came_at(self) -> float:
-        """When it was received, in seconds of the clock: what its answer took does not count."""
+        """Returns when the request was received, in seconds of the clock, without the time that its answer took."""
         return datetime.fromisoformat(self.came).timestamp()
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Request:
 
 
 class Audit:
-    """One test's part of the log: from where it ended when the test began.
+    """One test's part of the log, from the log's end at the start of the test.
 
     What was asked before that, and ended later, is another test's: the watches of its service.
     """
@@ -73,11 +73,11 @@ class Audit:
         ]
 
     def evicted(self, namespace: str) -> Counter[str]:
-        """How often each pod's eviction was accepted."""
+        """Returns the number of accepted evictions of each pod."""
         return Counter(request.name for request in self.evictions(namespace) if request.status == 201)
 
     def refused(self, namespace: str) -> Counter[str]:
-        """How often each pod's eviction was refused by a budget."""
+        """Returns the number of evictions of each pod that a budget refused."""
         return Counter(request.name for request in self.evictions(namespace) if request.status == 429)
 
     def deletions(self, namespace: str) -> list[Request]:
@@ -89,7 +89,7 @@ class Audit:
         ]
 
     def forbidden(self) -> list[Request]:
-        """What the service has no right to."""
+        """Returns the requests that the API server forbade."""
         return [request for request in self.requests() if request.status == 403]
 
 

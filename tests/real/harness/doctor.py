@@ -1,4 +1,4 @@
-"""A set-up as docs would have it, at moto, and `ebbtide doctor` as a user runs it."""
+"""A set-up as the docs describe it, at moto, and `ebbtide doctor` as a user runs it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NOT_TOLD = {("queue", "region"), ("calls", "receive")}
 
 @dataclass(frozen=True)
 class Report:
-    """What the doctor said."""
+    """Result of the doctor."""
 
     code: int
     checks: list[dict[str, Any]]
@@ -56,17 +56,17 @@ class Report:
 
     @property
     def skipped(self) -> list[str]:
-        """What was not examined: area and check."""
+        """Returns the checks that were skipped: area and check."""
         return [f"{check['area']} {check['check']}" for check in self.checks if check["status"] == "skipped"]
 
     def found(self, area: str, check: str) -> str:
-        """What was found, of a check's only finding."""
+        """Returns the text of a check's only finding."""
         (found,) = [one["found"] for one in self.checks if (one["area"], one["check"]) == (area, check)]
         assert isinstance(found, str)
         return found
 
     def said(self, area: str, check: str) -> str:
-        """What was found and what to do, of a check's first finding that is not ok."""
+        """Returns the text and the advice of a check's first finding that is not ok."""
         found = next(one for one in self.checks if (one["area"], one["check"]) == (area, check) and one["remedy"])
         return f"{found['found']}\n{found['remedy']}"
 
@@ -94,7 +94,7 @@ class SetUp:
         aws.group_of(self.group, node.instance, "drain", heartbeat_timeout)
 
     def rule(self, name: str) -> str:
-        """The name of this set-up's rule for something."""
+        """Returns the name of this set-up's rule for an event."""
         return f"{self.world.name}-{name}"
 
 

@@ -1,4 +1,4 @@
-"""An HTTP proxy as companies have one: who wants to reach AWS asks it for a tunnel, at whose end the recorder is.
+"""An HTTP proxy as companies have one: clients ask it for a tunnel to AWS, and the recorder is at the tunnel's end.
 
 A tunnel to anything else leads there.
 """
@@ -25,17 +25,17 @@ _CREDENTIALS = "/credentials"
 
 
 class Proxy:
-    """One proxy, with AWS's own names behind it."""
+    """A proxy, with AWS's own names behind it."""
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
         self.tunnels: list[str] = []
-        """Where tunnels were asked for to."""
+        """Targets of the requested tunnels."""
         self.plain: list[str] = []
-        """What was asked for without one."""
+        """Requests without a tunnel."""
         folder.mkdir()
         files = certificates.make(folder, [x509.DNSName(f"*.{REGION}.amazonaws.com")])
         self.authority = files.authority
-        """Who signed the certificate at the tunnels' end; nobody but a test trusts it."""
+        """Authority that signed the certificate at the tunnels' end. Only tests trust it."""
         self._server = _Server(("127.0.0.1", 0), _Tunnel)
         self._server.proxy, self._server.recorder = self, recorder
         self._server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -44,16 +44,16 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """What HTTPS_PROXY is set to. It has a name, so that NO_PROXY for 127.0.0.1 is about others."""
+        """Returns the value of HTTPS_PROXY. It has a host name, so that NO_PROXY=127.0.0.1 does not cover the proxy."""
         return f"http://{USER}:{WORD}@localhost:{self._server.server_port}"
 
     @property
     def credentials_url(self) -> str:
-        """What gives credentials to whoever asks directly, as an agent on the node does."""
+        """Returns the URL of a credentials endpoint for direct requests, like that of an agent on the node."""
         return f"http://127.0.0.1:{self._server.server_port}{_CREDENTIALS}"
 
     def stop(self) -> None:
-        """Takes no more."""
+        """Stops accepting connections."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -66,7 +66,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Tunnel(BaseHTTPRequestHandler):
-    """Knows CONNECT, and gives credentials; nothing else is answered in plain HTTP."""
+    """Serves CONNECT and credentials, and no other plain HTTP."""
 
     server: _Server
 
@@ -103,7 +103,7 @@ class _Tunnel(BaseHTTPRequestHandler):
 
 
 def splice(one: socket.socket, other: socket.socket) -> None:
-    """Passes on what each side says, until one of them ends."""
+    """Copies data both ways, until one side ends."""
     ends = {one: other, other: one}
     while True:
         heard, _, _ = select.select(list(ends), [], [])

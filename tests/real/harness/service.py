@@ -1,4 +1,4 @@
-"""The service as a user would start it: its flags, its environment; and what it says of itself over HTTP."""
+"""The service as a user starts it: its flags, its environment, and its HTTP endpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OURS = "admin-connection"
 """Tasks that a test causes by asking."""
 
 END_WITHIN = 60.0
-"""Seconds until a wait for a process's end gives up. The service itself gives up after ten, and its code says so."""
+"""Seconds until a wait for a process's end fails. The service itself gives up after ten, with an exit code."""
 
 _TIMEOUT = 30.0
 
@@ -33,7 +33,7 @@ _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
 
 def environment(endpoint: str, kubeconfig: Path, folder: Path) -> dict[str, str]:
-    """What the program finds around it: the parts, and nothing of its user's. No endpoint means AWS's own."""
+    """Returns the program's environment: the parts, nothing of the user's. Without an endpoint it calls real AWS."""
     home = folder / "home"
     home.mkdir(exist_ok=True)
     return {
@@ -65,7 +65,7 @@ class Service:
         """`variables` are those of an installation: they name the queue, too, and the flag does not."""
         self.name = name
         self.address = f"127.0.0.1:{free_port()}"
-        """Where its metrics are."""
+        """Address of its metrics."""
         self._url = f"http://{self.address}"
         queue = [] if variables else ["--queue-url", queue_url]
         command = [str(binary), "run", *queue, "--admin-address", self.address, *flags]
@@ -78,7 +78,7 @@ class Service:
         eventually(f"{self.name} is ready", self.ready)
 
     def ready(self) -> bool:
-        """Whether it says so; fails when it has ended."""
+        """Returns whether the service is ready; fails if the process has ended."""
         self.process.must_run()
         return requests.get(f"{self._url}/readyz", timeout=_TIMEOUT).ok
 
@@ -87,11 +87,11 @@ class Service:
         self.process.kill()
 
     def wait_end(self) -> None:
-        """Waits until it ends by itself, with everything done."""
+        """Waits until the process ends by itself, with all work done."""
         self._ended("by itself")
 
     def terminate(self) -> None:
-        """SIGTERM; waits for its end, with everything done."""
+        """Sends SIGTERM; waits for the process's end, with all work done."""
         self.process.signal(signal.SIGTERM)
         self._ended("after SIGTERM")
 
@@ -100,22 +100,22 @@ class Service:
         assert code == 0, f"{self.name} ended with {code} {how}: work was cut off"
 
     def metrics(self) -> list[tuple[str, dict[str, str], float]]:
-        """Every sample of /metrics: name, labels, value."""
+        """Returns every sample of /metrics: name, labels, value."""
         text = requests.get(f"{self._url}/metrics", timeout=_TIMEOUT).text
         samples = (_SAMPLE.match(line) for line in text.splitlines())
         return [(s["name"], dict(_LABEL.findall(s["labels"] or "")), float(s["value"])) for s in samples if s]
 
     def checks(self) -> dict[str, float]:
-        """How many checks at its start ended how; nothing before they have ended."""
+        """Returns the number of start-up checks by result; empty before they have ended."""
         counts = {labels["status"]: value for name, labels, value in self.metrics() if name == "ebbtide_checks"}
         return counts if counts.get("ok") else {}
 
     def tasks(self) -> dict[str, float]:
-        """How many tasks of each kind live."""
+        """Returns the number of live tasks of each kind."""
         return {labels["kind"]: value for name, labels, value in self.metrics() if name == "ebbtide_tasks"}
 
     def at_rest(self) -> bool:
-        """Whether nothing goes on but what always does: the sign that no task leaked."""
+        """Returns whether only permanent tasks are alive: no task leaked."""
         self.process.must_run()
         tasks = self.tasks()
         assert tasks.get("poller", 0) > 0, f"no poller among the tasks: {tasks}"

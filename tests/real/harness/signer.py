@@ -1,4 +1,4 @@
-"""Who gives out and who recognises credentials: Identity Center's portal, and an STS that names them by their key."""
+"""Issues and identifies credentials: Identity Center's portal, and an STS that names callers by their access key."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _KEY = re.compile(r"Credential=([^/]+)/")
 
 
 class Signer:
-    """Both, on one port."""
+    """The portal and STS, on one port."""
 
     def __init__(self, access_token: str) -> None:
-        """The portal gives credentials to whoever has this token."""
+        """Starts the server. The portal issues credentials for this token."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.access_token = access_token
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads to it."""
+        """Returns the settings that lead to this server."""
         url = f"http://127.0.0.1:{self._server.server_port}"
         return {"AWS_ENDPOINT_URL_SSO": url, "AWS_ENDPOINT_URL_STS": url}
 
     def forget(self) -> None:
-        """The token is nobody's any more, as when a session has ended."""
+        """Invalidates the token, as at the end of a session."""
         self._server.access_token = ""
 
     def stop(self) -> None:
-        """Takes no more."""
+        """Stops accepting connections."""
         self._server.shutdown()
         self._server.server_close()
 
 
 def arn(key: str) -> str:
-    """Who somebody with this key is."""
+    """Returns the identity of an access key."""
     return f"arn:aws:sts::{ACCOUNT}:assumed-role/of-{key}/test"
 
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE = 0.1
-"""Seconds between two looks: short compared with anything the tests measure, long enough to leave the cores to the service."""
+"""Seconds between two checks: shorter than anything tests measure, and long enough to leave the service the cores."""
 
 WITHIN = 120.0
-"""Seconds until a wait gives up. No test waits this long on any machine unless the awaited event never happens."""
+"""Seconds until a wait fails. No wait takes this long on any machine unless the awaited event never happens."""
 
 
 def eventually(what: str, look: Callable[[], T], within: float = WITHIN, pause: float = PAUSE) -> T:
@@ -37,7 +37,7 @@ def eventually(what: str, look: Callable[[], T], within: float = WITHIN, pause: 
 
 
 def always(what: str, look: Callable[[], object], during: float) -> None:
-    """Looks again and again for `during` seconds, and fails at the first look that is not true."""
+    """Checks repeatedly for `during` seconds, and fails at the first check that is not true."""
     begin = time.monotonic()
     while (elapsed := time.monotonic() - begin) < during:
         assert look(), f"no longer so after {elapsed:.1f} s: {what}"

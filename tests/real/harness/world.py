@@ -22,10 +22,10 @@ from .service import Service, environment
 from .wait import WITHIN, eventually
 
 MARK = "ebbtide/"
-"""How the labels and annotations begin that the service leaves on a Node."""
+"""Prefix of the labels and annotations that the service leaves on a Node."""
 
 NOTICE = f"{MARK}notice."
-"""How the annotations begin of which it leaves one for each notice."""
+"""Prefix of the annotations of which the service leaves one for each notice."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Node:
 
 
 class World:
-    """What a test acts on and looks at."""
+    """The objects that a test creates, changes and reads."""
 
     def __init__(self, name: str, control_plane: ControlPlane, aws: Aws, binary: Path, folder: Path) -> None:
         self.name = name
@@ -51,7 +51,7 @@ class World:
         self.nodes: list[Node] = []
         self.services: list[Service] = []
         self.leases: list[str] = []
-        """Where the Leases are that it left among those of nodes."""
+        """Path of the Leases that the test leaves among those of nodes."""
         self.binary = binary
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
@@ -77,7 +77,7 @@ class World:
 
     @property
     def queue_url(self) -> str:
-        """The queue's URL as the service is given it: at the recorder."""
+        """Returns the queue's URL for the service: at the recorder."""
         return f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
 
     # What a test makes.
@@ -106,7 +106,7 @@ class World:
         return service
 
     def checked_service(self, start: Callable[[], Service], well: Callable[[dict[str, float]], bool]) -> Service:
-        """A service whose checks at its start went well. Each makes them once: a busy machine may need another."""
+        """Returns a service whose start-up checks passed. Each service checks once: a busy machine may need another."""
 
         def checked() -> Service:
             service = start()
@@ -119,11 +119,11 @@ class World:
         return eventually("the checks at the start went well", checked)
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs another of the program's commands, with the service's rights in the cluster, to its end."""
+        """Runs another of the program's commands to its end, with the service's rights in the cluster."""
         return self._ask(self.control_plane.kubeconfig, {}, arguments)
 
     def ask_with(self, variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The same with variables."""
+        """Runs the same with variables."""
         return self._ask(self.control_plane.kubeconfig, variables, arguments)
 
     def execute(self, release: Release, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -145,24 +145,24 @@ class World:
         )
 
     def node(self) -> Node:
-        """Adds a node of ours, Ready."""
+        """Adds a Ready node of this cluster."""
         return self.join(self.aws.instance())
 
     def several_nodes(self, count: int) -> list[Node]:
-        """Adds this number of nodes of ours, Ready, all at once."""
+        """Adds this number of Ready nodes of this cluster, all at once."""
         nodes = [self.register(self.aws.instance()) for _ in range(count)]
         for node in nodes:
             self.wait_ready(node)
         return nodes
 
     def join(self, instance: str) -> Node:
-        """An instance's node registers and becomes Ready."""
+        """Registers an instance's node, and makes it Ready."""
         node = self.register(instance)
         self.wait_ready(node)
         return node
 
     def register(self, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Node:
-        """An instance's node registers, with a taint if wanted; without a kubelet it is what `say_ready` says."""
+        """Registers an instance's node, with a taint if given. Without a kubelet, `say_ready` sets its condition."""
         node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
         self.nodes.append(node)
         self.kube.create(NODES, manifests.node(self.name, node.name, instance, kubelet=kubelet, taint=taint))
@@ -173,7 +173,7 @@ class World:
         eventually(f"node {node.name} is Ready", lambda: _ready(self.see(node)))
 
     def say_ready(self, node: Node, ready: bool) -> None:
-        """Says of a node without a kubelet whether it is Ready."""
+        """Sets the Ready condition of a node without a kubelet."""
         self.kube.patch(f"{NODES}/{node.name}/status", manifests.node_status(ready))
 
     def annotate(self, node: Node, annotation: str, value: str) -> None:
@@ -181,7 +181,7 @@ class World:
         self.kube.patch(f"{NODES}/{node.name}", {"metadata": {"annotations": {annotation: value}}})
 
     def untaint(self, node: Node) -> None:
-        """Takes all taints off a Node."""
+        """Removes all taints from a Node."""
         self.kube.patch(f"{NODES}/{node.name}", {"spec": {"taints": None}})
 
     def run(
@@ -193,7 +193,7 @@ class World:
         grace: int = manifests.GRACE,
         empty_dir: bool = False,
     ) -> None:
-        """Runs an app's pods on the nodes there are, or on one of them, and waits until they run."""
+        """Runs an app's pods on all nodes, or on one of them, and waits until they run."""
         body = manifests.deployment(app, replicas, self._where(on), stops_after, grace, empty_dir)
         self.kube.create(self.apps_path("deployments"), body)
         self.wait_running(app, replicas)
@@ -204,7 +204,7 @@ class World:
         self.wait_running(app, expected)
 
     def run_stateful(self, app: str, on: Node | None = None) -> None:
-        """Runs a StatefulSet of one pod, app-0, on the nodes there are, or on one of them, and waits until it runs."""
+        """Runs a StatefulSet of one pod, app-0, on all nodes or on one of them, and waits until it runs."""
         self.kube.create(self.apps_path("statefulsets"), manifests.stateful_set(app, self._where(on)))
         self.wait_running(app, 1)
 
@@ -219,7 +219,7 @@ class World:
         annotations: dict[str, str] | None = None,
         phase: str = "Running",
     ) -> None:
-        """Runs a pod that a test makes itself, whoever is said to own it, and waits until it is in that phase."""
+        """Runs a pod without a controller, with any owner reference, and waits until it is in that phase."""
         body = manifests.pod(name, on.name, owner, controlled, empty_dir, annotations or {})
         self.kube.create(self.pods_path(), body)
         self.wait_running(name, 1)
@@ -231,16 +231,16 @@ class World:
         eventually(f"{expected} pods of {app} run", lambda: self._running(app) == expected)
 
     def close_budget(self, app: str) -> None:
-        """Lets no pod of an app be evicted, once the budget counts."""
+        """Adds a budget that forbids evictions of an app, and waits until the budget is counted."""
         self.kube.create(self._budgets(), manifests.closed_budget(app))
         eventually(f"the budget of {app} counts its pods", lambda: self._budget_counts(app))
 
     def open_budget(self, app: str) -> None:
-        """Lets them be evicted again."""
+        """Allows their eviction again."""
         self.kube.delete(f"{self._budgets()}/{manifests.budget(app)}")
 
     def hold(self, instance: str, heartbeat_timeout: int, hook: str = "drain", *, launching: bool = False) -> Action:
-        """A new group's hook begins to hold an instance: its time runs, so send its message at once."""
+        """Starts a new group's hook on an instance. Its timeout runs, so send its message at once."""
         self._groups += 1
         transition = LAUNCHING if launching else TERMINATING
         made = self.aws.hook(f"{self.name}-{self._groups}", hook, heartbeat_timeout, transition)
@@ -251,7 +251,7 @@ class World:
         return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
     def lease(self, path: str, name: str, spec: Object, owners: Sequence[Object] = ()) -> str:
-        """A Lease among those at this path, gone with the test at the latest; returns where it is."""
+        """Makes a Lease at this path, removed at the end of the test; returns its path."""
         self.kube.create(path, {"metadata": {"name": name, "ownerReferences": list(owners)}, "spec": spec})
         made = f"{path}/{name}"
         self.leases.append(made)
@@ -269,11 +269,11 @@ class World:
         return self.kube.get(f"{NODES}/{node.name}")
 
     def pods(self, node: Node) -> list[Object]:
-        """The pods on a node, terminating ones too."""
+        """Returns the pods on a node, including terminating ones."""
         return self.kube.items("/api/v1/pods", fields=f"spec.nodeName={node.name}")
 
     def pods_of(self, app: str) -> list[Object]:
-        """An app's pods, terminating ones too."""
+        """Returns the pods of an app, including terminating ones."""
         return self.kube.items(self.pods_path(), labels=f"app={app}")
 
     def apps(self, node: Node) -> list[str]:
@@ -281,7 +281,7 @@ class World:
         return sorted(pod["metadata"]["labels"]["app"] for pod in self.pods(node))
 
     def cordoned_with_notice(self, node: Node) -> bool:
-        """Whether a node is cordoned and carries the annotation of at least one notice."""
+        """Returns whether a node is cordoned and carries the annotation of at least one notice."""
         return cordoned(self.see(node)) and bool(self.notices(node))
 
     def taints(self, node: Node) -> set[str]:
@@ -297,29 +297,29 @@ class World:
         return self.kube.items("/api/v1/events", fields=f"involvedObject.kind={kind},involvedObject.name={name}")
 
     def backlog(self) -> Backlog:
-        """What the queue holds now."""
+        """Returns the numbers of messages in the queue now."""
         return self.aws.backlog(self.queue)
 
     def acknowledged(self) -> bool:
-        """Whether every message was deleted."""
+        """Returns whether every message was deleted."""
         backlog = self.backlog()
         assert backlog.empty, f"the queue holds messages: {backlog}"
         return True
 
     def deliveries(self) -> int:
-        """How many messages were received, each as often as it was."""
+        """Returns the number of receives of messages, repeated receives included."""
         return sum(call.messages for call in self.recorder.calls(RECEIVE))
 
     def completions(self, action: Action) -> list[str]:
-        """The results with which a completion of this action was accepted."""
+        """Returns the results of the accepted completions of this action."""
         calls = self.recorder.of_token(COMPLETE, action.token)
         return [call.asked["LifecycleActionResult"] for call in calls if call.status == 200]
 
     def heartbeats(self, action: Action) -> list[float]:
-        """When heartbeats for this action came."""
+        """Returns the times of the heartbeats for this action."""
         return [call.at for call in self.recorder.of_token(HEARTBEAT, action.token)]
 
-    # Where things are at the API server.
+    # Paths at the API server.
 
     def apps_path(self, resource: str) -> str:
         """Deployments and the like."""
@@ -347,7 +347,7 @@ class World:
 
 
 def cordoned(node: Object) -> bool:
-    """Whether a Node takes no pods."""
+    """Returns whether a Node is unschedulable."""
     return bool(node["spec"].get("unschedulable"))
 
 
@@ -373,7 +373,7 @@ def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:
 
 def _ready(node: Object) -> bool:
     conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])}
-    # A service that waited for this very node cordons it at once: that taint is its work, not the node's state.
+    # A service that waited for this node cordons it at once: that taint is the service's, not the node's state.
     own = {"node.kubernetes.io/unschedulable"}
     taints = {each["key"] for each in node["spec"].get("taints", [])} - own
     return conditions.get("Ready") == "True" and not taints

@@ -1,1 +1,1 @@
-"""A storm of notices on real parts, compared with the least that it could take."""
+"""A storm of notices on real parts, compared with a minimal client."""

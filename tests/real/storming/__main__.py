@@ -1,4 +1,4 @@
-"""Runs what the command line asks for, prints what was found, and leaves the numbers and the pictures."""
+"""Runs the storms that the command line asks for, prints the results, and writes the numbers and the pictures."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from .verdict import Finding, findings
 
 _WARM = 50
 _LEASE = 3600
-"""Seconds. kwok renews the leases of a thousand nodes so seldom that the API server is left to the storm."""
+"""Seconds of a node's lease: long enough that kwok's renewals for all nodes leave the API server to the storm."""
 
 
 def main() -> int:
-    """The exit code says whether every count is what it should be."""
+    """Returns 0 only if every count is as expected."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _size(folder: Path, asked: Options, nodes: int) -> tuple[list[Run], list[Run]]:
-    """The rounds over one size, on a control plane of its own."""
+    """Runs all rounds for one size, on a control plane of its own."""
     folder.mkdir()
     paths = {name: Path(os.environ[f"EBBTIDE_{name}"]) for name in ("CONTROL_PLANE", "KUBECTL", "BIN", "ROOFLINE")}
     running = control_plane.start(paths["CONTROL_PLANE"], paths["KUBECTL"], folder, _LEASE)
@@ -73,13 +73,13 @@ def _size(folder: Path, asked: Options, nodes: int) -> tuple[list[Run], list[Run
         try:
             parts = Parts(running, aws, paths["BIN"], paths["ROOFLINE"], folder)
             if asked.roofline:
-                # What is done for the first time takes longer: on a fleet that nobody counts.
+                # Warm-up on a fleet whose results are discarded: first calls take longer.
                 _say("warming the API server up")
                 with Fleet(running, 0, min(nodes, _WARM), asked.pods, asked.stops_after) as fleet:
                     bare_client(parts, fleet, asked)
             fleets = (Fleet(running, n, nodes, asked.pods, asked.stops_after) for n in itertools.count(1))
             for n in range(asked.rounds):
-                # In turn, because the first of a round finds the API server as the last left it.
+                # Alternates the order, because the first run of a round finds the API server as the last one left it.
                 for roofline in (True, False) if n % 2 == 0 else (False, True):
                     if roofline and not asked.roofline:
                         continue

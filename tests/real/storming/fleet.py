@@ -1,4 +1,4 @@
-"""Nodes and pods by the thousand, made anew for each run so that no run sees what another left."""
+"""Nodes and pods by the thousand, created anew for each run, so that runs are independent."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ NAMESPACE = "storm"
 _WRITERS = 8
 _WITHIN = 900.0
 _PAUSE = 2.0
-"""Seconds between two reads of all Nodes: some megabytes each."""
+"""Seconds between two reads of all Nodes, which are some megabytes each."""
 _IMAGES = 30
-"""How many images a node names: about as many as a kubelet does on a node that has been used for a while."""
+"""Number of images on a node: typical of a kubelet on a node in use."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Fleet:
             self.empty()
 
     def fill(self) -> None:
-        """Makes the nodes and the pods, and waits until all pods run."""
+        """Creates the nodes and the pods, and waits until all pods run."""
         if self.kube.find(f"{NAMESPACES}/{NAMESPACE}") is None:
             self.kube.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
         account = f"{NAMESPACES}/{NAMESPACE}/serviceaccounts/default"
@@ -70,18 +70,18 @@ class Fleet:
         eventually("every pod runs", lambda: not self.kube.some(_pods(), "status.phase!=Running"), _WITHIN)
 
     def empty(self) -> None:
-        """Removes the nodes, and what pods are left on them."""
+        """Removes the nodes and their remaining pods."""
         self._each(self.members, lambda kube, member: kube.delete(f"{NODES}/{member.node}"))
         left = [pod["metadata"]["name"] for pod in self.kube.items(_pods())]
         self._each(left, lambda kube, pod: kube.remove(f"{_pods()}/{pod}"))
         eventually("no pod is left", lambda: self.pods() == 0, _WITHIN)
 
     def pods(self) -> int:
-        """How many pods there are, terminating ones too."""
+        """Returns the number of pods, including terminating ones."""
         return self.kube.count(_pods())
 
     def _ready(self) -> int:
-        """How many nodes can take pods: the controllers take a new node's taint away when they have seen it Ready."""
+        """Returns the number of nodes that accept pods: controllers remove a new node's taint after seeing it Ready."""
         return sum(not node["spec"].get("taints") for node in self.kube.items(NODES))
 
     def _pod(self, node: str, name: str) -> Object:
@@ -104,7 +104,7 @@ def _pods() -> str:
 
 
 def _node(member: Member) -> Object:
-    """A Node with as much on it as a kubelet on EC2 writes: most of it is of no use to anybody who drains."""
+    """Returns a Node as large as a kubelet on EC2 writes it. A drain does not use most of it."""
     node = manifests.node(NAMESPACE, member.node, member.instance)
     images = [
         {

@@ -1,4 +1,4 @@
-"""What a run was, in numbers that JSON can hold."""
+"""The results of a run, as JSON can hold them."""
 
 from __future__ import annotations
 
@@ -22,77 +22,77 @@ class Run:
     notices: int
     pods: int
     began: float = 0.0
-    """When the first message was sent, in seconds of the clock."""
+    """Time of the first message, in seconds of the clock."""
     receipts: list[float] = field(default_factory=list)
-    """When the queue had given each message, in order: what no receiver can be faster than."""
+    """Times at which the queue had delivered each message, in order: the lower bound for any receiver."""
     cordons: list[float] = field(default_factory=list)
-    """When each node was cordoned, in order."""
+    """Times of the nodes' cordons, in order."""
     evictions: list[float] = field(default_factory=list)
-    """When each pod's eviction was accepted, in order."""
+    """Times at which the pods' evictions were accepted, in order."""
     to_cordon: list[float] = field(default_factory=list)
-    """From the send of each notice to its node's cordon."""
+    """Durations from the send of each notice to its node's cordon."""
     to_eviction: list[float] = field(default_factory=list)
-    """From the send of each notice to the acceptance of each of its pods' evictions."""
+    """Durations from the send of each notice to the acceptance of each of its pods' evictions."""
     from_receipt: list[float] = field(default_factory=list)
-    """From a message's receipt to its node's cordon, where notices came one by one."""
+    """Durations from a message's receipt to its node's cordon, if notices were sent one by one."""
     twice: int = 0
-    """Evictions accepted once more for a pod whose eviction had been accepted."""
+    """Number of repeated evictions: accepted for a pod whose eviction had already been accepted."""
     gone: float = 0.0
-    """When all pods were gone."""
+    """Time at which all pods were gone."""
     queue_empty: float = 0.0
-    """When the last message was deleted."""
+    """Time at which the last message was deleted."""
     deletes_took: float = 0.0
-    """From the first deletion of messages to the last."""
+    """Duration from the first deletion of messages to the last."""
     drains_took: float = 0.0
-    """From the first cordon to the end of the last pod."""
+    """Duration from the first cordon to the end of the last pod."""
     asked: dict[str, int] = field(default_factory=dict)
-    """Calls that the API server answered well, by verb and resource."""
+    """Successful calls to the API server, by verb and resource."""
     watches: int = 0
-    """Lines about watches in the audit log."""
+    """Number of lines about watches in the audit log."""
     refused: dict[str, int] = field(default_factory=dict)
-    """Calls that it answered otherwise, by verb, resource and status."""
+    """Other calls to the API server, by verb, resource and status."""
     aws: dict[str, int] = field(default_factory=dict)
-    """Calls to AWS, by operation; receives that brought nothing are one of their own."""
+    """Calls to AWS, by operation; empty receives are counted separately."""
     idle_receives: int = 0
-    """Long polls that brought nothing: an idle service makes one in 20 s, too."""
+    """Number of empty long polls: an idle service makes one every 20 s, too."""
     vain_receives: int = 0
-    """Receives of several at once that brought nothing."""
+    """Number of empty receives while several receives ran at once."""
     left: int = 0
-    """Messages that the queue still holds in the end."""
+    """Number of messages left in the queue at the end."""
     hung_at: float = 0.0
-    """When the API server was stopped, in seconds of the clock."""
+    """Time at which the API server was stopped, in seconds of the clock."""
     relisted: int = 0
-    """Lists beyond two for a node: one whose answer is older than what the watch begins from is made again."""
+    """Number of lists beyond two per node: a list that is older than the start of the watch is repeated."""
     ready: float = 0.0
-    """From the process's start to its readiness, the slowest of the replicas."""
+    """Seconds from the process's start to its readiness, for the slowest replica."""
     rss_idle: float = 0.0
-    """MiB before the storm, of the largest replica."""
+    """Memory of the largest replica before the storm, in MiB."""
     rss_peak: float = 0.0
-    """MiB at the most, of the largest replica."""
+    """Peak memory of the largest replica, in MiB."""
     cpu: float = 0.0
-    """Seconds of all replicas together, or of the client."""
+    """CPU seconds of all replicas together, or of the client."""
     others: dict[str, float] = field(default_factory=dict)
-    """Seconds of everything else that ran meanwhile, by program."""
+    """CPU seconds of all other programs during the run, by program."""
     shares: list[int] = field(default_factory=list)
-    """How many messages each replica received."""
+    """Number of messages that each replica received."""
 
     @property
     def last_cordon(self) -> float:
-        """When no node took pods any more."""
+        """Time at which the last node was cordoned."""
         return max(self.cordons, default=0.0)
 
     @property
     def last_eviction(self) -> float:
-        """When the last pod knew that it had to go."""
+        """Time at which the last eviction was accepted."""
         return max(self.evictions, default=0.0)
 
     def per_notice(self, calls: Mapping[str, int]) -> float:
-        """How many of some calls a notice cost."""
+        """Number of some calls per notice."""
         return sum(calls.values()) / max(self.notices, 1)
 
 
 def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began: float) -> None:
-    """Reads from the audit log what happened when. `sent` says when each node's notice was sent."""
+    """Reads times and counts from the audit log. `sent` maps each node to the time at which its notice was sent."""
     run.began = began
     accepted: Counter[str] = Counter()
     after_hang = run.hung_at + 1 if run.hung_at else float("inf")
@@ -100,7 +100,7 @@ def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began
     for request in requests:
         call = f"{request.verb} {request.resource}"
         if request.verb == "watch":
-            # One for the Nodes and one for all pods, however many drains there are.
+            # One watch for the Nodes and one for all pods, whatever the number of drains.
             run.watches += 1
             continue
         if request.status >= 400 or request.status == 0:
@@ -114,7 +114,7 @@ def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began
         elif call == "create pods/eviction":
             accepted[request.name] += 1
             if accepted[request.name] > 1:
-                # What was on its way when the server stood still is done when it goes on, and tried again by then.
+                # A stopped server later completes the calls in flight; by then the service has repeated them.
                 run.twice += request.time < after_hang
                 continue
             run.evictions.append(request.time - began)
@@ -126,12 +126,12 @@ def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began
 
 
 def node_of(pod: str) -> str:
-    """The node that a pod of the fleet is on, by its name."""
+    """Returns the name of the node that a pod of the fleet is on."""
     return pod.rpartition("-")[0]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The percentile of the values; 0 without values."""
+    """Returns the percentile of the values; 0 without values."""
     if not values:
         return 0.0
     ordered = sorted(values)
@@ -139,24 +139,24 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle of some runs."""
+    """Returns the median of some runs."""
     return statistics.median(values)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process has used so far."""
+    """Resources that a process has used so far."""
 
     cpu: float
-    """Seconds."""
+    """CPU time in seconds."""
     rss: float
-    """MiB now."""
+    """Memory now, in MiB."""
     peak: float
-    """MiB at the most."""
+    """Peak memory, in MiB."""
 
 
 def cost(pid: int) -> Cost:
-    """What the kernel says of a process."""
+    """Reads a process's use of resources from the kernel."""
     times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Vm")

@@ -1,4 +1,4 @@
-"""What is asked of a run, on its command line."""
+"""The command line of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Options:
 
 
 def read() -> Options:
-    """Reads the command line; ends the program where it makes no sense."""
+    """Reads the command line; ends the program if it is invalid."""
     parser = argparse.ArgumentParser(
         prog="tests/real/storm",
         description="Sends a storm of notices to the service on a real control plane, and compares it with a bare "

@@ -18,7 +18,7 @@ INK, SOFT, LINE, PAPER = "#1f2933", "#52606d", "#cbd2d9", "#fbfcfd"
 OURS, THEIRS, LAST = "#2f6fab", "#9aa5b1", "#c0392b"
 
 _POINTS = 250
-"""More of them nobody sees in a curve."""
+"""Maximum number of points in a curve: more would not be visible."""
 
 plt.rcParams.update(
     {
@@ -42,7 +42,7 @@ plt.rcParams.update(
 
 
 def storm(file: Path, ours: Run, roofline: Run | None) -> None:
-    """How many nodes were cordoned and pods evicted by when: near the beginning, and within the two minutes."""
+    """Draws the number of cordoned nodes and evicted pods over time: the beginning, and the whole two minutes."""
     runs = [run for run in (roofline, ours) if run]
     figure, (near, whole) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(3, 2), sharey=True)
     for axes in (near, whole):
@@ -68,7 +68,7 @@ def storm(file: Path, ours: Run, roofline: Run | None) -> None:
 
 
 def scale(file: Path, sizes: Sequence[tuple[int, Sequence[Run]]]) -> None:
-    """What a storm costs by its size."""
+    """Draws the cost of a storm by its size."""
     figure, (cpu, memory) = plt.subplots(1, 2, figsize=(10, 3.2))
     notices = [size for size, _ in sizes]
     cpu.plot(notices, [median(run.cpu for run in runs) for _, runs in sizes], "o-", color=OURS)

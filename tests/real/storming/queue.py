@@ -1,4 +1,4 @@
-"""A queue that is as quick as SQS.
+"""A queue as fast as SQS.
 
 moto takes tens of milliseconds a call, on a core that the API server needs: with a thousand notices the queue would be
 what is measured. This one answers the calls of SQS that the service makes, after the 15 ms that SQS takes, in the
@@ -35,7 +35,7 @@ class _Message:
 
 
 class QuickQueue(Recorder):
-    """A recorder that is the queue, too."""
+    """A recorder that also serves the queue."""
 
     def __init__(self, moto: tuple[str, int]) -> None:
         self._changed = threading.Condition()
@@ -51,12 +51,12 @@ class QuickQueue(Recorder):
             self._changed.notify_all()
 
     def holds(self) -> int:
-        """How many messages there are, received or not."""
+        """Returns the number of messages, received or not."""
         with self._changed:
             return len(self._visible) + len(self._received)
 
     def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer]) -> Answer:
-        """Answers one call, and records it."""
+        """Answers and records one call."""
         perform = {
             RECEIVE: self._receive,
             "DeleteMessageBatch": self._delete,
@@ -111,7 +111,7 @@ class QuickQueue(Recorder):
 
 
 def _each(asked: dict[str, Any], perform: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    """A batch answers for each entry."""
+    """Returns a batch's answer, with one result for each entry."""
     done, failed = [], []
     for entry in asked["Entries"]:
         if perform(entry):

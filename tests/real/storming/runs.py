@@ -42,16 +42,16 @@ _READY_WITHIN = 60.0
 _HOOK_TIMEOUT = 600
 _SENT_TOGETHER = 10
 _IDLE = 20
-"""Seconds of a long poll that waits for the first message: one in 20 s and replica, storm or not."""
+"""Seconds of the long poll that waits for the first message. Each replica makes one every 20 s, storm or not."""
 _A_WHILE = 1
-"""Seconds for which each of several receives at once waits, while there is a backlog."""
+"""Seconds that each of several receives at once waits during a backlog."""
 _LOOKS = 0.02
-"""Seconds between two looks for the middle of the evictions."""
+"""Seconds between two checks for the middle of the evictions."""
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What every run stands on."""
+    """The parts that every run uses."""
 
     control_plane: ControlPlane
     aws: Aws
@@ -60,13 +60,13 @@ class Parts:
     folder: Path
 
     def cpu(self) -> dict[str, float]:
-        """What each program has used so far."""
+        """Returns the resources that each program has used so far."""
         used = {process.name: cost(process.pid).cpu for process in [*self.control_plane.processes, self.aws.process]}
         return used | {"recorder": time.process_time()}
 
 
 def bare_client(parts: Parts, fleet: Fleet, options: Options) -> Run:
-    """The roofline: the same fleet, by the client that knows it already."""
+    """Runs the roofline: the same fleet, with a client that knows it already."""
     members = _noticed(fleet, options)
     run = Run("roofline", len(fleet.members), len(members), sum(len(member.pods) for member in members))
     audit = Audit(parts.control_plane.audit_log)
@@ -90,7 +90,7 @@ def bare_client(parts: Parts, fleet: Fleet, options: Options) -> Run:
 
 
 class ServiceRun:
-    """The service's run: its processes, its queue, and what is sent."""
+    """Runs the service: its processes, its queue, and its messages."""
 
     def __init__(self, parts: Parts, fleet: Fleet, options: Options, name: str) -> None:
         self.parts, self.fleet, self.options = parts, fleet, options
@@ -106,7 +106,7 @@ class ServiceRun:
         self.run = Run("ebbtide", len(fleet.members), len(self.members), pods)
 
     def measure(self) -> Run:
-        """Starts the service, sends the storm, waits until all is done, and tells what it was."""
+        """Starts the service, sends the storm, waits until all work is done, and returns the results."""
         try:
             self._start()
             self._storm()
@@ -132,7 +132,7 @@ class ServiceRun:
             self.services.append(service)
             _wait_ready(service, began + _READY_WITHIN)
             self.run.ready = max(self.run.ready, time.monotonic() - began)
-        # What a start costs is over when the first long poll has begun.
+        # The first long poll marks the end of the start, whose cost is not part of the storm's.
         time.sleep(1)
 
     def _storm(self) -> None:
@@ -145,7 +145,7 @@ class ServiceRun:
         if self.options.hang:
             threading.Thread(target=self._hang, args=(audit,), daemon=True).start()
         for batch in batches:
-            # Not a wait for something: what is measured is what peace costs.
+            # Not a wait for an event: this measures the cost of an idle service.
             time.sleep(self.options.idle)
             self._send(batch)
             if self.options.one_by_one:
@@ -177,7 +177,7 @@ class ServiceRun:
         self._receipts(audit)
 
     def _batches(self) -> list[list[tuple[str | None, Event | str]]]:
-        """What is sent, ten messages at a time: each with the node that it is for."""
+        """Returns the messages in batches of ten, each with its node."""
         hook = None
         if self.options.kind != SPOT:
             hook = self.parts.aws.hook(self.queue.rpartition("/")[2], "drain", _HOOK_TIMEOUT, TERMINATING)
@@ -218,7 +218,7 @@ class ServiceRun:
         return sum(len(call.asked["Entries"]) for call in batches)
 
     def _left(self) -> int:
-        """How many messages the queue still holds."""
+        """Returns the number of messages left in the queue."""
         if self.quick:
             return self.quick.holds()
         backlog = self.parts.aws.backlog(self.queue)
@@ -230,7 +230,7 @@ class ServiceRun:
         return True
 
     def _hang(self, audit: Audit) -> None:
-        """In the middle of the evictions the API server stands still: connections stay, and nobody answers."""
+        """Stops the API server in the middle of the evictions: connections stay open without answers."""
         server = _named(self.parts.control_plane.processes, "kube-apiserver")
         while 2 * sum(audit.evicted(NAMESPACE).values()) < self.run.pods:
             time.sleep(_LOOKS)
@@ -240,7 +240,7 @@ class ServiceRun:
         server.signal(signal.SIGCONT)
 
     def _receipts(self, audit: Audit) -> None:
-        """Where notices came one by one, the receive before each cordon is the one that brought its message."""
+        """If notices were sent one by one, the receive before each cordon is the one that returned its message."""
         if not self.options.one_by_one:
             return
         received = [call.at for call in self.recorder.calls(RECEIVE) if call.messages]
