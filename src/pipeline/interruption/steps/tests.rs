@@ -3,7 +3,6 @@
 use super::super::policy::{Actions, Heartbeats, OnFailed, PerKind};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, Kind};
-use std::collections::BTreeMap;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -30,22 +29,7 @@ fn policy() -> Policy {
 }
 
 fn node() -> Node {
-    Node {
-        name: "node".into(),
-        uid: "uid".into(),
-        resource_version: "1".into(),
-        instance: InstanceId::new("i-00000001").unwrap(),
-        boot: "boot".into(),
-        cordoned: false,
-        ready: true,
-        ready_since: None,
-        draining: false,
-        ignored: false,
-        selected: true,
-        taints: Box::default(),
-        annotations: BTreeMap::new(),
-        labels: BTreeMap::new(),
-    }
+    Node::for_tests("node")
 }
 
 fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
