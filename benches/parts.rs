@@ -14,7 +14,7 @@ mod wire;
 use criterion::measurement::{Measurement, WallTime};
 use criterion::{BenchmarkGroup, Criterion, SamplingMode, Throughput};
 use ebbtide::fact::Facts;
-use ebbtide::fact::NoticeOutcome as Outcome;
+use ebbtide::fact::NoticeOutcome;
 use ebbtide::pipeline::verdict;
 use ebbtide::pipeline::{Index, Node, node_api};
 use ebbtide::pipeline::{InstanceId, Parsed};
@@ -86,7 +86,7 @@ fn poison(table: &mut Table<'_>) {
 
 /// Deciding whether a message is deleted, from the outcomes of its notices.
 fn verdicts(table: &mut Table<'_>) {
-    let ends = [Ok(Outcome::Drained); 100];
+    let ends = [Ok(NoticeOutcome::Drained); 100];
     for count in [1, 100] {
         table.case(
             &format!("{count}-notices"),

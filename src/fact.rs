@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// The notice that a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct About<'a> {
+pub struct NoticeRef<'a> {
     /// The notice's kind.
     pub kind: NoticeKind,
     /// The id of the instance.
@@ -33,7 +33,7 @@ pub struct About<'a> {
 
 /// The Node that a drain is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnNode<'a> {
+pub struct NodeRef<'a> {
     /// Its name.
     pub node: &'a str,
     /// Its UID.
@@ -44,7 +44,7 @@ pub struct OnNode<'a> {
 
 /// The pod that a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OnPod<'a> {
+pub struct PodRef<'a> {
     /// Its namespace.
     pub namespace: &'a str,
     /// Its name.
@@ -53,7 +53,7 @@ pub struct OnPod<'a> {
     pub uid: &'a str,
 }
 
-impl fmt::Display for OnPod<'_> {
+impl fmt::Display for PodRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)
     }
@@ -97,55 +97,55 @@ pub enum Fact<'a> {
     /// A message could neither be deleted nor released; it becomes visible after its visibility timeout.
     MessageLeft { message: &'a str, category: Category, error: &'a dyn fmt::Display },
     /// Work on a notice begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
-    NoticeBegun { about: About<'a>, action: Action, until: Option<Duration>, hard: bool },
+    NoticeBegun { about: NoticeRef<'a>, action: Action, until: Option<Duration>, hard: bool },
     /// A notice comes from a test message.
-    TestNotice { about: About<'a> },
+    TestNotice { about: NoticeRef<'a> },
     /// A second copy of a notice joined the first.
-    NoticeJoined { about: About<'a> },
+    NoticeJoined { about: NoticeRef<'a> },
     /// A notice ended.
-    NoticeEnded { about: About<'a>, outcome: NoticeOutcome, took: Duration },
+    NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration },
     /// An instance of this cluster has no Node yet; its message is held.
-    NodeAwaited { about: About<'a>, at_most: Duration },
+    NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.
-    OwnerUnknown { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
+    OwnerUnknown { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The Node is cordoned and carries the notice's mark. `already`: it did before. `after`: the time since the notice.
-    NodeCordoned { about: About<'a>, already: bool, after: Duration },
+    NodeCordoned { about: NoticeRef<'a>, already: bool, after: Duration },
     /// The patch that cordons the Node failed; retried.
-    CordonFailed { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
+    CordonFailed { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The Node has the taint that lets its pods move, because EC2 says that the instance is stopped or terminated.
-    NodeOutOfService { about: About<'a> },
+    NodeOutOfService { about: NoticeRef<'a> },
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// says that it is being drained.
-    NodeReleased { on: OnNode<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
     /// Removing marks failed; retried.
-    ReleaseFailed { on: OnNode<'a>, category: Category, error: &'a dyn fmt::Display },
+    ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The drain of a cordoned Node begins later, as the settings say.
-    DrainDelayed { about: About<'a>, by: Duration },
+    DrainDelayed { about: NoticeRef<'a>, by: Duration },
     /// A launched instance's Node is not Ready yet.
-    LaunchAwaited { about: About<'a>, at_most: Duration },
+    LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// A drain begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
-    DrainBegun { on: OnNode<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
+    DrainBegun { on: NodeRef<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.
-    DrainJoined { about: About<'a> },
+    DrainJoined { about: NoticeRef<'a> },
     /// The API server answered an eviction.
-    Eviction { on: OnNode<'a>, pod: OnPod<'a>, result: CallResult },
+    Eviction { on: NodeRef<'a>, pod: PodRef<'a>, result: CallResult },
     /// The API server answered a deletion before a hard deadline. `grace` is in seconds.
-    Deletion { on: OnNode<'a>, pod: OnPod<'a>, grace: i64, result: CallResult },
+    Deletion { on: NodeRef<'a>, pod: PodRef<'a>, grace: i64, result: CallResult },
     /// A budget, or the pod's own annotation, blocks the eviction of a pod; emitted once for each pod. `until` is the time left until
     /// the drain's deadline, which is `hard` if the node goes then.
-    PodBlocked { on: OnNode<'a>, pod: OnPod<'a>, by: &'a str, until: Duration, hard: bool },
+    PodBlocked { on: NodeRef<'a>, pod: PodRef<'a>, by: &'a str, until: Duration, hard: bool },
     /// A blocked pod no longer is.
-    PodUnblocked { on: OnNode<'a>, pod: OnPod<'a> },
+    PodUnblocked { on: NodeRef<'a>, pod: PodRef<'a> },
     /// A step of a drain failed; retried until the deadline.
-    DrainRetried { on: OnNode<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
+    DrainRetried { on: NodeRef<'a>, step: DrainStep, category: Category, error: &'a dyn fmt::Display },
     /// Somebody removed the cordon during the drain; it was restored.
-    NodeRecordoned { on: OnNode<'a> },
+    NodeRecordoned { on: NodeRef<'a> },
     /// All other pods are gone, and the eviction of our own pod was accepted: the process ends in order.
-    LeavingNode { on: OnNode<'a> },
+    LeavingNode { on: NodeRef<'a> },
     /// A drain ended. `left` is the time left until the node goes, if that is known (`hard`), else until the drain's timeout. `report`
     /// lists which pods went and which stayed. `has_condition`: the Node's condition says that it is being drained.
     DrainEnded {
-        on: OnNode<'a>,
+        on: NodeRef<'a>,
         outcome: DrainOutcome,
         gone: usize,
         took: Duration,
@@ -155,25 +155,25 @@ pub enum Fact<'a> {
         has_condition: bool,
     },
     /// A drain was given up before its end: nothing in this process waits for it any more.
-    DrainAbandoned { on: OnNode<'a> },
+    DrainAbandoned { on: NodeRef<'a> },
     /// A drain whose Node has a condition is not continued: the Node or the settings exclude the Node now.
-    DrainExcluded { on: OnNode<'a> },
+    DrainExcluded { on: NodeRef<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
-    HookUnknown { about: About<'a>, error: &'a dyn fmt::Display },
+    HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// AWS answered a heartbeat, or did not.
-    Heartbeat { about: About<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
+    Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// The drain is done; the hook is completed later, as the settings say.
-    CompletionHeld { about: About<'a>, by: Duration },
+    CompletionHeld { about: NoticeRef<'a>, by: Duration },
     /// A lifecycle action is left to its own timeout, as the settings say.
-    HookLeft { about: About<'a> },
+    HookLeft { about: NoticeRef<'a> },
     /// A lifecycle action was completed.
-    HookCompleted { about: About<'a>, result: CompletionResult },
+    HookCompleted { about: NoticeRef<'a>, result: CompletionResult },
     /// Completing failed; retried within the hook's life.
-    CompletionRetried { about: About<'a>, category: Category, error: &'a dyn fmt::Display },
+    CompletionRetried { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// A lifecycle action could not be completed within its life.
-    CompletionFailed { about: About<'a>, error: &'a dyn fmt::Display },
+    CompletionFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// A dry run did nothing; `instead` is what it would have done.
-    DryRun { about: About<'a>, instead: &'static str },
+    DryRun { about: NoticeRef<'a>, instead: &'static str },
     /// A call to AWS ended.
     AwsCall { service: &'static str, operation: &'static str, result: CallResult, took: Duration },
     /// A call to the API server ended.

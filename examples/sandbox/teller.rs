@@ -2,7 +2,7 @@
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{NEW, OTHER, Plan};
-use ebbtide::fact::{About, DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, Subscriber};
+use ebbtide::fact::{DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, NoticeRef, Subscriber};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,7 +99,7 @@ impl Teller {
     }
 
     /// Prints a line about a notice.
-    fn notice(&self, about: &About<'_>, mark: char, tone: Tone, text: impl Into<String>) {
+    fn notice(&self, about: &NoticeRef<'_>, mark: char, tone: Tone, text: impl Into<String>) {
         let who = about.node.or_else(|| self.names.get(about.instance).map(String::as_str)).unwrap_or(about.instance);
         self.node(who, about.kind.as_str(), mark, tone, text.into());
     }
@@ -172,7 +172,7 @@ impl Subscriber for Teller {
 }
 
 impl Teller {
-    fn ended(&self, about: &About<'_>, outcome: NoticeOutcome) {
+    fn ended(&self, about: &NoticeRef<'_>, outcome: NoticeOutcome) {
         let (mark, tone, text) = match outcome {
             NoticeOutcome::Drained => return,
             NoticeOutcome::HandedOver => (' ', Tone::Plain, "handed over to the next receiver; no more heartbeats"),
@@ -230,7 +230,7 @@ impl Teller {
         self.write(&Line(mark, tone, who, "", text));
     }
 
-    fn trouble(&self, about: &About<'_>, what: &str, error: &dyn std::fmt::Display) {
+    fn trouble(&self, about: &NoticeRef<'_>, what: &str, error: &dyn std::fmt::Display) {
         self.notice(about, '!', Tone::Warn, format!("{what}: {error}"));
     }
 }

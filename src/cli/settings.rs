@@ -6,7 +6,7 @@ mod problems;
 use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, OnFailed, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
@@ -126,17 +126,17 @@ impl Settings {
         let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
-        let ready = actions.of(Kind::AsgLaunch) == Action::Ready;
+        let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
         problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
         let drains = |kind| actions.of(kind) == Action::Drain;
-        let holds = flags.complete_after.is_some() && !drains(Kind::AsgTerminate);
+        let holds = flags.complete_after.is_some() && !drains(NoticeKind::AsgTerminate);
         problems.idle("--complete-after", holds, "--on asg-terminate=drain");
-        let taints_gone =
-            flags.out_of_service_taint && !matches!(actions.of(Kind::StateChange), Action::Drain | Action::Cordon);
+        let taints_gone = flags.out_of_service_taint
+            && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
-        for kind in Kind::ALL {
+        for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
         }
@@ -152,7 +152,7 @@ impl Settings {
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             uncordon_after,
-            extras: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            mark_settings: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_failed_launch: flags.on_failed_launch.into(),
@@ -264,17 +264,17 @@ mod tests {
     fn defaults() {
         let settings = settings(&[]).unwrap();
         let policy = &settings.policy;
-        let on = Kind::ALL.map(|kind| policy.actions.of(kind).as_str());
+        let on = NoticeKind::ALL.map(|kind| policy.actions.of(kind).as_str());
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
-        assert_eq!(Kind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
-        assert_eq!(Kind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
-        let stands = Kind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
+        assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
+        assert_eq!(NoticeKind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
+        let stands = NoticeKind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
         assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
         assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
         assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
-        assert!(policy.complete_after.is_zero() && policy.extras.taints.is_empty());
+        assert!(policy.complete_after.is_zero() && policy.mark_settings.taints.is_empty());
         assert_eq!(settings.admin_address.to_string(), "[::]:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
         assert_eq!(
@@ -329,13 +329,13 @@ mod tests {
             "--collect-leases",
         ])
         .unwrap();
-        assert_eq!(settings.policy.actions.of(Kind::Rebalance), Action::Drain);
-        assert_eq!(settings.policy.actions.of(Kind::AsgLaunch), Action::Report);
-        let timeouts = [Kind::Spot, Kind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
+        assert_eq!(settings.policy.actions.of(NoticeKind::Rebalance), Action::Drain);
+        assert_eq!(settings.policy.actions.of(NoticeKind::AsgLaunch), Action::Report);
+        let timeouts = [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
         assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
-        assert_eq!(settings.policy.delay.of(Kind::Spot), Some(Duration::from_secs(90)));
-        assert_eq!(settings.policy.stands(Kind::Rebalance), None);
-        assert_eq!(settings.policy.extras.taints[0].key, "going");
+        assert_eq!(settings.policy.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
+        assert_eq!(settings.policy.stands(NoticeKind::Rebalance), None);
+        assert_eq!(settings.policy.mark_settings.taints[0].key, "going");
         assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
         assert_eq!(settings.at_deadline, AtDeadline::Leave);
         assert_eq!(settings.policy.heartbeats, Heartbeats::Every(Duration::from_secs(20)));

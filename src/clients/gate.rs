@@ -13,7 +13,7 @@ mod error;
 pub use crate::fact::Category;
 pub use backoff::Backoff;
 pub use class::{CallClass, Class, LifecycleClass, Limits};
-pub use error::{AwsError, KubeError, NO_CREDENTIALS, category_of_code};
+pub use error::{AwsError, KubeError, NO_CREDENTIALS, Operation, category_of_code};
 
 use crate::fact::{Fact, Facts};
 use admit::{Admission, Admitter};
@@ -66,7 +66,7 @@ impl<C: CallClass> Gate<C> {
     /// The error of AWS or the transport, classified; or a timeout.
     pub async fn aws<T, E, F>(
         &self,
-        operation: (&'static str, &'static str),
+        operation: Operation,
         subject: &str,
         class: C,
         by: Instant,
@@ -137,7 +137,7 @@ impl Gate {
 /// The error of AWS or the transport, classified; or a timeout.
 pub async fn aws<T, E, F>(
     facts: &Facts,
-    (service, operation): (&'static str, &'static str),
+    operation: Operation,
     subject: &str,
     limit: Duration,
     request: impl FnOnce() -> F,
@@ -149,11 +149,16 @@ where
     let begun = Instant::now();
     let result = match timeout(limit, Box::pin(request())).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => Err(AwsError::from_sdk(service, operation, subject, &error)),
-        Err(_) => Err(AwsError::timed_out(service, operation, subject, limit)),
+        Ok(Err(error)) => Err(AwsError::from_sdk(operation, subject, &error)),
+        Err(_) => Err(AwsError::timed_out(operation, subject, limit)),
     };
     let answer = result.as_ref().map(drop).map_err(|error| error.category);
-    facts.emit(&Fact::AwsCall { service, operation, result: answer, took: begun.elapsed() });
+    facts.emit(&Fact::AwsCall {
+        service: operation.service,
+        operation: operation.name,
+        result: answer,
+        took: begun.elapsed(),
+    });
     result
 }
 

@@ -29,7 +29,7 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError, UnknownKind};
 use crate::pipeline::event;
-use crate::pipeline::event::{Kind, Notice, Parsed};
+use crate::pipeline::event::{Notice, NoticeKind, Parsed};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -52,7 +52,7 @@ enum MessageSource {
     /// A message's body.
     Body(String),
     /// A message that is made for a Node, with this group and hook, if they are given.
-    Made { kind: Kind, node: String, hook: Option<(String, String)> },
+    Made { kind: NoticeKind, node: String, hook: Option<(String, String)> },
 }
 
 /// The reason why a command line is no question.
@@ -61,7 +61,7 @@ enum Refusal {
     #[error("{0}")]
     Settings(SettingsError),
     #[error(transparent)]
-    Kind(#[from] UnknownKind),
+    NoticeKind(#[from] UnknownKind),
     #[error(transparent)]
     NoMessage(#[from] input::NoMessage),
 }

@@ -13,7 +13,7 @@ use crate::clients::gate::{AwsError, Category, Gate};
 use crate::commands::test_message;
 use crate::commands::test_message::{MessageRequest, Sources, TestMessage, UnknownKind, brief};
 use crate::fact::Facts;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
@@ -41,7 +41,7 @@ pub async fn send_with(clients: &Clients, clock: Clock, flags: Send) -> Answer {
 
 /// The validated command line.
 struct SendRequest {
-    kind: Kind,
+    kind: NoticeKind,
     node: String,
     queue_url: String,
     hook: Option<(String, String)>,
@@ -52,7 +52,7 @@ struct SendRequest {
 enum FlagError {
     /// There is no such kind.
     #[error(transparent)]
-    Kind(#[from] UnknownKind),
+    NoticeKind(#[from] UnknownKind),
     /// The queue's URL is wrong.
     #[error(transparent)]
     Settings(#[from] SettingsError),
@@ -100,13 +100,13 @@ impl SendRequest {
              Its log lines carry message_id={id}. Afterwards kubectl uncordon {0} makes the Node schedulable,\nand the service removes its marks.\n",
             node.name, node.instance, message.identity, self.queue_url
         );
-        if matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) {
+        if matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch) {
             text.push_str(
                 "\nThe lifecycle action does not exist: AWS answers \"No active Lifecycle Action found\" when the service\n\
                  completes it, and the service treats that as completed. No instance is terminated.\n",
             );
         }
-        if kind == Kind::AsgLaunch {
+        if kind == NoticeKind::AsgLaunch {
             text.push_str(
                 "\nBy default the service ignores asg-launch: nothing happens without --on asg-launch=ready.\n",
             );

@@ -12,7 +12,7 @@ use self::group::hook_of_instance;
 use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::fact::Facts;
-use crate::pipeline::event::{InstanceId, Kind};
+use crate::pipeline::event::{InstanceId, NoticeKind};
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Node, TrimmedNode, node_api};
 use crate::pipeline::queue::QueueUrl;
@@ -57,7 +57,7 @@ pub enum HookError {
         /// The instance.
         instance: InstanceId,
         /// The kind.
-        kind: Kind,
+        kind: NoticeKind,
     },
     /// AWS could not be asked.
     #[error("the instance's Auto Scaling group can't be found: {}", brief(.0))]
@@ -66,22 +66,22 @@ pub enum HookError {
 
 /// A name that is not a kind's.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--kind: there is no kind \"{0}\"; the kinds are {kinds}", kinds = Kind::ALL.map(Kind::as_str).join(", "))]
+#[error("--kind: there is no kind \"{0}\"; the kinds are {kinds}", kinds = NoticeKind::ALL.map(NoticeKind::as_str).join(", "))]
 pub struct UnknownKind(String);
 
 /// Returns the kind of this name.
 ///
 /// # Errors
 /// There is no such kind.
-pub fn kind(name: &str) -> Result<Kind, UnknownKind> {
-    Kind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownKind(name.to_owned()))
+pub fn kind(name: &str) -> Result<NoticeKind, UnknownKind> {
+    NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownKind(name.to_owned()))
 }
 
 /// The parameters of a test message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRequest<'a> {
     /// The kind.
-    pub kind: Kind,
+    pub kind: NoticeKind,
     /// The Node's name.
     pub node: &'a str,
     /// The group and the hook, if they are given.
@@ -136,7 +136,7 @@ pub async fn make(
         return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }
     let hook = match (request.kind, request.hook) {
-        (Kind::AsgTerminate | Kind::AsgLaunch, None) => {
+        (NoticeKind::AsgTerminate | NoticeKind::AsgLaunch, None) => {
             let found = find_hook(sources, &node.instance, request).await;
             found.or_else(fallback)?
         }
@@ -168,7 +168,7 @@ async fn find_hook(
     instance: &InstanceId,
     MessageRequest { kind, ignored_hooks, .. }: MessageRequest<'_>,
 ) -> Result<GroupHook, HookError> {
-    let terminating = kind == Kind::AsgTerminate;
+    let terminating = kind == NoticeKind::AsgTerminate;
     let found = hook_of_instance(&clients.aws.autoscaling, facts, instance.as_str(), terminating, ignored_hooks).await;
     found.map_err(HookError::Aws)?.ok_or_else(|| HookError::None { instance: instance.clone(), kind })
 }
@@ -176,9 +176,9 @@ async fn find_hook(
 /// Returns the text of an AWS error without the advice for the service's role, because a user's credentials made the call.
 #[must_use]
 pub fn brief(error: &AwsError) -> String {
-    let AwsError { service, operation, message, .. } = error;
+    let AwsError { operation, message, .. } = error;
     let code = error.code.as_ref().map(|code| format!("{code}: ")).unwrap_or_default();
-    format!("{service}:{operation}: {code}{message}")
+    format!("{operation}: {code}{message}")
 }
 
 /// Returns the region of the Node's label, or else of the calls to AWS.
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn an_unknown_kind_names_the_kinds() {
-        assert_eq!(kind("spot"), Ok(Kind::Spot));
+        assert_eq!(kind("spot"), Ok(NoticeKind::Spot));
         assert!(kind("weather").unwrap_err().to_string().contains("asg-terminate, asg-launch, spot"));
     }
 }

@@ -7,10 +7,10 @@ mod outcome_cache;
 
 pub use outcome_cache::OutcomeCache;
 
-use crate::fact::{About, Category, Fact, Facts, MessageRelease};
+use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
 use crate::pipeline::event::{Identity, Notice, Parsed};
-use crate::pipeline::interruption::{Interrupter, MessageLink, Outcome, Seat, Slots};
+use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
 use futures_util::StreamExt;
@@ -37,16 +37,16 @@ pub enum Verdict {
 }
 
 /// Returns the verdict on a message from the ends of its notices.
-pub fn verdict(ends: impl IntoIterator<Item = Result<Outcome, TaskError>>) -> Verdict {
+pub fn verdict(ends: impl IntoIterator<Item = Result<NoticeOutcome, TaskError>>) -> Verdict {
     ends.into_iter().fold(Verdict::Delete, |verdict, end| match (verdict, end) {
-        (_, Err(_) | Ok(Outcome::Crashed)) => Verdict::Release(CRASH_DELAY),
-        (Verdict::Delete, Ok(Outcome::HandedOver)) => Verdict::Release(Duration::ZERO),
+        (_, Err(_) | Ok(NoticeOutcome::Crashed)) => Verdict::Release(CRASH_DELAY),
+        (Verdict::Delete, Ok(NoticeOutcome::HandedOver)) => Verdict::Release(Duration::ZERO),
         (verdict, Ok(_)) => verdict,
     })
 }
 
 /// The interruptions that run, one for each identity.
-pub type Interruptions = Slots<Identity, MessageLink, Outcome>;
+pub type Interruptions = Slots<Identity, MessageLink, NoticeOutcome>;
 
 /// Takes messages to their end.
 pub struct Deliverer {
@@ -65,9 +65,9 @@ pub struct Deliverer {
 /// A message's copy of a notice.
 enum NoticeCopy {
     /// The notice is being acted on.
-    Running(Identity, Seat<Identity, MessageLink, Outcome>),
+    Running(Identity, Seat<Identity, MessageLink, NoticeOutcome>),
     /// The notice had ended before this copy came.
-    Late(Outcome),
+    Late(NoticeOutcome),
 }
 
 /// The first event that ends the work on a message.
@@ -137,7 +137,7 @@ impl Deliverer {
         }
         if notice.is_test() {
             let (kind, instance) = (notice.kind(), notice.instance.as_str());
-            self.facts.emit(&Fact::TestNotice { about: About { kind, instance, node: None, message } });
+            self.facts.emit(&Fact::TestNotice { about: NoticeRef { kind, instance, node: None, message } });
         }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
@@ -155,7 +155,7 @@ impl Deliverer {
 
     fn tell_joined(&self, notice: &Notice, message: &str) {
         let (kind, instance) = (notice.kind(), notice.instance.as_str());
-        self.facts.emit(&Fact::NoticeJoined { about: About { kind, instance, node: None, message } });
+        self.facts.emit(&Fact::NoticeJoined { about: NoticeRef { kind, instance, node: None, message } });
     }
 
     /// Waits until every notice has ended. Meanwhile passes on the shortest visibility timeout that any of them wants.
@@ -164,7 +164,7 @@ impl Deliverer {
         verdict(ends.collect::<Vec<_>>().await)
     }
 
-    async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<Outcome, TaskError> {
+    async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<NoticeOutcome, TaskError> {
         let (identity, seat) = match copy {
             NoticeCopy::Running(identity, seat) => (identity, seat),
             NoticeCopy::Late(outcome) => return Ok(*outcome),
@@ -237,8 +237,8 @@ mod tests {
 
     #[test]
     fn a_message_is_deleted_only_when_all_its_notices_have_ended() {
-        use Outcome::{Blocked, Crashed, Drained, Failed, HandedOver, NotOurs};
-        let table: [(&[Result<Outcome, TaskError>], Verdict); 7] = [
+        use NoticeOutcome::{Blocked, Crashed, Drained, Failed, HandedOver, NotOurs};
+        let table: [(&[Result<NoticeOutcome, TaskError>], Verdict); 7] = [
             (&[Ok(Drained)], Verdict::Delete),
             (&[Ok(Drained), Ok(NotOurs)], Verdict::Delete),
             (&[Ok(Blocked), Ok(Failed)], Verdict::Delete),

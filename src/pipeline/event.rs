@@ -11,7 +11,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use crate::fact::{IgnoreReason as Ignored, MalformedReason as Reason, NoticeKind as Kind};
+pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
 
 use jiff::Timestamp;
 use std::fmt;
@@ -28,7 +28,7 @@ pub enum Parsed {
     /// At least one notice.
     Notices(Vec<Notice>),
     /// A message of a known form that has no notice for Ebbtide.
-    Ignored(Ignored),
+    Ignored(IgnoreReason),
     /// A message that can't be read, or that lacks a required field.
     Malformed(Malformed),
 }
@@ -38,7 +38,7 @@ pub enum Parsed {
 #[error("{at}: {what}")]
 pub struct Malformed {
     /// The reason as a fixed word, for metric labels.
-    pub reason: Reason,
+    pub reason: MalformedReason,
     /// The path to the fault, such as `detail.instance-id`, or `body`.
     pub at: String,
     /// The value that was found, and the one that was expected.
@@ -61,15 +61,15 @@ pub struct Notice {
 impl Notice {
     /// Returns the kind alone.
     #[must_use]
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> NoticeKind {
         match self.detail {
-            Detail::AsgTerminate(_) => Kind::AsgTerminate,
-            Detail::AsgLaunch(_) => Kind::AsgLaunch,
-            Detail::Spot { .. } => Kind::Spot,
-            Detail::Rebalance => Kind::Rebalance,
-            Detail::StateChange { .. } => Kind::StateChange,
-            Detail::ScheduledChange(_) => Kind::ScheduledChange,
-            Detail::CapacityReservation { .. } => Kind::CapacityReservation,
+            Detail::AsgTerminate(_) => NoticeKind::AsgTerminate,
+            Detail::AsgLaunch(_) => NoticeKind::AsgLaunch,
+            Detail::Spot { .. } => NoticeKind::Spot,
+            Detail::Rebalance => NoticeKind::Rebalance,
+            Detail::StateChange { .. } => NoticeKind::StateChange,
+            Detail::ScheduledChange(_) => NoticeKind::ScheduledChange,
+            Detail::CapacityReservation { .. } => NoticeKind::CapacityReservation,
         }
     }
 }

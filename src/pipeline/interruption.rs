@@ -34,15 +34,15 @@ pub use steps::{Finding, Present, Sequence, Step, Target};
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, due_beat};
 pub use work::{Interrupter, MessageLink};
 
-use crate::fact::{About, Fact};
+use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::runtime::task::Ending;
 use std::sync::Arc;
 
-pub use crate::fact::NoticeOutcome as Outcome;
+pub use crate::fact::NoticeOutcome;
 
-impl Ending for Outcome {
+impl Ending for NoticeOutcome {
     fn failed(&self) -> bool {
         self.is_failure()
     }
@@ -58,8 +58,8 @@ struct Case {
 }
 
 impl Case {
-    fn about(&self) -> About<'_> {
-        About {
+    fn about(&self) -> NoticeRef<'_> {
+        NoticeRef {
             kind: self.notice.kind(),
             instance: self.notice.instance.as_str(),
             node: self.node.as_ref().map(|node| &*node.name),

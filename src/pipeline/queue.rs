@@ -16,7 +16,7 @@ use lease::Claim;
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
-use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category};
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Operation};
 use crate::fact::{Fact, Facts, MessageStep};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -46,6 +46,10 @@ const MAX_HELD: usize = 20_000;
 
 /// Maximum number of tries of a release: its message becomes visible by itself soon.
 const MAX_RELEASE_TRIES: u32 = 3;
+
+const DELETE: Operation = Operation::new("sqs", "DeleteMessageBatch");
+
+const CHANGE_VISIBILITY: Operation = Operation::new("sqs", "ChangeMessageVisibilityBatch");
 
 /// One SQS message.
 #[derive(Debug)]
@@ -130,8 +134,10 @@ impl Queue {
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
             .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer =
-            gate::aws(&inner.facts, ("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || request.send())
-                .await?;
+            gate::aws(&inner.facts, Operation::new("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || {
+                request.send()
+            })
+            .await?;
         // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
         let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default().into_iter().zip(permits);
@@ -159,7 +165,7 @@ impl Queue {
 
     /// Makes the message invisible for `visibility` from now.
     async fn extend(&self, receipt: &Receipt, visibility: Duration) -> EntryResult {
-        flattened("ChangeMessageVisibilityBatch", self.0.extensions.ask((receipt.0.clone(), visibility)).await)
+        flattened(CHANGE_VISIBILITY, self.0.extensions.ask((receipt.0.clone(), visibility)).await)
     }
 
     /// Deletes the message, with retries while it is ours.
@@ -173,7 +179,7 @@ impl Queue {
         let mut last = None;
         let tries = async {
             loop {
-                match flattened("DeleteMessageBatch", self.0.deletes.ask(receipt.0.clone()).await) {
+                match flattened(DELETE, self.0.deletes.ask(receipt.0.clone()).await) {
                     Ok(()) => return,
                     Err(error) => {
                         if last.is_none() {
@@ -188,7 +194,7 @@ impl Queue {
         tokio::select! {
             biased;
             () = tries => Ok(()),
-            _ = times.kept(self, Claim { message: id, receipt }, None) => Err(last.unwrap_or_else(|| self.lost("DeleteMessageBatch"))),
+            _ = times.kept(self, Claim { message: id, receipt }, None) => Err(last.unwrap_or_else(|| self.lost(DELETE))),
         }
     }
 
@@ -203,7 +209,7 @@ impl Queue {
         loop {
             let answer = self.0.releases.ask((receipt.0.clone(), after)).await;
             tries += 1;
-            match flattened("ChangeMessageVisibilityBatch", answer) {
+            match flattened(CHANGE_VISIBILITY, answer) {
                 Ok(()) => return Ok(()),
                 Err(error) if tries == MAX_RELEASE_TRIES || lost(&error) => return Err(error),
                 Err(_) => sleep(backoff.step()).await,
@@ -216,9 +222,8 @@ impl Queue {
         self.0.facts.emit(&Fact::MessageRetried { message, step, category, error });
     }
 
-    fn lost(&self, operation: &'static str) -> AwsError {
+    fn lost(&self, operation: Operation) -> AwsError {
         AwsError {
-            service: "sqs",
             operation,
             subject: self.0.url.clone(),
             category: Category::TimedOut,
@@ -233,10 +238,9 @@ fn lost(error: &AwsError) -> bool {
     matches!(error.category, Category::Invalid | Category::NotFound)
 }
 
-fn flattened(operation: &'static str, answer: Result<EntryResult, Unanswered>) -> EntryResult {
+fn flattened(operation: Operation, answer: Result<EntryResult, Unanswered>) -> EntryResult {
     answer.unwrap_or_else(|died| {
         Err(AwsError {
-            service: "sqs",
             operation,
             subject: "the queue".to_owned(),
             category: Category::Unavailable,
@@ -265,9 +269,8 @@ impl BatchCalls {
             DeleteMessageBatchRequestEntry::builder().id(n.to_string()).receipt_handle(receipt).build().ok()
         });
         let request = self.client.delete_message_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
-        let answer =
-            gate::aws(&self.facts, ("sqs", "DeleteMessageBatch"), &self.url, CALL_TIMEOUT, || request.send()).await;
-        self.each(count, "DeleteMessageBatch", answer.map(|answer| answer.failed))
+        let answer = gate::aws(&self.facts, DELETE, &self.url, CALL_TIMEOUT, || request.send()).await;
+        self.each(count, DELETE, answer.map(|answer| answer.failed))
     }
 
     async fn change(self, changes: Vec<(String, Duration)>) -> Vec<EntryResult> {
@@ -282,17 +285,15 @@ impl BatchCalls {
         });
         let request =
             self.client.change_message_visibility_batch().queue_url(&self.url).set_entries(Some(entries.collect()));
-        let answer =
-            gate::aws(&self.facts, ("sqs", "ChangeMessageVisibilityBatch"), &self.url, CALL_TIMEOUT, || request.send())
-                .await;
-        self.each(count, "ChangeMessageVisibilityBatch", answer.map(|answer| answer.failed))
+        let answer = gate::aws(&self.facts, CHANGE_VISIBILITY, &self.url, CALL_TIMEOUT, || request.send()).await;
+        self.each(count, CHANGE_VISIBILITY, answer.map(|answer| answer.failed))
     }
 
     /// A batch has a result for each entry: those that it does not name as failed are done.
     fn each(
         &self,
         count: usize,
-        operation: &'static str,
+        operation: Operation,
         answer: Result<Vec<BatchResultErrorEntry>, AwsError>,
     ) -> Vec<EntryResult> {
         let failed = match answer {
@@ -303,7 +304,6 @@ impl BatchCalls {
         for entry in failed {
             let Some(answer) = entry.id.parse().ok().and_then(|n: usize| answers.get_mut(n)) else { continue };
             *answer = Err(AwsError {
-                service: "sqs",
                 operation,
                 subject: self.url.clone(),
                 category: gate::category_of_code(&entry.code, if entry.sender_fault { 400 } else { 500 }),

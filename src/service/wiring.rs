@@ -35,8 +35,8 @@ impl Wiring {
     /// Returns the writer of Events and conditions.
     pub fn event_writer(&self, scope: Scope, backlog: Backlog) -> EventWriter {
         let instance = self.settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
-        let calls = (self.clients.kube.clone(), self.gate.clone());
-        EventWriter::new(scope, backlog, calls, self.clock, self.facts.clone(), instance)
+        let (client, gate, facts) = (self.clients.kube.clone(), self.gate.clone(), self.facts.clone());
+        EventWriter::new(scope, backlog, client, gate, self.clock, facts, instance)
     }
 
     /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
@@ -58,7 +58,8 @@ impl Wiring {
         let Self { settings, clients, clock, facts, tasks, gate, .. } = self;
         let policy = settings.policy.clone();
         let nodes = node_api(clients.kube.clone());
-        let marker = Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.extras.clone(), policy.dry_run);
+        let marker =
+            Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.mark_settings.clone(), policy.dry_run);
         let drainer = Drainer {
             client: clients.kube.clone(),
             pods: pod_api(clients.kube.clone()),

@@ -12,7 +12,7 @@ mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, OnNode, OnPod, Subscriber};
+use crate::fact::{DrainOutcome, Fact, NodeRef, PodRef, Subscriber};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -176,11 +176,11 @@ impl DrainEvent {
 }
 
 impl ObjectRef {
-    fn node(OnNode { node, uid, .. }: OnNode<'_>) -> Self {
+    fn node(NodeRef { node, uid, .. }: NodeRef<'_>) -> Self {
         Self { kind: "Node", namespace: "".into(), name: node.into(), uid: uid.into() }
     }
 
-    fn pod(OnPod { namespace, name, uid }: OnPod<'_>) -> Self {
+    fn pod(PodRef { namespace, name, uid }: PodRef<'_>) -> Self {
         Self { kind: "Pod", namespace: namespace.into(), name: name.into(), uid: uid.into() }
     }
 }

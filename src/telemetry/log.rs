@@ -2,7 +2,7 @@
 //!
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
-use crate::fact::{About, CheckStatus, Fact, HeartbeatResult, NoticeOutcome, OnNode, Subscriber, label};
+use crate::fact::{CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, label};
 use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};
 
@@ -13,7 +13,7 @@ pub struct Log;
 /// A log line with the notice's fields. The field is `message_id`: tracing calls the line's own text `message`.
 macro_rules! about {
     ($level:ident, $about:expr, $($rest:tt)*) => {{
-        let About { kind, instance, node, message } = $about;
+        let NoticeRef { kind, instance, node, message } = $about;
         $level!(kind = kind.as_str(), instance, node, message_id = message, $($rest)*)
     }};
 }
@@ -21,7 +21,7 @@ macro_rules! about {
 /// A log line with the fields of a drain's Node.
 macro_rules! on {
     ($level:ident, $on:expr, $($rest:tt)*) => {{
-        let OnNode { node, instance, .. } = $on;
+        let NodeRef { node, instance, .. } = $on;
         $level!(node, instance, $($rest)*)
     }};
 }

@@ -1,7 +1,7 @@
 //! Validation of each flag, with all problems so far.
 
 use super::{MAX_DRAIN, MIN_HEARTBEAT_INTERVAL, Problem};
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
@@ -93,15 +93,15 @@ impl Problems {
     }
 
     /// Reads values for one kind each, `KIND=VALUE`.
-    fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(Kind, &'a str)> {
-        let mut found: Vec<(Kind, &str)> = Vec::new();
+    fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(NoticeKind, &'a str)> {
+        let mut found: Vec<(NoticeKind, &str)> = Vec::new();
         for pair in flags {
             let Some((kind, value)) = pair.split_once('=') else {
                 self.add(flag, format!("\"{pair}\" names no kind; write it like {example}"));
                 continue;
             };
-            let Some(kind) = Kind::ALL.into_iter().find(|known| known.as_str() == kind) else {
-                let kinds = Kind::ALL.map(Kind::as_str).join(", ");
+            let Some(kind) = NoticeKind::ALL.into_iter().find(|known| known.as_str() == kind) else {
+                let kinds = NoticeKind::ALL.map(NoticeKind::as_str).join(", ");
                 self.add(flag, format!("\"{kind}\" is not a kind; the kinds are {kinds}"));
                 continue;
             };
@@ -123,7 +123,7 @@ impl Problems {
         let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), MAX_DRAIN));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
             let timeout = self.duration(flag, Some(text), MAX_DRAIN);
-            if matches!(kind, Kind::Spot | Kind::StateChange) && timeout > Some(MAX_SHORT_DRAIN) {
+            if matches!(kind, NoticeKind::Spot | NoticeKind::StateChange) && timeout > Some(MAX_SHORT_DRAIN) {
                 self.add(flag, format!("{kind}={text} has no effect: AWS gives two minutes; set less, or remove it"));
             }
             timeouts.set(kind, timeout);
@@ -201,9 +201,9 @@ impl Problems {
         })
     }
 
-    fn action(&mut self, kind: Kind, action: &str) -> Option<Action> {
+    fn action(&mut self, kind: NoticeKind, action: &str) -> Option<Action> {
         let allowed: &[Action] = match kind {
-            Kind::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
+            NoticeKind::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
             _ => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
         };
         let found = allowed.iter().copied().find(|known| known.as_str() == action);

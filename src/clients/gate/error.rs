@@ -4,6 +4,7 @@ use crate::fact::Category;
 use aws_credential_types::provider::error::CredentialsError;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use std::fmt;
 use std::time::Duration;
 
 /// Returns the category of an HTTP status.
@@ -21,14 +22,35 @@ const fn category_of_status(status: u16) -> Category {
 /// Message of a call to AWS that could not be signed; the reason follows, if it is known.
 pub const NO_CREDENTIALS: &str = "no AWS credentials";
 
+/// An operation of AWS, shown as IAM writes it: `sqs:ReceiveMessage`.
+#[derive(Clone, Copy, Debug)]
+pub struct Operation {
+    /// The service's prefix in IAM.
+    pub service: &'static str,
+    /// The operation's name.
+    pub name: &'static str,
+}
+
+impl Operation {
+    /// The operation `name` of `service`.
+    #[must_use]
+    pub const fn new(service: &'static str, name: &'static str) -> Self {
+        Self { service, name }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.service, self.name)
+    }
+}
+
 /// A call to AWS that failed.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{service}:{operation} for {subject}: {}{}", self.answer(), self.advice())]
+#[error("{operation} for {subject}: {}{}", self.answer(), self.advice())]
 pub struct AwsError {
-    /// The service's name in IAM actions.
-    pub service: &'static str,
     /// The operation.
-    pub operation: &'static str,
+    pub operation: Operation,
     /// The object of the call.
     pub subject: String,
     /// Its category.
@@ -40,9 +62,8 @@ pub struct AwsError {
 }
 
 impl AwsError {
-    pub(super) fn timed_out(service: &'static str, operation: &'static str, subject: &str, after: Duration) -> Self {
+    pub(super) fn timed_out(operation: Operation, subject: &str, after: Duration) -> Self {
         Self {
-            service,
             operation,
             subject: subject.to_owned(),
             category: Category::TimedOut,
@@ -51,12 +72,7 @@ impl AwsError {
         }
     }
 
-    pub(super) fn from_sdk<E>(
-        service: &'static str,
-        operation: &'static str,
-        subject: &str,
-        error: &SdkError<E, HttpResponse>,
-    ) -> Self
+    pub(super) fn from_sdk<E>(operation: Operation, subject: &str, error: &SdkError<E, HttpResponse>) -> Self
     where
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
@@ -74,7 +90,7 @@ impl AwsError {
             Some(message) => message.to_owned(),
             None => unsigned(error).unwrap_or_else(|| chain(error)),
         };
-        Self { service, operation, subject: subject.to_owned(), category, code, message }
+        Self { operation, subject: subject.to_owned(), category, code, message }
     }
 
     /// Whether there were no credentials to sign the call. Such a call counts as unreachable: the source of credentials may be
@@ -94,8 +110,8 @@ impl AwsError {
     fn advice(&self) -> String {
         match self.category {
             Category::Denied => format!(
-                " (check that the role's credentials reach this pod, and that its policy allows {}:{})",
-                self.service, self.operation
+                " (check that the role's credentials reach this pod, and that its policy allows {})",
+                self.operation
             ),
             Category::NotFound => " (check the name, the account and AWS_REGION)".to_owned(),
             Category::Unreachable if self.lacks_credentials() => {
@@ -356,7 +372,11 @@ mod tests {
         use aws_smithy_runtime_api::client::result::ConnectorError;
 
         let said = |why: ConnectorError| {
-            AwsError::from_sdk("sqs", "SendMessage", "q", &SdkError::<SendMessageError, _>::dispatch_failure(why))
+            AwsError::from_sdk(
+                Operation::new("sqs", "SendMessage"),
+                "q",
+                &SdkError::<SendMessageError, _>::dispatch_failure(why),
+            )
         };
         let other = |why: CredentialsError| said(ConnectorError::other(why.into(), None));
         for (why, message) in [

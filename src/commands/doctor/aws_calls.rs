@@ -5,7 +5,7 @@
 use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;
 
 impl TrialCall {
@@ -55,7 +55,7 @@ impl TrialCall {
 pub fn lifecycle(settings: &Settings) -> bool {
     let policy = &settings.policy;
     let acts = |kind| matches!(policy.actions.of(kind), Action::Drain | Action::Ready);
-    !policy.dry_run && (acts(Kind::AsgTerminate) || acts(Kind::AsgLaunch))
+    !policy.dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
 }
 
 /// Judges the calls.

@@ -4,7 +4,7 @@ use super::arn::queue_arn;
 use super::check::{Area, Check, count, few};
 use super::readings::{HookConfig, Readings, ScalingGroup, ScalingGroups};
 use crate::cli::settings::Settings;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, DEFAULT_DRAIN_TIMEOUT, Heartbeats, HookRoom, HookTimes, OnFailed, Policy};
 use crate::runtime::duration::Words;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const SHORT_NOTICE: Duration = Duration::from_mins(2);
 
 /// Returns the time that a hook leaves a drain, and the time that the settings ask for.
 fn room(policy: &Policy, hook: &HookConfig) -> HookRoom {
-    let kind = if hook.terminating { Kind::AsgTerminate } else { Kind::AsgLaunch };
+    let kind = if hook.terminating { NoticeKind::AsgTerminate } else { NoticeKind::AsgLaunch };
     policy.hook_room(kind, HookTimes::of(hook.heartbeat))
 }
 
@@ -25,14 +25,14 @@ fn room(policy: &Policy, hook: &HookConfig) -> HookRoom {
 #[must_use]
 pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
     let policy = &settings.policy;
-    let kinds = [Kind::AsgTerminate, Kind::AsgLaunch].into_iter();
+    let kinds = [NoticeKind::AsgTerminate, NoticeKind::AsgLaunch].into_iter();
     let hooks = kinds.flat_map(|kind| handled(settings, readings, kind)).map(|(_, hook)| {
         let room = room(policy, hook);
         room.wanted.min(room.limit)
     });
     // A cordon holds its message only while the instance has no Node yet.
-    let held = |kind: &Kind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
-    let soft = [Kind::Rebalance, Kind::ScheduledChange].into_iter().filter(held);
+    let held = |kind: &NoticeKind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
+    let soft = [NoticeKind::Rebalance, NoticeKind::ScheduledChange].into_iter().filter(held);
     let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(DEFAULT_DRAIN_TIMEOUT));
     hooks.chain(soft).max().unwrap_or(SHORT_NOTICE)
 }
@@ -41,21 +41,21 @@ pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
 fn handled<'a>(
     settings: &'a Settings,
     readings: &'a Readings,
-    kind: Kind,
+    kind: NoticeKind,
 ) -> impl Iterator<Item = (&'a ScalingGroup, &'a HookConfig)> {
     let acts = matches!(settings.policy.actions.of(kind), Action::Drain | Action::Ready);
     hooks(readings, kind).filter(move |(_, hook)| acts && !settings.policy.ignored_hooks.contains(&hook.name))
 }
 
-fn hooks(readings: &Readings, kind: Kind) -> impl Iterator<Item = (&ScalingGroup, &HookConfig)> {
+fn hooks(readings: &Readings, kind: NoticeKind) -> impl Iterator<Item = (&ScalingGroup, &HookConfig)> {
     let groups = readings.groups.as_ref().map(|groups| groups.groups.as_slice()).unwrap_or_default();
     let hooks = groups.iter().flat_map(|group| group.hooks.iter().flatten().map(move |hook| (group, hook)));
-    hooks.filter(move |(_, hook)| hook.terminating == (kind == Kind::AsgTerminate))
+    hooks.filter(move |(_, hook)| hook.terminating == (kind == NoticeKind::AsgTerminate))
 }
 
 /// Whether there is a hook of this kind.
 #[must_use]
-pub fn any_hook(kind: Kind, readings: &Readings) -> bool {
+pub fn any_hook(kind: NoticeKind, readings: &Readings) -> bool {
     hooks(readings, kind).next().is_some()
 }
 
@@ -69,7 +69,7 @@ fn all_known(readings: &Readings) -> bool {
 
 /// Whether there are hooks of this kind, and all of them notify the queue directly.
 #[must_use]
-pub fn all_direct(kind: Kind, readings: &Readings) -> bool {
+pub fn all_direct(kind: NoticeKind, readings: &Readings) -> bool {
     let queue = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("QueueArn"));
     let known = all_known(readings) && any_hook(kind, readings) && queue.is_some();
     known && hooks(readings, kind).all(|(_, hook)| hook.notifies.as_ref() == queue)
@@ -92,9 +92,9 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Err(error) => return vec![area.unread("groups", error, "autoscaling:DescribeAutoScalingGroups")],
     };
     let mut checks = vec![listed(groups)];
-    if settings.policy.actions.of(Kind::AsgTerminate) == Action::Drain {
+    if settings.policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain {
         checks.extend(without_hook(settings, groups));
-        let terminating = || handled(settings, readings, Kind::AsgTerminate);
+        let terminating = || handled(settings, readings, NoticeKind::AsgTerminate);
         let judged = terminating().flat_map(|(group, hook)| judge_hook(settings, readings, group, hook));
         let mut found: Vec<Check> = judged.collect();
         found.extend(long_grace(settings, readings));
@@ -105,7 +105,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         }
         checks.extend(found);
     }
-    if settings.policy.actions.of(Kind::AsgLaunch) == Action::Ready {
+    if settings.policy.actions.of(NoticeKind::AsgLaunch) == Action::Ready {
         checks.extend(launching(settings, readings));
     }
     checks.extend(rebalancing(groups));
@@ -150,7 +150,7 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     }
     if !bare.is_empty() {
         let and = if rebalanced { ", and so does capacity rebalancing" } else { "" };
-        let timeout = settings.policy.drain_timeout.of(Kind::AsgTerminate).unwrap_or(Duration::from_mins(10));
+        let timeout = settings.policy.drain_timeout.of(NoticeKind::AsgTerminate).unwrap_or(Duration::from_mins(10));
         let hook = format!(
             "--lifecycle-transition autoscaling:EC2_INSTANCE_TERMINATING \\\n    --default-result CONTINUE --heartbeat-timeout {}",
             timeout.as_secs().clamp(30, 7200)
@@ -249,7 +249,7 @@ fn other_target(settings: &Settings, readings: &Readings, hook: &HookConfig, nam
 /// Reports hooks that leave a drain less than the longest grace period of a pod, in one finding for all hooks.
 fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
     let longest = readings.workloads.as_ref().ok()?.longest_grace.as_ref().filter(|_| settings.pod_grace.is_none())?;
-    let rooms = handled(settings, readings, Kind::AsgTerminate)
+    let rooms = handled(settings, readings, NoticeKind::AsgTerminate)
         .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(&settings.policy, hook)));
     let tight =
         |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_POD_GRACE..longest.period).contains(&room.drain);
@@ -275,7 +275,7 @@ fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
 }
 
 fn launching(settings: &Settings, readings: &Readings) -> Vec<Check> {
-    let hooks = handled(settings, readings, Kind::AsgLaunch).filter(|(_, hook)| hook.continues);
+    let hooks = handled(settings, readings, NoticeKind::AsgLaunch).filter(|(_, hook)| hook.continues);
     hooks
         .map(|(group, hook)| {
             Area::Groups.warning(

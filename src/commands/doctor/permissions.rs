@@ -6,7 +6,7 @@ use crate::cli::settings::Settings;
 use crate::leases::collector::NODE_LEASES;
 use crate::leases::turn::NAME as TURN;
 use crate::pipeline::drain::AtDeadline;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;
 
 impl Permission {
@@ -22,14 +22,15 @@ impl Permission {
 }
 
 /// The kinds whose deadline is the end of the node's capacity. Only there are pods deleted.
-const HARD_KINDS: [Kind; 4] = [Kind::AsgTerminate, Kind::Spot, Kind::ScheduledChange, Kind::CapacityReservation];
+const HARD_KINDS: [NoticeKind; 4] =
+    [NoticeKind::AsgTerminate, NoticeKind::Spot, NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
 
 /// Returns the permissions that the service needs with these settings, in the order of the chart's role.
 #[must_use]
 pub fn needed(settings: &Settings) -> Vec<Permission> {
     let need = Permission::all;
     let policy = &settings.policy;
-    let any = |wanted: &[Action]| Kind::ALL.into_iter().any(|kind| wanted.contains(&policy.actions.of(kind)));
+    let any = |wanted: &[Action]| NoticeKind::ALL.into_iter().any(|kind| wanted.contains(&policy.actions.of(kind)));
     let mut needed =
         vec![need("", "nodes", "list", "no Node is ever found"), need("", "nodes", "watch", "no Node is ever found")];
     if any(&[Action::Drain, Action::Cordon]) {

@@ -7,7 +7,7 @@ use super::readings::{QueueAttributes, ReadError, Readings};
 use super::{credentials, groups};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::duration::Words;
@@ -104,8 +104,9 @@ fn set(url: &str, attribute: &str) -> String {
 fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
     // Lifecycle hooks may notify the queue directly, with a role of their own. All other notices come from EventBridge.
-    let needed = Kind::ALL.into_iter().any(|kind| {
-        settings.policy.actions.of(kind) != Action::Ignore && !matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch)
+    let needed = NoticeKind::ALL.into_iter().any(|kind| {
+        settings.policy.actions.of(kind) != Action::Ignore
+            && !matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch)
     });
     let ArnParts { partition, region, account } = ArnParts::of(arn);
     let statement = format!(

@@ -13,7 +13,7 @@ use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
 use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
-use crate::clients::gate::{Call, Category, Class, Gate};
+use crate::clients::gate::{Call, Category, Class, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::clock::Clock;
@@ -87,18 +87,13 @@ impl Probe {
         self.deadline.min(Instant::now() + CALL_TIMEOUT)
     }
 
-    async fn aws<T, E, F>(
-        &self,
-        operation: (&'static str, &'static str),
-        subject: &str,
-        request: impl FnOnce() -> F,
-    ) -> Reading<T>
+    async fn aws<T, E, F>(&self, operation: Operation, subject: &str, request: impl FnOnce() -> F) -> Reading<T>
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
         let limit = self.call_deadline().saturating_duration_since(Instant::now());
-        let call = format!("{}:{}", operation.0, operation.1);
+        let call = operation.to_string();
         if limit.is_zero() {
             return Err(timed_out(&call));
         }

@@ -8,63 +8,65 @@ use super::groups;
 use super::queue_policy::access;
 use super::readings::{EventRule, EventRules, ReadError, Readings};
 use crate::cli::settings::Settings;
-use crate::pipeline::event::Kind;
+use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
 /// conditions on other fields is not judged.
-fn samples(kind: Kind, settings: &Settings) -> Vec<Value> {
+fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
     let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
     match kind {
-        Kind::AsgTerminate => {
+        NoticeKind::AsgTerminate => {
             let detail = json!({ "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING" });
             vec![event("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action", detail)]
         }
-        Kind::AsgLaunch => {
+        NoticeKind::AsgLaunch => {
             let detail = json!({ "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING" });
             vec![event("aws.autoscaling", "EC2 Instance-launch Lifecycle Action", detail)]
         }
-        Kind::Spot => ["terminate", "stop", "hibernate"]
+        NoticeKind::Spot => ["terminate", "stop", "hibernate"]
             .map(|action| {
                 event("aws.ec2", "EC2 Spot Instance Interruption Warning", json!({ "instance-action": action }))
             })
             .into(),
-        Kind::Rebalance => vec![event("aws.ec2", "EC2 Instance Rebalance Recommendation", json!({}))],
-        Kind::StateChange => {
+        NoticeKind::Rebalance => vec![event("aws.ec2", "EC2 Instance Rebalance Recommendation", json!({}))],
+        NoticeKind::StateChange => {
             let gone: &[&str] = if settings.policy.out_of_service_taint { &["stopped", "terminated"] } else { &[] };
             let states = ["stopping", "shutting-down"].iter().chain(gone);
             states
                 .map(|state| event("aws.ec2", "EC2 Instance State-change Notification", json!({ "state": state })))
                 .collect()
         }
-        Kind::ScheduledChange => {
+        NoticeKind::ScheduledChange => {
             let detail = json!({ "service": "EC2", "eventTypeCategory": "scheduledChange" });
             vec![event("aws.health", "AWS Health Event", detail)]
         }
-        Kind::CapacityReservation => {
+        NoticeKind::CapacityReservation => {
             vec![event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", json!({}))]
         }
     }
 }
 
 /// Returns the recommended pattern of a rule for this kind.
-fn wanted(kind: Kind) -> &'static str {
+fn wanted(kind: NoticeKind) -> &'static str {
     match kind {
-        Kind::AsgTerminate => {
+        NoticeKind::AsgTerminate => {
             r#"{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"]}"#
         }
-        Kind::AsgLaunch => {
+        NoticeKind::AsgLaunch => {
             r#"{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-launch Lifecycle Action"]}"#
         }
-        Kind::Spot => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}"#,
-        Kind::Rebalance => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]}"#,
-        Kind::StateChange => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}"#,
-        Kind::ScheduledChange => {
+        NoticeKind::Spot => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}"#,
+        NoticeKind::Rebalance => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]}"#,
+        NoticeKind::StateChange => {
+            r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}"#
+        }
+        NoticeKind::ScheduledChange => {
             r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"],
      "detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange"]}}"#
         }
-        Kind::CapacityReservation => {
+        NoticeKind::CapacityReservation => {
             r#"{"source": ["aws.ec2"],
      "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning"]}"#
         }
@@ -81,12 +83,12 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Ok(rules) => rules,
         Err(error) => return vec![unread(error)],
     };
-    let kinds = Kind::ALL.into_iter().filter(|kind| settings.policy.actions.of(*kind) != Action::Ignore);
+    let kinds = NoticeKind::ALL.into_iter().filter(|kind| settings.policy.actions.of(*kind) != Action::Ignore);
     let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
     rules.unread.iter().map(unread).chain(checks).collect()
 }
 
-fn judge_kind(kind: Kind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {
+fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {
     let (area, name) = (Area::Rules, kind.as_str());
     let patterns: Vec<(&EventRule, Value)> = rules
         .rules
@@ -129,7 +131,7 @@ fn judge_kind(kind: Kind, settings: &Settings, readings: &Readings, rules: &Even
     if !rules.complete {
         return area.skipped(name, "None of the rules that could be read sends these events.");
     }
-    let direct = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::all_direct(kind, readings);
+    let direct = matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch) && groups::all_direct(kind, readings);
     if direct {
         return area.ok(name, "no rule; the hooks notify the queue directly");
     }
@@ -157,9 +159,9 @@ fn judge_kind(kind: Kind, settings: &Settings, readings: &Readings, rules: &Even
 
 /// Returns a failure for kinds without which nodes go undrained: spot warnings, and the actions of hooks. The other kinds only bring
 /// earlier notice, or do not occur everywhere.
-fn missing_events(kind: Kind, readings: &Readings, found: String, remedy: String) -> Check {
-    let hooked = matches!(kind, Kind::AsgTerminate | Kind::AsgLaunch) && groups::any_hook(kind, readings);
-    if kind == Kind::Spot || hooked {
+fn missing_events(kind: NoticeKind, readings: &Readings, found: String, remedy: String) -> Check {
+    let hooked = matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch) && groups::any_hook(kind, readings);
+    if kind == NoticeKind::Spot || hooked {
         Area::Rules.failure(kind.as_str(), found, remedy)
     } else {
         Area::Rules.warning(kind.as_str(), found, remedy)

@@ -3,7 +3,7 @@
 use super::reasons::span;
 use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
-use crate::pipeline::interruption::{Action, Outcome};
+use crate::pipeline::interruption::{Action, NoticeOutcome};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Calls {
         let to = "aws";
         if lookups.owner
             || (notice.marks.is_some()
-                && notice.ends.as_ref().is_some_and(|end| end.outcome == Outcome::NothingToDrain))
+                && notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::NothingToDrain))
         {
             self.add(
                 to,

@@ -12,7 +12,8 @@ use crate::clients::gate::KubeError;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, Outcome, Policy, Present, Sequence, Step, Target, due_beat, left_for_pool,
+    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, due_beat,
+    left_for_pool,
 };
 use crate::pipeline::node::mark::{Mark, written};
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
@@ -155,11 +156,11 @@ impl<'a> Narration<'a> {
         }
     }
 
-    fn ends(&mut self, outcome: Outcome) {
+    fn ends(&mut self, outcome: NoticeOutcome) {
         let excluded_by = self.view.node.as_ref().and_then(|node| node.excluded_by);
         let why = match outcome {
-            Outcome::NotOurs if self.view.owner.is_some() => "the instance is not this cluster's".to_owned(),
-            Outcome::Excluded => format!("the Node is excluded by {}", excluded_by.unwrap_or_default()),
+            NoticeOutcome::NotOurs if self.view.owner.is_some() => "the instance is not this cluster's".to_owned(),
+            NoticeOutcome::Excluded => format!("the Node is excluded by {}", excluded_by.unwrap_or_default()),
             outcome => reasons::ended(outcome, self.notice),
         };
         self.view.ends = Some(EndView { outcome, why });
@@ -212,8 +213,8 @@ impl<'a> Narration<'a> {
         let policy = self.policy();
         let detail = &self.notice.detail;
         let (well, badly) = match detail {
-            Detail::AsgLaunch(_) => (Outcome::Ready, Outcome::NotReady),
-            _ => (Outcome::Drained, Outcome::Blocked),
+            Detail::AsgLaunch(_) => (NoticeOutcome::Ready, NoticeOutcome::NotReady),
+            _ => (NoticeOutcome::Drained, NoticeOutcome::Blocked),
         };
         let begun = self.clock.notice_instant(self.notice.at);
         let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
@@ -235,7 +236,7 @@ impl<'a> Narration<'a> {
     fn awaits_ready(&mut self, until: Instant) {
         let tainted = !self.policy().startup_taints.is_empty();
         let what = if tainted { "its Node is Ready, without startup taints" } else { "its Node is Ready" };
-        let then = match self.policy().completion(Outcome::NotReady, &self.notice.detail, false) {
+        let then = match self.policy().completion(NoticeOutcome::NotReady, &self.notice.detail, false) {
             Some(completion) => format!("not-ready: the hook is completed with {}", completion.as_str()),
             None => "not-ready: the hook is left to its own timeout".to_owned(),
         };
@@ -244,7 +245,7 @@ impl<'a> Narration<'a> {
 
     /// An instance that has no Node yet, or none any more.
     fn awaits_node(&mut self, until: Instant) {
-        let nothing = Outcome::NothingToDrain.as_str();
+        let nothing = NoticeOutcome::NothingToDrain.as_str();
         let completed = self.view.hook.as_ref().and_then(|hook| hook.after_success);
         let then = match completed {
             Some(result) => format!("{nothing}: the hook is completed with {result}"),
@@ -263,7 +264,7 @@ impl<'a> Narration<'a> {
     }
 
     fn marks(&self, node: &Node, mark: &Mark) -> MarksView {
-        let patch = mark.patch(node, &self.policy().extras).unwrap_or_default();
+        let patch = mark.patch(node, &self.policy().mark_settings).unwrap_or_default();
         let texts = |field: &str| -> BTreeMap<String, String> {
             let entries = patch["metadata"][field].as_object().cloned().unwrap_or_default();
             let text = |value: serde_json::Value| value.as_str().map(str::to_owned);

@@ -1,23 +1,23 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
-use crate::pipeline::event::{Detail, Ignored, InstanceAction, InstanceState, Notice, WarmPool};
-use crate::pipeline::interruption::{HookRoom, HookTimes, Outcome, PerKind, Policy};
+use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
+use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy};
 use crate::pipeline::node::{InstanceRecord, ManagedTag};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// The kind of a message that has no notice for Ebbtide.
-pub(super) const fn ignored(why: Ignored) -> &'static str {
+pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
     match why {
-        Ignored::TestNotification => "Auto Scaling's check, sent when a hook is set up",
-        Ignored::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
-        Ignored::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
-        Ignored::HarmlessState => "an instance state that does not end the instance",
-        Ignored::NotScheduledChange => {
+        IgnoreReason::TestNotification => "Auto Scaling's check, sent when a hook is set up",
+        IgnoreReason::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
+        IgnoreReason::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
+        IgnoreReason::HarmlessState => "an instance state that does not end the instance",
+        IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }
-        Ignored::Closed => "a closed Health event",
+        IgnoreReason::Closed => "a closed Health event",
     }
 }
 
@@ -57,21 +57,21 @@ pub(super) fn says(detail: &Detail) -> String {
 }
 
 /// The reason for the end of a notice.
-pub(super) fn ended(outcome: Outcome, notice: &Notice) -> String {
+pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
     let kind = notice.kind();
     match (outcome, &notice.detail) {
-        (Outcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
+        (NoticeOutcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
             format!("another program completes the hook {} (--ignore-hook)", hook.name)
         }
-        (Outcome::Ignored, _) => format!("--on {kind}=ignore"),
-        (Outcome::Reported, _) => format!("--on {kind}=report"),
-        (Outcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
-        (Outcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
-        (Outcome::Ready, _) => "the Node is Ready already".to_owned(),
-        (Outcome::NothingToDrain, Detail::AsgTerminate(_)) => {
+        (NoticeOutcome::Ignored, _) => format!("--on {kind}=ignore"),
+        (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
+        (NoticeOutcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
+        (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
+        (NoticeOutcome::Ready, _) => "the Node is Ready already".to_owned(),
+        (NoticeOutcome::NothingToDrain, Detail::AsgTerminate(_)) => {
             "the instance is terminated in its warm pool, where it is no Node".to_owned()
         }
-        (Outcome::NothingToDrain, _) => "the instance no longer runs: there is nothing to evict".to_owned(),
+        (NoticeOutcome::NothingToDrain, _) => "the instance no longer runs: there is nothing to evict".to_owned(),
         // The other outcomes are those of work that has not begun.
         (outcome, _) => outcome.as_str().to_owned(),
     }

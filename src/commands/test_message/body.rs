@@ -1,6 +1,6 @@
 //! Bodies of test messages, as AWS documents them. Pure.
 
-use crate::pipeline::event::{InstanceId, Kind, TEST};
+use crate::pipeline::event::{InstanceId, NoticeKind, TEST};
 use jiff::fmt::rfc2822;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -37,33 +37,35 @@ pub fn identity(random: u128) -> String {
 
 /// Returns the body of a message of this kind, as AWS would send it at the time `at`.
 #[must_use]
-pub fn message(kind: Kind, about: &Subject<'_>, identity: &str, at: Timestamp) -> String {
+pub fn message(kind: NoticeKind, about: &Subject<'_>, identity: &str, at: Timestamp) -> String {
     let Subject { instance, region, account, .. } = *about;
     let (instance, at) = (instance.as_str(), whole_seconds(at));
     let arn = format!("arn:aws:ec2:{region}:{account}:instance/{instance}");
     let later = |by| at.checked_add(by).unwrap_or(at);
     let (source, detail_type, resource, detail) = match kind {
-        Kind::AsgTerminate => {
+        NoticeKind::AsgTerminate => {
             lifecycle(about, identity, "terminate", "EC2_INSTANCE_TERMINATING", ("AutoScalingGroup", "EC2"))
         }
-        Kind::AsgLaunch => lifecycle(about, identity, "launch", "EC2_INSTANCE_LAUNCHING", ("EC2", "AutoScalingGroup")),
-        Kind::Spot => {
+        NoticeKind::AsgLaunch => {
+            lifecycle(about, identity, "launch", "EC2_INSTANCE_LAUNCHING", ("EC2", "AutoScalingGroup"))
+        }
+        NoticeKind::Spot => {
             let detail = json!({ "instance-id": instance, "instance-action": "terminate" });
             ("aws.ec2", "EC2 Spot Instance Interruption Warning".to_owned(), arn, detail)
         }
-        Kind::Rebalance => {
+        NoticeKind::Rebalance => {
             let detail = json!({ "instance-id": instance });
             ("aws.ec2", "EC2 Instance Rebalance Recommendation".to_owned(), arn, detail)
         }
-        Kind::StateChange => {
+        NoticeKind::StateChange => {
             let detail = json!({ "instance-id": instance, "state": "stopping" });
             ("aws.ec2", "EC2 Instance State-change Notification".to_owned(), arn, detail)
         }
-        Kind::ScheduledChange => {
+        NoticeKind::ScheduledChange => {
             let detail = retirement(about, identity, (at, later(RETIREMENT_NOTICE)));
             ("aws.health", "AWS Health Event".to_owned(), instance.to_owned(), detail)
         }
-        Kind::CapacityReservation => {
+        NoticeKind::CapacityReservation => {
             let detail = json!({
                 "instance-id": instance,
                 "instance-action": "terminate",
@@ -147,7 +149,7 @@ mod tests {
         "2026-11-21T12:00:00.5Z".parse().unwrap()
     }
 
-    fn made(kind: Kind) -> String {
+    fn made(kind: NoticeKind) -> String {
         let instance = InstanceId::new("i-0123456789abcdef0").unwrap();
         let about = Subject { instance: &instance, region: "eu-west-1", account: "123456789012", hook: ("g", "h") };
         message(kind, &about, &identity(u128::MAX / 3), noon())
@@ -167,7 +169,7 @@ mod tests {
             Detail::ScheduledChange(ScheduledChange { code: RETIREMENT.into(), start, hard: true }),
             Detail::CapacityReservation { terminates_at: "2026-11-21T12:02:00Z".parse().ok() },
         ];
-        for (kind, detail) in Kind::ALL.into_iter().zip(details) {
+        for (kind, detail) in NoticeKind::ALL.into_iter().zip(details) {
             let Parsed::Notices(notices) = parse(&made(kind)) else { panic!("{kind}: {:?}", parse(&made(kind))) };
             let [notice] = notices.as_slice() else { panic!("{kind}: {notices:?}") };
             assert_eq!((notice.kind(), &notice.detail), (kind, &detail));
@@ -190,7 +192,7 @@ mod tests {
             include_str!("../../../tests/fixtures/events/capacity-reservation.json"),
         ];
         let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-        for (kind, documented) in Kind::ALL.into_iter().zip(documented) {
+        for (kind, documented) in NoticeKind::ALL.into_iter().zip(documented) {
             let theirs: Value = serde_json::from_str(documented).unwrap();
             let ours: Value = serde_json::from_str(&made(kind)).unwrap();
             assert_eq!(keys(&ours), keys(&theirs), "{kind}");

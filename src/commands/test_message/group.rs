@@ -1,7 +1,7 @@
 //! The Auto Scaling group and the hook of an instance. The service reads them from messages; a test message needs them looked up.
 
 use crate::clients::gate;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Operation};
 use crate::fact::Facts;
 use aws_sdk_autoscaling::Client;
 
@@ -27,12 +27,12 @@ pub async fn hook_of_instance(
     ignored: &[String],
 ) -> Result<Option<GroupHook>, AwsError> {
     let request = client.describe_auto_scaling_instances().instance_ids(instance);
-    let operation = ("autoscaling", "DescribeAutoScalingInstances");
+    let operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
     let answer = gate::aws(facts, operation, instance, CALL_TIMEOUT, || request.send()).await?;
     let found = answer.auto_scaling_instances.unwrap_or_default().into_iter().next();
     let Some(group) = found.and_then(|found| found.auto_scaling_group_name) else { return Ok(None) };
     let request = client.describe_lifecycle_hooks().auto_scaling_group_name(&group);
-    let operation = ("autoscaling", "DescribeLifecycleHooks");
+    let operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
     let answer = gate::aws(facts, operation, &group, CALL_TIMEOUT, || request.send()).await?;
     let wanted =
         if terminating { "autoscaling:EC2_INSTANCE_TERMINATING" } else { "autoscaling:EC2_INSTANCE_LAUNCHING" };

@@ -1,7 +1,7 @@
 //! Outcomes of notices that ended lately, for copies that come late.
 
 use crate::pipeline::event::Identity;
-use crate::pipeline::interruption::Outcome;
+use crate::pipeline::interruption::NoticeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct OutcomeCache(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    outcomes: HashMap<Arc<Identity>, (Outcome, Instant)>,
+    outcomes: HashMap<Arc<Identity>, (NoticeOutcome, Instant)>,
     /// The same in the order of their times, so that nothing is searched when a notice ends.
     order: VecDeque<(Arc<Identity>, Instant)>,
 }
@@ -35,15 +35,18 @@ impl Entries {
 
 impl OutcomeCache {
     /// Returns the outcome of the notice, if it has ended.
-    pub(super) fn get(&self, identity: &Identity) -> Option<Outcome> {
+    pub(super) fn get(&self, identity: &Identity) -> Option<NoticeOutcome> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.outcomes.get(identity).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
     }
 
     /// Keeps the outcome of a notice that has ended for good.
-    pub(super) fn remember(&self, identity: &Identity, outcome: Outcome) {
+    pub(super) fn remember(&self, identity: &Identity, outcome: NoticeOutcome) {
         // The last two cost no call to find out again; a notice that was handed over or crashed has not ended.
-        if matches!(outcome, Outcome::HandedOver | Outcome::Crashed | Outcome::NotOurs | Outcome::Ignored) {
+        if matches!(
+            outcome,
+            NoticeOutcome::HandedOver | NoticeOutcome::Crashed | NoticeOutcome::NotOurs | NoticeOutcome::Ignored
+        ) {
             return;
         }
         let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -78,33 +81,33 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn copies_that_end_are_remembered_once() {
         let cache = OutcomeCache::default();
-        cache.remember(&event(0), Outcome::Drained);
+        cache.remember(&event(0), NoticeOutcome::Drained);
         advance(KEPT_FOR / 2).await;
         for _ in 0..3 {
-            cache.remember(&event(0), Outcome::Drained);
+            cache.remember(&event(0), NoticeOutcome::Drained);
         }
         assert_eq!(cache.len(), (1, 1));
         advance(KEPT_FOR / 2).await;
         assert_eq!(cache.get(&event(0)), None, "its time runs from the first");
-        cache.remember(&event(0), Outcome::Blocked);
-        assert_eq!((cache.get(&event(0)), cache.len()), (Some(Outcome::Blocked), (1, 1)), "then it is new");
+        cache.remember(&event(0), NoticeOutcome::Blocked);
+        assert_eq!((cache.get(&event(0)), cache.len()), (Some(NoticeOutcome::Blocked), (1, 1)), "then it is new");
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_oldest_is_forgotten_first() {
         let cache = OutcomeCache::default();
         for n in 0..3 {
-            cache.remember(&event(n), Outcome::Drained);
+            cache.remember(&event(n), NoticeOutcome::Drained);
             advance(KEPT_FOR / 4).await;
         }
         // It does not make the first any younger.
-        cache.remember(&event(0), Outcome::Drained);
+        cache.remember(&event(0), NoticeOutcome::Drained);
         advance(KEPT_FOR / 4).await;
-        cache.remember(&event(3), Outcome::Drained);
+        cache.remember(&event(3), NoticeOutcome::Drained);
         let known = |cache: &OutcomeCache| (0..4).filter(|n| cache.get(&event(*n)).is_some()).collect::<Vec<_>>();
         assert_eq!((known(&cache), cache.len()), (vec![1, 2, 3], (3, 3)));
         advance(KEPT_FOR / 4).await;
-        cache.remember(&event(3), Outcome::Drained);
+        cache.remember(&event(3), NoticeOutcome::Drained);
         assert_eq!((known(&cache), cache.len()), (vec![2, 3], (2, 2)));
     }
 
@@ -113,13 +116,13 @@ mod tests {
         let cache = OutcomeCache::default();
         for n in 0..=MAX_ENTRIES {
             for _copy in 0..2 {
-                cache.remember(&event(n), Outcome::Drained);
+                cache.remember(&event(n), NoticeOutcome::Drained);
             }
         }
         assert_eq!(cache.len(), (MAX_ENTRIES, MAX_ENTRIES));
-        assert_eq!((cache.get(&event(0)), cache.get(&event(MAX_ENTRIES))), (Some(Outcome::Drained), None));
+        assert_eq!((cache.get(&event(0)), cache.get(&event(MAX_ENTRIES))), (Some(NoticeOutcome::Drained), None));
         advance(KEPT_FOR).await;
-        cache.remember(&event(MAX_ENTRIES), Outcome::Drained);
+        cache.remember(&event(MAX_ENTRIES), NoticeOutcome::Drained);
         assert_eq!(cache.len(), (1, 1), "there is room again");
     }
 }

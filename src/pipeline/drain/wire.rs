@@ -1,7 +1,7 @@
 //! A pod, trimmed to the fields that Ebbtide uses.
 
 use crate::clients::trimmed::Trimmed;
-use crate::fact::OnPod;
+use crate::fact::PodRef;
 use k8s_openapi::api::core::v1::Pod as FullPod;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
@@ -80,8 +80,8 @@ pub struct PodId {
 impl PodId {
     /// Returns the pod's identity for facts.
     #[must_use]
-    pub fn named(&self) -> OnPod<'_> {
-        OnPod { namespace: &self.namespace, name: &self.name, uid: &self.uid }
+    pub fn named(&self) -> PodRef<'_> {
+        PodRef { namespace: &self.namespace, name: &self.name, uid: &self.uid }
     }
 }
 

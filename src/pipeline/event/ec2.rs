@@ -1,7 +1,7 @@
 //! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end.
 
 use super::wire::{At, Head, Text, detail, quote};
-use super::{Detail, Ignored, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use super::{Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
 use serde::Deserialize;
 
 /// The fields of the four details. Each detail has the instance, and some of the other fields.
@@ -41,7 +41,7 @@ pub(super) fn state_change(body: &str, head: &Head<'_>) -> Result<Parsed, Malfor
     let fields: Fields<'_> = detail(body)?;
     let at = At("detail.", "state");
     let state = match fields.state.text(at)? {
-        "pending" | "running" => return Ok(Parsed::Ignored(Ignored::HarmlessState)),
+        "pending" | "running" => return Ok(Parsed::Ignored(IgnoreReason::HarmlessState)),
         "stopping" => InstanceState::Stopping,
         "stopped" => InstanceState::Stopped,
         "shutting-down" => InstanceState::ShuttingDown,

@@ -4,7 +4,7 @@
 //! the bare lifecycle message that a hook sends to the queue itself. SNS with raw delivery adds nothing.
 
 use super::wire::{At, Head, Text, quote, root};
-use super::{Ignored, Malformed, Parsed, Reason, autoscaling, ec2, health};
+use super::{IgnoreReason, Malformed, MalformedReason, Parsed, autoscaling, ec2, health};
 use serde::Deserialize;
 
 /// The fields that distinguish the wrappings. `version`, `region`, `account` and `resources` are not read: nothing needs them, and AWS
@@ -73,7 +73,7 @@ fn event(body: &str, envelope: &Envelope<'_>) -> Result<Parsed, Malformed> {
     let source = envelope.source.text(At("", "source"))?;
     let detail_type = envelope.detail_type.text(At("", "detail-type"))?;
     let Some(reader) = reader(source, detail_type) else {
-        return Ok(Parsed::Ignored(Ignored::UnknownType));
+        return Ok(Parsed::Ignored(IgnoreReason::UnknownType));
     };
     reader(body, &Head { id: &envelope.id, at: envelope.time.time(At("", "time"))? })
 }
@@ -104,7 +104,7 @@ fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
     }
     match envelope.sns_type.text(At("", "Type"))? {
         "Notification" => read(envelope.message.text(At("", "Message"))?, Wrapped::InSns).map_err(in_message),
-        "SubscriptionConfirmation" | "UnsubscribeConfirmation" => Ok(Parsed::Ignored(Ignored::SnsControl)),
+        "SubscriptionConfirmation" | "UnsubscribeConfirmation" => Ok(Parsed::Ignored(IgnoreReason::SnsControl)),
         other => Err(unknown(format!("the type {} is none of SNS's", quote(other)))),
     }
 }
@@ -112,14 +112,14 @@ fn sns(envelope: &Envelope<'_>, wrapped: Wrapped) -> Result<Parsed, Malformed> {
 /// Auto Scaling's notifications that are no lifecycle actions: the test, and reports of past events.
 fn notification(event: &str) -> Result<Parsed, Malformed> {
     match event {
-        "autoscaling:TEST_NOTIFICATION" => Ok(Parsed::Ignored(Ignored::TestNotification)),
-        _ if event.starts_with("autoscaling:") => Ok(Parsed::Ignored(Ignored::UnknownType)),
+        "autoscaling:TEST_NOTIFICATION" => Ok(Parsed::Ignored(IgnoreReason::TestNotification)),
+        _ if event.starts_with("autoscaling:") => Ok(Parsed::Ignored(IgnoreReason::UnknownType)),
         _ => Err(unknown(format!("the event {} is none of Auto Scaling's", quote(event)))),
     }
 }
 
 fn unknown(what: String) -> Malformed {
-    At("", "body").malformed(Reason::UnknownShape, what)
+    At("", "body").malformed(MalformedReason::UnknownShape, what)
 }
 
 /// Prefixes the path of a fault with `Message`, for a message inside an SNS notification.

@@ -1,7 +1,7 @@
 //! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many.
 
 use super::wire::{At, Head, List, Object, Text, detail};
-use super::{Detail, Identity, Ignored, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
+use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
 use serde::Deserialize;
 use std::collections::HashSet;
 
@@ -37,14 +37,14 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let service = fields.service.text(At("detail.", "service"))?;
     let category = fields.event_type_category.text(At("detail.", "eventTypeCategory"))?;
     if service != "EC2" || category != "scheduledChange" {
-        return Ok(Parsed::Ignored(Ignored::NotScheduledChange));
+        return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     if fields.status_code.get() == Some("closed") {
-        return Ok(Parsed::Ignored(Ignored::Closed));
+        return Ok(Parsed::Ignored(IgnoreReason::Closed));
     }
     let instances = fields.instances()?;
     if instances.is_empty() {
-        return Ok(Parsed::Ignored(Ignored::NotScheduledChange));
+        return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;

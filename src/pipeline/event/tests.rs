@@ -5,7 +5,7 @@ mod kinds;
 mod malformed;
 mod wrappings;
 
-use super::{Hook, Identity, Ignored, InstanceId, Notice, Parsed, parse};
+use super::{Hook, Identity, IgnoreReason, InstanceId, Notice, Parsed, parse};
 use jiff::Timestamp;
 
 /// The one notice of a body that must have just one.
@@ -22,7 +22,7 @@ fn all(body: &str) -> Vec<Notice> {
     }
 }
 
-fn ignored(body: &str) -> Ignored {
+fn ignored(body: &str) -> IgnoreReason {
     match parse(body) {
         Parsed::Ignored(why) => why,
         other => panic!("not ignored: {other:?}"),

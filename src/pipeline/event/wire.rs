@@ -5,7 +5,7 @@
 
 mod read;
 
-use super::{Identity, InstanceId, Malformed, Reason};
+use super::{Identity, InstanceId, Malformed, MalformedReason};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::Deserialize;
@@ -54,14 +54,14 @@ pub(super) struct At(pub &'static str, pub &'static str);
 
 impl At {
     pub(super) fn missing(self) -> Malformed {
-        self.malformed(Reason::MissingField, "missing".to_owned())
+        self.malformed(MalformedReason::MissingField, "missing".to_owned())
     }
 
     pub(super) fn bad(self, what: impl Into<String>) -> Malformed {
-        self.malformed(Reason::BadValue, what.into())
+        self.malformed(MalformedReason::BadValue, what.into())
     }
 
-    pub(super) fn malformed(self, reason: Reason, what: String) -> Malformed {
+    pub(super) fn malformed(self, reason: MalformedReason, what: String) -> Malformed {
         Malformed { reason, at: format!("{}{}", self.0, self.1), what }
     }
 }
@@ -145,7 +145,7 @@ impl Head<'_> {
 /// Reads the whole body as one object.
 pub(super) fn root<'a, T: Deserialize<'a>>(body: &'a str) -> Result<T, Malformed> {
     let at = At("", "body");
-    let not_json = |what| at.malformed(Reason::NotJson, what);
+    let not_json = |what| at.malformed(MalformedReason::NotJson, what);
     match serde_json::from_str(body) {
         Ok(Object::Is(object)) => Ok(object),
         Ok(Object::Missing) => Err(not_json("null where an object is expected".to_owned())),

@@ -3,10 +3,10 @@
 use super::policy::{Action, OnFailed, Policy};
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
-use super::{Completion, Outcome};
+use super::{Completion, NoticeOutcome};
 use crate::fact::UndoReason;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Kind, Notice, WarmPool};
+use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, WarmPool};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign};
 use crate::pipeline::node::release::NodeRelease;
@@ -21,12 +21,12 @@ const LATE_AFTER: Duration = Duration::from_mins(1);
 impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
-    pub fn settled(&self, notice: &Notice) -> Option<Outcome> {
+    pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
         if self.actions.of(notice.kind()) == Action::Ignore {
-            return Some(Outcome::Ignored);
+            return Some(NoticeOutcome::Ignored);
         }
         let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
-        others.then_some(Outcome::NotOurs)
+        others.then_some(NoticeOutcome::NotOurs)
     }
 
     /// Returns the hook that the notice's action keeps alive and completes.
@@ -72,14 +72,14 @@ impl Policy {
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
     /// is excluded now.
     #[must_use]
-    pub fn completion(&self, outcome: Outcome, detail: &Detail, excluded: bool) -> Option<Completion> {
+    pub fn completion(&self, outcome: NoticeOutcome, detail: &Detail, excluded: bool) -> Option<Completion> {
         let chosen = match (outcome, detail) {
             // The Node's owner takes care of it.
-            (Outcome::Excluded, _) => OnFailed::Leave,
-            (Outcome::Uncordoned, _) if excluded => OnFailed::Leave,
+            (NoticeOutcome::Excluded, _) => OnFailed::Leave,
+            (NoticeOutcome::Uncordoned, _) if excluded => OnFailed::Leave,
             // An instance that goes to a warm pool need not become a Node.
-            (Outcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
-            (Outcome::NotReady, _) => self.on_failed_launch,
+            (NoticeOutcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
+            (NoticeOutcome::NotReady, _) => self.on_failed_launch,
             (failed, _) if failed.failed() => self.on_failed_drain,
             _ => OnFailed::Continue,
         };
@@ -131,7 +131,7 @@ fn comes_back(detail: &Detail) -> Option<ReturnSign> {
 pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     match notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
-            NodeRelease::of_kind(node, Kind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
+            NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
         _ => None,
     }

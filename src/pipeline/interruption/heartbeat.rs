@@ -6,7 +6,7 @@ use super::hook::{HookReply, Hooks};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
-use crate::fact::{About, Fact, Facts, HeartbeatResult, NoticeKind, TaskKind};
+use crate::fact::{Fact, Facts, HeartbeatResult, NoticeKind, NoticeRef, TaskKind};
 use crate::pipeline::event::Hook;
 use crate::runtime::random;
 use crate::runtime::task::{Handle, Tasks};
@@ -127,7 +127,7 @@ impl Beating {
 
     fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
         let about =
-            About { kind: self.kind, instance: &self.instance, node: self.node.as_deref(), message: &self.message };
+            NoticeRef { kind: self.kind, instance: &self.instance, node: self.node.as_deref(), message: &self.message };
         self.facts.emit(&Fact::Heartbeat { about, result, error });
     }
 }

@@ -1,7 +1,7 @@
 //! Calls to Auto Scaling: a hook's times, heartbeats, completions.
 
 use super::times::HookTimes;
-use crate::clients::gate::{AwsError, Backoff, Category, Gate, LifecycleClass};
+use crate::clients::gate::{AwsError, Backoff, Category, Gate, LifecycleClass, Operation};
 use crate::pipeline::event::Hook;
 use aws_sdk_autoscaling::Client;
 use std::collections::HashMap;
@@ -23,6 +23,8 @@ const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
 
 /// Number of beats, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 const SWEPT_AT: usize = 1024;
+
+const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
 
 /// AWS's message about a lifecycle action that has ended.
 const OVER_MESSAGE: &str = "No active Lifecycle Action found";
@@ -134,8 +136,8 @@ impl Hooks {
             .describe_lifecycle_hooks()
             .auto_scaling_group_name(&hook.group)
             .lifecycle_hook_names(&hook.name);
-        let operation = ("autoscaling", "DescribeLifecycleHooks");
-        let answer = self.gate.aws(operation, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
+        let answer =
+            self.gate.aws(DESCRIBE_HOOKS, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
         let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
@@ -171,7 +173,7 @@ impl Hooks {
             .lifecycle_hook_name(&hook.name)
             .lifecycle_action_token(&hook.token)
             .set_instance_id(named(hook, instance));
-        let operation = ("autoscaling", "RecordLifecycleActionHeartbeat");
+        let operation = Operation::new("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
         let answer = over(
             self.gate.aws(operation, &subject(hook), LifecycleClass::Heartbeat, expires, || request.send()).await,
@@ -199,7 +201,7 @@ impl Hooks {
             .lifecycle_action_token(&hook.token)
             .set_instance_id(named(hook, instance))
             .lifecycle_action_result(result.as_str());
-        let operation = ("autoscaling", "CompleteLifecycleAction");
+        let operation = Operation::new("autoscaling", "CompleteLifecycleAction");
         over(self.gate.aws(operation, &subject(hook), LifecycleClass::Complete, by, || request.send()).await)
     }
 }
@@ -225,12 +227,5 @@ fn subject(hook: &Hook) -> String {
 }
 
 fn not_described(hook: &Hook, message: String) -> AwsError {
-    AwsError {
-        service: "autoscaling",
-        operation: "DescribeLifecycleHooks",
-        subject: subject(hook),
-        category: Category::NotFound,
-        code: None,
-        message,
-    }
+    AwsError { operation: DESCRIBE_HOOKS, subject: subject(hook), category: Category::NotFound, code: None, message }
 }

@@ -3,7 +3,7 @@
 use super::deadlines::{DeadlineEntry, DrainSeat};
 use super::policy::Action;
 use super::steps::{Finding, Target};
-use super::{Case, Deadlines, Outcome};
+use super::{Case, Deadlines, NoticeOutcome};
 use crate::clients::gate::Backoff;
 use crate::fact::{DrainOutcome, Fact};
 
@@ -70,7 +70,7 @@ impl Case {
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }
-                Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, Outcome::NothingToDrain),
+                Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,
             };
             if drains {
@@ -79,7 +79,7 @@ impl Case {
             self.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
             let wait = error.wait(backoff.step());
             if Instant::now() + wait >= give_up {
-                return Finding::Ended(Outcome::Failed);
+                return Finding::Ended(NoticeOutcome::Failed);
             }
             sleep(wait).await;
         }
@@ -101,7 +101,7 @@ impl Case {
             () = started => false,
             () = sleep_until(until) => false,
         };
-        if uncordoned { Finding::Ended(Outcome::Uncordoned) } else { Finding::Delayed(target) }
+        if uncordoned { Finding::Ended(NoticeOutcome::Uncordoned) } else { Finding::Delayed(target) }
     }
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience.
@@ -119,7 +119,7 @@ impl Case {
                     Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
                 }
                 Ok(report) => Finding::Ended(report.outcome.into()),
-                Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(Outcome::Crashed),
+                Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
             },
             () = shared.out_of_patience(target.deadline) => Finding::Ended(shared.progress().outcome().into()),
         }

@@ -1,6 +1,6 @@
 //! The user's policy for interruptions. Pure.
 
-use crate::pipeline::event::{Kind, Notice};
+use crate::pipeline::event::{Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -9,23 +9,23 @@ pub use crate::fact::Action;
 
 /// A setting with a value for each kind of notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PerKind<T>([T; Kind::ALL.len()]);
+pub struct PerKind<T>([T; NoticeKind::ALL.len()]);
 
 impl<T: Copy> PerKind<T> {
     /// The same value for all kinds.
     #[must_use]
     pub const fn all(value: T) -> Self {
-        Self([value; Kind::ALL.len()])
+        Self([value; NoticeKind::ALL.len()])
     }
 
     /// Returns the kind's value.
     #[must_use]
-    pub const fn of(&self, kind: Kind) -> T {
+    pub const fn of(&self, kind: NoticeKind) -> T {
         self.0[kind as usize]
     }
 
     /// Sets the kind's value.
-    pub const fn set(&mut self, kind: Kind, value: T) {
+    pub const fn set(&mut self, kind: NoticeKind, value: T) {
         self.0[kind as usize] = value;
     }
 }
@@ -36,8 +36,8 @@ pub type Actions = PerKind<Action>;
 impl Default for Actions {
     fn default() -> Self {
         let mut actions = Self::all(Action::Drain);
-        actions.set(Kind::Rebalance, Action::Cordon);
-        actions.set(Kind::AsgLaunch, Action::Ignore);
+        actions.set(NoticeKind::Rebalance, Action::Cordon);
+        actions.set(NoticeKind::AsgLaunch, Action::Ignore);
         actions
     }
 }
@@ -76,7 +76,7 @@ pub struct Policy {
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
     /// Taints and labels that come with each mark, besides the cordon.
-    pub extras: MarkSettings,
+    pub mark_settings: MarkSettings,
     /// Whether the Node of an instance that is gone gets the taint that lets its pods be moved.
     pub out_of_service_taint: bool,
     /// The completion of a terminating hook after a drain that failed.
@@ -105,12 +105,12 @@ const DEFAULT_UNCORDON_AFTER: Duration = Duration::from_mins(20);
 impl Policy {
     /// Returns the time after which a mark of this kind is removed, if it is.
     #[must_use]
-    pub fn stands(&self, kind: Kind) -> Option<Duration> {
+    pub fn stands(&self, kind: NoticeKind) -> Option<Duration> {
         let action = self.actions.of(kind);
         match self.uncordon_after {
-            None => (kind == Kind::Rebalance && action == Action::Cordon).then_some(DEFAULT_UNCORDON_AFTER),
+            None => (kind == NoticeKind::Rebalance && action == Action::Cordon).then_some(DEFAULT_UNCORDON_AFTER),
             Some(Duration::ZERO) => None,
-            given => given.filter(|_| kind == Kind::Rebalance || action == Action::Cordon),
+            given => given.filter(|_| kind == NoticeKind::Rebalance || action == Action::Cordon),
         }
     }
 

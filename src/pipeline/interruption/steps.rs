@@ -14,7 +14,7 @@
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
 use super::times::HookTimes;
-use super::{Completion, Outcome};
+use super::{Completion, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
@@ -105,7 +105,7 @@ pub enum Step<'a> {
     /// Leave the hook to its own timeout.
     LeaveHook,
     /// Stop: this is the notice's outcome.
-    End(Outcome),
+    End(NoticeOutcome),
 }
 
 /// The Node to work on.
@@ -145,9 +145,9 @@ pub enum Finding {
     /// The wait before evictions is over.
     Delayed(Target),
     /// The Node is gone; the outcome is the notice's, unless another Node takes its place.
-    NodeGone(Arc<Node>, Outcome),
+    NodeGone(Arc<Node>, NoticeOutcome),
     /// The work has ended.
-    Ended(Outcome),
+    Ended(NoticeOutcome),
     /// The wait before the completion is over.
     HeldBack,
     /// Whether the hook was completed.
@@ -176,7 +176,7 @@ pub struct Sequence<'a> {
     /// The number of Nodes that are gone.
     gone: usize,
     /// The outcome, as far as the work has come.
-    outcome: Outcome,
+    outcome: NoticeOutcome,
 }
 
 impl<'a> Sequence<'a> {
@@ -184,22 +184,22 @@ impl<'a> Sequence<'a> {
     #[must_use]
     pub fn new(policy: &'a Policy, clock: Clock, notice: &'a Notice, message: &'a str) -> Self {
         let deadline = policy.deadline(notice, None, &clock, Instant::now());
-        Self { policy, clock, notice, message, deadline, gone: 0, outcome: Outcome::NothingToDrain }
+        Self { policy, clock, notice, message, deadline, gone: 0, outcome: NoticeOutcome::NothingToDrain }
     }
 
     /// Returns the step that follows from `finding`, the result of the step before.
     pub fn next(&mut self, finding: Finding, present: Present<'_>) -> Step<'a> {
         match finding {
             Finding::Received => self.settle(present),
-            Finding::Owner(None) => Step::End(Outcome::Failed),
-            Finding::Owner(Some(Ownership::Foreign)) => Step::End(Outcome::NotOurs),
+            Finding::Owner(None) => Step::End(NoticeOutcome::Failed),
+            Finding::Owner(Some(Ownership::Foreign)) => Step::End(NoticeOutcome::NotOurs),
             Finding::Owner(Some(Ownership::Ours)) => self.act(present),
-            Finding::OutOfService => Step::End(Outcome::NothingToDrain),
+            Finding::OutOfService => Step::End(NoticeOutcome::NothingToDrain),
             Finding::HookTimes(times) => self.begin(Some(times), present),
             Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
             Finding::Begun => Step::FindNode { by: self.deadline.at() },
             Finding::Launched(node) => self.launched(node, present),
-            Finding::PoolMarksReleased => self.finish(Outcome::Ready, present),
+            Finding::PoolMarksReleased => self.finish(NoticeOutcome::Ready, present),
             Finding::Node(node) => self.cordon(node, present),
             Finding::NoNode => self.await_node(present),
             Finding::NoNodeInTime => self.finish(self.outcome, present),
@@ -209,7 +209,7 @@ impl<'a> Sequence<'a> {
             Finding::Ended(outcome) => self.finish(outcome, present),
             Finding::HeldBack => self.complete(present),
             Finding::Completed(true) | Finding::HookLeft => Step::End(self.outcome),
-            Finding::Completed(false) => Step::End(Outcome::HookFailed),
+            Finding::Completed(false) => Step::End(NoticeOutcome::HookFailed),
         }
     }
 
@@ -226,14 +226,14 @@ impl<'a> Sequence<'a> {
     /// The first step about an instance of ours.
     fn act(&mut self, present: Present<'_>) -> Step<'a> {
         if self.action() == Action::Report {
-            return Step::End(Outcome::Reported);
+            return Step::End(NoticeOutcome::Reported);
         }
         if present.node.is_some_and(Node::is_excluded) {
-            return Step::End(Outcome::Excluded);
+            return Step::End(NoticeOutcome::Excluded);
         }
         if runs_no_more(&self.notice.detail) {
             if !self.policy.out_of_service_taint {
-                return Step::End(Outcome::NothingToDrain);
+                return Step::End(NoticeOutcome::NothingToDrain);
             }
             let by = self.policy.deadline(self.notice, None, &self.clock, present.now).at();
             return Step::MarkOutOfService { mark: out_of_service_mark(self.notice, self.message), by };
@@ -252,10 +252,10 @@ impl<'a> Sequence<'a> {
     fn launched(&mut self, node: Option<Arc<Node>>, present: Present<'_>) -> Step<'a> {
         let from_pool = matches!(&self.notice.detail, Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }));
         match node {
-            None => self.finish(Outcome::NotReady, present),
-            Some(node) if node.is_excluded() => self.finish(Outcome::Excluded, present),
+            None => self.finish(NoticeOutcome::NotReady, present),
+            Some(node) if node.is_excluded() => self.finish(NoticeOutcome::Excluded, present),
             Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at() },
-            Some(_) => self.finish(Outcome::Ready, present),
+            Some(_) => self.finish(NoticeOutcome::Ready, present),
         }
     }
 
@@ -268,10 +268,10 @@ impl<'a> Sequence<'a> {
 
     fn cordon(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
         if node.is_excluded() {
-            return self.finish(Outcome::Excluded, present);
+            return self.finish(NoticeOutcome::Excluded, present);
         }
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
-            return self.finish(Outcome::Stale, present);
+            return self.finish(NoticeOutcome::Stale, present);
         }
         let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
@@ -280,7 +280,7 @@ impl<'a> Sequence<'a> {
 
     fn delay(&mut self, target: Target, present: Present<'_>) -> Step<'a> {
         if self.action() == Action::Cordon {
-            return self.finish(Outcome::Cordoned, present);
+            return self.finish(NoticeOutcome::Cordoned, present);
         }
         let at = self.clock.notice_instant(self.notice.at);
         match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
@@ -289,22 +289,22 @@ impl<'a> Sequence<'a> {
         }
     }
 
-    fn node_gone(&mut self, node: Arc<Node>, outcome: Outcome, present: Present<'_>) -> Step<'a> {
+    fn node_gone(&mut self, node: Arc<Node>, outcome: NoticeOutcome, present: Present<'_>) -> Step<'a> {
         self.gone += 1;
         self.outcome = outcome;
         if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node) }
     }
 
     /// The first step after the work.
-    fn finish(&mut self, outcome: Outcome, present: Present<'_>) -> Step<'a> {
+    fn finish(&mut self, outcome: NoticeOutcome, present: Present<'_>) -> Step<'a> {
         self.outcome = outcome;
         // After a crash the message's next receiver works on, and needs the hook.
-        if outcome == Outcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
+        if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
         let by = self.policy.complete_after.min(self.deadline.at().saturating_duration_since(present.now));
         match self.complete(present) {
-            Step::Complete(_) if outcome == Outcome::Drained && !by.is_zero() => Step::HoldBack { by },
+            Step::Complete(_) if outcome == NoticeOutcome::Drained && !by.is_zero() => Step::HoldBack { by },
             step => step,
         }
     }

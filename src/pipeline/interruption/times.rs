@@ -2,7 +2,7 @@
 
 use super::policy::{Heartbeats, Policy};
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, InstanceAction, Kind};
+use crate::pipeline::event::{Detail, InstanceAction, NoticeKind};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ pub struct HookRoom {
 impl Policy {
     /// The time that a hook with these times gives a drain for a notice of this kind.
     #[must_use]
-    pub fn hook_room(&self, kind: Kind, times: HookTimes) -> HookRoom {
+    pub fn hook_room(&self, kind: NoticeKind, times: HookTimes) -> HookRoom {
         times.room(self.drain_timeout.of(kind), self.heartbeats)
     }
 }

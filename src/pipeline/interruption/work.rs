@@ -4,7 +4,7 @@ use super::completion::KeptHook;
 use super::policy::Policy;
 use super::steps::{Finding, Present, Sequence, Step};
 use super::times::HookTimes;
-use super::{Case, Deadlines, Hooks, Outcome, Slots};
+use super::{Case, Deadlines, Hooks, NoticeOutcome, Slots};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
@@ -67,14 +67,14 @@ impl Interrupter {
         message: Arc<str>,
         link: Arc<MessageLink>,
         stop: CancellationToken,
-    ) -> Outcome {
+    ) -> NoticeOutcome {
         let begun = Instant::now();
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
         let mut interruption = Interruption { case, link, hook: None };
         let outcome = tokio::select! {
             biased;
-            () = stop.cancelled() => Outcome::HandedOver,
+            () = stop.cancelled() => NoticeOutcome::HandedOver,
             outcome = interruption.run() => outcome,
         };
         let case = interruption.end().await;
@@ -94,7 +94,7 @@ struct Interruption {
 
 impl Interruption {
     /// Executes the notice's steps. May be cancelled at any await.
-    async fn run(&mut self) -> Outcome {
+    async fn run(&mut self) -> NoticeOutcome {
         let Case { interrupter, notice, message, .. } = self.case.clone();
         let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
         let mut finding = Finding::Received;
@@ -139,7 +139,7 @@ impl Interruption {
                     Finding::HookLeft
                 }
                 Step::End(outcome) => {
-                    if outcome == Outcome::Excluded {
+                    if outcome == NoticeOutcome::Excluded {
                         case.forgo_drain();
                     }
                     return outcome;

@@ -2,7 +2,7 @@
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::task::Tasks;
@@ -162,7 +162,10 @@ impl InstanceQuery {
         loop {
             let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
             let answer =
-                gate::aws(&self.facts, ("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, || request.send()).await?;
+                gate::aws(&self.facts, Operation::new("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, || {
+                    request.send()
+                })
+                .await?;
             let answered = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
             for instance in answered {
                 let record = self.record(&instance);

@@ -2,7 +2,7 @@
 
 use super::mark;
 use crate::clients::trimmed::Trimmed;
-use crate::fact::OnNode;
+use crate::fact::NodeRef;
 use crate::pipeline::event::InstanceId;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node as FullNode, Taint};
@@ -142,8 +142,8 @@ impl Node {
 
     /// Returns the Node's identity for facts.
     #[must_use]
-    pub fn named(&self) -> OnNode<'_> {
-        OnNode { node: &self.name, uid: &self.uid, instance: self.instance.as_str() }
+    pub fn named(&self) -> NodeRef<'_> {
+        NodeRef { node: &self.name, uid: &self.uid, instance: self.instance.as_str() }
     }
 
     /// Returns whether the Node's owner or the settings exclude the Node.

@@ -65,7 +65,8 @@ impl EventWriter {
     pub fn new(
         scope: Scope,
         backlog: Backlog,
-        (client, gate): (Client, Gate),
+        client: Client,
+        gate: Gate,
         clock: Clock,
         facts: Facts,
         instance: String,
@@ -234,12 +235,12 @@ impl EventWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fact::{OnNode, OnPod, Subscriber};
+    use crate::fact::{NodeRef, PodRef, Subscriber};
     use crate::telemetry::kube_events::{MAX_BACKLOG, event_subscriber};
     use std::sync::Mutex;
     use tokio::time::timeout;
 
-    const ON: OnNode<'_> = OnNode { node: "node-1", uid: "u-1", instance: "i-1" };
+    const ON: NodeRef<'_> = NodeRef { node: "node-1", uid: "u-1", instance: "i-1" };
 
     /// Keeps the facts about failures, as text.
     #[derive(Default)]
@@ -259,9 +260,9 @@ mod tests {
     fn writer(backlog: Backlog, failures: Arc<Failures>) -> EventWriter {
         let facts = Facts::to(vec![failures]);
         let world = ebbtide_sim::World::new(1);
-        let calls = (world.kube.client(), Gate::new(facts.clone()));
+        let gate = Gate::new(facts.clone());
         let clock = Clock::showing(world.clock.now());
-        EventWriter::new(Scope::Blocked, backlog, calls, clock, facts, "test".to_owned())
+        EventWriter::new(Scope::Blocked, backlog, world.kube.client(), gate, clock, facts, "test".to_owned())
     }
 
     #[tokio::test(start_paused = true)]
@@ -291,8 +292,8 @@ mod tests {
         let mut writer = writer(backlog, Arc::default());
         let block = |writer: &mut EventWriter, n: usize| {
             let uid = n.to_string();
-            let pod = OnPod { namespace: "default", name: "web", uid: "p" };
-            let on = OnNode { uid: &uid, ..ON };
+            let pod = PodRef { namespace: "default", name: "web", uid: "p" };
+            let on = NodeRef { uid: &uid, ..ON };
             let fact = Fact::PodBlocked { on, pod, by: "budget", until: Duration::from_mins(2), hard: true };
             writer.take(DrainEvent::of(&fact).unwrap());
         };
@@ -303,7 +304,7 @@ mod tests {
         block(&mut writer, MAX_DRAINS);
         assert_eq!(tracked(&writer), (1, 1));
         let uid = MAX_DRAINS.to_string();
-        writer.take(DrainEvent::of(&Fact::DrainAbandoned { on: OnNode { uid: &uid, ..ON } }).unwrap());
+        writer.take(DrainEvent::of(&Fact::DrainAbandoned { on: NodeRef { uid: &uid, ..ON } }).unwrap());
         assert!(writer.drains.is_empty(), "an abandoned drain is not tracked");
     }
 

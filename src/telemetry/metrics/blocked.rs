@@ -1,6 +1,6 @@
 //! The blocked pods, and since when: their number alone does not show that one has been blocked for an hour.
 
-use crate::fact::OnPod;
+use crate::fact::PodRef;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 pub(super) struct BlockedPods(Mutex<HashMap<Box<str>, Instant>>);
 
 impl BlockedPods {
-    pub(super) fn add(&self, pod: &OnPod<'_>) {
+    pub(super) fn add(&self, pod: &PodRef<'_>) {
         self.lock().entry(pod.uid.into()).or_insert_with(Instant::now);
     }
 
-    pub(super) fn remove(&self, pod: &OnPod<'_>) {
+    pub(super) fn remove(&self, pod: &PodRef<'_>) {
         self.lock().remove(pod.uid);
     }
 

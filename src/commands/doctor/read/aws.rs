@@ -4,7 +4,7 @@ use super::super::readings::{
     CallerIdentity, EventRule, EventRules, HookConfig, QueueAttributes, Reading, ScalingGroup, ScalingGroups,
 };
 use super::{Probe, page_in_time};
-use crate::clients::gate::Category;
+use crate::clients::gate::{Category, Operation};
 use crate::pipeline::node::ManagedTag;
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
 use aws_sdk_eventbridge::types::RuleState;
@@ -33,13 +33,13 @@ pub fn each<'a, I, T, F: Future<Output = T>>(
 
 pub async fn identity(probe: &Probe) -> Reading<CallerIdentity> {
     let request = probe.clients()?.sts.get_caller_identity();
-    let answer = probe.aws(("sts", "GetCallerIdentity"), "the caller", || request.send()).await?;
+    let answer = probe.aws(Operation::new("sts", "GetCallerIdentity"), "the caller", || request.send()).await?;
     Ok(CallerIdentity { account: answer.account.unwrap_or_default(), arn: answer.arn.unwrap_or_default() })
 }
 
 pub async fn attributes(probe: &Probe, url: &str) -> Reading<QueueAttributes> {
     let request = probe.clients()?.sqs.get_queue_attributes().queue_url(url).attribute_names(QueueAttributeName::All);
-    let answer = probe.aws(("sqs", "GetQueueAttributes"), url, || request.send()).await?;
+    let answer = probe.aws(Operation::new("sqs", "GetQueueAttributes"), url, || request.send()).await?;
     let attributes = answer.attributes.unwrap_or_default().into_iter();
     Ok(attributes.map(|(name, value)| (name.as_str().to_owned(), value)).collect())
 }
@@ -49,7 +49,7 @@ pub async fn delete(probe: &Probe, url: &str) -> Reading<()> {
     let entry = DeleteMessageBatchRequestEntry::builder().id("none").receipt_handle(INVALID).build().ok();
     let request =
         probe.clients()?.sqs.delete_message_batch().queue_url(url).set_entries(entry.map(|entry| vec![entry]));
-    probe.aws(("sqs", "DeleteMessage"), url, || request.send()).await.map(drop)
+    probe.aws(Operation::new("sqs", "DeleteMessage"), url, || request.send()).await.map(drop)
 }
 
 pub async fn extend(probe: &Probe, url: &str) -> Reading<()> {
@@ -57,12 +57,12 @@ pub async fn extend(probe: &Probe, url: &str) -> Reading<()> {
         ChangeMessageVisibilityBatchRequestEntry::builder().id("none").receipt_handle(INVALID).visibility_timeout(30);
     let entries = entry.build().ok().map(|entry| vec![entry]);
     let request = probe.clients()?.sqs.change_message_visibility_batch().queue_url(url).set_entries(entries);
-    probe.aws(("sqs", "ChangeMessageVisibility"), url, || request.send()).await.map(drop)
+    probe.aws(Operation::new("sqs", "ChangeMessageVisibility"), url, || request.send()).await.map(drop)
 }
 
 pub async fn instances(probe: &Probe) -> Reading<()> {
     let request = probe.clients()?.ec2.describe_instances().dry_run(true);
-    probe.aws(("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
+    probe.aws(Operation::new("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
 }
 
 /// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.
@@ -72,7 +72,7 @@ pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
     let mut complete = false;
     for page in 0.. {
         let request = probe.clients()?.eventbridge.list_rule_names_by_target().target_arn(arn).set_next_token(next);
-        let answer = probe.aws(("events", "ListRuleNamesByTarget"), arn, || request.send()).await;
+        let answer = probe.aws(Operation::new("events", "ListRuleNamesByTarget"), arn, || request.send()).await;
         let Some(answer) = page_in_time(page, answer)? else { break };
         names.extend(answer.rule_names.unwrap_or_default());
         next = answer.next_token;
@@ -98,7 +98,7 @@ pub async fn rules(probe: &Probe, arn: &str) -> Reading<EventRules> {
 
 async fn rule(probe: &Probe, name: &str) -> Reading<EventRule> {
     let request = probe.clients()?.eventbridge.describe_rule().name(name);
-    let answer = probe.aws(("events", "DescribeRule"), name, || request.send()).await?;
+    let answer = probe.aws(Operation::new("events", "DescribeRule"), name, || request.send()).await?;
     Ok(EventRule {
         name: name.to_owned(),
         arn: answer.arn.unwrap_or_default(),
@@ -117,7 +117,9 @@ pub async fn groups(probe: &Probe, tag: &ManagedTag, instances: &HashSet<&str>) 
             break;
         }
         let request = probe.clients()?.autoscaling.describe_auto_scaling_groups().max_records(100).set_next_token(next);
-        let answer = probe.aws(("autoscaling", "DescribeAutoScalingGroups"), "all groups", || request.send()).await;
+        let answer = probe
+            .aws(Operation::new("autoscaling", "DescribeAutoScalingGroups"), "all groups", || request.send())
+            .await;
         let Some(answer) = page_in_time(page, answer)? else {
             complete = false;
             break;
@@ -159,7 +161,7 @@ fn retains(group: &AutoScalingGroup) -> bool {
 
 async fn hooks(probe: &Probe, group: &str) -> Reading<Vec<HookConfig>> {
     let request = probe.clients()?.autoscaling.describe_lifecycle_hooks().auto_scaling_group_name(group);
-    let answer = probe.aws(("autoscaling", "DescribeLifecycleHooks"), group, || request.send()).await?;
+    let answer = probe.aws(Operation::new("autoscaling", "DescribeLifecycleHooks"), group, || request.send()).await?;
     Ok(answer.lifecycle_hooks.unwrap_or_default().into_iter().map(hook).collect())
 }
 
@@ -178,14 +180,16 @@ fn hook(hook: LifecycleHook) -> HookConfig {
 pub async fn heartbeat(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
     let request = probe.clients()?.autoscaling.record_lifecycle_action_heartbeat();
     let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(INVALID);
-    expect_invalid(probe.aws(("autoscaling", "RecordLifecycleActionHeartbeat"), group, || request.send()).await)
+    expect_invalid(
+        probe.aws(Operation::new("autoscaling", "RecordLifecycleActionHeartbeat"), group, || request.send()).await,
+    )
 }
 
 pub async fn complete(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
     let request = probe.clients()?.autoscaling.complete_lifecycle_action();
     let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(INVALID);
     let request = request.lifecycle_action_result("CONTINUE");
-    expect_invalid(probe.aws(("autoscaling", "CompleteLifecycleAction"), group, || request.send()).await)
+    expect_invalid(probe.aws(Operation::new("autoscaling", "CompleteLifecycleAction"), group, || request.send()).await)
 }
 
 /// Treats an unknown action as success: the token is invalid on purpose.

@@ -9,15 +9,15 @@ fn only(rules: Vec<EventRule>) -> impl FnOnce(&mut Readings) {
     move |readings: &mut Readings| readings.rules = Ok(EventRules { rules, unread: None, complete: true })
 }
 
-fn keep(kinds: &[Kind]) -> Vec<String> {
-    let others = Kind::ALL.into_iter().filter(|kind| !kinds.contains(kind));
+fn keep(kinds: &[NoticeKind]) -> Vec<String> {
+    let others = NoticeKind::ALL.into_iter().filter(|kind| !kinds.contains(kind));
     others.map(|kind| format!("--on={kind}=ignore")).collect()
 }
 
 #[test]
 fn the_recommended_pattern_matches_its_kind() {
     let settings = settings(&["--out-of-service-taint"]);
-    for kind in Kind::ALL {
+    for kind in NoticeKind::ALL {
         let pattern = serde_json::from_str(wanted(kind)).unwrap();
         for sample in samples(kind, &settings) {
             assert_eq!(event_pattern::judge(&pattern, &sample), Match::Yes, "{kind}");
@@ -29,14 +29,14 @@ fn the_recommended_pattern_matches_its_kind() {
 fn samples_are_like_the_events_themselves() {
     let settings = settings(&[]);
     for (kind, text) in [
-        (Kind::AsgTerminate, include_str!("../../../../tests/fixtures/events/asg-terminate.json")),
-        (Kind::AsgLaunch, include_str!("../../../../tests/fixtures/events/asg-launch.json")),
-        (Kind::Spot, include_str!("../../../../tests/fixtures/events/spot.json")),
-        (Kind::Spot, include_str!("../../../../tests/fixtures/events/spot-hibernate.json")),
-        (Kind::Rebalance, include_str!("../../../../tests/fixtures/events/rebalance.json")),
-        (Kind::StateChange, include_str!("../../../../tests/fixtures/events/state-stopping.json")),
-        (Kind::ScheduledChange, include_str!("../../../../tests/fixtures/events/health-retirement.json")),
-        (Kind::CapacityReservation, include_str!("../../../../tests/fixtures/events/capacity-reservation.json")),
+        (NoticeKind::AsgTerminate, include_str!("../../../../tests/fixtures/events/asg-terminate.json")),
+        (NoticeKind::AsgLaunch, include_str!("../../../../tests/fixtures/events/asg-launch.json")),
+        (NoticeKind::Spot, include_str!("../../../../tests/fixtures/events/spot.json")),
+        (NoticeKind::Spot, include_str!("../../../../tests/fixtures/events/spot-hibernate.json")),
+        (NoticeKind::Rebalance, include_str!("../../../../tests/fixtures/events/rebalance.json")),
+        (NoticeKind::StateChange, include_str!("../../../../tests/fixtures/events/state-stopping.json")),
+        (NoticeKind::ScheduledChange, include_str!("../../../../tests/fixtures/events/health-retirement.json")),
+        (NoticeKind::CapacityReservation, include_str!("../../../../tests/fixtures/events/capacity-reservation.json")),
     ] {
         let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
         assert_eq!(notices[0].kind(), kind);
@@ -55,12 +55,12 @@ fn samples_are_like_the_events_themselves() {
 #[test]
 fn a_kind_without_a_rule_says_how_to_make_one() {
     for (kind, status) in [
-        (Kind::AsgTerminate, Status::Failure),
-        (Kind::Spot, Status::Failure),
-        (Kind::Rebalance, Status::Warning),
-        (Kind::StateChange, Status::Warning),
-        (Kind::ScheduledChange, Status::Warning),
-        (Kind::CapacityReservation, Status::Warning),
+        (NoticeKind::AsgTerminate, Status::Failure),
+        (NoticeKind::Spot, Status::Failure),
+        (NoticeKind::Rebalance, Status::Warning),
+        (NoticeKind::StateChange, Status::Warning),
+        (NoticeKind::ScheduledChange, Status::Warning),
+        (NoticeKind::CapacityReservation, Status::Warning),
     ] {
         let flags = keep(&[kind]);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -77,7 +77,7 @@ fn a_kind_without_a_rule_says_how_to_make_one() {
 
 #[test]
 fn a_rule_that_is_off_or_sends_too_little_is_named() {
-    let flags = keep(&[Kind::Spot]);
+    let flags = keep(&[NoticeKind::Spot]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let off = EventRule { enabled: false, ..rule("mine", r#"{"source": ["aws.ec2"]}"#) };
     let (_, status, text) = one(&flags, only(vec![off]));
@@ -95,7 +95,7 @@ fn a_rule_that_is_off_or_sends_too_little_is_named() {
 
 #[test]
 fn a_rule_with_further_conditions_is_not_judged() {
-    let flags = keep(&[Kind::AsgTerminate]);
+    let flags = keep(&[NoticeKind::AsgTerminate]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let narrow = rule("mine", r#"{"source": ["aws.autoscaling"], "detail": {"AutoScalingGroupName": ["workers"]}}"#);
     let (name, status, text) = one(&flags, only(vec![narrow]));
@@ -107,7 +107,7 @@ fn a_rule_with_further_conditions_is_not_judged() {
 
 #[test]
 fn hooks_that_notify_the_queue_need_no_rule() {
-    let flags = keep(&[Kind::AsgTerminate]);
+    let flags = keep(&[NoticeKind::AsgTerminate]);
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let with = |target: Option<&str>| {
         let hook = HookConfig { notifies: target.map(str::to_owned), ..hook("drain", 300) };

@@ -1,6 +1,8 @@
 //! The kinds that EC2 and AWS Health tell of.
 
-use super::super::{Detail, Identity, Ignored, InstanceAction, InstanceState, Kind, Notice, ScheduledChange};
+use super::super::{
+    Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange,
+};
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
 
@@ -14,7 +16,7 @@ fn a_spot_interruption_plain_and_through_sns() {
     };
     assert_eq!(one(SPOT), expected);
     assert_eq!(one(SPOT_SNS), expected);
-    assert_eq!(expected.kind(), Kind::Spot);
+    assert_eq!(expected.kind(), NoticeKind::Spot);
 }
 
 #[test]
@@ -51,7 +53,7 @@ fn a_rebalance_recommendation() {
             detail: Detail::Rebalance,
         }
     );
-    assert_eq!(one(REBALANCE).kind(), Kind::Rebalance);
+    assert_eq!(one(REBALANCE).kind(), NoticeKind::Rebalance);
 }
 
 #[test]
@@ -65,7 +67,7 @@ fn a_state_change_in_every_state() {
             detail: Detail::StateChange { state: InstanceState::Stopping },
         }
     );
-    assert_eq!(one(STATE_STOPPING).kind(), Kind::StateChange);
+    assert_eq!(one(STATE_STOPPING).kind(), NoticeKind::StateChange);
     let in_state = |state: &str| with(STATE_STOPPING, "\"stopping\"", &format!("\"{state}\""));
     for (word, state) in [
         ("stopped", InstanceState::Stopped),
@@ -75,7 +77,7 @@ fn a_state_change_in_every_state() {
         assert_eq!(one(&in_state(word)).detail, Detail::StateChange { state }, "{word}");
     }
     for word in ["pending", "running"] {
-        assert_eq!(ignored(&in_state(word)), Ignored::HarmlessState, "{word}");
+        assert_eq!(ignored(&in_state(word)), IgnoreReason::HarmlessState, "{word}");
     }
 }
 
@@ -90,7 +92,7 @@ fn a_capacity_reservation_says_when_it_ends() {
             detail: Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) },
         }
     );
-    assert_eq!(one(CAPACITY_RESERVATION).kind(), Kind::CapacityReservation);
+    assert_eq!(one(CAPACITY_RESERVATION).kind(), NoticeKind::CapacityReservation);
     let former_name = with(CAPACITY_RESERVATION, "EC2 Capacity", "EC2 Interruptible Capacity");
     assert_eq!(one(&former_name), one(CAPACITY_RESERVATION));
 }
@@ -132,7 +134,7 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
         all(HEALTH_MAINTENANCE_THREE),
         [notice("i-05c6d7e8f90123456"), notice("i-06d7e8f9012345678"), notice("i-07e8f901234567890")]
     );
-    assert_eq!(notice("i-05c6d7e8f90123456").kind(), Kind::ScheduledChange);
+    assert_eq!(notice("i-05c6d7e8f90123456").kind(), NoticeKind::ScheduledChange);
     assert_eq!(notice("i-05c6d7e8f90123456").identity.to_string(), format!("{arn}/i-05c6d7e8f90123456"));
 }
 
@@ -180,7 +182,7 @@ fn a_scheduled_changes_start_is_read_or_left_out() {
 
 #[test]
 fn a_health_event_is_closed_or_not() {
-    assert_eq!(ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")), Ignored::Closed);
+    assert_eq!(ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
     for status in ["\"open\"", "\"upcoming\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"upcoming\"", status)), one(HEALTH_STOP), "{status}");
     }
@@ -193,7 +195,7 @@ fn entities_that_are_no_instances_are_passed_over() {
     let with_entities =
         |value: &str| format!("{}\"affectedEntities\": {value}{}", &HEALTH_STOP[..list], &HEALTH_STOP[end..]);
     for value in ["null", "[]", "[null, 5, [\"i-0a12345678901bcde\"], {}, {\"entityValue\": null}]"] {
-        assert_eq!(ignored(&with_entities(value)), Ignored::NotScheduledChange, "{value}");
+        assert_eq!(ignored(&with_entities(value)), IgnoreReason::NotScheduledChange, "{value}");
     }
     let mixed = r#"["x", {"entityValue": "i-0a12345678901bcdX"}, {"entityValue": "i-1a2b3c4d", "entityValue2": 1}]"#;
     assert_eq!(one(&with_entities(mixed)).instance, instance("i-1a2b3c4d"));

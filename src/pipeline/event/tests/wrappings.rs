@@ -1,6 +1,6 @@
 //! Lifecycle actions in each of the wrappings they come in, and the messages that ask nothing of us.
 
-use super::super::{Detail, Hook, Identity, Ignored, Kind, Notice, WarmPool};
+use super::super::{Detail, Hook, Identity, IgnoreReason, Notice, NoticeKind, WarmPool};
 use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
@@ -30,7 +30,7 @@ fn a_termination_as_an_event_plain_and_through_sns() {
     };
     assert_eq!(one(ASG_TERMINATE), expected);
     assert_eq!(one(ASG_TERMINATE_SNS), expected);
-    assert_eq!(expected.kind(), Kind::AsgTerminate);
+    assert_eq!(expected.kind(), NoticeKind::AsgTerminate);
 }
 
 #[test]
@@ -90,7 +90,7 @@ fn a_launch_as_an_event_and_as_a_bare_message() {
     expected.at = time("2026-11-21T11:14:59.02Z");
     expected.detail = Detail::AsgLaunch(Hook { direct: true, ..launch_hook() });
     assert_eq!(one(ASG_LAUNCH_DIRECT), expected);
-    assert_eq!(expected.kind(), Kind::AsgLaunch);
+    assert_eq!(expected.kind(), NoticeKind::AsgLaunch);
 }
 
 #[test]
@@ -129,17 +129,17 @@ fn escapes_and_surrounding_space_are_read() {
 #[test]
 fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
     for (body, why) in [
-        (TEST_NOTIFICATION, Ignored::TestNotification),
-        (TEST_NOTIFICATION_SNS, Ignored::TestNotification),
-        (SNS_SUBSCRIBE, Ignored::SnsControl),
-        (SNS_UNSUBSCRIBE, Ignored::SnsControl),
-        (UNKNOWN_TYPE, Ignored::UnknownType),
-        (ASG_NOTIFICATION, Ignored::UnknownType),
-        (STATE_RUNNING, Ignored::HarmlessState),
-        (HEALTH_CLOSED, Ignored::Closed),
-        (HEALTH_NO_INSTANCE, Ignored::NotScheduledChange),
-        (HEALTH_OTHER_SERVICE, Ignored::NotScheduledChange),
-        (HEALTH_ISSUE, Ignored::NotScheduledChange),
+        (TEST_NOTIFICATION, IgnoreReason::TestNotification),
+        (TEST_NOTIFICATION_SNS, IgnoreReason::TestNotification),
+        (SNS_SUBSCRIBE, IgnoreReason::SnsControl),
+        (SNS_UNSUBSCRIBE, IgnoreReason::SnsControl),
+        (UNKNOWN_TYPE, IgnoreReason::UnknownType),
+        (ASG_NOTIFICATION, IgnoreReason::UnknownType),
+        (STATE_RUNNING, IgnoreReason::HarmlessState),
+        (HEALTH_CLOSED, IgnoreReason::Closed),
+        (HEALTH_NO_INSTANCE, IgnoreReason::NotScheduledChange),
+        (HEALTH_OTHER_SERVICE, IgnoreReason::NotScheduledChange),
+        (HEALTH_ISSUE, IgnoreReason::NotScheduledChange),
     ] {
         assert_eq!(ignored(body), why, "{body}");
     }
@@ -147,9 +147,9 @@ fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
 
 #[test]
 fn a_known_detail_type_of_another_source_is_not_ours() {
-    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"com.example\"")), Ignored::UnknownType);
-    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"aws.autoscaling\"")), Ignored::UnknownType);
-    assert_eq!(ignored(&with(HEALTH_STOP, "AWS Health Event", "AWS Health Abuse Event")), Ignored::UnknownType);
+    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"com.example\"")), IgnoreReason::UnknownType);
+    assert_eq!(ignored(&with(SPOT, "\"aws.ec2\"", "\"aws.autoscaling\"")), IgnoreReason::UnknownType);
+    assert_eq!(ignored(&with(HEALTH_STOP, "AWS Health Event", "AWS Health Abuse Event")), IgnoreReason::UnknownType);
     // Nothing in an event of an unknown type needs to be right.
-    assert_eq!(ignored(r#"{"source": "", "detail-type": "x", "detail": 5}"#), Ignored::UnknownType);
+    assert_eq!(ignored(r#"{"source": "", "detail-type": "x", "detail": 5}"#), IgnoreReason::UnknownType);
 }

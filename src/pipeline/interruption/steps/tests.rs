@@ -2,19 +2,19 @@
 
 use super::super::policy::{Actions, Heartbeats, OnFailed, PerKind};
 use super::*;
-use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, Kind};
+use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind};
 
 const S: Duration = Duration::from_secs(1);
 
 fn policy() -> Policy {
     let mut actions = Actions::default();
-    actions.set(Kind::AsgLaunch, Action::Ready);
+    actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
         actions,
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
         uncordon_after: None,
-        extras: crate::pipeline::node::mark::MarkSettings::default(),
+        mark_settings: crate::pipeline::node::mark::MarkSettings::default(),
         out_of_service_taint: false,
         on_failed_drain: OnFailed::Leave,
         on_failed_launch: OnFailed::Abandon,
@@ -72,7 +72,7 @@ fn path(
                 Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
                 Step::Delay { target, .. } => Finding::Delayed(target),
-                Step::Drain(_) => Finding::Ended(Outcome::Drained),
+                Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
                 Step::HoldBack { .. } => Finding::HeldBack,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,
@@ -100,13 +100,13 @@ fn a_drain_with_and_without_a_hook() {
 #[test]
 fn waits_stand_before_the_drain_and_before_the_completion() {
     let mut policy = Policy { complete_after: 20 * S, ..policy() };
-    policy.delay.set(Kind::AsgTerminate, Some(10 * S));
+    policy.delay.set(NoticeKind::AsgTerminate, Some(10 * S));
     let detail = || Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path_of(&policy, detail()),
         "FindOwner LookUpHook Begin FindNode Cordon Delay Drain HoldBack Complete(Continue) End(Drained)"
     );
-    let blocked = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(Outcome::Blocked));
+    let blocked = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(NoticeOutcome::Blocked));
     assert_eq!(
         path(&policy, detail(), Some(&Arc::new(node())), blocked),
         "FindOwner LookUpHook Begin FindNode Cordon Delay Drain LeaveHook End(Blocked)",
@@ -118,11 +118,11 @@ fn waits_stand_before_the_drain_and_before_the_completion() {
 fn what_is_settled_at_once_asks_nobody() {
     assert_eq!(path_of(&policy(), Detail::AsgTerminate(hook("theirs", None))), "End(NotOurs)");
     let mut policy = policy();
-    policy.actions.set(Kind::Spot, Action::Ignore);
+    policy.actions.set(NoticeKind::Spot, Action::Ignore);
     assert_eq!(path_of(&policy, SPOT), "End(Ignored)");
-    policy.actions.set(Kind::Spot, Action::Report);
+    policy.actions.set(NoticeKind::Spot, Action::Report);
     assert_eq!(path_of(&policy, SPOT), "FindOwner End(Reported)");
-    policy.actions.set(Kind::Spot, Action::Cordon);
+    policy.actions.set(NoticeKind::Spot, Action::Cordon);
     assert_eq!(path_of(&policy, SPOT), "FindOwner Begin FindNode Cordon End(Cordoned)");
 }
 
@@ -169,7 +169,7 @@ fn an_instance_without_a_node_is_waited_for_unless_it_is_in_a_warm_pool() {
 fn a_node_that_is_replaced_is_followed_for_a_while() {
     let there = Arc::new(node());
     let gone = |step: &Step<'_>| match step {
-        Step::Drain(target) => Some(Finding::NodeGone(Arc::clone(&target.node), Outcome::Drained)),
+        Step::Drain(target) => Some(Finding::NodeGone(Arc::clone(&target.node), NoticeOutcome::Drained)),
         _ => None,
     };
     let once = "Cordon Drain AwaitSuccessor";
@@ -200,7 +200,7 @@ fn a_launch_ends_with_its_node_in_service() {
 
 #[test]
 fn a_crash_leaves_the_hook_to_the_next_receiver() {
-    let crash = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(Outcome::Crashed));
+    let crash = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(NoticeOutcome::Crashed));
     let detail = Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path(&policy(), detail, Some(&Arc::new(node())), crash),

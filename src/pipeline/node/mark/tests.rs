@@ -77,15 +77,15 @@ fn what_was_there_before_is_never_removed() {
     let rival = taint("going=theirs:NoSchedule").unwrap();
     node.taints = Box::new([rival.clone()]);
     let taints = vec![taint("going=ours:NoSchedule").unwrap(), taint("going=ours:NoExecute").unwrap()];
-    let extras = MarkSettings { taints, exclude_from_load_balancers: true };
+    let settings = MarkSettings { taints, exclude_from_load_balancers: true };
     let mark = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
-    let marked = patched(&node, &mark.patch(&node, &extras).unwrap());
+    let marked = patched(&node, &mark.patch(&node, &settings).unwrap());
     let named: Vec<_> = marked.taints.iter().map(|taint| (taint.value.as_deref(), &*taint.effect)).collect();
     assert_eq!(named, [(Some("theirs"), "NoSchedule"), (Some("ours"), "NoExecute")]);
     assert_eq!(marked.annotations[UNDO_ANNOTATION], "{\"taints\":[\"going=ours:NoExecute\"]}");
-    assert_eq!(mark.patch(&marked, &extras), None, "nothing is written twice");
+    assert_eq!(mark.patch(&marked, &settings), None, "nothing is written twice");
     let rebooted = Node { boot: "boot-2".into(), ..marked.clone() };
-    assert!(mark.patch(&rebooted, &extras).is_some(), "a mark that is about to be removed is written again");
+    assert!(mark.patch(&rebooted, &settings).is_some(), "a mark that is about to be removed is written again");
 
     let release = due(&marked, "2026-11-21T12:20:00Z").unwrap();
     let patch = release.patch(&marked);
@@ -98,13 +98,15 @@ fn what_was_there_before_is_never_removed() {
 #[test]
 fn a_node_is_released_when_its_last_mark_is_due() {
     let node = Node::for_tests("node-1");
-    let extras = MarkSettings { taints: vec![taint("a:NoSchedule").unwrap()], exclude_from_load_balancers: true };
+    let settings = MarkSettings { taints: vec![taint("a:NoSchedule").unwrap()], exclude_from_load_balancers: true };
     let hint = mark("a", "rebalance").with_expiry(Some(at("2026-11-21T12:20:00Z")));
-    let marked = patched(&node, &hint.patch(&node, &extras).unwrap());
+    let marked = patched(&node, &hint.patch(&node, &settings).unwrap());
     let waiting = schedule(&marked, "2026-11-21T12:19:59Z");
     assert_eq!(waiting, ReleaseSchedule { due: None, next: Some(at("2026-11-21T12:20:00Z")) });
-    let both =
-        patched(&marked, &mark("b", "spot").with_return_sign(Some(ReturnSign::Boot)).patch(&marked, &extras).unwrap());
+    let both = patched(
+        &marked,
+        &mark("b", "spot").with_return_sign(Some(ReturnSign::Boot)).patch(&marked, &settings).unwrap(),
+    );
 
     let release = due(&both, "2026-11-21T12:20:00Z").unwrap();
     assert_eq!(release.reason, UndoReason::Expired);
@@ -130,7 +132,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
         &mark("h", "spot")
             .with_return_sign(Some(ReturnSign::Ready))
             .with_deadline(Some(at("2026-11-21T12:00:00Z")))
-            .patch(&node, &extras)
+            .patch(&node, &settings)
             .unwrap(),
     );
     let resumed = Node { ready_since: Some(at("2026-11-21T12:30:00Z")), ..frozen.clone() };
