@@ -182,7 +182,7 @@ def two_minutes(board: Dashboard) -> None:
     """Adds the panels on deadlines, the dashboard's main question."""
     drains = "drain_duration_seconds_count"
     board.stat(
-        "Did we make the two minutes?",
+        "Drained in time",
         "Share of the drains with a hard deadline (spot, capacity reservation, lifecycle hook) that ended in time, without "
         "nodes that somebody uncordoned. No drain: none in the time range.",
         f"sum({grown(drains, HARD, IN_TIME)}) / (sum({grown(drains, HARD, COUNTED)}) > 0)",
@@ -261,7 +261,7 @@ def two_minutes(board: Dashboard) -> None:
 
 def running(board: Dashboard) -> None:
     """Adds the panels on current work."""
-    board.row("What runs")
+    board.row("Current work")
     numbers = [
         ("Replicas ready", "Normally two.", f"sum({metric('ready')})", steps((1, GREEN), first=RED)),
         ("Nodes known", "Nodes that are EC2 instances.", f"max({metric('nodes')})", steps()),
@@ -276,10 +276,10 @@ def running(board: Dashboard) -> None:
     tasks = {"{{kind}}": f"sum by (kind) ({metric('tasks', kinds)})"}
     board.lines("Tasks", "Tasks of the current work; all 0 when idle.", tasks, "short")
     notices = {"{{kind}}: {{outcome}}": f"sum by (kind, outcome) ({rate('notices_total')}) > 0"}
-    board.lines("Notices by how they ended", "Outcomes: docs/metrics.md.", notices, "ops", none="none")
+    board.lines("Notices by outcome", "Outcomes: docs/metrics.md.", notices, "ops", none="none")
     drains = {"{{deadline}}: {{outcome}}": f"sum by (deadline, outcome) ({rate('drain_duration_seconds_count')}) > 0"}
     about = "hard: the node's capacity is lost at the deadline. soft: only the drain's time limit ends."
-    board.lines("Drains by how they ended", about, drains, "ops", none="none")
+    board.lines("Drains by deadline and outcome", about, drains, "ops", none="none")
 
 
 def task(kind: str) -> str:
@@ -314,7 +314,7 @@ def queue(board: Dashboard) -> None:
         width=6,
     )
     board.lines(
-        "Messages that name nothing to do",
+        "Ignored and malformed messages",
         "By reason, see docs/events.md.",
         {
             "unreadable: {{reason}}": f"sum by (reason) ({rate('messages_malformed_total')}) > 0",

@@ -253,7 +253,7 @@ def check_first_panel(prometheus: Prometheus, problems: Problems) -> None:
     """It says that every hard deadline was made."""
     first = results(prometheus, panels()[0])[0][1]
     shares = [value for series in first for _, value in values(series)]
-    problems.unless(panels()[0]["title"] == "Did we make the two minutes?", "another panel comes first")
+    problems.unless(panels()[0]["title"] == "Drained in time", "another panel comes first")
     problems.unless(shares == [1.0], f"every hard deadline was made, and the first panel says {shares}")
 
 
