@@ -64,7 +64,7 @@ def test_bad_input_costs_itself_alone(world: World) -> None:
 
     eventually("both neighbours are drained", lambda: drained(world, first) and drained(world, last))
     eventually("every message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert service.ready()
     assert world.apps(bystander), "a node that only bad messages named keeps its pods"
     for line in service.process.log.read_text().splitlines():

@@ -76,7 +76,7 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
     eventually("kubectl tells that the drain has ended", lambda: told_the_end(world, node))
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
     others = {type: each for type, each in conditions(world, node).items() if type != "EbbtideDraining"}
     assert others == kubelets, "the kubelet's conditions are the kubelet's"

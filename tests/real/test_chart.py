@@ -127,7 +127,7 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
         eventually("an eviction was refused", lambda: world.audit.refused(world.name)[pod_of(world, "cache")])
         world.kube.delete(f"{NODES}/{going.name}")
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
 
         # At its end it hands over what only one replica does.
         service.terminate()
@@ -202,7 +202,7 @@ def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert drained(world, node, stay=["db"])
         assert not world.audit.deletions(world.name)
         check_none_forbidden(world, made)
@@ -216,7 +216,7 @@ def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert sorted(world.apps(node)) == ["db", "web"]
         done = [each for each in asked(world, made) if each.resource not in REVIEWS]
         changes = [each for each in done if each.verb in ("create", "patch", "delete")]
@@ -237,7 +237,7 @@ def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
 
         eventually("the message is deleted", world.acknowledged)
         eventually("the node is cordoned", lambda: world.cordoned_with_notice(node))
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert world.apps(node) == ["web"]
         check_none_forbidden(world, made)
 
@@ -307,7 +307,7 @@ def check_drains(world: World, made: Release) -> None:
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     check_none_forbidden(world, made)
 
 

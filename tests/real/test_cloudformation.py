@@ -107,7 +107,7 @@ def test_a_spot_warning_on_the_bus_drains_the_node(world: World) -> None:
 
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing goes on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     world.aws.remove(world.name + "-stack")
 
 

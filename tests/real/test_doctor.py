@@ -55,7 +55,7 @@ def test_that_receives_are_answered_is_known_where_the_service_is(world: World, 
     report = faults(world, flags=("--admin-address", service.address))
     assert report.skipped == ["queue region"], "receives are no longer skipped"
     assert "the service on this machine is ready" in report.found("calls", "receive")
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
 
 def test_all_is_well(world: World, good: SetUp) -> None:
@@ -176,6 +176,6 @@ def test_the_service_checks_at_its_start(world: World, good: SetUp) -> None:
     service = world.checked_service(
         lambda: world.service("--check-at-start", "true"), lambda counts: counts["failure"] == 1
     )
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     warnings = [line for line in service.process.log.read_text().splitlines() if "the set-up has a fault" in line]
     assert any("WARN" in line and 'check="spot"' in line and "put-rule" in line for line in warnings), warnings

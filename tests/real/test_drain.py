@@ -47,7 +47,7 @@ def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
 
     eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert evicted_once(world), world.audit.evicted(world.name)
     world.wait_running("web", PODS)
 
@@ -70,7 +70,7 @@ def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
     eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node, stay=["agent"]), "a hook is completed only when the pods are gone"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert len(world.recorder.calls(COMPLETE)) == 1
     assert evicted_once(world), world.audit.evicted(world.name)
@@ -90,7 +90,7 @@ def test_four_notices_make_one_drain(world: World) -> None:
 
     eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
     eventually("the four messages are deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert evicted_once(world), world.audit.evicted(world.name)
 
@@ -112,7 +112,7 @@ def test_health_event_waits_for_its_last_drain(world: World) -> None:
     world.open_budget("web-2")
     eventually("the slow node is drained", lambda: drained(world, slow))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
 
 @pytest.mark.slow
@@ -127,6 +127,6 @@ def test_throttled_completions_end_in_one(world: World) -> None:
 
     eventually("the hook is completed", lambda: world.completions(action))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     always("no completion follows", lambda: len(world.recorder.calls(COMPLETE)) == throttled + 1, during=3)
     assert world.completions(action) == ["CONTINUE"]

@@ -73,7 +73,7 @@ def test_what_is_explained_is_what_is_done(world: World) -> None:
     sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
     evicted, deletions = world.audit.evicted(world.name), world.audit.deletions(world.name)
     going = {pod["name"] for pod in notice["pods"]}

@@ -55,7 +55,7 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     world.send(message)
     eventually("the last copy is received", lambda: world.deliveries() == 1 + COPIES)
     eventually("the last copy is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     probes = world.heartbeats(action)[len(beats) :]
     assert len(probes) <= 1, f"the last copy may find out that the hook is over, but once: {probes}"
 
@@ -90,7 +90,7 @@ def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
     eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node), "a hook is completed only when the pods are gone"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
     (completion,) = world.recorder.of_token(COMPLETE, action.token)
     beats = world.heartbeats(action)

@@ -54,7 +54,7 @@ def test_a_token_that_ends_is_renewed_beside_the_work(world: World) -> None:
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert program.runs > 1
 
 

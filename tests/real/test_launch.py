@@ -23,7 +23,7 @@ def continued(world: World, action: Action) -> None:
     assert len(world.recorder.of_token(COMPLETE, action.token)) == 1
     assert world.completions(action) == ["CONTINUE"]
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", world.services[-1].at_rest)
+    eventually("the service is at rest", world.services[-1].at_rest)
 
 
 def test_node_that_registers_late_and_not_ready(world: World) -> None:

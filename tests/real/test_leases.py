@@ -126,7 +126,7 @@ def test_leaked_leases_go_and_no_others(world: World) -> None:
     # Whoever waits, drains all the same.
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
-    eventually("nothing is left going on", lambda: second.at_rest() and third.at_rest())
+    eventually("the service is at rest", lambda: second.at_rest() and third.at_rest())
 
 
 def test_node_comes_back_between_look_and_deletion(world: World) -> None:

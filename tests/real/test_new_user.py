@@ -160,7 +160,7 @@ def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
 
             eventually("the node is drained", lambda: drained(world, node))
             eventually("the message is deleted", world.acknowledged)
-            eventually("nothing is left going on", service.at_rest)
+            eventually("the service is at rest", service.at_rest)
             assert set(world.audit.evicted(world.name)) == going
             assert not world.audit.deletions(world.name)
 

@@ -38,7 +38,7 @@ def test_own_pod_goes_last(world: World) -> None:
     eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node)
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the service is at rest", second.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert set(world.audit.evicted(world.name).values()) == {1}, world.audit.evicted(world.name)
     world.wait_running("web", 2)

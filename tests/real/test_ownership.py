@@ -25,7 +25,7 @@ def test_another_clusters_hook(world: World) -> None:
 
     eventually("our hook is completed", lambda: world.completions(ours))
     eventually("both messages are deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert left_alone(world, theirs)
 
 
@@ -38,7 +38,7 @@ def test_hook_that_eks_completes(world: World) -> None:
     world.send(messages.terminate_action(action))
 
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert left_alone(world, action)
 
 
@@ -50,7 +50,7 @@ def test_instance_that_never_joined(world: World) -> None:
 
     eventually("the hook is completed", lambda: world.completions(action))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     waited = world.recorder.of_token(COMPLETE, action.token)[0].at - action.began
     assert waited > 4, f"its Node was given {waited:.1f} s to register, not the 5 s asked for"
@@ -68,4 +68,4 @@ def test_node_that_registers_late(world: World) -> None:
     eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node), "the node that came was drained"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)

@@ -41,7 +41,7 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
         eventually("the node is drained", lambda: drained(world, node))
         eventually("the hook is completed", lambda: world.completions(action) == ["CONTINUE"])
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert set(proxy.tunnels) == tunnels
         assert set(proxy.plain) == {"/credentials"}
         assert WORD not in service.process.log.read_text()

@@ -163,7 +163,7 @@ def test_drain_is_that_of_kubectl(world: World) -> None:
         assert world.backlog().in_flight == 1, "the message is kept until it is gone"
         eventually("the node is drained", lambda: drained(world, node, [*STAY]))
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         evicted = world.audit.evicted(world.name)
         assert set(evicted) == expected - {"leaving"}
         assert set(evicted.values()) == {1}, evicted
@@ -185,7 +185,7 @@ def test_successor_of_the_same_name_stays(world: World) -> None:
     world.open_budget("db")
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     (second,) = world.pods(other)
     assert second["metadata"]["name"] == first["metadata"]["name"]
     assert second["metadata"]["uid"] != first["metadata"]["uid"]

@@ -79,7 +79,7 @@ def test_no_taint_is_lost_beside_another_writer(world: World) -> None:
     finally:
         for rival in rivals:
             rival.stop()
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     ours = [request for request in world.audit.requests() if (request.verb, request.resource) == ("patch", "nodes")]
     refused = sum(request.status == 409 for request in ours)
     print(f"writes that met another's: {sum(rival.conflicts for rival in rivals)} of the rivals', {refused} of ours")

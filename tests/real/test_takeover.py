@@ -39,7 +39,7 @@ def finished_once(world: World, node: Node, action: Action) -> None:
     world.open_budget("db")
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the service is at rest", second.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     evicted = world.audit.evicted(world.name)
     assert len(evicted) == WEB + 1

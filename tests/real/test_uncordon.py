@@ -96,7 +96,7 @@ def test_cordon_is_taken_back(world: World) -> None:
         assert over > sent + SOON - 1, f"{node.name} was to be left {over - sent:.1f} s after the message"
         early = over - last_write(world, node)
         assert early < 0.5, f"{node.name} was left {early:.1f} s early"
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.apps(spare) == ["web"], "a cordon leaves the pods where they are"
     assert not world.audit.evictions(world.name)
 
@@ -117,4 +117,4 @@ def test_cordon_is_taken_back_by_another_process(world: World) -> None:
     eventually("the spare node takes pods again", lambda: free(world, spare))
     eventually("the service left the human's node", lambda: unmarked(world, kept_by_hand))
     always("the human's cordon stays", lambda: cordoned(world.see(kept_by_hand)), during=2)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the service is at rest", second.at_rest)

@@ -60,7 +60,7 @@ class Kube:
                         yield {**each, "kind": resource["kind"]}
 
     def count(self, path: str) -> int:
-        """Returns the number of objects in a collection without reading them. With a selector, the API server counts none."""
+        """Returns the size of a collection without reading it. The API server counts only without selectors."""
         page = self._call("GET", path, params={"limit": 1})
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
