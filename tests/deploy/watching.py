@@ -306,7 +306,7 @@ def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: 
         flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
         told = Path(folder, "sandbox.txt")
         with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
-            held = "Everything keeps running"
+            held = "The sandbox keeps running"
             eventually(
                 "the sandbox's storm is over",
                 lambda: held in told.read_text() or sandbox.poll() is not None,
