@@ -115,7 +115,7 @@ where
         let body = body.collect().await.map_err(|_| Disconnected)?.to_bytes();
         serve(Request::from_parts(head, body)).await
     });
-    // An error means that the plan or the client broke the connection, so nobody is left to report it to.
+    // An error means that the plan or the client broke the connection, so no client waits for a report.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
