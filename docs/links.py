@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Checks every link within the repository: the file must exist, and the heading in it.
+"""Checks every link within the repository: the file and the heading must exist.
 
-docs/links.py --check   exits 1 and names each link that leads nowhere
+docs/links.py --check   exits 1 and names each broken link
 
-Checked are links of Markdown files, paths such as `src/lib.rs` in their text, and in all text files links to this
-repository on GitHub, such as the alerts' links to the runbook. Links to other sites are not followed.
+The script checks links of Markdown files, paths such as `src/lib.rs` in their text, and in all text files links to
+this repository on GitHub, such as the alerts' links to the runbook. It ignores links to other sites.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ANCHOR = re.compile(r"<a\b[^>]*?\b(?:id|name)=\"([^\"]+)\"")
 
 
 def files() -> list[Path]:
-    """What is, or will be, in the repository."""
+    """Returns the files of the repository, with new ones that git does not ignore."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     listed = subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout.decode().split("\0")
     return sorted(path for path in {ROOT / name for name in listed if name} if path.is_file())
 
 
 def prose(text: str) -> str:
-    """The text without blocks of code, line for line."""
+    """Returns the text with empty lines for blocks of code."""
     lines, fence = [], ""
     for line in text.splitlines():
         found = FENCE.match(line)
@@ -56,14 +56,14 @@ def prose(text: str) -> str:
 
 
 def slug(heading: str) -> str:
-    """A heading's name in a link, as GitHub makes it."""
+    """Returns GitHub's anchor for a heading."""
     text = re.sub(r"!?\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", heading).replace("`", "").strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """What a link can name in a Markdown file."""
+    """Returns the anchors of a Markdown file."""
     text = prose(path.read_text(encoding="utf-8"))
     found: set[str] = set(ANCHOR.findall(text))
     times: dict[str, int] = {}
@@ -77,7 +77,7 @@ def anchors(path: Path) -> frozenset[str]:
 
 
 def fault(source: Path, target: str) -> str | None:
-    """What is wrong with a link or a path, if anything is."""
+    """Returns the fault of a link or a path, or None."""
     if target.startswith(PATH_IN_TEXT):
         return None if (ROOT / target.removeprefix(PATH_IN_TEXT)).exists() else "there is no such file"
     if target.startswith(OWN):
@@ -87,10 +87,10 @@ def fault(source: Path, target: str) -> str | None:
     name, _, anchor = target.partition("#")
     name = unquote(name)
     if name.startswith("/"):
-        return "begins with /: write it from this file's folder"
+        return "begins with /: write the path from this file's folder"
     path = (source.parent / name).resolve() if name else source
     if not path.is_relative_to(ROOT):
-        return "leads out of the repository"
+        return "is outside the repository"
     if not path.exists():
         return "there is no such file"
     if anchor and path.suffix == ".md" and unquote(anchor) not in anchors(path):
@@ -99,7 +99,7 @@ def fault(source: Path, target: str) -> str | None:
 
 
 def links(path: Path, text: str) -> list[tuple[int, str]]:
-    """Each link of a file, with where it stands."""
+    """Returns each link of a file, with its offset."""
     found: list[tuple[int, str]] = []
     if path.suffix != ".md":
         pattern = re.compile(re.escape(OWN) + r"[\w./#-]*[\w/]")
@@ -118,7 +118,7 @@ def links(path: Path, text: str) -> list[tuple[int, str]]:
 
 
 def faults() -> tuple[list[str], int]:
-    """All that is wrong, and how many links there are."""
+    """Returns the faults of all links, and the number of links."""
     wrong, count = [], 0
     for path in files():
         if path == Path(__file__).resolve():
@@ -137,7 +137,7 @@ def faults() -> tuple[list[str], int]:
 
 
 def main() -> int:
-    """Says what leads nowhere."""
+    """Prints the broken links."""
     if sys.argv[1:] not in ([], ["--check"]):
         print(__doc__, file=sys.stderr)
         return 2
@@ -145,8 +145,8 @@ def main() -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if not count:
-        print("no links were found at all: docs/links.py looks in the wrong place", file=sys.stderr)
-    print(f"{count} links, {len(wrong)} lead nowhere")
+        print("found no links: docs/links.py looks in the wrong place", file=sys.stderr)
+    print(f"{count} links, {len(wrong)} broken")
     return 1 if wrong or not count else 0
 
 

@@ -32,16 +32,16 @@ STYLES = {
     "33": "fill:#f2cc60",
     "35": "fill:#d2a8ff",
 }
-"""How each SGR code that the sandbox uses is drawn."""
+"""Style of each SGR code that the sandbox uses."""
 
 FASTEST, SLOWEST, FIRST, LAST = 0.15, 0.9, 4.0, 7.0
-"""Shortest and longest time between two lines, and the time for the first and the last page, in seconds."""
+"""Minimum and maximum time between two lines, and the times for the first and the last page, in seconds."""
 
 SGR = re.compile(r"\x1b\[([\d;]*)m")
 
 
 def record(command: list[str]) -> list[tuple[float, str]]:
-    """Runs a command in a terminal and returns its lines, each with the second at which it was complete."""
+    """Runs a command in a terminal; returns its lines, each with the seconds until the line was complete."""
     lines: list[tuple[float, str]] = []
     rest, began = b"", time.monotonic()
 
@@ -58,7 +58,7 @@ def record(command: list[str]) -> list[tuple[float, str]]:
 
 
 def wrapped(line: str) -> list[list[tuple[str, str]]]:
-    """The rows of a line as a terminal shows them, each a list of characters with their SGR codes."""
+    """Returns the rows of a line as a terminal shows them. Each is a list of characters with their SGR codes."""
     cells, codes, at = [], "", 0
     for found in SGR.finditer(line):
         cells += [(char, codes) for char in line[at : found.start()]]
@@ -68,7 +68,7 @@ def wrapped(line: str) -> list[list[tuple[str, str]]]:
 
 
 def drawn(row: list[tuple[str, str]], y: int) -> str:
-    """One row. Each run of one style, and each symbol, begins at a column: no font moves what follows."""
+    """Draws one row. Each run of one style and each symbol has its own position, so that no font shifts the rest."""
     runs: list[tuple[int, str, str]] = []
     for column, (char, codes) in enumerate(row):
         last = runs[-1] if runs else None
@@ -88,7 +88,7 @@ def drawn(row: list[tuple[str, str]], y: int) -> str:
 
 
 def picture(lines: list[tuple[float, str]]) -> str:
-    """The animated picture: one column of all rows, which scrolls behind a window."""
+    """Returns the animated picture: one column of all rows, which scrolls behind a window."""
     rows = [(at, row) for at, line in lines for row in wrapped(line)]
     gaps = [min(max(after - before, FASTEST), SLOWEST) for (before, _), (after, _) in pairwise(rows[ROWS - 1 :])]
     total = FIRST + sum(gaps) + LAST
@@ -124,7 +124,7 @@ def picture(lines: list[tuple[float, str]]) -> str:
 
 
 def main() -> int:
-    """Records, and writes the picture."""
+    """Records a command and writes the picture."""
     command = sys.argv[1:] or ["cargo", "run", "--quiet", "--example", "sandbox"]
     PICTURE.write_text(picture(record(command)), encoding="utf-8")
     return 0

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/timeline.svg: a spot drain up to its deadline, and a lifecycle hook that is kept alive.
+"""Draws docs/timeline.svg: a spot drain until its deadline, and a lifecycle hook kept alive by heartbeats.
 
 docs/timeline.py           writes the picture
-docs/timeline.py --check   exits 1 when the picture is not what would be written
+docs/timeline.py --check   exits 1 if the picture is out of date
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 PICTURE = Path(__file__).with_suffix(".svg")
 
-# The same numbers as in src/pipeline/drain/grace.rs and src/pipeline/interruption/times.rs.
+# Seconds, with the values of src/pipeline/drain/grace.rs and src/pipeline/interruption/times.rs.
 REMOVAL_TIME, MAX_EVICTION_TIME = 2, 10
 
 MINUS = "\N{MINUS SIGN}"
@@ -25,35 +25,35 @@ WAITS, REFUSED, ENDS, HOLDS, DONE, LAST = "#dde3ea", "#f4bf5f", "#7fb2e5", "#c9b
 
 
 def deleted_at(deadline: int, grace: int, tried: int) -> int:
-    """When a pod is deleted whose eviction is refused: as late as its grace allows, but not untried."""
+    """Returns when a blocked pod is deleted: as late as its grace period allows, after attempts to evict."""
     return max(deadline - grace - REMOVAL_TIME, tried + min(MAX_EVICTION_TIME, (deadline - tried) // 4))
 
 
 def margin(timeout: int) -> int:
-    """What is kept free before a hook expires."""
+    """Returns the safety margin before a hook expires."""
     return min(max(timeout // 10, 3), 30)
 
 
 class Panel:
-    """One axis of time, and rows of bars under it."""
+    """A time axis with rows of bars under it."""
 
     def __init__(self, top: int, seconds: int, step: int) -> None:
         self.out: list[str] = []
         self.top, self.seconds, self.step = top, seconds, step
 
     def x(self, at: float) -> float:
-        """Where a second is."""
+        """Returns the horizontal position of a second."""
         return round(LEFT + (RIGHT - LEFT) * at / self.seconds, 1)
 
     def title(self, bold: str, rest: str) -> None:
-        """Says what the panel shows."""
+        """Draws the panel's title."""
         self.out.append(
             f'<text x="20" y="{self.top}" font-size="16" font-weight="600">{escape(bold)}'
             f'<tspan font-size="13" font-weight="400" fill="{SOFT}" dx="10">{escape(rest)}</tspan></text>'
         )
 
     def axis(self, y: int, bottom: int) -> None:
-        """Ticks, with a thin line down to the last row."""
+        """Draws ticks, with a thin line down to the last row."""
         for at in range(0, self.seconds + 1, self.step):
             x = self.x(at)
             self.out.append(f'<path d="M{x} {y + 5}V{bottom}" stroke="{LINE}" stroke-width="1"/>')
@@ -70,7 +70,7 @@ class Panel:
         bold: bool = False,
         on: str = PAPER,
     ) -> None:
-        """Words at a place, with a halo of the ground's colour, so that no line runs through them."""
+        """Draws text with a halo in the background's colour, so that no line crosses it."""
         weight = 600 if bold else 400
         self.out.append(
             f'<text x="{round(x, 1)}" y="{y}" font-size="12" font-weight="{weight}" text-anchor="{anchor}" '
@@ -79,30 +79,30 @@ class Panel:
         )
 
     def row(self, y: int, name: str, more: str) -> None:
-        """A row's name, left of its bars."""
+        """Draws a row's name, left of its bars."""
         self.text(20, y + 9, name, bold=True)
         self.text(20, y + 25, more, fill=SOFT)
 
     def bar(self, y: int, begin: float, end: float, fill: str, words: str = "", height: int = 26) -> None:
-        """A stretch of time, with words inside."""
+        """Draws a period of time, with text inside."""
         x, width = self.x(begin), round(self.x(end) - self.x(begin), 1)
         self.out.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="3" fill="{fill}"/>')
         if words:
             self.text(x + 8, y + height // 2 + 4, words, on=fill)
 
     def moment(self, y: int, at: float, fill: str, height: int = 26) -> None:
-        """A moment within a row."""
+        """Draws a point in time within a row."""
         x = self.x(at)
         self.out.append(f'<path d="M{x} {y - 4}V{y + height + 4}" stroke="{fill}" stroke-width="2.5"/>')
 
     def deadline(self, at: float, top: int, bottom: int) -> None:
-        """The moment at which it must be over."""
+        """Draws a deadline."""
         x = self.x(at)
         self.out.append(f'<path d="M{x} {top}V{bottom}" stroke="{LAST}" stroke-width="2" stroke-dasharray="5 3"/>')
 
 
 def spot() -> list[str]:
-    """A spot warning that is read at once: one pod goes, one is blocked, a critical one waits for both."""
+    """Draws the drain of a spot warning: one pod is evicted, one is blocked, a critical one waits for both."""
     deadline, grace, tiers = 120, 30, 2
     share = deadline // tiers
     deleted = deleted_at(deadline, grace, tried=0)
@@ -120,14 +120,14 @@ def spot() -> list[str]:
     panel.bar(84, 0, deadline, WAITS, "cordoned, with its annotations, labels and taints, before anything is evicted")
     panel.moment(84, 0, INK)
 
-    panel.row(136, "Ordinary pod", "free to go")
+    panel.row(136, "Ordinary pod", "no budget forbids it")
     panel.bar(136, 0, grace, ENDS, "evicted, terminating")
     panel.moment(136, 0, INK)
     panel.text(panel.x(grace) + 8, 153, "gone")
 
     panel.row(188, "Ordinary pod", "a budget forbids it")
     panel.bar(188, 0, deleted, REFUSED, "")
-    panel.text(panel.x(5) + 8, 205, "refused; tried again every 1 to 5 s; told of after 5 s", on=REFUSED)
+    panel.text(panel.x(5) + 8, 205, "refused; retried every 1 to 5 s; reported after 5 s", on=REFUSED)
     panel.bar(188, deleted, deleted + grace, ENDS, "deleted, terminating")
     panel.moment(188, 5, SOFT)
     panel.moment(188, deleted, LAST)
@@ -141,13 +141,13 @@ def spot() -> list[str]:
     panel.text(panel.x(share + grace) + 8, 269, "gone")
 
     panel.deadline(deadline, top + 8, bottom)
-    panel.text(free - 8, 306, "deadline: the instance goes", anchor="end", fill=LAST, bold=True)
+    panel.text(free - 8, 306, "deadline: EC2 takes the instance", anchor="end", fill=LAST, bold=True)
     panel.text(free - 8, 323, f"the last {REMOVAL_TIME} s are kept free", anchor="end", fill=LAST)
     return panel.out
 
 
 def hook() -> list[str]:
-    """A lifecycle hook that lives much shorter than its drain."""
+    """Draws a lifecycle hook with a timeout much shorter than its drain."""
     timeout, wanted, drained, held = 60, 240, 170, 20
     deadline = wanted - margin(timeout)
     completed = drained + held
@@ -170,12 +170,12 @@ def hook() -> list[str]:
         panel.bar(y, beat, beat + timeout, WAITS, height=7)
         if beat:
             panel.out.append(f'<circle cx="{panel.x(beat)}" cy="{y + 3.5}" r="4.5" fill="{INK}"/>')
-    panel.text(panel.x(2), 580, "a beat at half-time, and on until CONTINUE is accepted;", fill=SOFT)
-    panel.text(panel.x(2), 596, "without beats the hook would have expired after 60 s", fill=SOFT)
+    panel.text(panel.x(2), 580, "a heartbeat at half-time, until CONTINUE is accepted;", fill=SOFT)
+    panel.text(panel.x(2), 596, "without heartbeats the hook would expire after 60 s", fill=SOFT)
 
     x = panel.x(completed)
     panel.out.append(f'<path d="M{x} 426V{bottom - 26}" stroke="{DONE}" stroke-width="2.5"/>')
-    panel.text(x, bottom - 10, "CONTINUE; no beat after it", anchor="middle", fill=DONE, bold=True)
+    panel.text(x, bottom - 10, "CONTINUE; no heartbeat after it", anchor="middle", fill=DONE, bold=True)
     panel.deadline(deadline, top + 8, bottom)
     sum_of = f"deadline: {wanted} {MINUS} {margin(timeout)} s"
     panel.text(panel.x(deadline), bottom + 18, sum_of, anchor="middle", fill=LAST, bold=True)
@@ -183,9 +183,9 @@ def hook() -> list[str]:
 
 
 def legend() -> list[str]:
-    """What the colours mean."""
+    """Draws the legend of the colours."""
     out, x = [], 20
-    meanings = [(WAITS, "waits, or stands"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")]
+    meanings = [(WAITS, "waits, or valid"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")]
     for fill, words in meanings:
         out.append(f'<rect x="{x}" y="655" width="18" height="12" rx="2" fill="{fill}"/>')
         out.append(f'<text x="{x + 25}" y="665" font-size="12" fill="{SOFT}">{words}</text>')
@@ -194,7 +194,7 @@ def legend() -> list[str]:
 
 
 def picture() -> str:
-    """The whole picture, on a light ground of its own, so that a dark page does not matter."""
+    """Returns the whole picture, on its own light background for dark pages."""
     height = 684
     title = "How a drain meets its deadline, and how a lifecycle hook is kept alive"
     head = (
@@ -209,13 +209,13 @@ def picture() -> str:
 
 
 def main() -> int:
-    """Writes the picture, or checks it."""
+    """Writes or checks the picture."""
     wanted = picture()
     if sys.argv[1:] == ["--check"]:
         there = PICTURE.read_text(encoding="utf-8") if PICTURE.exists() else ""
         if there == wanted:
             return 0
-        print(f"{PICTURE.name} is not what {Path(__file__).name} writes; run it", file=sys.stderr)
+        print(f"{PICTURE.name} differs from what {Path(__file__).name} writes: run it", file=sys.stderr)
         return 1
     if sys.argv[1:]:
         print(__doc__, file=sys.stderr)

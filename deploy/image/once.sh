@@ -1,15 +1,15 @@
-# Builds tools once and keeps them outside the checkout. Sourced by scripts of this folder and of the tests; it is here because the
-# Dockerfile copies this folder, not theirs.
-# shellcheck shell=bash disable=SC2034 # what is set here is used there
+# Builds tools once and keeps them outside the checkout. Scripts of this folder and of the tests source this file. It is here because
+# the Dockerfile copies this folder only.
+# shellcheck shell=bash disable=SC2034 # the sourcing scripts use these variables
 
-# A failed build in a command substitution must not leave an older program to be used.
+# A failed build in a command substitution must end the script, which would otherwise use an older program.
 set -euo pipefail
 shopt -s inherit_errexit
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 cache=${EBBTIDE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/ebbtide}
 
-# once FOLDER COMMAND…: makes a folder with `COMMAND… FOLDER`, once even in concurrent runs, and never partially.
+# once FOLDER COMMAND…: creates a folder with `COMMAND… FOLDER`, once even in concurrent runs, and never partially.
 # Don't call it in a condition: bash then continues after errors, and marks a failed folder as complete.
 once() {
     local folder=$1
@@ -18,7 +18,7 @@ once() {
     (
         flock 9
         if [[ ! -e $folder/complete ]]; then
-            echo "${0##*/}: making $folder, once" >&2
+            echo "${0##*/}: building $folder, once" >&2
             rm -rf "$folder"
             mkdir "$folder"
             "$@" "$folder" >&2
@@ -28,13 +28,13 @@ once() {
 }
 
 # with_go COMMAND…: retries a program that downloads Go modules. Go requests each module only once, so one failed download fails
-# the build; a retry keeps what was downloaded and built. Not for functions: their errors would not end them here.
+# the build; a retry keeps what was downloaded and built. Don't pass functions: after an error they would continue here.
 with_go() {
     local attempt
     for attempt in 1 2; do
         "$@" && return
         command -v go >/dev/null || return 1
-        echo "${0##*/}: that failed; it may have been a download: trying again in $((attempt * 10)) s" >&2
+        echo "${0##*/}: failed, perhaps during a download: retrying in $((attempt * 10)) s" >&2
         sleep $((attempt * 10))
     done
     "$@"
@@ -42,7 +42,7 @@ with_go() {
 
 # go_source MODULE@VERSION: prints the folder in which Go keeps its source.
 go_source() {
-    # Not in a folder with a go.mod, which would have a word in it.
+    # Runs outside folders with a go.mod, which would affect the command.
     (cd / && GOWORK=off GOFLAGS=-mod=mod with_go go mod download -json "$1") | awk -F '"' '$2 == "Dir" { print $4 }'
 }
 
@@ -59,7 +59,7 @@ virtual_environment() { # FILE FOLDER
     "$2/bin/pip" install --quiet --disable-pip-version-check --no-deps -r "$1"
 }
 
-# cargo_tool CRATE VERSION: prints the path of its program. Unoptimised: it is built in a minute and runs for a second.
+# cargo_tool CRATE VERSION: builds a tool and prints its path. Unoptimised: the build takes a minute, a run one second.
 cargo_tool() {
     once "$cache/$1-$2" install_crate "$1" "$2"
     echo "$cache/$1-$2/bin/$1"

@@ -1,6 +1,6 @@
-# The tools that build the program for the image, with their versions. Sourced by the scripts of this folder and by
-# tests/deploy/image, which set `here` to deploy/image.
-# shellcheck shell=bash disable=SC2034,SC2154 # what is set here is used there, and the other way round
+# The tools that build the program for the image, with their versions. The scripts of this folder and tests/deploy/image source this
+# file and set `here` to deploy/image.
+# shellcheck shell=bash disable=SC2034,SC2154 # the sourcing scripts set and use these variables
 
 # shellcheck source=deploy/image/once.sh
 source "$here/once.sh"

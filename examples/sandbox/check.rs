@@ -42,7 +42,7 @@ fn completed(action: Action) -> Option<(String, Duration)> {
 }
 
 impl Checks {
-    /// Compares the results with the plan, once nothing is going on.
+    /// Compares the results with the plan after the end of all work.
     pub fn after(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize) -> Self {
         let mut checks = Self::default();
         checks.that(sent > 0, || "the service did not begin to receive within a minute".to_owned());
@@ -62,14 +62,14 @@ impl Checks {
         checks.that(at_rest(tasks), || {
             let alive = TaskKind::ALL.into_iter().filter(|kind| kind.transient() && tasks.alive(*kind) > 0);
             let alive: Vec<_> = alive.map(|kind| format!("{} {}", tasks.alive(kind), kind.as_str())).collect();
-            format!("tasks are left: {}", alive.join(", "))
+            format!("tasks still live: {}", alive.join(", "))
         });
         checks
     }
 
     /// Adds the checks of the shutdown.
     pub fn shutdown(&mut self, exit: Exit, tasks: &Tasks) {
-        self.that(exit == Exit::Clean, || "the shutdown cut work off".to_owned());
+        self.that(exit == Exit::Clean, || "the shutdown aborted work".to_owned());
         let left: i64 = TaskKind::ALL.into_iter().map(|kind| tasks.alive(kind)).sum();
         self.that(left == 0, || format!("{left} tasks outlived the service"));
     }
@@ -79,16 +79,14 @@ impl Checks {
         self.deviations.is_empty()
     }
 
-    /// Describes the result.
-    pub fn told(&self, paint: Paint) -> String {
+    /// Returns the result in words.
+    pub fn report(&self, paint: Paint) -> String {
         if self.all_held() {
-            return paint.tone(
-                Tone::Good,
-                &format!("✓ All ended as it should, the drain that had to fail included: {} checks.", self.held),
-            );
+            return paint
+                .tone(Tone::Good, &format!("✓ All {} checks passed; the drain that must fail has failed.", self.held));
         }
         let (differ, all) = (self.deviations.len(), self.held + self.deviations.len());
-        let head = paint.tone(Tone::Bad, &format!("✗ {differ} of {all} checks found something else than planned:"));
+        let head = paint.tone(Tone::Bad, &format!("✗ {differ} of {all} checks failed:"));
         let lines = self.deviations.iter().map(|deviation| format!("  {deviation}"));
         std::iter::once(head).chain(lines).collect::<Vec<_>>().join("\n")
     }
@@ -102,7 +100,7 @@ impl Checks {
     }
 
     fn equal<T: PartialEq + std::fmt::Debug>(&mut self, what: &str, is: T, should: T) {
-        self.that(is == should, || format!("{what}: is {is:?}, should be {should:?}"));
+        self.that(is == should, || format!("{what}: found {is:?}, expected {should:?}"));
     }
 
     fn node(&mut self, Member { name, pods, part, .. }: &Member, world: &World) {
@@ -112,9 +110,9 @@ impl Checks {
             .into_iter()
             .filter_map(|pod| pod.metadata.name)
             .partition(|pod| pod.starts_with("agent-"));
-        self.equal(&format!("{name}: pods that a drain evicts"), left.len(), part.pods_left(pods.len()));
+        self.equal(&format!("{name}: evictable pods left"), left.len(), part.pods_left(pods.len()));
         if *part == Part::Stuck {
-            self.equal(&format!("{name}: what its budget kept"), left, vec!["ledger-0".to_owned()]);
+            self.equal(&format!("{name}: pods that its budget keeps"), left, vec!["ledger-0".to_owned()]);
         }
         self.equal(&format!("{name}: pods of the DaemonSet"), agents.len(), 1);
         let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
@@ -131,7 +129,7 @@ impl Checks {
                 format!("{name}: its hook was not completed once, with CONTINUE: {state:?}, {completions:?}")
             });
             let close = beats.windows(2).filter(|pair| pair[1] - pair[0] < APART).count();
-            self.that(close == 0, || format!("{name}: heartbeats came twice in one interval, at {beats:?}"));
+            self.that(close == 0, || format!("{name}: two heartbeats in one interval, at {beats:?}"));
             if *part == Part::Stuck {
                 self.that(beats.len() >= 2, || format!("{name}: its hook was not kept alive: heartbeats at {beats:?}"));
             }

@@ -36,13 +36,13 @@ pub fn what_to_try(
     let (aws, kube) = (&loopback.aws_url, &loopback.kube_url);
     let mut parts = vec![
         String::new(),
-        paint.tone(Tone::Head, "Everything keeps running until Ctrl-C. To try, in another terminal:"),
+        paint.tone(Tone::Head, "The sandbox keeps running until Ctrl-C. Commands for another terminal:"),
     ];
     let mut part = |what: &str, command: String| {
         parts.push(format!("\n  {}\n{command}", paint.tone(Tone::Faint, &format!("# {what}"))));
     };
     part(
-        "the service's metrics, and whether it is ready",
+        "the service's metrics and readiness",
         format!("  curl -s {admin}/metrics | grep ^ebbtide_\n  curl -s {admin}/readyz"),
     );
     if let Some(spared) = plan.with(Part::Spared).next() {
@@ -56,7 +56,7 @@ pub fn what_to_try(
         );
         let name = &spared.name;
         part(
-            "the node, its mark and its pods",
+            "the node, its annotations and its pods",
             format!(
                 "  curl -s {kube}/api/v1/nodes/{name}\n  curl -s '{kube}/api/v1/pods?fieldSelector=spec.nodeName={name}'"
             ),
@@ -65,7 +65,7 @@ pub fn what_to_try(
     if let Ok(Kubeconfig(path)) = kubeconfig {
         let path = path.display();
         part(
-            "a second replica, on the same queue and cluster",
+            "a second replica on the same queue and cluster",
             format!(
                 "  KUBECONFIG={path} AWS_ENDPOINT_URL={aws} AWS_REGION={REGION} \\\n    \
                  AWS_ACCESS_KEY_ID=sandbox AWS_SECRET_ACCESS_KEY=sandbox \\\n    \
@@ -73,7 +73,7 @@ pub fn what_to_try(
             ),
         );
         part(
-            "what the API server serves, for kubectl without discovery",
+            "the simulated API server through kubectl, without discovery",
             format!("  KUBECONFIG={path} kubectl get --raw /api/v1/nodes"),
         );
     }

@@ -99,7 +99,7 @@ async fn main() -> ExitCode {
     plan.build(&world);
     let loopback = match world.bind().await {
         Ok(loopback) => loopback,
-        Err(error) => return refuse(&format!("no loopback port can be had: {error}")),
+        Err(error) => return refuse(&format!("no loopback port is free: {error}")),
     };
     let (teller, tally) = (Arc::new(Teller::start(&plan, paint)), Arc::new(Tally::default()));
     teller.print(plan.programme(&SETTINGS, paint));
@@ -161,7 +161,7 @@ impl Stage<'_> {
         let checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
         self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, self.paint));
         if self.args.hold {
-            self.teller.print(checks.told(self.paint));
+            self.teller.print(checks.report(self.paint));
             let kubeconfig = hold::Kubeconfig::write(self.loopback);
             self.teller.print(hold::what_to_try(self.plan, (queue_url, admin), self.loopback, &kubeconfig, self.paint));
             self.teller.tell_all();
@@ -174,11 +174,11 @@ impl Stage<'_> {
     fn end(&self, exit: Exit, checks: Option<Checks>, tasks: &Tasks) -> ExitCode {
         let Some(mut checks) = checks else {
             self.teller
-                .print(self.paint.tone(Tone::Warn, "Interrupted before the storm was over: nothing was checked."));
+                .print(self.paint.tone(Tone::Warn, "Interrupted before the end of the storm: nothing was checked."));
             return ExitCode::from(130);
         };
         checks.shutdown(exit, tasks);
-        self.teller.print(checks.told(self.paint));
+        self.teller.print(checks.report(self.paint));
         if checks.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }

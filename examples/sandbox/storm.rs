@@ -1,4 +1,4 @@
-//! The storm: sends the notices, lifts a budget, and waits until nothing is going on.
+//! The storm: sends the notices, opens a budget, and waits for the end of all work.
 
 use crate::plan;
 use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
@@ -17,16 +17,16 @@ use tokio::time::{Instant, interval, sleep, timeout};
 /// Period in which all notices are sent.
 const SPREAD: Duration = Duration::from_secs(2);
 
-/// Time from the start of the storm until the budget of the held-back pod is lifted.
-pub const LIFTED: Duration = Duration::from_secs(6);
+/// Time from the start of the storm until the budget of the held-back pod is opened.
+pub const OPENED: Duration = Duration::from_secs(6);
 
 /// Time left of a spot instance's two minutes when the late warning is sent.
 pub const LEFT: Duration = Duration::from_secs(20);
 
-/// Timeout of the storm: longer than anything planned takes. Work that is still going on then is a deviation.
+/// Timeout of the storm: longer than all planned work. Work that has not ended then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Period in which to listen for leaked heartbeats: longer than the heartbeat interval and the duration of a call.
+/// Period of the watch for leaked heartbeats: longer than the heartbeat interval and the duration of a call.
 const LISTENED: Duration = Duration::from_secs(7);
 
 /// The storm's inputs and observers.
@@ -58,9 +58,9 @@ impl Storm<'_> {
             never = self.tell_progress(), if self.plan.is_large() => match never {},
         };
         self.teller.say(if quiet {
-            "all quiet; now listening for heartbeats that should have stopped"
+            "all work has ended; checks that no heartbeat follows"
         } else {
-            "not quiet after a minute: something hangs"
+            "some work has not ended after a minute"
         });
         sleep(LISTENED).await;
         sent
@@ -139,15 +139,15 @@ impl Storm<'_> {
     }
 
     async fn lift(&self) {
-        sleep(LIFTED).await;
+        sleep(OPENED).await;
         for member in self.plan.with(Part::HeldBack) {
             let budget = member.part.budget().expect("a pod that is held back must have a budget");
             self.world.kube.set_budget("default", budget, Limit::MinAvailable(0));
-            self.teller.say(&format!("lifts the budget \"{budget}\": {} can be drained", member.name));
+            self.teller.say(&format!("opens the budget \"{budget}\": {} can be drained", member.name));
         }
     }
 
-    /// Returns when no message is left and nothing is going on.
+    /// Waits until no message is left and all work has ended.
     async fn quiet(&self) {
         let mut look = interval(Duration::from_millis(100));
         while !(self.world.aws.sqs.is_empty() && at_rest(self.tasks)) {
@@ -181,7 +181,7 @@ enum Burst<'a> {
     Test,
 }
 
-/// Returns whether nothing is going on. Readers of /metrics do not count.
+/// Returns whether all work has ended. Readers of /metrics do not count.
 pub fn at_rest(tasks: &Tasks) -> bool {
     let works = |kind: &TaskKind| kind.transient() && *kind != TaskKind::AdminConnection;
     TaskKind::ALL.into_iter().filter(works).all(|kind| tasks.alive(kind) == 0)

@@ -56,7 +56,7 @@ impl Undisturbed {
 /// Returns the whole summary.
 pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize, paint: Paint) -> String {
     let head = |text: &str| paint.tone(Tone::Head, text);
-    let mut lines = vec![String::new(), head("What it came to"), String::new()];
+    let mut lines = vec![String::new(), head("Results"), String::new()];
     let notices: usize = notices(tally, &mut lines, paint);
     lines.push(String::new());
 
@@ -81,7 +81,7 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     }
     let all: usize = aws.values().sum();
     let aws = listed(aws.iter().map(|(operation, count)| (*count, operation.as_str())).collect());
-    line("Calls to AWS", format!("{} a notice:", per(all, notices)));
+    line("Calls to AWS", format!("{} for each notice:", per(all, notices)));
     for some in aws.chunks(3) {
         line("", some.join(", "));
     }
@@ -99,7 +99,7 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     let left = world.aws.sqs.visible() + world.aws.sqs.in_flight();
     line("Messages", format!("{sent} sent, {} deleted, {left} left", world.aws.sqs.deleted().len()));
     let works: Vec<_> = TaskKind::ALL.into_iter().filter(|kind| kind.transient()).collect();
-    let rest = if at_rest(tasks) { "every gauge is back at 0" } else { "some are still alive" };
+    let rest = if at_rest(tasks) { "every gauge is back at 0" } else { "some tasks are still live" };
     let started: u64 = works.iter().map(|kind| tasks.started(*kind)).sum();
     line("Tasks", format!("{started} started; {rest}"));
     lines.push(String::new());

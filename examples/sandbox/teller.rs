@@ -121,10 +121,10 @@ impl Subscriber for Teller {
         match fact {
             Fact::NodeCordoned { about, already: false, .. } => self.notice(about, ' ', Tone::Plain, "cordoned"),
             Fact::NoticeJoined { about } => {
-                self.notice(about, '=', Tone::Plain, "the same notice once more: joins the first");
+                self.notice(about, '=', Tone::Plain, "duplicate: joins the first notice");
             }
             Fact::DrainJoined { about } => {
-                self.notice(about, '=', Tone::Plain, "joins the drain that the node has already");
+                self.notice(about, '=', Tone::Plain, "joins the node's running drain");
             }
             Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => {
                 self.notice(about, '♥', Tone::Beat, "heartbeat");
@@ -152,7 +152,7 @@ impl Subscriber for Teller {
             }
             Fact::Deletion { on, pod, grace, result: Ok(()) } => {
                 lock(&self.blocked).remove(&pod.to_string());
-                let text = format!("{pod} is deleted before its node goes, with {grace} s to end by itself");
+                let text = format!("{pod} is deleted before the deadline, with a grace period of {grace} s");
                 self.node(on.node, "drain", ' ', Tone::Plain, text);
             }
             Fact::DrainEnded { on, outcome, gone, took, report, .. } => match outcome {
@@ -176,9 +176,9 @@ impl Teller {
         let (mark, tone, text) = match outcome {
             NoticeOutcome::Drained => return,
             NoticeOutcome::HandedOver => (' ', Tone::Plain, "handed over to the next receiver; no more heartbeats"),
-            NoticeOutcome::Cordoned => (' ', Tone::Plain, "done: a cordon is all that a rebalance asks for"),
+            NoticeOutcome::Cordoned => (' ', Tone::Plain, "done: a rebalance recommendation only cordons by default"),
             NoticeOutcome::NotOurs => ('–', Tone::Faint, "not ours: left alone"),
-            NoticeOutcome::Ignored => ('–', Tone::Faint, "ignored, as the settings say"),
+            NoticeOutcome::Ignored => ('–', Tone::Faint, "ignored by the settings"),
             NoticeOutcome::Blocked => ('✗', Tone::Bad, "ended: blocked; its heartbeat has stopped"),
             other => return self.notice(about, '✗', Tone::Bad, format!("ended: {other}")),
         };
@@ -187,7 +187,7 @@ impl Teller {
 
     fn note_service(&self, fact: &Fact<'_>) {
         let (mark, tone, who, text) = match fact {
-            Fact::Ready => (' ', Tone::Faint, "ebbtide", "ready: the nodes are known, the queue answers".to_owned()),
+            Fact::Ready => (' ', Tone::Faint, "ebbtide", "ready: has read the nodes and reached the queue".to_owned()),
             Fact::MessageIgnored { reason, .. } => ('–', Tone::Faint, "queue", format!("message ignored: {reason}")),
             Fact::MessageMalformed { reason, excerpt, .. } => {
                 ('!', Tone::Warn, "queue", format!("message can't be read ({reason}), deleted: {excerpt}"))
@@ -199,30 +199,30 @@ impl Teller {
                 (' ', Tone::Faint, "ebbtide", format!("shutdown begins, {messages} messages held"))
             }
             Fact::ShutdownEnded { clean, took } => {
-                let how = if *clean { "in order" } else { "with work cut off" };
+                let how = if *clean { "gracefully" } else { "with aborted work" };
                 (' ', Tone::Faint, "ebbtide", format!("shutdown ended {how}, after {}", seconds(*took)))
             }
             Fact::WatchFailed { resource, error } => {
-                ('!', Tone::Warn, "ebbtide", format!("the watch of {resource} broke: {error}"))
+                ('!', Tone::Warn, "ebbtide", format!("the watch of {resource} failed: {error}"))
             }
             Fact::ReceiveFailed { error, .. } => ('!', Tone::Warn, "ebbtide", format!("receiving failed: {error}")),
             Fact::MessageLeft { error, .. } => ('✗', Tone::Bad, "queue", format!("message left: {error}")),
             Fact::MessageLeaseEnded { why, .. } => ('✗', Tone::Bad, "queue", format!("lease ended: {why}")),
             Fact::TaskPanicked { task } => ('✗', Tone::Bad, "ebbtide", format!("a {task} task panicked")),
             Fact::DrainRetried { on, step, error, .. } => {
-                ('!', Tone::Warn, on.node, format!("{step} failed, is tried again: {error}"))
+                ('!', Tone::Warn, on.node, format!("{step} failed, will be repeated: {error}"))
             }
             Fact::CordonFailed { about, error, .. } => {
-                return self.trouble(about, "cordon failed, is tried again", error);
+                return self.trouble(about, "cordon failed, will be repeated", error);
             }
             Fact::CompletionRetried { about, error, .. } => {
-                return self.trouble(about, "completion failed, is tried again", error);
+                return self.trouble(about, "completion failed, will be repeated", error);
             }
             Fact::CompletionFailed { about, error } => {
                 return self.trouble(about, "the hook could not be completed", error);
             }
             Fact::OwnerUnknown { about, error, .. } => {
-                return self.trouble(about, "its owner is not known yet", error);
+                return self.trouble(about, "its owner is not yet known", error);
             }
             Fact::HookUnknown { about, error } => return self.trouble(about, "the hook's timeout is not known", error),
             _ => return,

@@ -1,6 +1,6 @@
-"""What the chart's schema has of other people's APIs: the objects that its values hand on as they are.
+"""Writes the parts of the chart's schema that come from other APIs: objects that the values pass on unchanged.
 
-A field is known if any Kubernetes that the chart takes has it: a schema is not told the cluster's version.
+The schema accepts a field that any supported version of Kubernetes has, because it does not know the cluster's version.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import yaml
 from chart import OLDEST, Object, source
 
 SCHEMAS = Path(importlib.util.find_spec("kubernetes_validate").origin).parent / "kubernetes-json-schema"
-"""The schemas of Kubernetes' API, a folder for each version."""
+"""Folder of the schemas of Kubernetes' API, with a folder for each version."""
 
 _VERSIONS = sorted(
     (folder.name.removeprefix("v").removesuffix("-local-strict") for folder in SCHEMAS.glob("v*-local-strict")),
     key=lambda version: [int(part) for part in version.split(".")],
 )
 KNOWN = _VERSIONS[_VERSIONS.index(OLDEST) :]
-"""The versions that the chart is checked against, the oldest first."""
+"""Versions of Kubernetes that the chart supports, the oldest first."""
 
 CORE, NETWORKING = "io.k8s.api.core.v1.", "io.k8s.api.networking.v1."
 HANDED_ON = [
@@ -41,7 +41,7 @@ HANDED_ON = [
     NETWORKING + "NetworkPolicyEgressRule",
     NETWORKING + "NetworkPolicyPeer",
 ]
-"""What values are, or lists of values are made of; what stands in them is found from here."""
+"""Types of the values, or of the elements of lists. Their fields lead to all other types."""
 
 UNSPECIFIC: dict[str, Object] = {
     "IntOrString": {"type": ["integer", "string", "null"]},
@@ -51,7 +51,7 @@ UNSPECIFIC: dict[str, Object] = {
         "pattern": r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)(n|u|m|k|Ki|[MGTPE]i?|[eE][+-]?[0-9]+)?$",
     },
 }
-"""Fields that are not copied unchanged: alternatives would give several error sentences."""
+"""Fields that are not copied unchanged: alternatives would cause several error messages."""
 
 SECCOMP = ["RuntimeDefault", "Localhost", "Unconfined"]
 EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
@@ -84,14 +84,14 @@ WORDS = {
     "VolumeMount.mountPropagation": ["None", "HostToContainer", "Bidirectional"],
     "VolumeMount.recursiveReadOnly": ["Disabled", "IfPossible", "Enabled"],
 }
-"""Where only some words will do, which the API's schema does not tell."""
+"""Fields with a fixed set of words, which the API's schema does not contain."""
 
 RESOURCES = "^(cpu|memory|ephemeral-storage|hugepages-.+|.+/.+)$"
-"""The names of a container's resources: others than Kubernetes' own begin with a domain."""
+"""Names of a container's resources. Names that are not Kubernetes' own begin with a domain."""
 
 
 def definitions() -> Object:
-    """All that the values need."""
+    """Returns all definitions that the values need."""
     found: Object = {"RelabelConfig": _relabeling()}
     waiting = list(HANDED_ON)
     apis = [
@@ -109,7 +109,7 @@ def definitions() -> Object:
         found[short] = _closed(short, versions)
         waiting += re.findall(r'#/\$defs/([^"]+)"', json.dumps(versions))
     for each in ("limits", "requests"):
-        # Not by propertyNames: helm names a wrong place for what that finds.
+        # Without propertyNames, for whose errors helm names a wrong place.
         amounts = found["ResourceRequirements"]["properties"][each]
         amounts["patternProperties"] = {RESOURCES: amounts["additionalProperties"]}
         amounts["additionalProperties"] = False
@@ -117,14 +117,14 @@ def definitions() -> Object:
 
 
 def _closed(name: str, versions: list[Object]) -> Object:
-    """One kind of object, with the fields of all versions, and no others."""
+    """Returns the schema of a kind of object, with exactly the fields of all versions."""
     fields: Object = {}
     for version in versions:
         fields |= version["properties"]
     always = sorted(set.intersection(*(set(version.get("required", [])) for version in versions)))
     handed_on = name in {each.rpartition(".")[2] for each in HANDED_ON}
     return {
-        # The templates look into these.
+        # The templates read these.
         "type": "object" if handed_on else ["object", "null"],
         "additionalProperties": False,
         **({"required": always} if always else {}),
@@ -139,7 +139,7 @@ def _field(name: str, schema: Object) -> Object:
 
 
 def _plain(schema: Any) -> Object:
-    """Only what is checked."""
+    """Returns a schema without the parts that are not checked."""
     if "$ref" in schema:
         return {"$ref": "#/definitions/" + schema["$ref"].rpartition(".")[2]}
     kept = {key: schema[key] for key in ("type", "enum", "pattern") if key in schema}
@@ -147,7 +147,7 @@ def _plain(schema: Any) -> Object:
 
 
 def _relabeling() -> Object:
-    """The Prometheus Operator's."""
+    """Returns the schema of the Prometheus Operator's relabelings."""
     crds = source("prometheus-operator") / "example" / "prometheus-operator-crd"
     crd = yaml.safe_load((crds / "monitoring.coreos.com_podmonitors.yaml").read_text())
     spec = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]

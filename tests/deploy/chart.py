@@ -1,4 +1,4 @@
-"""The chart, and the tools that read it: what `helm template` makes of values, as text and as objects."""
+"""The chart and its tools: the output of `helm template` for some values, as text and as objects."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ VALUES = HERE / "values"
 SNAPSHOTS = HERE / "snapshots"
 
 OLDEST = "1.27.0"
-"""The oldest Kubernetes that the chart takes."""
+"""Oldest version of Kubernetes that the chart supports."""
 
 KUBERNETES = "1.34.0"
-"""The Kubernetes that it is shown."""
+"""Default version of Kubernetes in these tests."""
 
 Object = dict[str, Any]
 
 
 @functools.cache
 def tool(name: str) -> str:
-    """Where a program of tools.txt is, built if need be."""
+    """Returns the path of a program of tools.txt, which the first call builds."""
     return _last_line(str(HERE / "tool"), name)
 
 
 @functools.cache
 def source(name: str) -> Path:
-    """Where the source of a module of tools.txt is."""
+    """Returns the folder of the source of a module of tools.txt."""
     return Path(_last_line(str(HERE / "tool"), "--source", name))
 
 
@@ -43,7 +43,7 @@ def _last_line(*command: str) -> str:
 
 
 def run(*command: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs a program, whatever its exit code."""
+    """Runs a program; returns the finished process, whatever its exit code."""
     return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -54,11 +54,11 @@ class Helm:
     name: str
 
     def run(self, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Runs it, whatever its exit code."""
+        """Runs helm; returns the finished process, whatever its exit code."""
         return run(tool(self.name), *arguments, given=given)
 
     def template(self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART) -> str:
-        """What the chart makes of values, given as YAML, and arguments."""
+        """Returns the chart's output for values, given as YAML, and arguments."""
         done = self.try_template(*arguments, values=values, kubernetes=kubernetes, chart=chart)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -66,17 +66,17 @@ class Helm:
     def try_template(
         self, *arguments: str, values: str = "", kubernetes: str = KUBERNETES, chart: Path = CHART
     ) -> subprocess.CompletedProcess[str]:
-        """The same, where it may be refused."""
+        """Runs `helm template`, which may refuse the values; returns the finished process."""
         common = ["template", "ebbtide", str(chart), "--namespace", "ebbtide", "--kube-version", kubernetes]
         return self.run(*common, "--values", "-", *arguments, given=values)
 
     def objects(self, *arguments: str, values: str = "", chart: Path = CHART) -> list[Object]:
-        """What the chart makes, as objects."""
+        """Returns the chart's output as objects."""
         return parse(self.template(*arguments, values=values, chart=chart))
 
 
 def next_version(folder: Path) -> Path:
-    """A copy of the chart, as its next release will be where nothing else changes."""
+    """Copies the chart with the next version number; returns the copy's path."""
     chart = folder / "next" / CHART.name
     shutil.copytree(CHART, chart)
     about = yaml.safe_load((chart / "Chart.yaml").read_text())
@@ -89,50 +89,50 @@ HELM4 = Helm("helm4")
 
 
 def parse(text: str) -> list[Object]:
-    """The objects in a text of several."""
+    """Returns the objects of a YAML stream."""
     return [each for each in yaml.safe_load_all(text) if each]
 
 
 def cases() -> list[Path]:
-    """The files of values that have a snapshot."""
+    """Returns the files of values that have a snapshot."""
     return sorted(VALUES.glob("*.yaml"))
 
 
 def snapshot(case: Path) -> Path:
-    """Where the snapshot for a file of values is."""
+    """Returns the path of the snapshot for a file of values."""
     return SNAPSHOTS / case.name
 
 
 def readme() -> str:
-    """The chart's README, made anew."""
+    """Returns the generated README of the chart."""
     done = run(tool("helm-docs"), "-c", str(CHART), "--dry-run", "--sort-values-order", "file", "--log-level", "error")
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip("\n") + "\n"
 
 
 def the(kind: str, objects: list[Object], name: str = "") -> Object:
-    """The one object of a kind; where there are several, of that name."""
+    """Returns the only object of a kind, or the one with this name."""
     (found,) = (each for each in objects if each["kind"] == kind and name in ("", each["metadata"]["name"]))
     return found
 
 
 def container(objects: list[Object]) -> Object:
-    """The Deployment's container."""
+    """Returns the Deployment's container."""
     (found,) = the("Deployment", objects)["spec"]["template"]["spec"]["containers"]
     return found
 
 
 def environment(objects: list[Object]) -> dict[str, str]:
-    """The container's variables that have a value of their own."""
+    """Returns the container's variables with a literal value."""
     return {each["name"]: each["value"] for each in container(objects)["env"] if "value" in each}
 
 
 Rules = set[tuple[str, str, str, str]]
-"""Rights, one by one: role, verb, resource, and the name that it is restricted to."""
+"""Permissions: role, verb, resource, and the resource name to which the permission is restricted."""
 
 
 def rights(objects: list[Object]) -> Rules:
-    """Every single right that roles give."""
+    """Returns every permission that the roles grant."""
     return {
         (_where(role), verb, resource, name)
         for role in objects

@@ -1,4 +1,4 @@
-"""The flags of `ebbtide run`, as src/cli/flags.rs has them."""
+"""Reads the flags of `ebbtide run` from src/cli/flags.rs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ class Flag:
 
     @property
     def key(self) -> str:
-        """What it is called under `settings`."""
+        """Returns the flag's key under `settings`."""
         first, *others = self.field.split("_")
         return first + "".join(other.capitalize() for other in others)
 
 
 def flags() -> list[Flag]:
-    """All that have a variable."""
+    """Returns all flags that have a variable."""
     found = []
     for argument in _ARGUMENT.finditer(CLI):
         variable, default = _VARIABLE.search(argument["how"]), _DEFAULT.search(argument["how"])
         if variable:
             found.append(Flag(argument["field"], variable[1], argument["type"], default[1] if default else ""))
-    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli/flags.rs is written otherwise than is read here"
+    assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli/flags.rs has a format that this script can't read"
     return found

@@ -1,4 +1,4 @@
-"""What tests/deploy/grafana asks of a Grafana that has the dashboard, and a Prometheus that scraped the sandbox."""
+"""Runs Grafana with the dashboard, and with a Prometheus that scraped the sandbox, for tests/deploy/grafana."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from watching import DASHBOARD, EMPTY, Problems, Prometheus, eventually, free_po
 
 SOURCE = "sandbox"
 
-# Grafana asks for news, for updates and for plugins, and tells how it is used: not here.
+# Disables Grafana's requests for news, updates and plugins, and its usage reports.
 SILENT = {
     "GF_ANALYTICS_REPORTING_ENABLED": "false",
     "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
@@ -37,26 +37,26 @@ SILENT = {
 
 
 class Grafana:
-    """One that has the dashboard, and whoever asks may look."""
+    """A Grafana with the dashboard and without a login."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     def get(self, path: str) -> Any:
-        """The data of an answer."""
+        """Returns the data of an answer."""
         answer = requests.get(f"{self.url}/api/{path}", timeout=60)
         answer.raise_for_status()
         return answer.json()
 
     def ready(self) -> bool:
-        """Whether it answers, and has read the dashboard."""
+        """Returns whether Grafana answers and has read the dashboard."""
         try:
             return requests.get(f"{self.url}/api/dashboards/uid/ebbtide", timeout=30).ok
         except requests.RequestException:
             return False
 
     def ask(self, target: dict[str, Any], prometheus: Prometheus) -> dict[str, Any]:
-        """What a query of a panel gives. The browser fills in what is chosen above; the rest is left to Grafana."""
+        """Returns the result of a panel's query. This method fills in the dashboard's variables, as a browser does."""
         expression = target["expr"]
         for name in ("cluster", "namespace", "job"):
             expression = expression.replace(f"${name}", ".*")
@@ -73,7 +73,7 @@ class Grafana:
 
 @contextmanager
 def showing(home: Path, prometheus: Prometheus, folder: str) -> Iterator[Grafana]:
-    """A Grafana with the dashboard and this Prometheus, with its state in this folder."""
+    """Runs a Grafana with the dashboard and this Prometheus, with its state in this folder."""
     port = free_port()
     state = Path(folder, "grafana")
     for name in ("datasources", "dashboards", "plugins", "alerting", "shown"):
@@ -115,11 +115,11 @@ def showing(home: Path, prometheus: Prometheus, folder: str) -> Iterator[Grafana
 
 
 def check(grafana: Grafana, prometheus: Prometheus, problems: Problems) -> None:
-    """It loaded as it is, and every query of every panel answers through Grafana."""
+    """Checks that Grafana loaded the dashboard unchanged, and that every query of every panel has data."""
     ours = json.loads(DASHBOARD.read_text())
     loaded = grafana.get("dashboards/uid/ebbtide")["dashboard"]
     for key in ours.keys() - {"version"}:
-        problems.unless(loaded.get(key) == ours[key], f"{key}: Grafana made something else of it: {loaded.get(key)}")
+        problems.unless(loaded.get(key) == ours[key], f"{key}: Grafana changed it to {loaded.get(key)}")
     queries = 0
     for panel in panels():
         for target in panel["targets"]:
@@ -128,20 +128,20 @@ def check(grafana: Grafana, prometheus: Prometheus, problems: Problems) -> None:
             problems.unless("error" not in answer, f"{panel['title']}: {answer.get('error')}")
             data = any(column for frame in answer.get("frames", []) for column in frame["data"]["values"])
             if panel["title"] in EMPTY:
-                problems.unless(not data, f"{panel['title']}: gives data; take it off the list of empty panels")
+                problems.unless(not data, f"{panel['title']}: gives data; remove it from the list of empty panels")
             else:
                 problems.unless(data, f"{panel['title']}: no data: {target['expr']}")
-    version = grafana.get("health").get("version", "which tells no version")
+    version = grafana.get("health").get("version", "of unknown version")
     print(f"Grafana {version}: {len(panels())} panels, {queries} queries")
 
 
 def times(prometheus: Prometheus) -> str:
-    """The time to show, as it is in an address."""
+    """Returns the time range for the dashboard's URL."""
     return f"from={1000 * prometheus.begin:.0f}&to={1000 * prometheus.end:.0f}"
 
 
 def photograph(grafana: Grafana, prometheus: Prometheus, picture: Path, size: tuple[int, int], theme: str) -> None:
-    """A picture of the dashboard, as a browser shows it. A high window has panels that a low one would not load."""
+    """Takes a picture of the dashboard in a browser. A low window would not load the lower panels."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         raise SystemExit("tests/deploy/grafana: put chromium on the PATH for a picture")
@@ -162,14 +162,14 @@ def photograph(grafana: Grafana, prometheus: Prometheus, picture: Path, size: tu
 
 
 def main() -> int:
-    """Runs it all."""
+    """Runs Prometheus, the sandbox and Grafana, and the checks or modes of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--grafana", required=True, type=Path)
     parser.add_argument("--prometheus", required=True)
     parser.add_argument("--sandbox", required=True)
     parser.add_argument("--picture", type=Path)
-    parser.add_argument("--size", default="1500x1230", help="of the picture")
-    parser.add_argument("--theme", default="light", help="of the picture: light or dark")
+    parser.add_argument("--size", default="1500x1230", help="size of the picture")
+    parser.add_argument("--theme", default="light", help="theme of the picture: light or dark")
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
     problems = Problems()

@@ -1,4 +1,4 @@
-"""What the chart makes: snapshots, the same by helm 3 and 4, valid for every Kubernetes, the rights that it takes."""
+"""The chart's output: snapshots, the same with helm 3 and 4, valid for every Kubernetes, permissions."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ EVERYTHING = (VALUES / "everything.yaml").read_text()
 
 UNSCORED = {
     "container-resources": "a CPU limit would slow a drain down just when many nodes go at once",
-    "container-ephemeral-storage-request-and-limit": "it writes no files: its root is read-only",
-    "container-image-pull-policy": "a tag is never moved; a pod must start although the registry is away",
+    "container-ephemeral-storage-request-and-limit": "Ebbtide writes no files: its root is read-only",
+    "container-image-pull-policy": "tags never move; a pod must start without the registry",
     "deployment-has-host-podantiaffinity": "pods are spread by topologySpreadConstraints",
     "pod-networkpolicy": "networkPolicy.enabled is the user's choice; everything.yaml is scored with it",
 }
-"""What kube-score is not asked for, and why."""
+"""Checks of kube-score that are left out, and the reasons."""
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
 def test_snapshot(case: Path) -> None:
     made = HELM4.template(values=case.read_text())
-    assert made == snapshot(case).read_text(), "if this is wanted: tests/deploy/run --update"
+    assert made == snapshot(case).read_text(), "if this is intended: tests/deploy/run --update"
 
 
-def test_every_snapshot_is_of_values() -> None:
+def test_every_snapshot_has_values() -> None:
     assert {each.name for each in snapshot(cases()[0]).parent.iterdir()} == {each.name for each in cases()}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
-def test_helm_3_makes_the_same(case: Path) -> None:
+def test_helm_3_renders_the_same_objects(case: Path) -> None:
     def ordered(objects: list[Object]) -> list[str]:
         return sorted(json.dumps(each, sort_keys=True) for each in objects)
 
@@ -74,9 +74,9 @@ def test_lint(helm: Helm, case: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_readme_is_made_of_the_values() -> None:
+def test_the_readme_is_up_to_date() -> None:
     made = readme()
-    assert made == (CHART / "README.md").read_text(), "tests/deploy/run --update writes it anew"
+    assert made == (CHART / "README.md").read_text(), "out of date: tests/deploy/run --update"
     settings = (ROOT / "docs" / "settings.md").read_text()
     rows = {flag.key: f"| `--{flag.field.replace('_', '-')}` | `{flag.variable}` |" for flag in flags()}
     described = {key for key, row in rows.items() if row in settings}
@@ -89,24 +89,24 @@ def test_the_readme_is_made_of_the_values() -> None:
 
 
 def prefixes(key: tuple[str, ...]) -> list[str]:
-    """A value's name, and those of what it stands in."""
+    """Returns a value's name, and the names of the maps around it."""
     return [".".join(key[: length + 1]) for length in range(len(key))]
 
 
 def leaves(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The names of all single values."""
+    """Returns the names of all scalar values."""
     if not isinstance(values, dict):
         return [above]
     return [leaf for key, below in values.items() for leaf in leaves(below, (*above, str(key)))]
 
 
 FREE = {"resources", "podSecurityContext", "securityContext", "affinity"}
-"""Values that are Kubernetes' own objects."""
+"""Values that are Kubernetes objects."""
 
 WITHOUT_EFFECT = {
     ("image", "tag"): "a digest is given",
     ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
-    ("rbac", "create"): "switches off; see test_rbac_is_the_users",
+    ("rbac", "create"): "switches off; see test_without_rbac_create_the_chart_creates_no_roles",
     ("rbac", "doctor"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
@@ -128,13 +128,13 @@ def test_everything_sets_every_value() -> None:
 
 @pytest.mark.slow
 def test_every_value_has_an_effect() -> None:
-    """Taken out of everything.yaml one by one, each changes what is made."""
+    """Removes each value from everything.yaml, which must change the output."""
     values = yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))
     whole = HELM4.template(values=yaml.safe_dump(values))
     idle = []
     for key in leaves(values):
         if key == ("queueUrl",) or key in {("on", "asg-launch")}:
-            continue  # nothing can be made without
+            continue  # the chart needs this value
         without = yaml.safe_load(yaml.safe_dump(values))
         within = without
         for each in key[:-1]:
@@ -142,7 +142,7 @@ def test_every_value_has_an_effect() -> None:
         del within[key[-1]]
         if HELM4.template(values=yaml.safe_dump(without)) == whole:
             idle.append(key)
-    assert set(idle) == set(WITHOUT_EFFECT), "these have none, or have one after all"
+    assert set(idle) == set(WITHOUT_EFFECT), "WITHOUT_EFFECT does not match the values without effect"
 
 
 # Kubernetes' API.
@@ -164,7 +164,7 @@ MONITORING_KINDS = ["podmonitors", "prometheusrules", "servicemonitors"]
 
 @pytest.fixture(scope="session")
 def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kubeconform finds the schemas, a folder for each Kubernetes: they refuse what they don't know."""
+    """Writes strict schemas for kubeconform, a folder for each version of Kubernetes; returns their folder."""
     folder = tmp_path_factory.mktemp("schemas")
     for version in KNOWN:
         (folder / version).mkdir()
@@ -185,7 +185,7 @@ def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def standalone(schema: Object, definitions: Object) -> Object:
-    """A schema with all that it refers to: kubeconform follows no references to other files."""
+    """Returns a schema with all its references, because kubeconform follows none to other files."""
     needed: Object = {}
     waiting = [schema]
     while waiting:
@@ -194,12 +194,12 @@ def standalone(schema: Object, definitions: Object) -> Object:
                 needed[name] = definitions[name]
                 waiting.append(definitions[name])
     whole = {**schema, "$defs": needed}
-    del whole["$id"]  # it would be where references begin
+    del whole["$id"]  # references would be relative to it
     return json.loads(json.dumps(whole).replace('"/api/_definitions.json#', '"#'))
 
 
 def strict(schema: Any) -> Any:
-    """A schema that allows no other properties, down to its leaves."""
+    """Returns a schema that allows no additional properties at any level."""
     if isinstance(schema, list):
         return [strict(each) for each in schema]
     if not isinstance(schema, dict):
@@ -221,7 +221,7 @@ def test_valid_for_kubernetes(version: str, schemas: Path) -> None:
         assert not refused, f"{case.name}: {refused}"
 
 
-def test_what_kubernetes_does_not_know_is_found(schemas: Path) -> None:
+def test_unknown_fields_are_found(schemas: Path) -> None:
     made = snapshot(VALUES / "everything.yaml").read_text()
     for right, wrong in [
         ("terminationGracePeriodSeconds", "terminationGracePeriod"),
@@ -233,7 +233,7 @@ def test_what_kubernetes_does_not_know_is_found(schemas: Path) -> None:
 
 
 def conform(made: str, version: str, schemas: Path) -> str:
-    """What kubeconform says against objects."""
+    """Returns kubeconform's complaints about objects."""
     done = run(
         tool("kubeconform"),
         "-strict",
@@ -249,12 +249,12 @@ def conform(made: str, version: str, schemas: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
 def test_score(case: Path) -> None:
-    # least.yaml is made to be without a budget.
+    # least.yaml has no budget on purpose.
     spared = [*UNSCORED, *(["deployment-has-poddisruptionbudget"] if case.stem == "least" else [])]
     if case.stem == "everything":
         spared.remove("pod-networkpolicy")
         spared.remove("container-image-pull-policy")
-        # Its contexts are cut down to be other than the default.
+        # everything.yaml reduces the security contexts, so that they differ from the default.
         spared.append("container-security-context-user-group-id")
         spared.append("container-security-context-readonlyrootfilesystem")
     ignored = [word for check in spared for word in ("--ignore-test", check)]
@@ -271,10 +271,10 @@ def test_score(case: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# What is in them.
+# The objects' content.
 
 
-def test_no_pod_comes_back_to_a_cordoned_node() -> None:
+def test_no_pod_returns_to_a_cordoned_node() -> None:
     pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
     assert "tolerations" not in pod
 
@@ -299,7 +299,7 @@ def test_a_second_replica_is_not_pending() -> None:
     }
 
 
-def test_probes_ask_what_is_served() -> None:
+def test_probes_use_paths_that_the_service_serves() -> None:
     found = container(HELM4.objects(values=QUEUE))
     ports = {each["name"]: each["containerPort"] for each in found["ports"]}
     for probe, path in (("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")):
@@ -317,7 +317,7 @@ def test_probes_ask_what_is_served() -> None:
         ("prometheusRule: {matchers: 'cluster=\"blue\", job!~\"x.*\"'}", '{cluster="blue", job!~"x.*"}'),
     ],
 )
-def test_the_alerts_are_those_of_the_file_and_one_misses_this_installation(values: str, ours: str) -> None:
+def test_the_alerts_match_the_file_and_one_watches_this_installation(values: str, ours: str) -> None:
     objects = HELM4.objects("--set", "prometheusRule.enabled=true", values=f"{QUEUE}{values}\n")
     groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     (down,) = [rule for group in groups for rule in group["rules"] if rule["alert"] == "EbbtideDown"]
@@ -326,12 +326,12 @@ def test_the_alerts_are_those_of_the_file_and_one_misses_this_installation(value
     assert the("PrometheusRule", objects)["spec"]["groups"] == groups
 
 
-def test_the_dashboard_is_that_of_the_file() -> None:
+def test_the_dashboard_matches_the_file() -> None:
     dashboard = the("ConfigMap", HELM4.objects(values=EVERYTHING))["data"]["ebbtide.json"]
     assert json.loads(dashboard) == json.loads((CHART / "files" / "dashboard.json").read_text())
 
 
-def test_digest_tag_and_neither() -> None:
+def test_the_image_has_the_digest_the_tag_or_the_version() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     digest = "sha256:" + 64 * "a"
     for values, image in [
@@ -343,12 +343,12 @@ def test_digest_tag_and_neither() -> None:
 
 
 VERSIONED = {"helm.sh/chart", "app.kubernetes.io/version"}
-"""The labels that tell of a version."""
+"""Labels that contain a version."""
 
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.stem)
-def test_a_new_version_is_told_by_labels_and_the_image_only(case: Path, tmp_path: Path) -> None:
-    """A Deployment's selector can't be changed: helm upgrade would fail, were there a version in it."""
+def test_a_new_version_changes_only_labels_and_the_image(case: Path, tmp_path: Path) -> None:
+    """Checks that no selector contains a version: a Deployment's selector is immutable, so helm upgrade would fail."""
     objects = HELM4.objects(values=case.read_text())
     was = dict(places(objects))
     became = dict(places(HELM4.objects(values=case.read_text(), chart=next_version(tmp_path))))
@@ -357,13 +357,13 @@ def test_a_new_version_is_told_by_labels_and_the_image_only(case: Path, tmp_path
     labels = {place for place in changed if place[-2:-1] == ("labels",) and place[-1] in VERSIONED}
     assert {place[-1] for place in labels} == VERSIONED
     assert {place[-1] for place in changed - labels} <= {"image"}
-    # Nor one of the labels that its user gives it, and may change.
+    # Nor may it contain the user's labels, which may change.
     selector = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
     assert selector.keys() == {"app.kubernetes.io/name", "app.kubernetes.io/instance"}
 
 
 def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every single value in what is made, by where it is."""
+    """Yields every scalar value of the output, with its path."""
     if not isinstance(made, dict | list):
         yield above, made
         return
@@ -371,7 +371,7 @@ def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
         yield from places(below, (*above, key))
 
 
-# Rights.
+# Permissions.
 
 NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
 DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
@@ -384,11 +384,11 @@ TURNS: Rules = {
     *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
 }
 HARD = {"asg-terminate": "cordon", "spot": "report", "scheduled-change": "cordon", "capacity-reservation": "ignore"}
-"""Kinds at whose deadline the capacity goes, and what keeps them from draining."""
+"""Kinds whose deadline ends the capacity, with an action that does not drain."""
 
 
 def on(**actions: str) -> str:
-    """Values by which the kinds with a hard deadline don't drain, and others do what they are told."""
+    """Returns values with which the kinds with a hard deadline don't drain, and the others have these actions."""
     return yaml.safe_dump({"on": HARD | {kind.replace("_", "-"): action for kind, action in actions.items()}})
 
 
@@ -413,12 +413,12 @@ def on(**actions: str) -> str:
         *[(on(state_change="ignore", **{kind: "drain"}), NODES | DRAINS | DELETES | TELLS) for kind in HARD],
     ],
 )
-def test_rights_are_those_that_the_settings_need(values: str, expected: Rules) -> None:
+def test_permissions_match_the_settings(values: str, expected: Rules) -> None:
     assert rights(HELM4.objects(values=QUEUE + values)) == expected | DOCTOR
     assert rights(HELM4.objects("--set", "rbac.doctor=false", values=QUEUE + values)) == expected
 
 
-def test_roles_are_the_service_accounts() -> None:
+def test_roles_are_bound_to_the_service_account() -> None:
     objects = HELM4.objects(values=EVERYTHING)
     account = the("Deployment", objects)["spec"]["template"]["spec"]["serviceAccountName"]
     assert the("ServiceAccount", objects)["metadata"]["name"] == account
@@ -431,6 +431,6 @@ def test_roles_are_the_service_accounts() -> None:
         assert (role["kind"], binding["metadata"].get("namespace"), role["name"]) in roles
 
 
-def test_rbac_is_the_users() -> None:
+def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]

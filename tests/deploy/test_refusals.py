@@ -1,4 +1,4 @@
-"""What is wrong is told in one sentence, by both versions of helm, before anything is installed."""
+"""Both versions of helm refuse wrong values with one sentence before the installation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TYPOS = [
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("prometheusRule: {matchers: 'namespace=ebbtide'}", "at '/prometheusRule/matchers': 'namespace=ebbtide' does not match"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
-    # Within Kubernetes' own objects.
+    # In Kubernetes objects.
     ("resources: {reqeusts: {cpu: 1}}", "at '/resources': additional properties 'reqeusts' not allowed"),
     ("resources: {limits: {mem: 1Gi}}", "at '/resources/limits': additional properties 'mem' not allowed"),
     ("resources: {limits: {memory: 64MB}}", "at '/resources/limits/memory': '64MB' does not match pattern"),
@@ -91,7 +91,7 @@ TYPOS = [
     ),
     ("podMonitor: {relabelings: [{target: a}]}", "at '/podMonitor/relabelings/0': additional properties 'target' not"),
 ]
-"""What the schema finds; helm puts a line around it."""
+"""Mistakes that the schema finds. helm adds a line around the sentence."""
 
 ABOVE = [
     ("1Gi", "1G"),
@@ -104,7 +104,7 @@ ABOVE = [
     ("1u", "999n"),
     ("1Mi", "0"),
 ]
-"""Amounts, and others that are less."""
+"""Amounts, each with a smaller one."""
 
 EQUAL = [
     ("1Gi", "1024Mi"),
@@ -117,7 +117,7 @@ EQUAL = [
     ("1.5G", "1500M"),
     ("0.000001", "1u"),
 ]
-"""The same amount, written otherwise."""
+"""Equal amounts in different notations."""
 
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
@@ -133,7 +133,7 @@ SENTENCES = [
     ("on: {sopt: drain}", "on.sopt is not a kind; choose one of asg-terminate, asg-launch, spot, rebalance,"),
     ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
     ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
-    # To YAML off and no are false, and what is false was once taken for what is not given.
+    # YAML reads off and no as false, and the templates once took false for a missing value.
     *[(f"on: {{spot: {no}}}", "on.spot can't be ") for no in ("off", "no", "false", "''", "0", "[]", "{}")],
     ("on: {spot: off}", 'on.spot can\'t be "false"; choose one of drain, cordon, report, ignore'),
     ("on: off", 'on can\'t be "false": it is a map of kinds and actions, as in on: {spot: drain}'),
@@ -147,7 +147,7 @@ SENTENCES = [
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
     ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without on.asg-launch: ready; set that,"),
     ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without on.asg-launch: ready"),
-    # One of the two is the default.
+    # One of the two values is the default.
     (
         "resources: {requests: {memory: 512Mi}}",
         "resources.requests.memory is 512Mi, above resources.limits.memory, 256Mi: set both, or set one",
@@ -185,29 +185,29 @@ SENTENCES = [
     ("podMonitor: {enabled: true}\nserviceMonitor: {enabled: true}", "would scrape every pod twice: choose one"),
     ("serviceMonitor: {enabled: true}\nservice: {enabled: false}", "serviceMonitor.enabled needs the Service: set"),
 ]
-"""What the templates find."""
+"""Mistakes that the templates find."""
 
 HELMS = [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)]
 
 
 def given(values: str) -> str:
-    """The values, with a queue if they name none."""
+    """Returns the values, with a queue if they have none."""
     return values if values.startswith("queueUrl:") else QUEUE + values
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
 @pytest.mark.parametrize(("values", "sentence"), TYPOS)
-def test_typo(helm: Helm, values: str, sentence: str) -> None:
+def test_the_schema_refuses_mistakes(helm: Helm, values: str, sentence: str) -> None:
     done = helm.try_template(values=given(values))
     assert done.returncode != 0
     reasons = [line for line in done.stderr.splitlines() if line.startswith("- ")]
-    assert len(reasons) == 1, f"one sentence, not these: {done.stderr}"
+    assert len(reasons) == 1, f"more than one sentence: {done.stderr}"
     assert sentence in reasons[0]
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
 @pytest.mark.parametrize(("values", "sentence"), SENTENCES)
-def test_sentence(helm: Helm, values: str, sentence: str) -> None:
+def test_the_templates_refuse_mistakes(helm: Helm, values: str, sentence: str) -> None:
     done = helm.try_template(values=given(values))
     assert done.returncode != 0
     (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
@@ -215,17 +215,17 @@ def test_sentence(helm: Helm, values: str, sentence: str) -> None:
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
-def test_an_old_cluster(helm: Helm) -> None:
+def test_an_old_cluster_is_refused(helm: Helm) -> None:
     done = helm.try_template(values=QUEUE, kubernetes="1.26.15")
     (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
     assert "Kubernetes v1.26.15 is too old: this chart needs 1.27 or newer; upgrade the cluster, or" in reason
-    # EKS names its versions so.
+    # EKS has versions with a suffix.
     for fine in (OLDEST, "1.27.16-eks-1552ad0", "1.34.1"):
         helm.template(values=QUEUE, kubernetes=fine)
 
 
 @pytest.mark.parametrize("values", ["global: {shared: true}", "enabled: true"])
-def test_as_a_part_of_another_chart(values: str) -> None:
+def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
     assert HELM4.template(values=QUEUE + values) == HELM4.template(values=(VALUES / "defaults.yaml").read_text())
 
 
@@ -240,7 +240,7 @@ def test_as_a_part_of_another_chart(values: str) -> None:
         "on: {spot: report}\n'on': {spot: report, rebalance: drain}",
         "tolerations: [{key: a, operator: Gt, value: '3', effect: PreferNoSchedule}]",
         "tolerations:\nsettings: {taint: ['a:NoExecute']}",
-        # What goes from a default is set to null.
+        # null removes a default.
         "resources: {limits: null}",
         "podSecurityContext: {runAsUser: null, seccompProfile: null}",
         "dnsConfig: {options: null}",
@@ -254,27 +254,27 @@ def test_as_a_part_of_another_chart(values: str) -> None:
         "extraVolumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: a, audience: b}}]}}]",
     ],
 )
-def test_what_is_right_is_taken(values: str) -> None:
+def test_correct_values_are_accepted(values: str) -> None:
     HELM4.template(values=QUEUE + values)
 
 
-def test_on_is_read_in_both_places() -> None:
-    """What stands under the bare word is checked against what --set gives."""
+def test_two_values_for_on_must_be_equal() -> None:
+    """Checks that a value under the bare word `on` is compared with one from --set."""
     done = HELM4.try_template("--set", "on.spot=drain", values=QUEUE + "on: {spot: report}")
     assert done.returncode != 0
     assert 'on.spot is set twice: drain under "on", and report' in done.stderr
     HELM4.template("--set", "on.spot=drain", values=QUEUE + "on: {spot: drain}")
 
 
-# What is there, but empty: a section with all its lines commented out, say. helm takes its default away.
+# Empty values, such as a section whose lines are all commented out. helm drops their defaults.
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 KUBERNETES_OWN = {"resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
-"""Maps out of whose default one key can be taken, by setting it to null, as is helm's way."""
+"""Maps with defaults from which null removes a key, as usual in helm."""
 
 
 def sections(values: Any, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
-    """Every value with its default, whether it has others below it or not."""
+    """Returns every value and every map of values, with its default."""
     found = []
     for key, default in values.items():
         found.append(((*above, key), default))
@@ -284,7 +284,7 @@ def sections(values: Any, above: tuple[str, ...] = ()) -> list[tuple[tuple[str, 
 
 
 def says_something(default: Any) -> bool:
-    """Whether a default is more than nothing."""
+    """Returns whether a default is not empty."""
     return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
 
 
@@ -293,7 +293,7 @@ EMPTY = [(path, default) for path, default in sections(DEFAULTS) if path != ("qu
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
 @pytest.mark.parametrize(("path", "default"), EMPTY, ids=[".".join(path) for path, _ in EMPTY])
-def test_what_is_empty_is_the_default_or_refused(helm: Helm, path: tuple[str, ...], default: Any) -> None:
+def test_an_empty_value_is_the_default_or_refused(helm: Helm, path: tuple[str, ...], default: Any) -> None:
     *above, key = path
     values = {key: None}
     for section in reversed(above):
@@ -315,11 +315,11 @@ def test_the_bare_word_on_may_be_empty(helm: Helm) -> None:
 
 @functools.cache
 def defaults(helm: Helm) -> str:
-    """What is made where nothing but the queue is given."""
+    """Returns the output for values with only the queue."""
     return helm.template(values=QUEUE)
 
 
-# What the schema leaves open.
+# Parts that the schema does not check.
 
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = {
@@ -329,12 +329,12 @@ OPEN = {
 }
 
 
-def test_the_schema_leaves_nothing_else_open() -> None:
+def test_the_schema_checks_everything_else() -> None:
     assert set(left_open(SCHEMA)) == set(OPEN)
 
 
 def left_open(schema: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """Where a schema takes whatever is given."""
+    """Yields the paths at which a schema accepts any value."""
     if "$ref" in schema:
         assert schema["$ref"].removeprefix("#/definitions/") in SCHEMA["definitions"]
         return
@@ -350,5 +350,5 @@ def left_open(schema: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
             yield from left_open(schema[below], (*above, below))
 
 
-def test_kubernetes_own_objects_are_those_of_its_api() -> None:
-    assert SCHEMA["definitions"] == definitions(), "tests/deploy/run --update writes them anew"
+def test_the_definitions_match_the_apis_of_kubernetes() -> None:
+    assert SCHEMA["definitions"] == definitions(), "out of date: tests/deploy/run --update"

@@ -1,4 +1,4 @@
-"""Whatever `ebbtide run` can be told, the chart's values can tell it, and they tell it nothing by themselves."""
+"""Every setting of `ebbtide run` is a value of the chart. By default the chart sets none."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from chart import CHART, HELM4, ROOT, VALUES, container, environment, the
 from flags import CLI, Flag, flags
 
 ITS_OWN = {"EBBTIDE_QUEUE_URL", "EBBTIDE_ADMIN_ADDRESS", "EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}
-"""Variables that the chart sets from other values, or by itself."""
+"""Variables that the chart sets from other values, or always."""
 
 COMING: set[str] = set()
-"""Variables that the program does not know yet."""
+"""Variables that the program does not yet know."""
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -27,7 +27,7 @@ EXAMPLES = {
     "String": ("a", "a"),
     "Option<String>": ("a", "a"),
 }
-"""A value and what the program is to be told, by a flag's type in src/cli/flags.rs."""
+"""Example of a value and the resulting variable, by a flag's type in src/cli/flags.rs."""
 
 SPECIAL = {
     "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),
@@ -41,7 +41,7 @@ SPECIAL = {
     "completeAfter": ("10s", "10s"),
     "heartbeat": ("off", "off"),
 }
-"""Where the type alone does not tell."""
+"""Examples for flags whose type is not enough."""
 
 CHOICES = {
     "AtDeadline": "leave",
@@ -53,45 +53,45 @@ CHOICES = {
 
 
 def example(flag: Flag) -> tuple[str, str]:
-    """A value for a flag, and what the program is to be told."""
+    """Returns an example of a flag's value, and the resulting variable."""
     if flag.type in CHOICES:
         return CHOICES[flag.type], CHOICES[flag.type]
     return SPECIAL.get(flag.key) or EXAMPLES[flag.type]
 
 
 @pytest.mark.parametrize("flag", [each for each in flags() if each.variable not in ITS_OWN], ids=lambda each: each.key)
-def test_each_flag_is_a_value(flag: Flag) -> None:
-    value, told = example(flag)
+def test_each_flag_has_a_value(flag: Flag) -> None:
+    value, described = example(flag)
     below = f"{flag.key}: {value}"
     values = QUEUE + (below if flag.key == "on" else f"settings:\n  {below}")
-    # Some do nothing without a launch hook that is acted on, and are refused then.
+    # Some settings need asg-launch: ready; the chart refuses them without it.
     queue = QUEUE + ("" if flag.key == "on" else "'on': {asg-launch: ready}\n")
     values = values.replace(QUEUE, queue)
     before = environment(HELM4.objects(values=queue))
     now = environment(HELM4.objects(values=values))
-    assert flag.variable not in before, "the program's own default holds where nothing is set"
-    assert now == {**before, flag.variable: told}
+    assert flag.variable not in before, "the chart sets the variable without a value"
+    assert now == {**before, flag.variable: described}
 
 
 def test_the_program_knows_each_variable() -> None:
     known = {flag.variable for flag in flags()}
-    told = {name for name in environment(HELM4.objects(values=(VALUES / "everything.yaml").read_text()))}
-    ours = {name for name in told if name.startswith("EBBTIDE_")}
-    assert ours - known <= COMING, "the program knows nothing of these"
-    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml sets each"
+    described = {name for name in environment(HELM4.objects(values=(VALUES / "everything.yaml").read_text()))}
+    ours = {name for name in described if name.startswith("EBBTIDE_")}
+    assert ours - known <= COMING, "the program does not know these"
+    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml must set each"
     assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ITS_OWN, "AWS_REGION"}
 
 
-def test_no_hook_is_ignored() -> None:
+def test_an_empty_ignore_hook_is_passed_on() -> None:
     args = container(HELM4.objects(values=QUEUE + "settings: {ignoreHook: []}"))["args"]
     assert args == ["run", "--ignore-hook="]
 
 
 @pytest.mark.parametrize("key", ["on", '"on"', "'on'"])
-def test_on_is_read_however_it_is_written(key: str) -> None:
-    """To YAML the bare word is a boolean."""
-    told = environment(HELM4.objects("--set", "on.asg-launch=ready", values=f"{QUEUE}{key}:\n  spot: report\n"))
-    assert told["EBBTIDE_ON"] == "asg-launch=ready,spot=report"
+def test_on_is_read_with_or_without_quotes(key: str) -> None:
+    """Checks both keys, because YAML reads the bare word as a boolean."""
+    described = environment(HELM4.objects("--set", "on.asg-launch=ready", values=f"{QUEUE}{key}:\n  spot: report\n"))
+    assert described["EBBTIDE_ON"] == "asg-launch=ready,spot=report"
 
 
 def test_the_schema_has_the_programs_kinds() -> None:
@@ -111,7 +111,7 @@ def test_the_schema_has_the_programs_choices(flag: Flag) -> None:
     assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == [*choices, None]
 
 
-def test_the_defaults_that_are_told_are_the_programs() -> None:
+def test_the_described_defaults_match_the_program() -> None:
     values = (CHART / "values.yaml").read_text()
     found = re.findall(r"# @default -- (.*)\n(?:  #.*\n)*  (\S+): null", values)
     documented = {key: default for default, key in found}
@@ -121,8 +121,8 @@ def test_the_defaults_that_are_told_are_the_programs() -> None:
             assert all(f"`{word}`" in documented[flag.key] for word in words), f"{flag.key}: {documented[flag.key]}"
             if flag.type == "bool" and not flag.default:
                 assert documented[flag.key] == "off", flag.key
-    told = " ".join(CLI.replace("///", "").split())
-    assert "Default: drain, but rebalance=cordon and asg-launch=ignore." in told
+    described = " ".join(CLI.replace("///", "").split())
+    assert "Default: drain, but rebalance=cordon and asg-launch=ignore." in described
     actions = {kind: {"rebalance": "cordon", "asg-launch": "ignore"}.get(kind, "drain") for kind in KINDS}
     assert {kind: documented[kind].strip("`") for kind in KINDS} == actions
 
@@ -141,11 +141,11 @@ def test_the_defaults_that_are_told_are_the_programs() -> None:
         ("http://127.0.0.1:4566/123456789012/q", None),
     ],
 )
-def test_the_queue_tells_the_region(queue: str, region: str | None) -> None:
+def test_the_queue_url_sets_the_region(queue: str, region: str | None) -> None:
     assert environment(HELM4.objects("--set", f"queueUrl={queue}")).get("AWS_REGION") == region
 
 
-def test_a_pod_is_given_time_to_end() -> None:
+def test_the_grace_period_covers_the_shutdown() -> None:
     service = "".join(path.read_text() for path in sorted((ROOT / "src" / "service").glob("*.rs")))
     shutdown = int(re.search(r"const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs\((\d+)\);", service)[1])
     pod = the("Deployment", HELM4.objects(values=QUEUE))["spec"]["template"]["spec"]
@@ -153,7 +153,7 @@ def test_a_pod_is_given_time_to_end() -> None:
     assert SCHEMA["properties"]["terminationGracePeriodSeconds"]["minimum"] > shutdown
 
 
-def test_the_chart_is_the_programs() -> None:
+def test_the_chart_has_the_programs_version() -> None:
     manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     assert manifest["appVersion"] == version

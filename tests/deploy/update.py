@@ -1,4 +1,4 @@
-"""Writes the snapshots, the chart's README, and what its schema has of Kubernetes' API, anew."""
+"""Regenerates the snapshots, the chart's README, and the schema's definitions from Kubernetes' API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from chart import CHART, HELM4, cases, readme, snapshot
 
 
 def main() -> None:
-    """Writes them."""
+    """Writes the files."""
     schema = CHART / "values.schema.json"
     schema.write_text(json.dumps({**json.loads(schema.read_text()), "definitions": definitions()}, indent=2) + "\n")
     for case in cases():

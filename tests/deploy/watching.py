@@ -1,4 +1,4 @@
-"""What tests/deploy/watching asks: of the alerts' files, and of a Prometheus that scraped the sandbox."""
+"""Checks the alerts' files, and the queries in a Prometheus that scraped the sandbox, for tests/deploy/watching."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ TESTS = ROOT / "tests" / "deploy" / "alerts"
 RUNBOOK = "https://github.com/ebbtide/ebbtide/blob/main/docs/operating.md#"
 NODES = 120
 
-# Panels without data in the sandbox, and why.
+# Panels without data in the sandbox, and the reasons.
 EMPTY = {
     "The API server: throttled and failed": "the simulated API server fails nothing",
     "AWS: throttled and failed": "the simulated AWS fails nothing",
-    "Retried failures": "and so nothing is retried",
+    "Retried failures": "without failures nothing is retried",
 }
 
 # The sandbox plans an unreadable message, and a drain that must fail.
@@ -40,15 +40,15 @@ PLANNED = {"EbbtideMessagesUnreadable", "EbbtideDrainUnfinished"}
 
 
 class Problems(list[str]):
-    """What is wrong, all of it before the end."""
+    """Collects all problems."""
 
     def unless(self, holds: object, problem: str) -> None:
-        """Notes a problem."""
+        """Records a problem unless the condition holds."""
         if not holds:
             self.append(problem)
 
     def end(self, what: str) -> int:
-        """The exit code."""
+        """Prints the problems; returns the exit code."""
         for problem in self:
             print(f"WRONG: {problem}")
         print(f"{what}: {'ok' if not self else f'{len(self)} problems'}")
@@ -56,18 +56,18 @@ class Problems(list[str]):
 
 
 def alerts() -> list[dict[str, Any]]:
-    """All alerting rules."""
+    """Returns all alerting rules."""
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     return [rule for group in groups for rule in group["rules"]]
 
 
 def metrics_of(expression: str) -> set[str]:
-    """The metrics that an expression names."""
+    """Returns the metrics in an expression."""
     return set(re.findall(r"\b(?:ebbtide|process)_[a-z_]+", expression))
 
 
 def rules() -> int:
-    """Whether every alert is complete, and has tests in which it fires and is silent."""
+    """Checks that every alert is complete, and has tests in which it fires and is silent; returns the exit code."""
     problems = Problems()
     files = {path.name: yaml.safe_load(path.read_text()) for path in sorted(TESTS.glob("*.yaml"))}
     fires: set[str] = set()
@@ -78,11 +78,11 @@ def rules() -> int:
             if named:
                 (fires if check["exp_samples"] else silent).add(named[1])
     names = [rule["alert"] for rule in alerts()]
-    problems.unless(len(names) == len(set(names)), "two alerts have one name")
+    problems.unless(len(names) == len(set(names)), "two alerts have the same name")
     for rule in alerts():
         name, annotations = rule["alert"], rule["annotations"]
         problems.unless(name.startswith("Ebbtide"), f"{name}: the name does not begin with Ebbtide")
-        problems.unless(rule["labels"].get("severity") in {"critical", "warning"}, f"{name}: which severity?")
+        problems.unless(rule["labels"].get("severity") in {"critical", "warning"}, f"{name}: no valid severity")
         problems.unless({"summary", "description"} <= annotations.keys(), f"{name}: no summary, or no description")
         wanted = RUNBOOK + name.lower()
         problems.unless(annotations.get("runbook_url") == wanted, f"{name}: the runbook is not {wanted}")
@@ -93,20 +93,20 @@ def rules() -> int:
         if kept:
             problems.unless(used <= kept, f"{name}: its expression does not keep {used - kept}")
     for name in (fires | silent) - set(names):
-        problems.append(f"{name}: tested, but not there")
+        problems.append(f"{name}: has a test but no rule")
     wanted_metrics = set.union(*(metrics_of(rule["expr"]) for rule in alerts()))
     ordinary = files["ordinary.yaml"]["tests"]
-    problems.unless(len(ordinary) >= 3, "ordinary.yaml: an idle service, a storm and a restart are wanted")
+    problems.unless(len(ordinary) >= 3, "ordinary.yaml: needs an idle service, a storm and a restart")
     for test in ordinary:
         given = set.union(*(metrics_of(series["series"]) for series in test["input_series"]))
         problems.unless(wanted_metrics <= given, f"{test['name']}: lacks {sorted(wanted_metrics - given)}")
         asked = [check["expr"] for check in test["promql_expr_test"] if check["exp_samples"] == []]
-        problems.unless(any("ALERTS{alertstate=" in expr for expr in asked), f"{test['name']}: does not ask for all")
+        problems.unless(any("ALERTS{alertstate=" in expr for expr in asked), f"{test['name']}: must query all")
     return problems.end(f"{len(names)} alerts")
 
 
 def free_port() -> int:
-    """A port that nobody listens on. No system takes these for outgoing connections: it stays free until it is used."""
+    """Returns a free port outside the range of outgoing connections, so that the port stays free until its use."""
     while True:
         port = random.randrange(10_000, 20_000)
         with socket.socket() as listener, suppress(OSError):
@@ -116,7 +116,7 @@ def free_port() -> int:
 
 @contextmanager
 def running(command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """A program, which is ended at the end."""
+    """Runs a program, and stops it at the end."""
     process = subprocess.Popen(command, text=True, **more)
     try:
         yield process
@@ -131,7 +131,7 @@ def running(command: list[str], **more: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def eventually(what: str, holds: Callable[[], bool], within: float = 120) -> None:
-    """Waits until something holds. Who does not answer, or not in time, is asked again."""
+    """Waits until a condition holds. A refused connection or a timeout counts as "not yet"."""
     by = time.monotonic() + within
     while True:
         with suppress(requests.RequestException):
@@ -143,39 +143,39 @@ def eventually(what: str, holds: Callable[[], bool], within: float = 120) -> Non
 
 
 class Prometheus:
-    """One that scrapes a service each second, with the alerts as its rules."""
+    """A Prometheus that scrapes a service every second, with the alerts as its rules."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.begin = self.end = 0.0
 
     def ask(self, path: str, **parameters: Any) -> Any:
-        """The data of an answer."""
+        """Returns the data of an answer."""
         answer = requests.get(f"{self.url}/api/v1/{path}", params=parameters, timeout=60).json()
         if answer["status"] != "success":
             raise ValueError(f"{answer['error']} in {parameters}")
         return answer["data"]
 
     def ready(self) -> bool:
-        """Whether it answers."""
+        """Returns whether Prometheus answers."""
         return requests.get(f"{self.url}/-/ready", timeout=30).ok
 
     def scraped(self, expression: str) -> bool:
-        """Whether an expression gives anything now."""
+        """Returns whether an expression has a result now."""
         return bool(self.ask("query", query=expression)["result"])
 
     def at_end(self, expression: str) -> list[dict[str, Any]]:
-        """What it is at the end."""
+        """Returns an expression's result at the end."""
         return self.ask("query", query=expression, time=self.end)["result"]
 
     def over_time(self, expression: str) -> list[dict[str, Any]]:
-        """What it was, each second."""
+        """Returns an expression's results for each second."""
         return self.ask("query_range", query=expression, start=self.begin, end=self.end, step=1)["result"]
 
     def see_it_over(self) -> None:
-        """Waits for a scrape of what is now; what comes later is not asked about.
+        """Waits for a scrape of the current state, which ends the time range of later queries.
 
-        The end is that scrape's very time: when the next one comes late, nothing is there any more.
+        The end is the time of this scrape, because series become stale if the next scrape is late.
         """
         now = time.time()
 
@@ -184,14 +184,14 @@ class Prometheus:
             self.end = max((float(series["value"][1]) for series in times), default=0.0)
             return self.end > now + 1
 
-        eventually("a scrape after it", scraped)
+        eventually("a new scrape", scraped)
 
 
 @contextmanager
 def scraping(
     program: str, admin: str, folder: str, rules: Path = ALERTS, namespace: str = "ebbtide", job: str = "ebbtide"
 ) -> Iterator[Prometheus]:
-    """A Prometheus that scrapes whoever serves metrics at this address, with its state in this folder."""
+    """Runs a Prometheus that scrapes this address, with its state in this folder."""
     port = free_port()
     target = {"targets": [admin], "labels": {"namespace": namespace}}
     config = {
@@ -210,21 +210,21 @@ def scraping(
     ]
     with running(command):
         eventually("Prometheus is ready", prometheus.ready)
-        # It begins to scrape some seconds later; before that, what happens at once would go unseen.
+        # Prometheus begins to scrape some seconds later, and would miss earlier changes.
         eventually("Prometheus scrapes", lambda: prometheus.scraped("up"))
         prometheus.begin = math.ceil(time.time())
         yield prometheus
 
 
 def values(series: dict[str, Any]) -> list[tuple[float, float]]:
-    """Times and numbers of a result; what is no number is left out."""
+    """Returns the times and numbers of a result, without NaN."""
     samples = series.get("values") or [series["value"]]
     numbers = ((float(at), float(value)) for at, value in samples)
     return [(at, value) for at, value in numbers if math.isfinite(value)]
 
 
 def filled_in(expression: str, length: float) -> str:
-    """An expression as Grafana would send it."""
+    """Returns an expression as Grafana sends it."""
     labels = dict.fromkeys(("cluster", "namespace", "job"), ".*")
     told = {**labels, "__rate_interval": "4s", "__range": f"{math.ceil(length)}s"}
     for name, value in told.items():
@@ -235,12 +235,12 @@ def filled_in(expression: str, length: float) -> str:
 
 
 def panels() -> list[dict[str, Any]]:
-    """The dashboard's panels, without headings."""
+    """Returns the dashboard's panels, without headings."""
     return [panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"]
 
 
 def results(prometheus: Prometheus, panel: dict[str, Any]) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each query of a panel with what it gives; series without a number are left out."""
+    """Returns each query of a panel with its results, without series that have no number."""
     answers = []
     for target in panel["targets"]:
         expression = filled_in(target["expr"], prometheus.end - prometheus.begin)
@@ -250,26 +250,26 @@ def results(prometheus: Prometheus, panel: dict[str, Any]) -> list[tuple[dict[st
 
 
 def check_first_panel(prometheus: Prometheus, problems: Problems) -> None:
-    """It says that every hard deadline was made."""
+    """Checks that the first panel shows that every hard deadline was met."""
     first = results(prometheus, panels()[0])[0][1]
     shares = [value for series in first for _, value in values(series)]
-    problems.unless(panels()[0]["title"] == "Drained in time", "another panel comes first")
-    problems.unless(shares == [1.0], f"every hard deadline was made, and the first panel says {shares}")
+    problems.unless(panels()[0]["title"] == "Drained in time", "the first panel has changed")
+    problems.unless(shares == [1.0], f"every hard deadline was met, but the first panel shows {shares}")
 
 
 def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
-    """Every query of every panel parses, and gives data."""
+    """Checks that every query of every panel parses and has data."""
     titles = [panel["title"] for panel in panels()]
-    problems.unless(len(set(titles)) == len(titles), "two panels have one title")
+    problems.unless(len(set(titles)) == len(titles), "two panels have the same title")
     for title in EMPTY.keys() - set(titles):
-        problems.append(f"{title}: in the list of empty panels, but not there")
+        problems.append(f"{title}: in the list of empty panels, but not in the dashboard")
     queries = 0
     for panel in panels():
         title = panel["title"]
         for target, answer in results(prometheus, panel):
             queries += 1
             if title in EMPTY:
-                problems.unless(not answer, f"{title}: gives data; take it off the list of empty panels")
+                problems.unless(not answer, f"{title}: gives data; remove it from the list of empty panels")
             else:
                 problems.unless(answer, f"{title}: no data: {target['expr']}")
     check_first_panel(prometheus, problems)
@@ -277,22 +277,22 @@ def check_dashboard(prometheus: Prometheus, problems: Problems) -> None:
         if variable["type"] == "query":
             match, label = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"]).groups()
             known = prometheus.ask(f"label/{label}/values", **{"match[]": filled_in(match, 60)})
-            # A Prometheus of one cluster has no label of that name, and the panels' "All" must do without.
+            # A Prometheus of one cluster has no such label, and the panels' "All" must work without it.
             wanted = [] if label == "cluster" else ["ebbtide"]
             problems.unless(known == wanted, f"${variable['name']}: {known}")
-    print(f"dashboard: {len(titles)} panels, {queries} queries, {len(EMPTY)} panels rightly empty")
+    print(f"dashboard: {len(titles)} panels, {queries} queries, {len(EMPTY)} panels empty as expected")
 
 
 def check_alerts(prometheus: Prometheus, problems: Problems, planned: set[str]) -> None:
-    """Every alert is evaluated, and those that fire are those that were planned."""
+    """Checks that every alert is evaluated, and that exactly the planned ones fire."""
     evaluated = [rule for group in prometheus.ask("rules")["groups"] for rule in group["rules"]]
     problems.unless(len(evaluated) == len(alerts()), f"{len(evaluated)} of {len(alerts())} alerts are evaluated")
     for rule in evaluated:
         problems.unless(rule["health"] == "ok", f"{rule['name']}: {rule.get('lastError')}")
     true_at_end = {rule["name"] for rule in evaluated if prometheus.at_end(rule["query"])}
-    problems.unless(true_at_end == planned, f"at the end {true_at_end} would fire, and not {planned}")
+    problems.unless(true_at_end == planned, f"at the end {true_at_end} would fire, not {planned}")
     fired = {series["metric"]["alertname"] for series in prometheus.over_time('ALERTS{alertstate="firing"}')}
-    problems.unless(fired == planned, f"{fired} fired, and not {planned}")
+    problems.unless(fired == planned, f"{fired} fired, not {planned}")
     for alert in prometheus.ask("alerts")["alerts"]:
         for text in alert["annotations"].values():
             problems.unless(not re.search(r"no value|<error|%!", text), f"{alert['labels']['alertname']}: {text}")
@@ -300,15 +300,15 @@ def check_alerts(prometheus: Prometheus, problems: Problems, planned: set[str]) 
 
 @contextmanager
 def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: Problems) -> Iterator[Prometheus]:
-    """A Prometheus that saw the sandbox's storm until its end; the sandbox still runs."""
+    """Runs the sandbox under a Prometheus; yields the Prometheus after the storm, while the sandbox still runs."""
     admin = f"127.0.0.1:{free_port()}"
     with scraping(prometheus_program, admin, folder) as prometheus:
         flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
         told = Path(folder, "sandbox.txt")
         with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
-            held = "Everything keeps running"
+            held = "The sandbox keeps running"
             eventually(
-                "the sandbox's storm is over",
+                "the sandbox's storm has ended",
                 lambda: held in told.read_text() or sandbox.poll() is not None,
                 within=600,
             )
@@ -319,7 +319,7 @@ def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: 
 
 
 def live(prometheus_program: str, sandbox_program: str) -> int:
-    """Runs the sandbox under a Prometheus, and asks that everything."""
+    """Runs the sandbox under a Prometheus and checks the dashboard and the alerts; returns the exit code."""
     problems = Problems()
     with (
         tempfile.TemporaryDirectory(prefix="ebbtide-watching-") as folder,
@@ -331,7 +331,7 @@ def live(prometheus_program: str, sandbox_program: str) -> int:
 
 
 def main() -> int:
-    """Runs what was asked for."""
+    """Runs the checks of the command line; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("rules")

@@ -1,4 +1,4 @@
-"""The tests' fixtures: the real parts once a run, a world of its own for each test, and a report where one fails."""
+"""Fixtures: the real parts once for each run, a world for each test, and a report for each failure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.world import World
 
 
 def pytest_configure() -> None:
-    """A request to end is a ctrl-C, so that everything that was started is ended."""
+    """Treats SIGTERM like ctrl-C, so that fixtures stop all processes."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -31,7 +31,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Where this run's state and logs are; kept if a test failed."""
+    """Folder of the run's state and logs; kept if a test fails."""
     made = Path(tempfile.mkdtemp(prefix="ebbtide-real-"))
     yield made
     if request.session.testsfailed:
@@ -42,7 +42,7 @@ def folder(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def real_control_plane(folder: Path) -> Iterator[ControlPlane]:
-    """The control plane of all tests."""
+    """Control plane of all tests."""
     home = folder / "control-plane"
     home.mkdir()
     programs, kubectl = (Path(os.environ[name]) for name in ("EBBTIDE_CONTROL_PLANE", "EBBTIDE_KUBECTL"))
@@ -61,7 +61,7 @@ def aws(folder: Path) -> Iterator[Aws]:
 
 @pytest.fixture
 def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws) -> Iterator[World]:
-    """A test's own world. Whatever the test looked at, the service must not ask for what it has no right to."""
+    """A test's world. Every test fails if the service made a call that its permissions do not allow."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")[:40].rstrip("-")
     home = folder / name
     home.mkdir()
@@ -70,7 +70,7 @@ def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: Cont
     forbidden = made.audit.forbidden()
     unpermitted = cfn_template.not_permitted({call.action for call in made.recorder.calls()})
     made.close()
-    assert not forbidden, "the service has no right to: " + "; ".join(map(str, forbidden))
+    assert not forbidden, "the API server denied the service: " + "; ".join(map(str, forbidden))
     assert not unpermitted, f"the policy of deploy/aws does not permit {unpermitted}"
 
 
@@ -78,7 +78,7 @@ def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: Cont
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Adds the report to a failure, while the world is still as it was."""
+    """Adds the report to a failure before the world is torn down."""
     result = yield
     world = getattr(item, "funcargs", {}).get("world")
     if result.failed and call.when == "call" and world is not None:

@@ -1,15 +1,15 @@
-# What tests/real/run and tests/real/storm need and build once. Sourced by them; `here` is this folder.
-# shellcheck shell=bash disable=SC2034,SC2154 # what is set here is used there, and the other way round
+# Builds the parts for tests/real/run and tests/real/storm, which source this file and set `here` to this folder.
+# shellcheck shell=bash disable=SC2034,SC2154 # the sourcing scripts set and use these variables
 
 # shellcheck source=deploy/image/once.sh
 source "$here/../../deploy/image/once.sh"
 
-# build PROFILE PACKAGE…: builds the programs of these packages, and prints the folder that they are in.
+# build PROFILE PACKAGE…: builds the programs of these packages and prints their folder.
 build() {
     local profile=$1 folder=$1 package arguments=()
     shift
     if [[ $profile == dev ]]; then
-        # With what examples may depend on, so the libraries are those that `cargo test --workspace` has built.
+        # With the dependencies of examples, so that cargo reuses the libraries of `cargo test --workspace`.
         folder=debug
         arguments=(--workspace --bins --examples)
     else
@@ -21,7 +21,7 @@ build() {
     echo "${CARGO_TARGET_DIR:-$root/target}/$folder"
 }
 
-# Builds what the harness stands on, and tells it where that is.
+# Builds the harness's parts and exports their paths.
 export_parts() {
     python=$(python_with "$here/requirements.txt")/bin/python
     EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache")

@@ -1,4 +1,4 @@
-"""What can't be read costs itself alone: it is deleted, and its neighbours are handled."""
+"""The service deletes messages that it can't read, and handles the others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.world import World, drained
 
 
 def unreadable(instance: str) -> list[str]:
-    """Bodies that are broken, each in its own way."""
+    """Returns malformed bodies, each with another defect."""
     event = messages.spot_warning(instance)
     return [
         "hello",
@@ -34,8 +34,8 @@ def unreadable(instance: str) -> list[str]:
     ]
 
 
-def unconcerned(instance: str) -> list[str]:
-    """Bodies that are well formed and ask nothing."""
+def ignored(instance: str) -> list[str]:
+    """Returns well-formed bodies that the service ignores."""
     event = messages.spot_warning(instance)
     return [
         json.dumps(event | {"detail-type": "EC2 Spot Instance Request Fulfillment"}),
@@ -46,26 +46,26 @@ def unconcerned(instance: str) -> list[str]:
 
 
 def each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """A JSON object, as log collectors want it: of two equal keys most of them keep one, and some refuse the line."""
+    """Returns a JSON object, and fails on duplicate keys, which log collectors drop or refuse."""
     keys = [key for key, _ in pairs]
-    assert len(keys) == len(set(keys)), f"a key comes twice in a log line: {dict(pairs)}"
+    assert len(keys) == len(set(keys)), f"a log line has a duplicate key: {dict(pairs)}"
     return dict(pairs)
 
 
-def test_bad_input_costs_itself_alone(world: World) -> None:
+def test_bad_messages_are_deleted_and_others_handled(world: World) -> None:
     first, last, bystander = world.node(), world.node(), world.node()
     for node in (first, last, bystander):
         world.run(f"web-{node.name}", on=node)
     service = world.service("--log-format", "json")
 
     world.send(messages.spot_warning(first.instance))
-    world.send(*unreadable(bystander.instance), *unconcerned(bystander.instance))
+    world.send(*unreadable(bystander.instance), *ignored(bystander.instance))
     world.send(messages.spot_warning(last.instance))
 
-    eventually("both neighbours are drained", lambda: drained(world, first) and drained(world, last))
+    eventually("both valid messages' nodes are drained", lambda: drained(world, first) and drained(world, last))
     eventually("every message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert service.ready()
-    assert world.apps(bystander), "a node that only bad messages named keeps its pods"
+    assert world.apps(bystander), "bad messages drained a node"
     for line in service.process.log.read_text().splitlines():
         json.loads(line, object_pairs_hook=each_key_once)

@@ -1,4 +1,4 @@
-"""A budget that never gives way: it has until the last moment, its pod gets its grace, and everybody sees why."""
+"""A closed budget holds a pod until shortly before the deadline. The pod gets its grace period, and users see why."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from harness.wait import eventually
 from harness.world import Node, World, drained
 
 LEFT = 40
-"""Seconds to the instance's end when the warning comes."""
+"""Seconds from the warning to the instance's end."""
 
 TRIAL = 10
-"""Seconds for which an eviction is tried at the least; a quarter of the time, where that is less."""
+"""Minimum number of seconds of eviction attempts; or a quarter of the remaining time, if that is shorter."""
 
 SHORT_GRACE = 4
-"""A grace period that fits into what is left."""
+"""Grace period in seconds that fits into the remaining time."""
 
 RESERVE = 2
-"""Seconds that the service keeps between a pod's grace period and the deadline."""
+"""Seconds between the end of a pod's grace period and the deadline."""
 
 
 def blocked_pods(world: World, node: Node) -> dict[str, Object]:
-    """Two pods on a node, by their apps, whose budgets never let them go: one's grace fits into the time left."""
+    """Runs two pods with closed budgets; returns their metadata by app. Only cache's grace period fits."""
     world.run("cache", on=node, stops_after=1, grace=SHORT_GRACE)
     world.run("db", on=node, stops_after=1)
     for app in ("cache", "db"):
@@ -34,8 +34,8 @@ def blocked_pods(world: World, node: Node) -> dict[str, Object]:
     return {pod["metadata"]["labels"]["app"]: pod["metadata"] for pod in world.pods(node)}
 
 
-def told(world: World, node: Node, pod: str, app: str) -> bool:
-    """Whether `kubectl describe node` tells that a drain is blocked, by which pod and which budget."""
+def reports_the_block(world: World, node: Node, pod: str, app: str) -> bool:
+    """Returns whether `kubectl describe node` says which pod and which budget block the drain."""
     seen = world.control_plane.kubectl.output("describe", "node", node.name).splitlines()
     ours = [line for line in seen if "Drain" in line]
     assert any(re.match(r" +EbbtideDraining +True .* Blocked ", line) for line in ours), f"no condition: {ours}"
@@ -47,12 +47,12 @@ def told(world: World, node: Node, pod: str, app: str) -> bool:
 
 
 def conditions(world: World, node: Node) -> dict[str, Object]:
-    """A node's conditions by their types."""
+    """Returns a Node's conditions by type."""
     return {each["type"]: each for each in world.see(node)["status"]["conditions"]}
 
 
-def told_the_end(world: World, node: Node) -> bool:
-    """Whether the one Event about a node says that its drain has ended, and the condition is taken back."""
+def reports_the_end(world: World, node: Node) -> bool:
+    """Returns whether the Node's only Event says that its drain has ended, and its condition is False."""
     events = [(event["reason"], event["count"]) for event in world.events("Node", node.name)]
     ours = [event for event in events if event[0].startswith("Drain")]
     assert ours == [("DrainEnded", 2)], f"Events about {node.name}: {events}"
@@ -61,7 +61,7 @@ def told_the_end(world: World, node: Node) -> bool:
     return True
 
 
-def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
+def test_pods_held_by_budgets_are_deleted_before_the_deadline(world: World) -> None:
     node = world.node()
     pods = blocked_pods(world, node)
     kubelets = conditions(world, node)
@@ -72,14 +72,14 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
     world.send(warning)
 
     cache = pods["cache"]["name"]
-    eventually("kubectl tells who blocks the drain", lambda: told(world, node, cache, "cache"))
+    eventually("kubectl shows which pod blocks the drain", lambda: reports_the_block(world, node, cache, "cache"))
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("kubectl tells that the drain has ended", lambda: told_the_end(world, node))
-    eventually("nothing is left going on", service.at_rest)
+    eventually("kubectl shows that the drain has ended", lambda: reports_the_end(world, node))
+    eventually("the service is at rest", service.at_rest)
 
     others = {type: each for type, each in conditions(world, node).items() if type != "EbbtideDraining"}
-    assert others == kubelets, "the kubelet's conditions are the kubelet's"
+    assert others == kubelets, "the kubelet's conditions changed"
     deletions = world.audit.deletions(world.name)
     assert sorted(deletion.name for deletion in deletions) == sorted(pod["name"] for pod in pods.values())
     for app, pod in pods.items():
@@ -89,18 +89,18 @@ def test_pods_that_budgets_hold_are_deleted_in_time(world: World) -> None:
         tried = [each for each in world.audit.evictions(world.name) if each.name == pod["name"]]
         assert {each.status for each in tried} == {429}, tried
         asked, first = deletion.came_at - tried[0].came_at, tried[0].came_at
-        assert asked > min(TRIAL, (deadline - first) / 4) - 1.5, f"its budget was asked for {asked:.1f} s only"
+        assert asked > min(TRIAL, (deadline - first) / 4) - 1.5, f"evictions were attempted for only {asked:.1f} s"
     about_pods = [event for pod in pods.values() for event in world.events("Pod", pod["name"])]
     blocked = [event for event in about_pods if event["reason"] == "EvictionBlocked"]
-    assert len(blocked) == 1, f"one pod is told that it blocks: {blocked}"
+    assert len(blocked) == 1, f"not one pod has an Event about the block: {blocked}"
 
 
 def check_grace(app: str, deletion: Request, deadline: float) -> None:
-    """A pod's own grace period if it fits, and then as late as it does; else what is left, and never 0."""
+    """Checks that the pod got its own grace period as late as possible, or else the remaining time, but never 0."""
     left = deadline - deletion.came_at
     own = SHORT_GRACE if app == "cache" else manifests.GRACE
     assert deletion.grace, f"deleted without grace: {deletion}"
-    # Whole seconds, as many as were left when the deletion was sent: a little more than when it came.
+    # The service computes the whole seconds when it sends the deletion, a little before the API server receives it.
     least = min(own, floor(left - RESERVE + 0.5))
     assert least <= deletion.grace <= min(own, left), f"{app} got {deletion.grace} s of grace with {left:.1f} s left"
     if app == "cache":

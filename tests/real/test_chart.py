@@ -1,4 +1,4 @@
-"""The chart on a real API server: what helm makes of it, also later; the service needs the rights that it gives."""
+"""The chart on a real API server: install, upgrade, rollback, uninstall, and the permissions that the service needs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from harness.wait import WITHIN, eventually
 from harness.world import Node, World, drained
 
 LEFT = 16
-"""Seconds to the instance's end when the warning comes."""
+"""Seconds from the warning to the instance's end."""
 
-TOLD = 30
-"""The same, if a pod must be blocked long enough to be reported: five seconds."""
+REPORTED = 30
+"""Seconds from the warning to the instance's end, if a pod must be blocked for the five seconds before a report."""
 
 SNAPSHOTS = Path(__file__).parents[1] / "deploy" / "snapshots"
-"""What tests/deploy/run holds to be made of its values."""
+"""Folder of the rendered charts, which tests/deploy/run keeps up to date."""
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 
 
 @contextmanager
 def release(world: World, helm: str, values: Object) -> Iterator[Release]:
-    """The chart, installed with what this control plane needs; its pods run on a node of their own."""
+    """Installs the chart with the values that this control plane needs; its pods run on their own node."""
     home = world.node()
     common: Object = {
         "queueUrl": world.queue_url,
@@ -45,18 +45,18 @@ def release(world: World, helm: str, values: Object) -> Iterator[Release]:
     }
     name = f"{world.name}-release"[:50]
     with installed(helm, name, world.control_plane, world.folder, {**common, **values}) as made:
-        eventually("both replicas run on the one node there is", lambda: run_there(made))
+        eventually("both replicas run on the only node", lambda: run_there(made))
         assert f"exec deployment/{made.full_name} -- /ebbtide doctor" in made.notes, made.notes
         try:
             yield made
         finally:
-            # Before its rights are taken away: then it would be refused.
+            # Before the uninstall removes its permissions: then the API server would refuse its calls.
             for service in world.services:
                 service.kill()
 
 
 def run_there(made: Release) -> bool:
-    """Whether two pods, of the Deployment as it is now, run on the node that it names."""
+    """Returns whether two pods of the Deployment's current version run on the node that it names."""
     deployment = made.deployment()
     home = deployment["spec"]["template"]["spec"]["nodeSelector"]["kubernetes.io/hostname"]
     status = deployment.get("status", {})
@@ -68,12 +68,12 @@ def run_there(made: Release) -> bool:
 
 
 def asked(world: World, made: Release) -> list[Request]:
-    """What the release's ServiceAccount asked of the API server."""
+    """Returns the requests of the release's ServiceAccount."""
     return [request for request in world.audit.requests() if request.user == made.user]
 
 
 def used(world: World, made: Release) -> set[Right]:
-    """The rights that it made use of, wherever they are given."""
+    """Returns the permissions that the release used, with the namespace in which they are granted."""
     everywhere = {(verb, resource) for where, verb, resource in made.rights() if not where}
     return {
         ("" if (each.verb, each.resource) in everywhere else each.namespace, each.verb, each.resource)
@@ -83,7 +83,7 @@ def used(world: World, made: Release) -> set[Right]:
 
 
 def blocked_node(world: World, app: str) -> Node:
-    """A node with a pod that its budget never lets go."""
+    """Adds a node with a pod that a closed budget holds."""
     node = world.node()
     world.run(app, on=node, stops_after=1, grace=4)
     world.close_budget(app)
@@ -91,13 +91,13 @@ def blocked_node(world: World, app: str) -> Node:
 
 
 def leak_a_lease(world: World) -> str:
-    """A node's Lease that was left over: nobody owns it, there is no such node, and it is old. Returns its path."""
+    """Creates a leaked Lease: old, without an owner and without a Node. Returns its path."""
     old = (datetime.now(UTC) - timedelta(hours=3)).strftime("%Y-%m-%dT%H:%M:%S.000000Z")
     spec = {"holderIdentity": f"{world.name}-gone", "leaseDurationSeconds": 40, "renewTime": old}
     return world.lease(LEASES, f"{world.name}-gone", spec)
 
 
-def test_everything_on_is_allowed_and_needed(world: World) -> None:
+def test_all_features_use_exactly_the_granted_permissions(world: World) -> None:
     settings = {
         "atDeadline": "delete",
         "events": "all",
@@ -114,25 +114,25 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
     with release(world, "helm4", {"settings": settings, "on": on, **watched, **others}) as made:
         service = world.installed_service(made)
 
-        # A budget holds a pod until it must be deleted; Events and a condition tell of it.
+        # A budget holds a pod until the service must delete it, which uses Events and a condition.
         node = blocked_node(world, "db")
         world.run("web", on=node, stops_after=1)
-        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - TOLD)))
+        world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - REPORTED)))
         eventually("the node is drained", lambda: drained(world, node))
         eventually("the message is deleted", world.acknowledged)
 
-        # A Node that goes while it is drained is asked for.
+        # The service gets a Node that is deleted during its drain.
         going = blocked_node(world, "cache")
         world.send(messages.spot_warning(going.instance))
         eventually("an eviction was refused", lambda: world.audit.refused(world.name)[pod_of(world, "cache")])
         world.kube.delete(f"{NODES}/{going.name}")
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
 
-        # At its end it hands over what only one replica does.
+        # A graceful end hands over the task of the only collector.
         service.terminate()
 
-        # An API server that does not stream lists is asked for one.
+        # An API server that does not stream lists makes the service list.
         with world.control_plane.another_api_server("--feature-gates=WatchList=false") as kube:
             service = world.installed_service(made, kube)
             given = made.rights()
@@ -141,8 +141,8 @@ def test_everything_on_is_allowed_and_needed(world: World) -> None:
             service.kill()
 
 
-def test_the_program_takes_every_value(tmp_path: Path) -> None:
-    """It gets as far as looking for its cluster: its settings are right."""
+def test_the_program_accepts_every_value(tmp_path: Path) -> None:
+    """The program fails only at the cluster, after it has accepted its settings."""
     objects = yaml.safe_load_all((SNAPSHOTS / "everything.yaml").read_text())
     (deployment,) = (each for each in objects if each and each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -160,22 +160,22 @@ def test_the_program_takes_every_value(tmp_path: Path) -> None:
 
 
 def pod_of(world: World, app: str) -> str:
-    """The name of an app's one pod."""
+    """Returns the name of an app's only pod."""
     (pod,) = world.pods_of(app)
     name: str = pod["metadata"]["name"]
     return name
 
 
 def all_used(rights: set[Right], used: set[Right]) -> bool:
-    """Whether each was."""
-    assert not rights - used, f"given and never used: {sorted(rights - used)}"
+    """Returns whether each permission was used."""
+    assert not rights - used, f"granted but never used: {sorted(rights - used)}"
     return True
 
 
 def check_none_forbidden(world: World, made: Release) -> None:
-    """What the service was refused, and whether it asked for anything at all."""
+    """Checks that the API server denied no request, and that the service made some."""
     requests = asked(world, made)
-    assert requests, "the service asked for nothing"
+    assert requests, "the service made no request"
     assert not [each for each in requests if each.status == 403]
 
 
@@ -186,11 +186,11 @@ LEAST: set[Right] = {
     *(("", verb, "pods") for verb in ("list", "watch")),
     ("", "create", "pods/eviction"),
 }
-"""What a drain needs."""
+"""Permissions that a drain needs."""
 
 
 @BOTH_HELMS
-def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
+def test_minimal_permissions_drain_a_node(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
     leave = {"atDeadline": "leave", "events": "none"}
     with release(world, helm, {"settings": leave, "rbac": {"doctor": False}, **watched}) as made:
@@ -198,17 +198,17 @@ def test_a_drain_with_the_least_rights(world: World, helm: str) -> None:
         service = world.installed_service(made)
         node = blocked_node(world, "db")
         world.run("web", on=node, stops_after=1)
-        # So late that the deadline finds a pod which may not be deleted.
+        # The late warning's deadline comes while the budget still holds a pod, which the service may not delete.
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert drained(world, node, stay=["db"])
         assert not world.audit.deletions(world.name)
         check_none_forbidden(world, made)
 
 
-def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
+def test_a_dry_run_has_the_permissions_that_it_needs(world: World) -> None:
     with release(world, "helm4", {"settings": {"dryRun": True}}) as made:
         service = world.installed_service(made)
         node = blocked_node(world, "db")
@@ -216,7 +216,7 @@ def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - LEFT)))
 
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert sorted(world.apps(node)) == ["db", "web"]
         done = [each for each in asked(world, made) if each.resource not in REVIEWS]
         changes = [each for each in done if each.verb in ("create", "patch", "delete")]
@@ -225,7 +225,7 @@ def test_a_dry_run_has_the_rights_that_it_needs(world: World) -> None:
         check_none_forbidden(world, made)
 
 
-def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
+def test_cordons_need_no_permission_for_pods(world: World) -> None:
     on = {kind: "cordon" for kind in ("asg-terminate", "spot", "state-change", "scheduled-change")}
     values = {"on": {**on, "capacity-reservation": "report"}, "settings": {"events": "none"}, "rbac": {"doctor": False}}
     with release(world, "helm4", values) as made:
@@ -237,12 +237,12 @@ def test_nothing_but_cordons_needs_no_right_to_pods(world: World) -> None:
 
         eventually("the message is deleted", world.acknowledged)
         eventually("the node is cordoned", lambda: world.cordoned_with_notice(node))
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert world.apps(node) == ["web"]
         check_none_forbidden(world, made)
 
 
-# A release's life: upgrades, rollbacks, its end.
+# Upgrades, rollbacks and uninstalls.
 
 STAYS = {
     "ClusterRole",
@@ -252,7 +252,7 @@ STAYS = {
     "Service",
     "ServiceAccount",
 }
-"""What is made whatever the values of these tests are."""
+"""Kinds of objects that exist with any values of these tests."""
 
 SWITCHED_ON: Object = {
     "settings": {"collectLeases": True, "events": "all"},
@@ -272,16 +272,16 @@ SWITCHED_OFF: Object = {
     "networkPolicy": {"enabled": False},
     "rbac": {"doctor": False},
 }
-"""Then the rights are the least, and what Prometheus reads is another kind."""
+"""Values with minimal permissions and another kind of monitor."""
 
 
 def kinds(objects: Iterable[Key]) -> set[str]:
-    """The kinds of objects."""
+    """Returns the kinds of objects."""
     return {kind for kind, _, _ in objects}
 
 
 def uids(objects: dict[Key, Object]) -> dict[Key, str]:
-    """Which objects these are: one that was deleted and made again is another."""
+    """Returns the objects' UIDs, which show whether an object was created anew."""
     return {key: each["metadata"]["uid"] for key, each in objects.items()}
 
 
@@ -300,19 +300,19 @@ def contents(objects: dict[Key, Object]) -> dict[Key, Object]:
 
 
 def check_drains(world: World, made: Release) -> None:
-    """A service with the release's arguments, variables and rights does its work, and is refused nothing."""
+    """Checks that a service with the release's arguments, variables and permissions drains without a denied request."""
     service = world.installed_service(made)
     node = world.node()
     world.run("web", on=node, stops_after=1)
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     check_none_forbidden(world, made)
 
 
 @BOTH_HELMS
-def test_an_upgrade_takes_away(world: World, helm: str) -> None:
+def test_an_upgrade_removes_old_objects(world: World, helm: str) -> None:
     with release(world, helm, SWITCHED_ON) as made:
         before = made.made()
         assert kinds(before) == STAYS | ONLY_WITH_IT
@@ -323,7 +323,7 @@ def test_an_upgrade_takes_away(world: World, helm: str) -> None:
         assert kinds(after) == STAYS | {"ServiceMonitor"}
         assert made.rights() == LEAST
 
-        # Nothing that stays was made anew, and so its fields that can't be changed are the same; pods are new.
+        # Objects that stay are not created anew, so their immutable fields are the same. Pods are new.
         stays = before.keys() & after.keys()
         assert kinds(stays) == STAYS
         assert uids({key: after[key] for key in stays}) == uids({key: before[key] for key in stays})
@@ -332,14 +332,14 @@ def test_an_upgrade_takes_away(world: World, helm: str) -> None:
         assert became["selector"] == was["selector"]
         assert became["template"] != was["template"]
         variables = made.variables()
-        told = {key: variables[f"EBBTIDE_{key}"] for key in ("COLLECT_LEASES", "EVENTS", "AT_DEADLINE")}
-        assert told == {"COLLECT_LEASES": "false", "EVENTS": "none", "AT_DEADLINE": "leave"}
+        passed = {key: variables[f"EBBTIDE_{key}"] for key in ("COLLECT_LEASES", "EVENTS", "AT_DEADLINE")}
+        assert passed == {"COLLECT_LEASES": "false", "EVENTS": "none", "AT_DEADLINE": "leave"}
 
         check_drains(world, made)
 
 
 @BOTH_HELMS
-def test_a_rollback_restores(world: World, helm: str) -> None:
+def test_a_rollback_restores_old_objects(world: World, helm: str) -> None:
     with release(world, helm, SWITCHED_ON) as made:
         before, rights = made.made(), made.rights()
         made.upgrade(SWITCHED_OFF, next_version(world.folder))
@@ -352,7 +352,7 @@ def test_a_rollback_restores(world: World, helm: str) -> None:
         assert made.rights() == rights
         assert made.history() == [(1, "superseded"), (2, "superseded"), (3, "deployed")]
 
-        # With the rights that went and came back.
+        # The service uses the permissions that were removed and restored.
         lease = leak_a_lease(world)
         check_drains(world, made)
         eventually("the Lease is collected", lambda: world.kube.find(lease) is None)
@@ -365,7 +365,7 @@ def test_a_typo_changes_nothing(world: World, helm: str) -> None:
         before = made.made()
         for values, said in [
             ({"settings": {"collectLease": False}}, "additional properties 'collectLease' not allowed"),
-            # What only the templates find.
+            # Only the templates find these.
             ({"serviceMonitor": {"enabled": True}}, "podMonitor.enabled and serviceMonitor.enabled together would scrape"),
         ]:
             assert said in made.refused_upgrade(values)
@@ -376,18 +376,18 @@ def test_a_typo_changes_nothing(world: World, helm: str) -> None:
 
 
 @BOTH_HELMS
-def test_an_uninstall_leaves_nothing(world: World, helm: str) -> None:
+def test_an_uninstall_removes_all_objects(world: World, helm: str) -> None:
     with release(world, helm, SWITCHED_ON) as made:
         made.upgrade({"settings": {"log": "debug"}})
         eventually("both replicas are of the new version", lambda: run_there(made))
-        # It is seen what there is to be taken away, helm's own notes too.
+        # `traces` must see all that the uninstall is to remove, with helm's own records.
         assert kinds(made.traces()) == STAYS | ONLY_WITH_IT | {"Pod", "ReplicaSet", "Secret"}
         made.uninstall()
-        eventually("nothing of it is left", lambda: nothing_of(made))
+        eventually("no object of the release is left", lambda: nothing_of(made))
 
 
 def nothing_of(made: Release) -> bool:
-    """Whether a release has left nothing behind."""
+    """Returns whether a release has left no object."""
     left = made.traces()
     assert not left, f"left: {sorted(left)}"
     return True
@@ -418,7 +418,7 @@ serviceMonitor: {create: true, labels: {release: prometheus}}
 """
 
 
-def test_values_of_nth_become_values_that_the_chart_takes(world: World) -> None:
+def test_the_chart_accepts_values_migrated_from_nth(world: World) -> None:
     theirs, ours = world.folder / "nth.yaml", world.folder / "ours.yaml"
     theirs.write_text(NTH_VALUES)
     migrated = world.ask("migrate", str(theirs))
@@ -431,7 +431,7 @@ def test_values_of_nth_become_values_that_the_chart_takes(world: World) -> None:
     assert variables["EBBTIDE_DRAIN_TIMEOUT"] == "300s"
     assert objects["Deployment"]["spec"]["replicas"] == 3
     assert objects["ServiceAccount"]["metadata"]["name"] == "nth"
-    # NTH's name is NTH's, and defaults of ours would make of its resources what the API server refuses.
+    # NTH's name must not be taken over, and NTH's resources with this chart's defaults would be invalid.
     assert objects["ClusterRole"]["metadata"]["name"] == "ebbtide"
     assert container["resources"] == {"requests": {"memory": "512Mi"}, "limits": {"cpu": "20m"}}
     assert objects["ServiceMonitor"]["metadata"]["labels"]["release"] == "prometheus"

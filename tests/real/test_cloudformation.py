@@ -1,4 +1,4 @@
-"""deploy/aws on moto: the stack is made, events on the bus reach its queue, and the service does its work with them."""
+"""deploy/aws on moto: events on the bus reach the stack's queue, and the service drains with the stack's resources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EVERY_KIND = {
     )
 }
 
-BROUGHT = {
+FORWARDED = {
     "asg-terminate.json": "AsgTerminate",
     "asg-terminate-to-warm-pool.json": "AsgTerminate",
     "asg-launch.json": "AsgLaunch",
@@ -41,10 +41,10 @@ BROUGHT = {
     "health-retirement.json": "ScheduledChange",
     "capacity-reservation.json": "CapacityReservation",
 }
-"""Events that a rule brings to the queue, and the parameter that switches it off."""
+"""Events that a rule sends to the queue, and the parameter that disables the rule."""
 
-NOT_BROUGHT = ["health-issue.json", "health-other-service.json", "state-running.json", "unknown-type.json"]
-"""Events that no rule brings: the service would ignore them."""
+NOT_FORWARDED = ["health-issue.json", "health-other-service.json", "state-running.json", "unknown-type.json"]
+"""Events that no rule sends to the queue, because the service ignores them."""
 
 
 def fixture(name: str) -> dict[str, Any]:
@@ -54,32 +54,32 @@ def fixture(name: str) -> dict[str, Any]:
 
 @pytest.fixture
 def stack(request: pytest.FixtureRequest, aws: Aws) -> Iterator[str]:
-    """A stack's name; what is made under it is removed."""
+    """Yields a stack's name, and deletes the stack at the end."""
     name = "stack-" + request.node.name.removeprefix("test_").replace("_", "-")[:30].strip("-[]")
     yield name
     if name in aws.queues():
         aws.remove(name)
 
 
-def test_every_kind_reaches_the_queue_and_nothing_else(aws: Aws, stack: str) -> None:
+def test_only_supported_events_reach_the_queue(aws: Aws, stack: str) -> None:
     queue = aws.apply(stack, EVERY_KIND)["QueueUrl"]
-    for name in [*BROUGHT, *NOT_BROUGHT]:
+    for name in [*FORWARDED, *NOT_FORWARDED]:
         aws.put(fixture(name))
     arrived = [(event["detail-type"], event["detail"]) for event in aws.receive(queue)]
-    assert arrived == [(fixture(name)["detail-type"], fixture(name)["detail"]) for name in BROUGHT]
+    assert arrived == [(fixture(name)["detail-type"], fixture(name)["detail"]) for name in FORWARDED]
 
 
 @pytest.mark.parametrize("kind", EVERY_KIND)
-def test_a_kind_that_is_switched_off_does_not_reach_the_queue(aws: Aws, stack: str, kind: str) -> None:
+def test_a_disabled_kind_does_not_reach_the_queue(aws: Aws, stack: str, kind: str) -> None:
     queue = aws.apply(f"{stack}-{kind}", EVERY_KIND | {kind: "false"})["QueueUrl"]
-    for name in BROUGHT:
+    for name in FORWARDED:
         aws.put(fixture(name))
-    expected = [fixture(name)["detail-type"] for name, switch in BROUGHT.items() if switch != kind]
+    expected = [fixture(name)["detail-type"] for name, switch in FORWARDED.items() if switch != kind]
     assert [event["detail-type"] for event in aws.receive(queue)] == expected
     aws.remove(f"{stack}-{kind}")
 
 
-def test_the_queue_is_as_the_service_wants_it_and_goes_with_the_stack(aws: Aws, stack: str) -> None:
+def test_the_queue_is_configured_and_deleted_with_the_stack(aws: Aws, stack: str) -> None:
     outputs = aws.apply(stack, {})
     queue, dead = aws.attributes(outputs["QueueUrl"]), aws.attributes(outputs["DeadLetterQueueUrl"])
     assert outputs["QueueArn"] == queue["QueueArn"]
@@ -107,7 +107,7 @@ def test_a_spot_warning_on_the_bus_drains_the_node(world: World) -> None:
 
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing goes on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     world.aws.remove(world.name + "-stack")
 
 

@@ -1,4 +1,4 @@
-"""Credentials as people have them on their machines: by a profile of each kind, or by one that is not there."""
+"""Credentials on users' machines: each kind of profile, an expired session, a missing profile."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ echo '{"Version": 1, "AccessKeyId": "of-the-process", "SecretAccessKey": "secret
 
 @pytest.fixture
 def signer(world: World) -> Iterator[Signer]:
-    """A home with a profile of each kind, somebody who is signed in, and who tells whose credentials are whose."""
+    """Sets up a home directory with each kind of profile and a signed-in user; yields the server for credentials."""
     folder = world.folder / "home" / ".aws"
     process = world.folder / "process"
     process.write_text(PROCESS)
     process.chmod(0o755)
     write(folder / "config", CONFIG.format(process=process))
-    # As the AWS CLI leaves them when somebody has signed in.
+    # The AWS CLI writes these files when a user signs in.
     sso = {"accessToken": TOKEN, "expiresAt": EXPIRES, "region": "eu-west-1"}
     write(folder / "sso" / "cache" / f"{hashlib.sha1(SESSION.encode()).hexdigest()}.json", json.dumps(sso))
     keys = {"accessKeyId": "of-the-login", "secretAccessKey": "secret", "sessionToken": "session"}
@@ -66,18 +66,18 @@ def signer(world: World) -> Iterator[Signer]:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file, with its folders."""
+    """Writes a file and creates its folders."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
 
 
 def variables(signer: Signer, profile: str) -> dict[str, str]:
-    """Nothing but a profile."""
+    """Returns variables that name only a profile."""
     return {"AWS_PROFILE": profile, "AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", **signer.variables}
 
 
 def doctor(world: World, changed: dict[str, str]) -> Report:
-    """What the doctor says with these variables."""
+    """Returns the doctor's report with these variables."""
     done = world.ask_with(changed, "doctor", "--output", "json", "--queue-url", world.queue_url)
     return Report(done.returncode, json.loads(done.stdout)["checks"])
 
@@ -90,19 +90,19 @@ def doctor(world: World, changed: dict[str, str]) -> Report:
         pytest.param("login", "of-the-login", id="login"),
     ],
 )
-def test_a_profile_of_each_kind(world: World, signer: Signer, profile: str, key: str) -> None:
+def test_each_kind_of_profile_works(world: World, signer: Signer, profile: str, key: str) -> None:
     report = doctor(world, variables(signer, profile))
     assert report.found("credentials", "identity") == arn(key)
 
 
-def test_a_session_that_has_ended(world: World, signer: Signer) -> None:
+def test_an_expired_session_is_reported(world: World, signer: Signer) -> None:
     signer.forget()
     said = doctor(world, variables(signer, "sso")).said("credentials", "identity")
     assert "no AWS credentials:" in said
     assert "aws sso login" in said
 
 
-def test_a_profile_that_is_not_there(world: World, signer: Signer) -> None:
+def test_a_missing_profile_is_named(world: World, signer: Signer) -> None:
     named = 'AWS_PROFILE is "nope", and neither the AWS config file nor the credentials file has that profile'
     assert named in doctor(world, variables(signer, "nope")).said("credentials", "identity")
     node = world.node()
@@ -116,7 +116,7 @@ def test_a_profile_that_is_not_there(world: World, signer: Signer) -> None:
     assert len(sent.stderr.splitlines()) == 1, sent.stderr
 
 
-def test_a_profile_whose_region_is_nothing(world: World, signer: Signer) -> None:
+def test_an_empty_region_is_reported(world: World, signer: Signer) -> None:
     write(world.folder / "home" / ".aws" / "config", "[default]\nregion =\n")
     changed = {"AWS_REGION": ""}
     url = "https://sqs.eu-west-1.amazonaws.com/123456789012/q"

@@ -1,4 +1,4 @@
-"""ebbtide doctor on real parts: a good set-up is all ok, and each fault has its own sentence and exit code 1."""
+"""ebbtide doctor on real parts: a good set-up is ok; each fault has its own sentence and exit code 1."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from harness.world import World
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
 
 CHANGING = {"create", "update", "patch", "delete", "deletecollection"}
-"""Verbs that change something."""
+"""Verbs that change objects."""
 
 
 @pytest.fixture
 def good(world: World) -> SetUp:
-    """A world with a node, two pods, and all that the service needs."""
+    """Sets up a node, two pods, and everything that the service needs."""
     node = world.node()
     world.run("web", replicas=2)
     return SetUp(world, node)
 
 
 def faults(world: World, *expected: str, flags: Sequence[str] = (), queue_url: str | None = None) -> Report:
-    """The report, once it has these faults and no other: what earlier tests made may still be going."""
+    """Waits until the report has only these faults, because objects of earlier tests may still exist; returns it."""
 
     def as_expected() -> Report:
         report = examine(world, *flags, queue_url=queue_url)
@@ -39,7 +39,7 @@ def faults(world: World, *expected: str, flags: Sequence[str] = (), queue_url: s
 
 
 def text_of(world: World) -> list[str]:
-    """What the doctor says to people, once all is well: on a busy machine a call may take too long for it."""
+    """Waits until the text report has no fault, because calls may time out on a busy machine; returns its lines."""
 
     def well() -> list[str]:
         done = run(world)
@@ -47,18 +47,18 @@ def text_of(world: World) -> list[str]:
         assert done.stdout.endswith("0 warning, 0 failure, 2 skipped\n"), done.stdout
         return done.stdout.splitlines()
 
-    return eventually("the doctor says that all is well", well)
+    return eventually("the doctor reports no fault", well)
 
 
-def test_that_receives_are_answered_is_known_where_the_service_is(world: World, good: SetUp) -> None:
+def test_receives_are_checked_if_the_service_runs_here(world: World, good: SetUp) -> None:
     service = world.service()
     report = faults(world, flags=("--admin-address", service.address))
     assert report.skipped == ["queue region"], "receives are no longer skipped"
     assert "the service on this machine is ready" in report.found("calls", "receive")
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
 
-def test_all_is_well(world: World, good: SetUp) -> None:
+def test_a_good_set_up_has_no_fault(world: World, good: SetUp) -> None:
     world.send("left alone")
 
     report = faults(world)
@@ -69,14 +69,14 @@ def test_all_is_well(world: World, good: SetUp) -> None:
     }
     changes = [one for one in world.audit.requests() if one.verb in CHANGING and one.resource not in REVIEWS]
     assert not changes, changes
-    assert world.recorder.calls(COMPLETE), "completing was tried"
+    assert world.recorder.calls(COMPLETE), "the doctor did not try a completion"
     assert not world.recorder.calls(RECEIVE)
     assert world.backlog().visible == 1
     text = text_of(world)
     assert all(len(line) <= 100 for line in text), text
 
 
-def test_a_permission_is_missing_in_the_cluster(world: World, good: SetUp) -> None:
+def test_a_missing_cluster_permission_is_reported(world: World, good: SetUp) -> None:
     rules = [rule for rule in roles.default_rules() if rule["resources"] != ["pods/eviction"]]
     world.kube.patch(ROLE, {"rules": rules})
     try:
@@ -90,7 +90,7 @@ def test_a_permission_is_missing_in_the_cluster(world: World, good: SetUp) -> No
     faults(world)
 
 
-def test_a_permission_is_missing_at_aws(world: World, good: SetUp) -> None:
+def test_a_missing_aws_permission_is_reported(world: World, good: SetUp) -> None:
     denied = "User: testing is not authorized to perform: autoscaling:CompleteLifecycleAction"
     world.recorder.refuse(COMPLETE, 100, "AccessDenied", denied)
 
@@ -100,7 +100,7 @@ def test_a_permission_is_missing_at_aws(world: World, good: SetUp) -> None:
     assert f"autoscaling:CompleteLifecycleAction is not allowed on {good.group}" in report.said("calls", "complete")
 
 
-def test_another_queue(world: World, good: SetUp) -> None:
+def test_a_missing_queue_is_reported(world: World, good: SetUp) -> None:
     def missing() -> Report:
         report = examine(world, queue_url=f"{world.queue_url}-of-another")
         assert "queue exists failure" in report.faults, report.faults
@@ -114,7 +114,7 @@ def test_another_queue(world: World, good: SetUp) -> None:
     assert "aws sqs list-queues" in said
 
 
-def test_a_queue_in_another_region(world: World, good: SetUp) -> None:
+def test_a_queue_in_another_region_is_reported(world: World, good: SetUp) -> None:
     name = world.queue.rpartition("/")[2]
 
     report = faults(world, "queue region failure", queue_url=f"https://sqs.us-east-1.amazonaws.com/123456789012/{name}")
@@ -125,7 +125,7 @@ def test_a_queue_in_another_region(world: World, good: SetUp) -> None:
     assert "Set AWS_REGION=us-east-1" in said
 
 
-def test_a_rule_is_missing(world: World, good: SetUp) -> None:
+def test_a_missing_rule_is_reported(world: World, good: SetUp) -> None:
     world.aws.remove_rule(good.rule("spot"))
 
     report = faults(world, "rules spot failure")
@@ -137,7 +137,7 @@ def test_a_rule_is_missing(world: World, good: SetUp) -> None:
     assert good.arn in said
 
 
-def test_a_short_hook(world: World) -> None:
+def test_a_short_hook_timeout_is_reported(world: World) -> None:
     set_up = SetUp(world, world.node(), heartbeat_timeout=30)
 
     report = faults(world, "groups hook failure")
@@ -148,34 +148,34 @@ def test_a_short_hook(world: World) -> None:
     assert f"put-lifecycle-hook --auto-scaling-group-name {set_up.group}" in said
 
 
-def test_an_api_server_that_is_not_there(world: World, good: SetUp) -> None:
+def test_an_unreachable_api_server_is_reported(world: World, good: SetUp) -> None:
     kubeconfig = world.control_plane.kubeconfig.read_text()
     nowhere = world.folder / "nowhere.kubeconfig"
     nowhere.write_text(kubeconfig.replace("https://127.0.0.1:", "https://127.0.0.2:"))
 
-    def told() -> bool:
+    def reported() -> bool:
         done = run(world, kubeconfig=nowhere)
         assert done.returncode == 1, done.stdout
         assert "failure   permissions api-server" in done.stdout, done.stdout
         assert "ok        queue policy" in done.stdout, done.stdout
         return True
 
-    eventually("the doctor tells that it is not there, and all that it can know without it", told)
+    eventually("the doctor reports the missing API server, and checks AWS", reported)
 
 
-def test_wrong_flags(world: World) -> None:
+def test_an_invalid_flag_is_refused(world: World) -> None:
     done = run(world, "--on", "spot=explode")
 
     assert done.returncode == 2
     assert "--on" in done.stderr
 
 
-def test_the_service_checks_at_its_start(world: World, good: SetUp) -> None:
+def test_the_service_checks_the_set_up_at_start(world: World, good: SetUp) -> None:
     world.aws.remove_rule(good.rule("spot"))
 
     service = world.checked_service(
         lambda: world.service("--check-at-start", "true"), lambda counts: counts["failure"] == 1
     )
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     warnings = [line for line in service.process.log.read_text().splitlines() if "the set-up has a fault" in line]
     assert any("WARN" in line and 'check="spot"' in line and "put-rule" in line for line in warnings), warnings

@@ -17,7 +17,7 @@ PODS = 3
 
 
 def busy_node(world: World, stops_after: float = 0.2) -> Node:
-    """A node with pods to evict and one that stays, in a cluster with room for the evicted ones elsewhere."""
+    """Adds a node with pods to evict and a DaemonSet's pod, and another node for the evicted pods."""
     node = world.node()
     world.run("web", PODS, stops_after)
     world.run_daemons("agent", 1)
@@ -27,7 +27,7 @@ def busy_node(world: World, stops_after: float = 0.2) -> Node:
 
 
 def evicted_once(world: World) -> bool:
-    """Whether each pod's eviction was accepted exactly once."""
+    """Returns whether each pod's eviction was accepted exactly once."""
     evicted = world.audit.evicted(world.name)
     return len(evicted) == PODS and set(evicted.values()) == {1}
 
@@ -39,7 +39,7 @@ def evicted_once(world: World) -> bool:
         pytest.param(messages.sns, id="sns"),
     ],
 )
-def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
+def test_a_spot_warning_drains_the_node(world: World, wrap: Callable[[Event], Event]) -> None:
     node = busy_node(world)
     service = world.service()
 
@@ -47,7 +47,7 @@ def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
 
     eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert evicted_once(world), world.audit.evicted(world.name)
     world.wait_running("web", PODS)
 
@@ -60,7 +60,7 @@ def test_spot_warning(world: World, wrap: Callable[[Event], Event]) -> None:
         pytest.param(messages.bare, id="bare"),
     ],
 )
-def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
+def test_a_drain_completes_the_hook(world: World, message: Callable[..., Event]) -> None:
     node = busy_node(world, stops_after=3)
     service = world.service()
     action = world.hold(node.instance, heartbeat_timeout=120)
@@ -68,9 +68,9 @@ def test_asg_termination(world: World, message: Callable[..., Event]) -> None:
     world.send(message(action))
 
     eventually("the hook is completed", lambda: world.completions(action))
-    assert drained(world, node, stay=["agent"]), "a hook is completed only when the pods are gone"
+    assert drained(world, node, stay=["agent"]), "the hook was completed before the pods were gone"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert len(world.recorder.calls(COMPLETE)) == 1
     assert evicted_once(world), world.audit.evicted(world.name)
@@ -90,12 +90,12 @@ def test_four_notices_make_one_drain(world: World) -> None:
 
     eventually("the node is drained", lambda: drained(world, node, stay=["agent"]))
     eventually("the four messages are deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert evicted_once(world), world.audit.evicted(world.name)
 
 
-def test_health_event_waits_for_its_last_drain(world: World) -> None:
+def test_a_health_event_waits_for_its_last_drain(world: World) -> None:
     nodes = [world.node() for _ in range(3)]
     for number, node in enumerate(nodes):
         world.run(f"web-{number}", on=node)
@@ -106,17 +106,17 @@ def test_health_event_waits_for_its_last_drain(world: World) -> None:
     world.send(messages.scheduled_change([node.instance for node in nodes], begins_in=timedelta(hours=2)))
 
     eventually("the quick nodes are drained", lambda: all(drained(world, node) for node in quick))
-    eventually("the slow one's pod is held", lambda: world.audit.refused(world.name))
-    assert world.backlog().in_flight == 1, "the message is kept while one of its nodes drains"
+    eventually("the budget holds the slow node's pod", lambda: world.audit.refused(world.name))
+    assert world.backlog().in_flight == 1, "the message was not kept while one of its nodes drains"
     assert world.apps(slow) == ["web-2"]
     world.open_budget("web-2")
     eventually("the slow node is drained", lambda: drained(world, slow))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
 
 @pytest.mark.slow
-def test_throttled_completions_end_in_one(world: World) -> None:
+def test_throttled_completions_are_repeated_until_one_succeeds(world: World) -> None:
     throttled = 10
     node = busy_node(world)
     world.recorder.refuse(COMPLETE, throttled, "Throttling", "Rate exceeded")
@@ -127,6 +127,6 @@ def test_throttled_completions_end_in_one(world: World) -> None:
 
     eventually("the hook is completed", lambda: world.completions(action))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     always("no completion follows", lambda: len(world.recorder.calls(COMPLETE)) == throttled + 1, during=3)
     assert world.completions(action) == ["CONTINUE"]

@@ -1,4 +1,4 @@
-"""What `ebbtide explain` foretells is what the service does about a message that `ebbtide send` sends."""
+"""The service handles a message of `ebbtide send` as `ebbtide explain` predicts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from harness.wait import eventually
 from harness.world import Node, World, cordoned, marks
 
 HEARTBEAT_TIMEOUT = 30
-"""The shortest that Auto Scaling allows: the deadline is 27 s after the message."""
+"""Heartbeat timeout in seconds, Auto Scaling's minimum: the deadline is 27 s after the message."""
 
 SHORT_GRACE = 4
-"""A grace period that fits into it."""
+"""Grace period in seconds that fits into the timeout."""
 
 ALLOW = "ebbtide/allow-test"
 
@@ -24,7 +24,7 @@ FLAGS = ("--evict-daemonsets", "--events", "none")
 
 
 def explained(world: World, *flags: str) -> dict[str, Any]:
-    """The explanation of the only notice in a message."""
+    """Returns the explanation of a message's only notice."""
     done = world.ask("explain", "--output", "json", *flags)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     (notice,) = json.loads(done.stdout)["notices"]
@@ -33,7 +33,7 @@ def explained(world: World, *flags: str) -> dict[str, Any]:
 
 
 def full_node(world: World) -> Node:
-    """A node with pods of two tiers, one of them held by a budget."""
+    """Adds a node with pods of two tiers, one of which a budget holds."""
     node = world.node()
     world.run("web", 2, on=node, stops_after=1)
     world.run("db", on=node, stops_after=1, grace=SHORT_GRACE)
@@ -43,12 +43,12 @@ def full_node(world: World) -> Node:
 
 
 def app(pod: dict[str, Any]) -> str:
-    """The app that a pod's name begins with."""
+    """Returns the app of a pod, the prefix of its name."""
     name: str = pod["name"]
     return name.split("-")[0]
 
 
-def test_what_is_explained_is_what_is_done(world: World) -> None:
+def test_the_service_does_what_explain_predicts(world: World) -> None:
     node = full_node(world)
     group = f"{world.name}-group"
     world.aws.hook(group, "drain", HEARTBEAT_TIMEOUT, TERMINATING)
@@ -56,15 +56,15 @@ def test_what_is_explained_is_what_is_done(world: World) -> None:
 
     notice = explained(world, *wanted, *FLAGS)
     asked = {request.verb for request in world.audit.requests()}
-    assert asked <= {"get", "list"}, f"explaining does more than read: {asked}"
+    assert asked <= {"get", "list"}, f"explain does more than read: {asked}"
     assert not cordoned(world.see(node))
-    assert not marks(world.see(node)), "explaining leaves marks"
-    assert world.acknowledged(), "nothing is sent"
+    assert not marks(world.see(node)), "explain left marks"
+    assert world.acknowledged(), "explain sent a message"
     assert [app(pod) for pod in notice["pods"]] == ["db", "web", "web", "agent"]
     (held,) = (pod for pod in notice["pods"] if pod["held_back_by"])
     assert app(held) == "db", held
     assert notice["hook"]["heartbeat_timeout_seconds"] == HEARTBEAT_TIMEOUT
-    foretold = {call["call"]: call for call in notice["calls"]}
+    predicted = {call["call"]: call for call in notice["calls"]}
 
     service = world.service(*FLAGS)
     first = len(world.audit.requests())
@@ -73,7 +73,7 @@ def test_what_is_explained_is_what_is_done(world: World) -> None:
     sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
     evicted, deletions = world.audit.evicted(world.name), world.audit.deletions(world.name)
     going = {pod["name"] for pod in notice["pods"]}
@@ -83,24 +83,24 @@ def test_what_is_explained_is_what_is_done(world: World) -> None:
     half = notice["deadline"]["in_seconds"] / 2
     assert tried["agent"] - begin > half - 1.5, f"the second tier came {tried['agent'] - begin:.1f} s after the message"
 
-    # A patch that meets another writer is made again; that is nobody's to foretell.
+    # A conflict with another writer repeats a patch, which explain can't predict.
     asked_for = [each for each in world.audit.requests()[first:] if each.status != 409]
     made = Counter(f"{each.verb} {each.resource}" for each in asked_for)
     made["autoscaling:CompleteLifecycleAction"] = len(world.recorder.calls(COMPLETE))
     made["autoscaling:RecordLifecycleActionHeartbeat"] = len(world.recorder.calls(HEARTBEAT))
     for call in ("patch nodes", "create pods/eviction", "delete pods", *(each for each in made if ":" in each)):
-        most = foretold[call]["most"]
-        assert foretold[call]["least"] <= made[call] <= most, f"{call}: {made[call]}, foretold {foretold[call]}"
+        most = predicted[call]["most"]
+        assert predicted[call]["least"] <= made[call] <= most, f"{call}: {made[call]}, predicted {predicted[call]}"
     (completion,) = world.recorder.calls(COMPLETE)
-    assert completion.error == "ValidationError", f"the token is made up: {completion}"
+    assert completion.error == "ValidationError", f"the made-up token was accepted: {completion}"
 
     log = service.process.tail(1000)
     assert "a test: this notice was made by ebbtide send" in log
     (line,) = (line for line in sent.stdout.splitlines() if "message ID" in line)
-    assert line.split()[-1] in log, "the message that was sent is found in the log"
+    assert line.split()[-1] in log, "the log does not have the message's ID"
 
 
-def test_a_node_that_does_not_allow_tests_is_left_alone(world: World) -> None:
+def test_send_refuses_a_node_that_does_not_allow_tests(world: World) -> None:
     node = world.node()
     world.run("web", on=node)
     wanted = ("--kind", "spot", "--node", node.name)
@@ -112,7 +112,7 @@ def test_a_node_that_does_not_allow_tests_is_left_alone(world: World) -> None:
     assert refused.stderr.endswith(f"kubectl annotate node {node.name} {ALLOW}=true\n"), refused.stderr
     assert not [call for call in world.recorder.calls("SendMessage")]
     assert world.acknowledged()
-    # The sentence is a command that can be run as it is.
+    # The error message ends with a command that works as it is.
     world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")
     sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr

@@ -1,4 +1,4 @@
-"""Heartbeats go on for as long as a drain takes, and no longer: the bug that the service was born from."""
+"""Heartbeats last as long as their drain and end with it. Ebbtide was written because of this bug elsewhere."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from harness.wait import always, eventually
 from harness.world import World, drained
 
 HEARTBEAT_TIMEOUT = 30
-"""The shortest that Auto Scaling allows."""
+"""Heartbeat timeout in seconds, Auto Scaling's minimum."""
 
 DRAIN_TIMEOUT = 60
-"""Long enough that the hook would expire without heartbeats."""
+"""Drain timeout in seconds: without heartbeats the hook would expire before it."""
 
 COPIES = 10
-"""How often the message comes again."""
+"""Number of additional copies of the message."""
 
 LONG = 100
-"""Seconds that a pod takes to stop: more than three of the hook's timeouts."""
+"""Seconds until a pod stops: more than three of the hook's timeouts."""
 
 
 def none_late(world: World, action: Action, beats: list[float]) -> bool:
-    """Whether each of the first beats came while the hook was held: Auto Scaling refuses one that does not."""
+    """Returns whether each of these heartbeats came before the hook expired: Auto Scaling refuses later ones."""
     calls = world.recorder.of_token(HEARTBEAT, action.token)[: len(beats)]
     return {call.status for call in calls} == {200}
 
 
 @pytest.mark.slow
-def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
+def test_no_heartbeat_follows_a_failed_drain(world: World) -> None:
     node = world.node()
     world.run("db")
     world.close_budget("db")
@@ -40,12 +40,12 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     action = world.hold(node.instance, HEARTBEAT_TIMEOUT)
     message = messages.bare(action)
 
-    # The message, and ten more copies of it: at once, after each heartbeat, and when all is over.
+    # Ten copies follow the message: at once, after each heartbeat, and after the drain.
     world.send(message)
     eventually("the budget refuses the eviction", lambda: world.audit.refused(world.name))
     world.send(*[message] * 4)
     eventually("a first heartbeat", lambda: len(world.heartbeats(action)) >= 1)
-    assert action.active, "the first heartbeat comes before the hook expires"
+    assert action.active, "the first heartbeat came after the hook expired"
     world.send(*[message] * 3)
     eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2)
     world.send(*[message] * (COPIES - 8))
@@ -55,25 +55,25 @@ def test_failed_drain_leaves_no_heartbeat(world: World) -> None:
     world.send(message)
     eventually("the last copy is received", lambda: world.deliveries() == 1 + COPIES)
     eventually("the last copy is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     probes = world.heartbeats(action)[len(beats) :]
-    assert len(probes) <= 1, f"the last copy may find out that the hook is over, but once: {probes}"
+    assert len(probes) <= 1, f"the last copy made more than the one heartbeat that is refused: {probes}"
 
     always(
-        "no heartbeat follows, and no task is left",
+        "no heartbeat follows, and the service is at rest",
         lambda: world.heartbeats(action) == beats + probes and service.at_rest(),
         during=0.75 * HEARTBEAT_TIMEOUT,
     )
     intervals = [later - earlier for earlier, later in pairwise(beats)]
     assert min(intervals) > HEARTBEAT_TIMEOUT / 4, f"two heartbeats in one interval: {intervals}"
-    assert none_late(world, action, beats), f"the hook expired between two: {intervals}"
+    assert none_late(world, action, beats), f"the hook expired between two heartbeats: {intervals}"
     assert len(world.completions(action)) <= 1
-    assert not world.audit.deletions(world.name), "what is to be left at the deadline is left"
+    assert not world.audit.deletions(world.name), "a pod was deleted despite --at-deadline leave"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replaced", [pytest.param(False, id="one process"), pytest.param(True, id="killed")])
-def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
+def test_a_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
     node = world.node()
     world.run("db", stops_after=LONG, grace=2 * LONG)
     service = world.service("--drain-timeout", f"asg-terminate={4 * LONG}s")
@@ -83,14 +83,14 @@ def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
 
     eventually("a second heartbeat", lambda: len(world.heartbeats(action)) >= 2)
     if replaced:
-        # Some time after it, so that the next process has less than a timeout to take over.
+        # Less than a timeout remains for the next process.
         always("the hook is held", lambda: action.active, during=HEARTBEAT_TIMEOUT / 3)
         service.kill()
         service = world.service("--drain-timeout", f"asg-terminate={4 * LONG}s")
     eventually("the hook is completed", lambda: world.completions(action))
-    assert drained(world, node), "a hook is completed only when the pods are gone"
+    assert drained(world, node), "the hook was completed before the pods were gone"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
 
     (completion,) = world.recorder.of_token(COMPLETE, action.token)
     beats = world.heartbeats(action)
@@ -100,8 +100,8 @@ def test_long_drain_keeps_its_hook(world: World, replaced: bool) -> None:
         during=0.75 * HEARTBEAT_TIMEOUT,
     )
     assert world.completions(action) == ["CONTINUE"]
-    assert completion.at - action.began > LONG, "the drain was to be a long one"
-    assert max(beats) < completion.at, "no heartbeat comes after the completion"
-    assert none_late(world, action, beats), f"the hook expired between two: {beats}"
-    assert len(beats) <= 4 * LONG / HEARTBEAT_TIMEOUT + replaced, f"more heartbeats than one for each interval: {beats}"
+    assert completion.at - action.began > LONG, "the drain was too short"
+    assert max(beats) < completion.at, "a heartbeat followed the completion"
+    assert none_late(world, action, beats), f"the hook expired between two heartbeats: {beats}"
+    assert len(beats) <= 4 * LONG / HEARTBEAT_TIMEOUT + replaced, f"more than one heartbeat in an interval: {beats}"
     assert set(world.audit.evicted(world.name).values()) == {1}, world.audit.evicted(world.name)

@@ -1,4 +1,4 @@
-"""Kubeconfigs as people have them: a program that gives out credentials, as EKS has it, and mistakes."""
+"""Users' kubeconfigs: a program that prints credentials, like EKS's, and mistakes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.world import World, drained
 
 
 def commands(world: World) -> list[tuple[str, ...]]:
-    """Each command that asks the API server."""
+    """Returns each command that calls the API server."""
     node = world.node().name
     queue = ("--queue-url", world.queue_url)
     return [
@@ -24,11 +24,11 @@ def commands(world: World) -> list[tuple[str, ...]]:
     ]
 
 
-def test_each_command_runs_the_program_once(world: World) -> None:
+def test_each_command_runs_the_credentials_program_once(world: World) -> None:
     program = Program(world, lasts=timedelta(hours=1))
     for number, command in enumerate(commands(world), 1):
         said = world.ask_with({"KUBECONFIG": str(program.kubeconfig)}, *command)
-        # The API server has answered: the Node was found, and does not allow tests.
+        # This error shows that the API server answered: the Node exists.
         answer = {
             "explain": "created as AWS would send it",
             "send": "does not allow tests",
@@ -38,10 +38,10 @@ def test_each_command_runs_the_program_once(world: World) -> None:
         assert program.runs == number, command
 
 
-def test_a_token_that_ends_is_renewed_beside_the_work(world: World) -> None:
+def test_an_expiring_token_is_renewed_during_the_work(world: World) -> None:
     node = world.node()
     world.run("web", on=node)
-    # It is about to end, all the time: each call may look for a new one.
+    # The token always expires soon, so each call may renew it.
     program = Program(world, lasts=timedelta(seconds=50))
     service = world.service_with(
         {
@@ -54,7 +54,7 @@ def test_a_token_that_ends_is_renewed_beside_the_work(world: World) -> None:
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert program.runs > 1
 
 
@@ -73,7 +73,7 @@ def test_a_token_that_ends_is_renewed_beside_the_work(world: World) -> None:
         ),
     ],
 )
-def test_a_program_that_gives_nothing_is_named(world: World, user: dict[str, object], sentence: str) -> None:
+def test_a_failing_program_is_named(world: World, user: dict[str, object], sentence: str) -> None:
     kubeconfig = kubeconfigs.of(world, "nothing", user=user)
     for command in commands(world)[:2]:
         said = world.ask_with({"KUBECONFIG": str(kubeconfig)}, *command)
@@ -81,29 +81,29 @@ def test_a_program_that_gives_nothing_is_named(world: World, user: dict[str, obj
 
 
 def broken(world: World) -> Path:
-    """A kubeconfig with a mistake in the line below its token."""
+    """Writes a kubeconfig with a mistake in the line below its token; returns its path."""
     file = world.folder / "broken.kubeconfig"
     file.write_text(f"users:\n- name: me\n  user:\n    token: {kubeconfigs.token(world)}\n   wrong\n")
     return file
 
 
-def test_a_broken_kubeconfig_keeps_its_token(world: World) -> None:
+def test_errors_about_a_kubeconfig_hide_its_token(world: World) -> None:
     file = broken(world)
     sentence = f"the kubeconfig {file} can't be read: line 5, column "
     for command in [*commands(world), ("run", "--queue-url", world.queue_url)]:
-        # A pod's own cluster would be another one.
+        # The service must not fall back to the cluster of its pod.
         in_a_pod = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         said = world.ask_with({"KUBECONFIG": str(file), **in_a_pod}, *command)
         assert said.returncode == 1
         assert kubeconfigs.token(world) not in said.stdout + said.stderr, command
         if command[0] == "doctor":
             assert "failure   permissions settings" in said.stdout
-            assert "ok        queue exists" in said.stdout, "AWS is looked at all the same"
+            assert "ok        queue exists" in said.stdout, "AWS was not checked"
         else:
             assert said.stderr.startswith(f"ebbtide: {sentence}"), said.stderr
 
 
-def test_without_a_region_the_cluster_is_looked_at(world: World) -> None:
+def test_the_cluster_is_checked_without_a_region(world: World) -> None:
     said = world.ask_with({"AWS_REGION": ""}, "doctor", "--queue-url", world.queue_url)
     assert said.returncode == 1
     assert "failure   credentials settings" in said.stdout, said.stdout

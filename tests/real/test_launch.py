@@ -1,4 +1,4 @@
-"""A launching hook: its instance is let into service when its Node is Ready, and not before."""
+"""The service completes a launching hook when the instance's Node is Ready, not earlier."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.wait import always, eventually
 from harness.world import World, marks
 
 HEARTBEAT_TIMEOUT = 30
-"""The shortest that Auto Scaling allows."""
+"""Heartbeat timeout in seconds, Auto Scaling's minimum."""
 
 MAX_RECEIVES = 3
 """Number of receives after which a message goes to the dead-letter queue."""
@@ -18,15 +18,15 @@ STARTUP_TAINT = "ebbtide.test/agent-not-ready"
 
 
 def continued(world: World, action: Action) -> None:
-    """The hook is completed once. Virtual time tests how fast: tests/service/pipeline/interruption/hooks/launch.rs."""
+    """Checks that the hook is completed once. tests/service/pipeline/interruption/hooks/launch.rs tests how fast."""
     eventually("the hook is completed", lambda: world.completions(action))
     assert len(world.recorder.of_token(COMPLETE, action.token)) == 1
     assert world.completions(action) == ["CONTINUE"]
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", world.services[-1].at_rest)
+    eventually("the service is at rest", world.services[-1].at_rest)
 
 
-def test_node_that_registers_late_and_not_ready(world: World) -> None:
+def test_the_hook_waits_until_a_late_node_is_ready(world: World) -> None:
     dead = world.dead_letters(MAX_RECEIVES)
     instance = world.aws.instance()
     world.service("--on", "asg-launch=ready", "--heartbeat", "5s")
@@ -42,12 +42,12 @@ def test_node_that_registers_late_and_not_ready(world: World) -> None:
     always("the hook is held", lambda: not world.completions(action), during=1)
     world.say_ready(node, True)
     continued(world, action)
-    assert world.deliveries() == 1, "the message is held all the time"
+    assert world.deliveries() == 1, "the message was released and received again"
     assert world.aws.backlog(dead).empty
-    assert not marks(world.see(node)), "a Node that is welcome is left as it is"
+    assert not marks(world.see(node)), "the service marked a launched Node"
 
 
-def test_startup_taint_holds_the_hook(world: World) -> None:
+def test_a_startup_taint_holds_the_hook(world: World) -> None:
     instance = world.aws.instance()
     world.service("--on", "asg-launch=ready", "--startup-taint", STARTUP_TAINT)
     action = world.hold(instance, HEARTBEAT_TIMEOUT, launching=True)
@@ -55,7 +55,7 @@ def test_startup_taint_holds_the_hook(world: World) -> None:
     eventually("the message is held", lambda: world.deliveries() == 1)
 
     node = world.register(instance, taint=STARTUP_TAINT)
-    eventually("the Node is Ready, but for that taint", lambda: world.taints(node) == {STARTUP_TAINT})
+    eventually("the Node is Ready except for the startup taint", lambda: world.taints(node) == {STARTUP_TAINT})
     always("the hook is held", lambda: not world.completions(action), during=2)
     world.untaint(node)
     continued(world, action)

@@ -1,4 +1,4 @@
-"""Leaked Leases are collected: those that a kubelet made again when its Node was gone, and no others."""
+"""The collector deletes only leaked Leases, which a kubelet created again after its Node was deleted."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from harness.world import World, drained
 TURN = "ebbtide-lease-collector"
 
 HOURS = 2 * 3600
-"""Seconds since a Lease was renewed that nobody renews any more."""
+"""Age in seconds of the last renewal of a leaked Lease."""
 
 MINUTES = 55 * 60
-"""Not long enough."""
+"""Age in seconds of a renewal that is too recent."""
 
 
 def path(namespace: str = roles.NODE_LEASES, name: str = "") -> str:
-    """Where Leases are."""
+    """Returns the path of a namespace's Leases, or of one of them."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}".rstrip("/")
 
 
 def ago(seconds: float) -> str:
-    """A time, as a Lease has it."""
+    """Returns a time in the past in the format of a Lease."""
     return (datetime.now(UTC) - timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -40,7 +40,7 @@ def leave(
     holder: str = "",
     owner: Object | None = None,
 ) -> str:
-    """A Lease as a kubelet leaves it, renewed this number of seconds ago; returns its name."""
+    """Creates a Lease like a kubelet's, renewed this number of seconds ago; returns its name."""
     full = f"{world.name}-{name}"
     spec = {"holderIdentity": holder or full, "leaseDurationSeconds": 40}
     if renewed is not None:
@@ -54,38 +54,38 @@ def leave(
 
 
 def collector(world: World, name: str, *flags: str) -> Service:
-    """Starts a service that collects, as a pod of this name."""
+    """Starts a service that collects Leases, as a pod of this name."""
     return world.service("--collect-leases", "--pod-namespace", world.name, "--pod-name", name, *flags)
 
 
 def collected(service: Service) -> float:
-    """How many Leases it says that it deleted."""
+    """Returns the number of deleted Leases in the service's metrics."""
     return sum(value for name, _, value in service.metrics() if name == "ebbtide_leases_collected_total")
 
 
 def holder(world: World) -> str | None:
-    """Whose turn it is."""
+    """Returns the pod that currently collects."""
     turn = world.kube.find(path(world.name, TURN))
     return turn["spec"].get("holderIdentity") if turn else None
 
 
 def deletions(world: World) -> list[Request]:
-    """The Leases that the service deleted, or wanted to."""
+    """Returns the service's requests to delete Leases."""
     return [call for call in world.audit.requests() if (call.verb, call.resource) == ("delete", "leases")]
 
 
 def is_there(world: World, name: str, namespace: str = roles.NODE_LEASES) -> bool:
-    """Whether there is such a Lease."""
+    """Returns whether a Lease exists."""
     return world.kube.find(path(namespace, name)) is not None
 
 
-def test_leaked_leases_go_and_no_others(world: World) -> None:
+def test_only_leaked_leases_are_deleted(world: World) -> None:
     roles.grant_collector(world.kube, SERVICE, world.name)
     node = world.node()
     bare = world.register(world.aws.instance(), kubelet=False)
     owner = world.see(node)
     leaked = [leave(world, "leaked"), leave(world, "leaked-long-ago", 30 * 86_400)]
-    # Its Node is there, though its kubelet has been silent for long.
+    # Its Node exists, although no kubelet has renewed the Lease for a long time.
     world.lease(path(), bare.name, {"holderIdentity": bare.name, "renewTime": ago(HOURS)})
     stay = [
         bare.name,
@@ -100,10 +100,10 @@ def test_leaked_leases_go_and_no_others(world: World) -> None:
 
     first = collector(world, "ebbtide-0")
 
-    eventually("the leaked are gone", lambda: not any(is_there(world, name) for name in leaked))
+    eventually("the leaked Leases are gone", lambda: not any(is_there(world, name) for name in leaked))
     second = collector(world, "ebbtide-1")
     always(
-        "nothing else goes",
+        "all other Leases stay",
         lambda: all(is_there(world, name) for name in stay) and is_there(world, elsewhere, world.name),
         during=8,
     )
@@ -112,24 +112,24 @@ def test_leaked_leases_go_and_no_others(world: World) -> None:
     assert holder(world) == "ebbtide-0"
     deleted = deletions(world)
     assert sorted(call.name for call in deleted) == sorted(leaked)
-    assert all(call.uid for call in deleted), "only the very Lease that was seen is deleted"
+    assert all(call.uid for call in deleted), "a deletion has no UID precondition"
 
-    # It goes in order: the next one need not wait.
+    # A graceful end hands over at once.
     world.kube.delete(path(name=stay[1]))
     late = leave(world, "leaked-late")
     first.terminate()
     assert holder(world) is None
     third = collector(world, "ebbtide-2")
-    eventually("the next one collects at once", lambda: not is_there(world, late))
+    eventually("the next service collects at once", lambda: not is_there(world, late))
     assert holder(world) == "ebbtide-2"
     assert world.kube.get(path(world.name, TURN))["spec"]["leaseTransitions"] == 1
-    # Whoever waits, drains all the same.
+    # A service that waits for its turn also drains.
     world.send(messages.spot_warning(node.instance))
     eventually("the node is drained", lambda: drained(world, node))
-    eventually("nothing is left going on", lambda: second.at_rest() and third.at_rest())
+    eventually("the service is at rest", lambda: second.at_rest() and third.at_rest())
 
 
-def test_node_comes_back_between_look_and_deletion(world: World) -> None:
+def test_a_lease_renewed_before_its_deletion_stays(world: World) -> None:
     roles.grant_collector(world.kube, SERVICE, world.name)
     back, gone = leave(world, "back"), leave(world, "gone")
 
@@ -140,7 +140,7 @@ def test_node_comes_back_between_look_and_deletion(world: World) -> None:
     certificates = world.control_plane.kubeconfig.parent
     rule = {"apiGroups": ["coordination.k8s.io"], "apiVersions": ["v1"], "resources": ["leases"]}
     with before_deletion(world.kube, certificates, rule, roles.NODE_LEASES, back, comes_back) as asked:
-        # The API server learns of the webhook in its own time.
+        # The API server learns of the webhook after a delay.
         probe = f"{path(name=back)}?dryRun=All"
         eventually("the webhook works", lambda: world.kube.delete(probe) or asked)
         world.kube.delete(f"{NODES}/{back}")
@@ -148,26 +148,26 @@ def test_node_comes_back_between_look_and_deletion(world: World) -> None:
         before = len(asked)
         service = collector(world, "ebbtide-0")
         try:
-            eventually("it was to be deleted", lambda: len(asked) > before)
-            eventually("the other is gone", lambda: not is_there(world, gone))
-            assert is_there(world, back), "who came back keeps the Lease"
+            eventually("the service tries to delete the Lease", lambda: len(asked) > before)
+            eventually("the other Lease is gone", lambda: not is_there(world, gone))
+            assert is_there(world, back), "the renewed Lease was deleted"
             answers = {call.name: call.status for call in deletions(world)}
-            assert (answers[back], answers[gone]) == (409, 200), "what was renewed is not what was seen"
+            assert (answers[back], answers[gone]) == (409, 200), f"statuses of the deletions: {answers}"
             assert collected(service) == sum(status == 200 for status in answers.values())
         finally:
             world.kube.delete(f"{NODES}/{back}")
 
 
-def test_dry_run_deletes_nothing(world: World) -> None:
+def test_a_dry_run_deletes_no_lease(world: World) -> None:
     roles.grant_collector(world.kube, SERVICE, world.name)
     leaked = leave(world, "leaked")
 
     service = collector(world, "ebbtide-0", "--dry-run", "--log-format", "json")
 
-    eventually("it says what it would delete", lambda: leaked in service.process.log.read_text())
+    eventually("the log names the leaked Lease", lambda: leaked in service.process.log.read_text())
     assert is_there(world, leaked)
-    assert holder(world) is None, "its turn is not written either"
+    assert holder(world) is None, "a dry run took the collector's Lease"
     assert collected(service) == 0
     deleted = deletions(world)
-    assert deleted, "the API server is asked"
-    assert all(call.dry_run for call in deleted), "it checks, and does nothing"
+    assert deleted, "the service made no dry-run deletion"
+    assert all(call.dry_run for call in deleted), f"not dry runs: {deleted}"

@@ -1,4 +1,4 @@
-"""The way of a new user, as docs/install.md tells it: from nothing to a drain that the dashboard shows."""
+"""The steps of docs/install.md, from the stack to a drain that the dashboard shows."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ ALLOW = "ebbtide/allow-test"
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
-NEVER_TOLD = ["calls receive skipped"]
-"""What the doctor skips where no service is: in these tests a pod is none, and the service listens elsewhere."""
+ALWAYS_SKIPPED = ["calls receive skipped"]
+"""Checks that the doctor skips without a service: pods of these tests run none, and the service listens elsewhere."""
 
 
 @contextmanager
 def new_installation(world: World, **values: Object) -> Iterator[tuple[Release, list[Node], str]]:
-    """The steps of docs/install.md to the check: the stack, the chart with what the stack says, the hooks.
+    """Installs as in docs/install.md: the stack, the chart with the stack's outputs, the hooks.
 
-    Gives the release, two nodes of a group, on the first of which it runs, and the queue's URL as AWS has it.
+    Yields the release, two nodes of a group, and the queue's URL at AWS. The release runs on the first node.
     """
     name, group = f"ebbtide-{world.name}", f"{world.name}-blue-a"
     stack = f"{world.name}-stack"
@@ -49,64 +49,64 @@ def new_installation(world: World, **values: Object) -> Iterator[tuple[Release, 
         try:
             yield release, nodes, url
         finally:
-            # Before its rights are taken away: then it would be refused.
+            # Before the uninstall removes its permissions: then the API server would refuse its calls.
             for service in world.services:
                 service.kill()
             world.aws.remove(stack)
 
 
 def running(release: Release) -> list[Object]:
-    """The pods of a release that run."""
+    """Returns the running pods of a release."""
     return [pod for pod in release.pods() if pod["status"]["phase"] == "Running"]
 
 
 def examined(world: World, release: Release) -> Report:
-    """What the doctor says in a pod of the release."""
+    """Returns the doctor's report in a pod of the release."""
     done = world.execute(release, "doctor", "--output", "json")
     assert not done.stderr, done.stderr
     return Report(done.returncode, json.loads(done.stdout)["checks"])
 
 
 def not_ok(report: Report) -> list[str]:
-    """Area, check and status of every line that is not ok."""
+    """Returns area, check and status of every check that is not ok."""
     checks = [check for check in report.checks if check["status"] != "ok"]
     return [f"{check['area']} {check['check']} {check['status']}" for check in checks]
 
 
 def healthy(world: World, release: Release) -> Report:
-    """The report, once nothing is wrong: pods and budgets of earlier tests may still be going."""
+    """Waits until the report has no fault, because pods and budgets of earlier tests may still exist; returns it."""
 
     def well() -> Report:
         report = examined(world, release)
-        assert not_ok(report) == NEVER_TOLD, [check for check in report.checks if check["status"] != "ok"]
+        assert not_ok(report) == ALWAYS_SKIPPED, [check for check in report.checks if check["status"] != "ok"]
         return report
 
-    report = eventually("the doctor finds nothing wrong", well)
+    report = eventually("the doctor finds no fault", well)
     assert report.code == 0
     return report
 
 
 def no_fault(counts: dict[str, float]) -> bool:
-    """Whether the checks at the start found nothing wrong, and left nothing out."""
+    """Returns whether the start-up checks found no fault and skipped none."""
     return (counts["warning"], counts["failure"], counts["skipped"]) == (0, 0, 0)
 
 
 def warnings(service: Service) -> list[str]:
-    """The lines of its log that ask for attention."""
+    """Returns the warnings and errors in the service's log."""
     lines = service.process.log.read_text().splitlines()
     return [line for line in lines if " WARN " in line or " ERROR " in line]
 
 
-def says_that_all_is_well(world: World, release: Release) -> bool:
-    """Whether the doctor tells it to people."""
+def reports_no_fault(world: World, release: Release) -> bool:
+    """Returns whether the doctor's text report has no fault."""
     done = world.execute(release, "doctor")
     assert done.returncode == 0, done.stdout
-    assert f"0 warning, 0 failure, {len(NEVER_TOLD)} skipped" in done.stdout, done.stdout
+    assert f"0 warning, 0 failure, {len(ALWAYS_SKIPPED)} skipped" in done.stdout, done.stdout
     return True
 
 
 def explained(world: World, release: Release, node: Node) -> dict[str, Any]:
-    """What a pod of the release says that a spot warning for a node would lead to."""
+    """Returns the explanation of a spot warning for a node, from a pod of the release."""
     done = world.execute(release, "explain", "--kind", "spot", "--node", node.name, "--output", "json")
     assert (done.returncode, done.stderr) == (0, "")
     (notice,) = json.loads(done.stdout)["notices"]
@@ -115,56 +115,56 @@ def explained(world: World, release: Release, node: Node) -> dict[str, Any]:
 
 
 def the(release: Release, kind: str) -> Object:
-    """The one object of a kind that the chart made, as the API server has it."""
+    """Returns the chart's only object of a kind, as the API server returns it."""
     (found,) = [each for (its, _, _), each in release.made().items() if its == kind]
     return found
 
 
 def rules_of(release: Release, world: World) -> Path:
-    """The release's alerts, as the operator gives them to a Prometheus."""
+    """Writes the release's alerts as the operator passes them to Prometheus; returns the file's path."""
     written = world.folder / "rules.yaml"
     written.write_text(yaml.safe_dump(the(release, "PrometheusRule")["spec"]))
     return written
 
 
 def prometheus() -> str:
-    """Where the program is; fetched if need be."""
+    """Returns the path of Prometheus, which the first call may download."""
     script = Path(watching.__file__).with_name("watching")
     folder = subprocess.run([str(script), "--tools"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     return f"{folder}/prometheus"
 
 
-def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
+def test_a_new_installation_drains_and_the_dashboard_shows_it(world: World) -> None:
     program = prometheus()
     watched = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "dashboard": {"enabled": True}}
     with new_installation(world, **watched) as (release, (_, node), queue_url):
-        assert queue_url.startswith("https://sqs.eu-west-1.amazonaws.com/"), "the URL is AWS's own"
+        assert queue_url.startswith("https://sqs.eu-west-1.amazonaws.com/"), f"not AWS's own URL: {queue_url}"
         world.run("web", 2, on=node, stops_after=2)
         world.run("db", on=node, stops_after=2)
 
-        # The check, by hand and at the start of the service.
+        # Check: by hand and at the start of the service.
         report = healthy(world, release)
         assert ("groups", "hooks") in {(check["area"], check["check"]) for check in report.checks}
-        eventually("the doctor says that all is well", lambda: says_that_all_is_well(world, release))
+        eventually("the doctor reports no fault", lambda: reports_no_fault(world, release))
         service = world.checked_service(lambda: world.installed_service(release), no_fault)
 
         place = release.namespace, f"{release.namespace}/{the(release, 'PodMonitor')['metadata']['name']}"
         with watching.scraping(program, service.address, str(world.folder), rules_of(release, world), *place) as seen:
-            # The test.
-            foretold = explained(world, release, node)
+            # Test: explain and send.
+            predicted = explained(world, release, node)
             going = {pod["metadata"]["name"] for app in ("web", "db") for pod in world.pods_of(app)}
-            assert {pod["name"] for pod in foretold["pods"]} == going
+            assert {pod["name"] for pod in predicted["pods"]} == going
             world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")
             sent = world.ask("send", "--kind", "spot", "--node", node.name, "--queue-url", queue_url)
             assert sent.returncode == 0, sent.stderr
 
             eventually("the node is drained", lambda: drained(world, node))
             eventually("the message is deleted", world.acknowledged)
-            eventually("nothing is left going on", service.at_rest)
+            eventually("the service is at rest", service.at_rest)
             assert set(world.audit.evicted(world.name)) == going
             assert not world.audit.deletions(world.name)
 
-            # What is seen of it.
+            # Dashboard and metrics show the drain.
             seen.see_it_over()
             problems = watching.Problems()
             watching.check_first_panel(seen, problems)
@@ -172,18 +172,18 @@ def test_from_nothing_to_a_drain_on_the_dashboard(world: World) -> None:
             assert not problems, problems
             assert not warnings(service)
 
-            # And back.
+            # The user uncordons the node.
             world.control_plane.kubectl.output("uncordon", node.name)
             world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}-")
 
-            # The chart's alert knows this release's metrics from others'.
+            # The chart's alert tells this release's metrics from those of others.
             down = 'ALERTS{alertname="EbbtideDown"}'
             assert not seen.scraped(down)
             service.terminate()
-            eventually("it is missed", lambda: seen.scraped(down))
+            eventually("the alert fires", lambda: seen.scraped(down))
 
 
-def test_the_doctors_remedy_repairs_a_role_without_a_rule(world: World) -> None:
+def test_the_doctors_remedy_repairs_a_role(world: World) -> None:
     with new_installation(world, settings={"collectLeases": True}) as (release, _, _):
         report = healthy(world, release)
         leases = [check["found"] for check in report.checks if check["check"] == "leases"]
@@ -210,15 +210,15 @@ def test_the_doctors_remedy_repairs_a_role_without_a_rule(world: World) -> None:
             said = lost.said("permissions", resource)
             assert f"Not allowed to {', '.join(verbs)} {resource}" in said
             assert sentence in said
-            # What it says can be pasted.
+            # The remedy can be pasted into the role.
             before, rule = said.split(f"Add to {role}:\n")
-            assert "\n" not in before.strip(), "one sentence"
+            assert "\n" not in before.strip(), f"more than one sentence: {before}"
             world.kube.patch(path, {"rules": [*without(whole, resource, verbs), *yaml.safe_load(rule)]})
             healthy(world, release)
 
 
 def without(rules: list[Object], resource: str, verbs: list[str]) -> list[Object]:
-    """Rules of a role that give all but these verbs on a resource."""
+    """Returns a role's rules without these verbs on a resource."""
     left = []
     for rule in rules:
         stay = [verb for verb in rule["verbs"] if rule["resources"] != [resource] or verb not in verbs]
@@ -228,11 +228,11 @@ def without(rules: list[Object], resource: str, verbs: list[str]) -> list[Object
 
 
 def faulty(world: World, release: Release, expected: str) -> Report:
-    """The report, once it has this one fault: the API server learns of a role's change in its own time."""
+    """Waits until the report has only this fault, because the API server learns of a role after a delay; returns it."""
 
     def found() -> Report:
         report = examined(world, release)
-        assert sorted(not_ok(report)) == sorted([*NEVER_TOLD, expected]), not_ok(report)
+        assert sorted(not_ok(report)) == sorted([*ALWAYS_SKIPPED, expected]), not_ok(report)
         return report
 
     return eventually(f"the doctor finds {expected}", found)

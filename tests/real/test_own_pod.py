@@ -1,4 +1,4 @@
-"""The service drains the node that it runs on: it goes last of all, in order, and another replica finishes its work."""
+"""The service drains its own node: it evicts its own pod last, ends gracefully, and another replica takes over."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from harness.world import World, drained
 OURS = "ebbtide-0"
 
 STOPS_AFTER = 3
-"""Seconds that the other pods take."""
+"""Seconds until the other pods stop."""
 
 
-def test_own_pod_goes_last(world: World) -> None:
+def test_own_pod_is_evicted_last(world: World) -> None:
     node = world.node()
     world.run("web", 2, STOPS_AFTER)
     world.run_pod(OURS, node)
@@ -26,19 +26,19 @@ def test_own_pod_goes_last(world: World) -> None:
     first.wait_end()
     *others, own = world.audit.evictions(world.name)
     assert len(others) == 2, others
-    assert own.name == OURS, "its own pod goes last"
+    assert own.name == OURS, "its own pod was not the last"
     apart = own.came_at - max(each.came_at for each in others)
-    assert apart > STOPS_AFTER - 0.5, "its own pod stays while others go, and goes when they are gone"
+    assert apart > STOPS_AFTER - 0.5, "its own pod was evicted before the others were gone"
     assert not world.audit.deletions(world.name)
-    assert world.recorder.released(), "it gives its message back"
+    assert world.recorder.released(), "the service did not release its message"
     eventually("its message is visible", lambda: world.backlog().visible == 1)
-    assert not world.recorder.of_token(COMPLETE, action.token), "it leaves the hook to another"
+    assert not world.recorder.of_token(COMPLETE, action.token), "the first service completed the hook"
 
     second = world.service("--pod-namespace", world.name, "--pod-name", "ebbtide-1")
     eventually("the hook is completed", lambda: world.completions(action))
     assert drained(world, node)
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the service is at rest", second.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     assert set(world.audit.evicted(world.name).values()) == {1}, world.audit.evicted(world.name)
     world.wait_running("web", 2)

@@ -1,4 +1,4 @@
-"""Every account event reaches every cluster's queue: messages of others are deleted, ours are acted on."""
+"""Every cluster's queue gets all events of the account: the service acts only on those of its own cluster."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.world import World, drained
 
 
 def left_alone(world: World, action: Action) -> bool:
-    """Whether neither a heartbeat nor a completion was tried for an action."""
+    """Returns whether the service made no heartbeat and no completion for an action."""
     return not any(world.recorder.of_token(call, action.token) for call in (HEARTBEAT, COMPLETE))
 
 
-def test_another_clusters_hook(world: World) -> None:
+def test_the_hook_of_another_cluster_is_left_alone(world: World) -> None:
     node = world.node()
     world.run("web", stops_after=7)
     service = world.service("--heartbeat", "5s")
@@ -25,11 +25,11 @@ def test_another_clusters_hook(world: World) -> None:
 
     eventually("our hook is completed", lambda: world.completions(ours))
     eventually("both messages are deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert left_alone(world, theirs)
 
 
-def test_hook_that_eks_completes(world: World) -> None:
+def test_a_hook_that_eks_completes_is_left_alone(world: World) -> None:
     node = world.node()
     world.run("web", stops_after=7)
     service = world.service("--heartbeat", "5s")
@@ -38,11 +38,11 @@ def test_hook_that_eks_completes(world: World) -> None:
     world.send(messages.terminate_action(action))
 
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert left_alone(world, action)
 
 
-def test_instance_that_never_joined(world: World) -> None:
+def test_the_hook_of_an_instance_without_a_node_is_completed(world: World) -> None:
     service = world.service("--registration-grace", "5s")
     action = world.hold(world.aws.instance(), heartbeat_timeout=120)
 
@@ -50,13 +50,13 @@ def test_instance_that_never_joined(world: World) -> None:
 
     eventually("the hook is completed", lambda: world.completions(action))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     waited = world.recorder.of_token(COMPLETE, action.token)[0].at - action.began
-    assert waited > 4, f"its Node was given {waited:.1f} s to register, not the 5 s asked for"
+    assert waited > 4, f"the service waited {waited:.1f} s for the Node, not 5 s"
 
 
-def test_node_that_registers_late(world: World) -> None:
+def test_a_node_that_registers_late_is_drained(world: World) -> None:
     instance = world.aws.instance()
     service = world.service()
     action = world.hold(instance, heartbeat_timeout=120)
@@ -66,6 +66,6 @@ def test_node_that_registers_late(world: World) -> None:
     node = world.join(instance)
 
     eventually("the hook is completed", lambda: world.completions(action))
-    assert drained(world, node), "the node that came was drained"
+    assert drained(world, node), "the node was not drained"
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)

@@ -1,4 +1,4 @@
-"""A cluster that reaches AWS through a proxy only; and an API server behind one."""
+"""A cluster that reaches AWS only through a proxy, and an API server behind a proxy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.wait import eventually
 from harness.world import World, drained
 
 
-def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
+def test_all_aws_calls_use_the_proxy(world: World) -> None:
     node = world.node()
     world.run("web", on=node)
     proxy = Proxy(world.recorder, world.folder / "proxy")
@@ -24,24 +24,24 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
             "SSL_CERT_FILE": str(proxy.authority),
             # The API server is on this machine.
             "NO_PROXY": "127.0.0.1",
-            # What gives out credentials is on the node, where no proxy gets to.
+            # The agent for credentials is on the node, which no proxy reaches.
             "HTTP_PROXY": proxy.url,
             "AWS_CONTAINER_CREDENTIALS_FULL_URI": proxy.credentials_url,
             "AWS_ACCESS_KEY_ID": "",
             "AWS_SECRET_ACCESS_KEY": "",
-            # The queue's URL says it.
+            # The queue's URL names the region.
             "AWS_REGION": "",
         }
         services = ("autoscaling", "ec2", "events", "sqs", "sts")
         tunnels = {f"{name}.{REGION}.amazonaws.com:443" for name in services}
-        # The checks at the start ask all of them.
+        # The start-up checks call every endpoint.
         service = world.checked_service(lambda: world.service_with(variables), lambda _: tunnels <= set(proxy.tunnels))
         action = world.hold(node.instance, heartbeat_timeout=60)
         world.send(messages.terminate_action(action))
         eventually("the node is drained", lambda: drained(world, node))
         eventually("the hook is completed", lambda: world.completions(action) == ["CONTINUE"])
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         assert set(proxy.tunnels) == tunnels
         assert set(proxy.plain) == {"/credentials"}
         assert WORD not in service.process.log.read_text()
@@ -49,14 +49,14 @@ def test_everything_of_aws_goes_through_the_proxy(world: World) -> None:
         proxy.stop()
 
 
-def test_the_kubeconfig_has_a_proxy_of_its_own(world: World) -> None:
+def test_the_proxy_of_the_kubeconfig_is_used(world: World) -> None:
     node = world.node()
     proxy = Proxy(world.recorder, world.folder / "proxy")
     try:
         kubeconfig = kubeconfigs.of(world, "own-proxy", cluster={"proxy-url": proxy.url})
         variables = {
             "KUBECONFIG": str(kubeconfig),
-            # Neither is said of it, and kube's own client can't read the second.
+            # Neither applies to a cluster with its own proxy, and kube's own client can't parse the second.
             "HTTPS_PROXY": "http://nowhere.invalid:3128",
             "NO_PROXY": "127.0.0.1,localhost,",
         }
@@ -84,7 +84,7 @@ def test_the_kubeconfig_has_a_proxy_of_its_own(world: World) -> None:
         ),
     ],
 )
-def test_what_leads_nowhere_is_refused(world: World, variable: str, value: str, sentence: str) -> None:
+def test_invalid_urls_are_refused(world: World, variable: str, value: str, sentence: str) -> None:
     said = world.ask_with({variable: value}, "run", "--queue-url", world.queue_url)
     assert said.returncode == 1
     assert sentence in said.stderr

@@ -1,4 +1,4 @@
-"""Which pods go: those that `kubectl drain` would evict with the switches that mean the same, and no others."""
+"""The service evicts exactly the pods that `kubectl drain` evicts with equivalent switches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FINALIZER = "ebbtide.test/keeps"
 
 @dataclass(frozen=True)
 class Case:
-    """Switches of kubectl and flags of the service that mean the same."""
+    """Equivalent switches of kubectl and flags of the service."""
 
     kubectl: tuple[str, ...]
     ebbtide: tuple[str, ...]
@@ -42,12 +42,12 @@ CASES = [
 ]
 
 STAY = {"agent", "agent-scratch", "mirror"}
-"""Apps whose pods no switch makes go."""
+"""Apps whose pods stay with any switch."""
 
 
 @contextmanager
-def every_sort_of_pod(world: World, node: Node) -> Iterator[None]:
-    """Runs pods of every sort on a node."""
+def every_kind_of_pod(world: World, node: Node) -> Iterator[None]:
+    """Runs pods of every kind on a node."""
     world.run_daemons("agent", 1)
     world.run_daemons("agent-scratch", 1, empty_dir=True)
     world.run("web", 2, on=node)
@@ -65,7 +65,7 @@ def every_sort_of_pod(world: World, node: Node) -> Iterator[None]:
     world.run_pod("job-succeeded", node, owner=job, phase="Succeeded")
     world.run_pod("job-scratch-failed", node, owner=job, empty_dir=True, phase="Failed")
 
-    # Any object may control pods: this one stands for those of which kubectl knows nothing.
+    # Any object may control pods: the ConfigMap stands for kinds that kubectl does not know.
     rollout = made(world, "/api/v1", "configmaps", "ConfigMap", {"metadata": {"name": "rollout"}})
     world.run_pod("custom", node, owner=rollout)
     world.run_pod("custom-scratch", node, owner=rollout, empty_dir=True)
@@ -77,14 +77,14 @@ def every_sort_of_pod(world: World, node: Node) -> Iterator[None]:
 
 
 def made(world: World, group: str, resource: str, kind: str, body: Object) -> Object:
-    """Makes an object that can own pods."""
+    """Creates an object that can own pods; returns it."""
     created = world.kube.create(f"{group}/namespaces/{world.name}/{resource}", body)
     return {"apiVersion": group.removeprefix("/apis/").removeprefix("/api/"), "kind": kind, **created}
 
 
 @contextmanager
 def leaving_daemon_set(world: World) -> Iterator[Object]:
-    """A DaemonSet that is there, but whose controller has let go of it, and so does not replace its finished pods."""
+    """Creates a DaemonSet and deletes it with a finalizer: it still exists, but its controller replaces no pods."""
     body = manifests.daemon_set("agent-before", {manifests.WORLD: "none"})
     body["metadata"]["finalizers"] = [FINALIZER]
     daemons = made(world, "/apis/apps/v1", "daemonsets", "DaemonSet", body)
@@ -97,7 +97,7 @@ def leaving_daemon_set(world: World) -> Iterator[Object]:
 
 
 def kubectl_drain(world: World, node: Node, switches: tuple[str, ...]) -> tuple[set[str], set[str]]:
-    """What `kubectl drain` says: the pods that it would evict, or those that keep it from beginning."""
+    """Runs `kubectl drain`; returns the pods that it would evict, and those because of which it refuses."""
     arguments = ("drain", node.name, "--dry-run=server", IGNORE_DAEMONSETS, *switches)
     done = world.control_plane.kubectl.run(*arguments)
     if done.returncode == 0:
@@ -109,26 +109,26 @@ def kubectl_drain(world: World, node: Node, switches: tuple[str, ...]) -> tuple[
 
 
 def kubectl_evicts(world: World, node: Node, switches: tuple[str, ...]) -> set[str]:
-    """The pods that kubectl would evict; where it refuses because of some, those that it would evict but for these."""
+    """Returns the pods that kubectl would evict, without those because of which it refuses."""
     evicts, offending = kubectl_drain(world, node, switches)
     if offending:
         willing = tuple(dict.fromkeys([*switches, FORCE, DELETE_EMPTY_DIR]))
         all_of_them, none = kubectl_drain(world, node, willing)
-        assert not none, f"kubectl is not willing: {none}"
+        assert not none, f"kubectl still refuses: {none}"
         assert offending <= all_of_them
         evicts = all_of_them - offending
     return evicts
 
 
-def test_selection_is_that_of_kubectl_drain(world: World) -> None:
+def test_the_selection_matches_kubectl_drain(world: World) -> None:
     node = world.node()
-    with every_sort_of_pod(world, node):
+    with every_kind_of_pod(world, node):
         everything = {pod["metadata"]["name"] for pod in world.pods(node)}
         chosen = []
         for case in CASES:
             expected = kubectl_evicts(world, node, case.kubectl)
-            assert expected, f"kubectl evicts something with {case.kubectl}"
-            assert expected < everything, f"something stays with {case.kubectl}"
+            assert expected, f"kubectl evicts no pod with {case.kubectl}"
+            assert expected < everything, f"no pod stays with {case.kubectl}"
             audit = Audit(world.control_plane.audit_log)
             service = world.service("--dry-run", *case.ebbtide)
             world.send(messages.spot_warning(node.instance))
@@ -143,33 +143,33 @@ def test_selection_is_that_of_kubectl_drain(world: World) -> None:
             assert all(request.dry_run for request in audit.evictions(world.name))
             assert not audit.deletions(world.name)
             chosen.append(frozenset(expected))
-        assert len(set(chosen)) == len(CASES), "each case chooses other pods, or it shows nothing"
-        assert {pod["metadata"]["name"] for pod in world.pods(node)} == everything, "a dry run changes nothing"
+        assert len(set(chosen)) == len(CASES), "two cases choose the same pods"
+        assert {pod["metadata"]["name"] for pod in world.pods(node)} == everything, "a dry run removed pods"
 
 
 @pytest.mark.slow
-def test_drain_is_that_of_kubectl(world: World) -> None:
+def test_a_drain_evicts_the_same_pods_as_kubectl(world: World) -> None:
     node = world.node()
-    with every_sort_of_pod(world, node):
+    with every_kind_of_pod(world, node):
         world.run_pod("leaving", node, annotations={manifests.STOPS_AFTER: "10"})
         world.kube.delete(world.pods_path("leaving"))
         expected = kubectl_evicts(world, node, (FORCE, DELETE_EMPTY_DIR))
-        assert "leaving" in expected, "kubectl evicts what is on its way already; the service waits for it"
+        assert "leaving" in expected, "kubectl does not evict the terminating pod"
         service = world.service()
 
         world.send(messages.spot_warning(node.instance))
 
-        eventually("only the pod that was leaving is waited for", lambda: drained(world, node, [*STAY, "leaving"]))
-        assert world.backlog().in_flight == 1, "the message is kept until it is gone"
+        eventually("the service waits only for the terminating pod", lambda: drained(world, node, [*STAY, "leaving"]))
+        assert world.backlog().in_flight == 1, "the message was not kept until the pod is gone"
         eventually("the node is drained", lambda: drained(world, node, [*STAY]))
         eventually("the message is deleted", world.acknowledged)
-        eventually("nothing is left going on", service.at_rest)
+        eventually("the service is at rest", service.at_rest)
         evicted = world.audit.evicted(world.name)
         assert set(evicted) == expected - {"leaving"}
         assert set(evicted.values()) == {1}, evicted
 
 
-def test_successor_of_the_same_name_stays(world: World) -> None:
+def test_a_replacement_with_the_same_name_stays(world: World) -> None:
     node = world.node()
     world.run_stateful("db")
     world.close_budget("db")
@@ -181,11 +181,11 @@ def test_successor_of_the_same_name_stays(world: World) -> None:
 
     world.kube.delete(world.pods_path("db-0"))
 
-    eventually("its successor has its name", lambda: world.apps(other) == ["db"])
+    eventually("a replacement has the pod's name", lambda: world.apps(other) == ["db"])
     world.open_budget("db")
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     (second,) = world.pods(other)
     assert second["metadata"]["name"] == first["metadata"]["name"]
     assert second["metadata"]["uid"] != first["metadata"]["uid"]

@@ -1,4 +1,4 @@
-"""Others write to a Node, too: what they wrote stays, and so does what the service wrote."""
+"""The service and other controllers write to a Node at the same time, and no write is lost."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from harness.world import Node, World
 NODE_COUNT = 30
 
 RIVALS = 3
-"""So many that each node is written several times a second."""
+"""Number of other writers: they write each node several times a second."""
 
 OURS = "ebbtide.test/leaving"
 
 
 class Rival:
-    """A controller that taints nodes in turn, with one taint more at each turn: it reads, adds, and writes back."""
+    """A controller that adds a taint to each of its nodes in each turn: it reads, adds, and replaces."""
 
     def __init__(self, kube: Kube, nodes: list[Node]) -> None:
         self._kube = kube
@@ -26,16 +26,16 @@ class Rival:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.written: dict[str, set[str]] = {node.name: set() for node in nodes}
-        """The taints of each node that the API server took."""
+        """Keys of the taints that the API server accepted, by node."""
         self.conflicts = 0
         self.failed: Exception | None = None
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the controller."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends, after the write that is under way, and fails with what made it end before."""
+        """Stops the controller after its current write, and raises the error that ended it earlier."""
         self._over.set()
         self._thread.join(WITHIN)
         assert not self._thread.is_alive()
@@ -63,13 +63,13 @@ class Rival:
             self.conflicts += 1
 
 
-def test_no_taint_is_lost_beside_another_writer(world: World) -> None:
+def test_concurrent_writers_lose_no_taints(world: World) -> None:
     nodes = world.several_nodes(NODE_COUNT)
     service = world.service("--taint", f"{OURS}=soon:NoSchedule")
     rivals = [Rival(world.kube.another(), nodes[first::RIVALS]) for first in range(RIVALS)]
     for rival in rivals:
         rival.start()
-    eventually("the rivals have written to all", lambda: all(all(rival.written.values()) for rival in rivals))
+    eventually("the rivals have written to all nodes", lambda: all(all(rival.written.values()) for rival in rivals))
 
     world.send(*[messages.spot_warning(node.instance) for node in nodes])
 
@@ -79,16 +79,16 @@ def test_no_taint_is_lost_beside_another_writer(world: World) -> None:
     finally:
         for rival in rivals:
             rival.stop()
-    eventually("nothing is left going on", service.at_rest)
+    eventually("the service is at rest", service.at_rest)
     ours = [request for request in world.audit.requests() if (request.verb, request.resource) == ("patch", "nodes")]
     refused = sum(request.status == 409 for request in ours)
-    print(f"writes that met another's: {sum(rival.conflicts for rival in rivals)} of the rivals', {refused} of ours")
+    print(f"conflicts: {sum(rival.conflicts for rival in rivals)} of the rivals, {refused} of the service")
     written = {node: taints for rival in rivals for node, taints in rival.written.items()}
     for node in nodes:
         taints = world.see(node)["spec"]["taints"]
         keys = [taint["key"] for taint in taints]
         assert len(keys) == len(set(keys)), f"taints of {node.name}: {keys}"
         lost = written[node.name] - set(keys)
-        assert not lost, f"{node.name} lost a rival's {lost}"
-        assert {"key": OURS, "value": "soon", "effect": "NoSchedule"} in taints, f"{node.name} lost ours: {keys}"
+        assert not lost, f"{node.name} lost taints of a rival: {lost}"
+        assert {"key": OURS, "value": "soon", "effect": "NoSchedule"} in taints, f"{node.name} lost our taint: {keys}"
         assert world.cordoned_with_notice(node), f"{node.name} lost its cordon"

@@ -1,4 +1,4 @@
-"""A process goes while it drains; another one finishes its work, and nothing is done twice."""
+"""A process ends during a drain; another process finishes the drain and repeats nothing."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.wait import eventually
 from harness.world import Node, World, drained
 
 WEB = 3
-"""Pods that may be evicted."""
+"""Number of pods that may be evicted."""
 
 VISIBILITY = 30
-"""Seconds for which a received message is hidden from others, unless its holder extends that or gives it back."""
+"""Visibility timeout in seconds of a received message."""
 
 LEAVE = ("--at-deadline", "leave")
-"""The database's pod is to stay for as long as its budget says, however near the hook's end is."""
+"""Flags with which the database's pod stays while its budget is closed, even at the deadline."""
 
 
 def half_drained(world: World, stops_after: float) -> tuple[Node, Action]:
-    """A node whose drain is stuck half way: the web's pods are evicted, and a budget holds the database's."""
+    """Starts a drain that gets stuck: the web's pods are evicted, and a budget holds the database's pod."""
     node = world.node()
     world.run("web", WEB, stops_after)
     world.run("db")
@@ -29,17 +29,17 @@ def half_drained(world: World, stops_after: float) -> tuple[Node, Action]:
     action = world.hold(node.instance, heartbeat_timeout=120)
     world.send(messages.terminate_action(action))
     eventually("the web's pods are evicted", lambda: len(world.audit.evicted(world.name)) == WEB)
-    eventually("the budget holds the database's", lambda: world.audit.refused(world.name))
+    eventually("the budget holds the database's pod", lambda: world.audit.refused(world.name))
     return node, action
 
 
 def finished_once(world: World, node: Node, action: Action) -> None:
-    """The second process finishes what the first began, once the budget lets it, and nothing was done twice."""
+    """Opens the budget, and checks that the second process finishes the drain and repeats nothing."""
     second = world.services[-1]
     world.open_budget("db")
     eventually("the node is drained", lambda: drained(world, node))
     eventually("the message is deleted", world.acknowledged)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the service is at rest", second.at_rest)
     assert world.completions(action) == ["CONTINUE"]
     evicted = world.audit.evicted(world.name)
     assert len(evicted) == WEB + 1
@@ -47,7 +47,7 @@ def finished_once(world: World, node: Node, action: Action) -> None:
 
 
 @pytest.mark.slow
-def test_kill(world: World) -> None:
+def test_another_process_finishes_after_a_kill(world: World) -> None:
     # The evicted pods are still terminating when the second process meets them.
     node, action = half_drained(world, stops_after=VISIBILITY + 15)
 
@@ -58,16 +58,16 @@ def test_kill(world: World) -> None:
     finished_once(world, node, action)
 
 
-def test_terminate(world: World) -> None:
+def test_another_process_finishes_after_sigterm(world: World) -> None:
     node, action = half_drained(world, stops_after=15)
 
     world.services[0].terminate()
 
-    # Its own last poll may have brought the message once more.
+    # Its own last poll may have received the message once more.
     received = world.deliveries()
-    assert world.recorder.released(), "it gives its message back, and nobody waits until it is visible by itself"
+    assert world.recorder.released(), "the service did not release its message"
     eventually("the message is visible again", lambda: world.backlog().visible == 1)
-    assert not world.completions(action), "a process that is told to go completes nothing"
+    assert not world.completions(action), "the terminated process completed the hook"
     world.service(*LEAVE)
     eventually("the second process has the message", lambda: world.deliveries() > received)
     finished_once(world, node, action)

@@ -1,4 +1,4 @@
-"""A cordon for a rebalance recommendation is taken back in time; whoever else wants the node cordoned keeps it so."""
+"""The service undoes a rebalance recommendation's cordon in time, but not a cordon that others need, too."""
 
 from __future__ import annotations
 
@@ -14,59 +14,59 @@ from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, marks, notices
 
 SOON = 5
-"""Seconds after which a cordon is taken back."""
+"""Seconds until a cordon is undone."""
 
 LATER = 20
-"""The same, where something must be done before."""
+"""Seconds until a cordon is undone, in a test that needs time before."""
 
 
 def after(seconds: int) -> tuple[str, str]:
-    """The flag that says it."""
+    """Returns the flag --uncordon-after with its value."""
     return "--uncordon-after", f"{seconds}s"
 
 
 def cordon_by_hand(world: World, node: Node) -> None:
-    """A human cordons a node."""
+    """Cordons a node as a user does."""
     world.kube.patch(f"{NODES}/{node.name}", {"spec": {"unschedulable": True}})
 
 
 def free(world: World, node: Node) -> bool:
-    """Whether a node takes pods and carries nothing of the service's."""
+    """Returns whether a node accepts pods and has no marks of the service."""
     seen = world.see(node)
     assert not cordoned(seen), f"{node.name} is cordoned"
     return unmarked(world, node)
 
 
 def unmarked(world: World, node: Node) -> bool:
-    """Whether a node carries nothing of the service's."""
+    """Returns whether a node has no marks of the service."""
     left = marks(world.see(node))
-    assert not left, f"{node.name} carries {left}"
+    assert not left, f"{node.name} has marks: {left}"
     return True
 
 
 def kinds(node: Object) -> list[str]:
-    """The kinds of the notices that a Node carries."""
+    """Returns the kinds of the notices in a Node's annotations."""
     return sorted(notice["kind"] for notice in notices(node))
 
 
 def passed(states: list[Object], taken: bool) -> list[tuple[bool, list[str]]]:
-    """Whether a Node was cordoned, and what its notices were: at first, when it carried none, and after each change."""
+    """Returns the sequence of a Node's cordon and notices: the initial state, and the state after each change."""
     return [each for each, _ in groupby([(taken, []), *((cordoned(each), kinds(each)) for each in states)])]
 
 
 def over_at(states: list[Object]) -> float:
-    """When the recommendation that a Node carried said that it is over, in seconds of the clock."""
+    """Returns the end time in the annotation of the recommendation, in seconds since the epoch."""
     (until,) = {notice["until"] for each in states for notice in notices(each) if notice["kind"] == "rebalance"}
     return datetime.fromisoformat(until).timestamp()
 
 
 def last_write(world: World, node: Node) -> float:
-    """When the service's last write to a Node came, in seconds of the clock."""
+    """Returns the time of the service's last write to a Node, in seconds since the epoch."""
     writes = [each for each in world.audit.requests() if (each.verb, each.resource) == ("patch", "nodes")]
     return max(each.came_at for each in writes if each.name == node.name)
 
 
-def test_cordon_is_taken_back(world: World) -> None:
+def test_a_cordon_is_undone(world: World) -> None:
     spare, kept_by_hand, leaving = nodes = world.several_nodes(3)
     world.run("web", on=spare)
     cordon_by_hand(world, kept_by_hand)
@@ -76,15 +76,15 @@ def test_cordon_is_taken_back(world: World) -> None:
     world.send(*[messages.rebalance(node.instance) for node in nodes], messages.spot_warning(leaving.instance))
 
     eventually("every message is deleted", world.acknowledged)
-    eventually("the spare node takes pods again", lambda: free(world, spare))
-    eventually("the service left the human's node", lambda: unmarked(world, kept_by_hand))
+    eventually("the spare node accepts pods again", lambda: free(world, spare))
+    eventually("the user's node has no marks", lambda: unmarked(world, kept_by_hand))
     eventually("the recommendation is over", lambda: kinds(world.see(leaving)) == ["spot"])
     always(
-        "the human and the warning keep their nodes cordoned",
+        "the user's node and the node with the warning stay cordoned",
         lambda: cordoned(world.see(kept_by_hand)) and world.cordoned_with_notice(leaving),
         during=2,
     )
-    # What the nodes were meanwhile is read afterwards: five seconds may be over before anybody looks.
+    # Reads the nodes' history: a check may come after the five seconds.
     states = {node: world.kube.history(NODES, node.name, begin) for node in nodes}
     assert passed(states[spare], False) == [(False, []), (True, ["rebalance"]), (False, [])]
     assert passed(states[kept_by_hand], True) == [(True, []), (True, ["rebalance"]), (True, [])]
@@ -93,28 +93,28 @@ def test_cordon_is_taken_back(world: World) -> None:
     assert [each for _, each in later[1:]] == [["rebalance", "spot"], ["spot"]], later
     for node in nodes:
         over = over_at(states[node])
-        assert over > sent + SOON - 1, f"{node.name} was to be left {over - sent:.1f} s after the message"
+        assert over > sent + SOON - 1, f"the annotation of {node.name} ends only {over - sent:.1f} s after the message"
         early = over - last_write(world, node)
-        assert early < 0.5, f"{node.name} was left {early:.1f} s early"
-    eventually("nothing is left going on", service.at_rest)
-    assert world.apps(spare) == ["web"], "a cordon leaves the pods where they are"
+        assert early < 0.5, f"the cordon of {node.name} was undone {early:.1f} s early"
+    eventually("the service is at rest", service.at_rest)
+    assert world.apps(spare) == ["web"], "a cordon moved pods"
     assert not world.audit.evictions(world.name)
 
 
 @pytest.mark.slow
-def test_cordon_is_taken_back_by_another_process(world: World) -> None:
+def test_another_process_undoes_a_cordon(world: World) -> None:
     spare, kept_by_hand = nodes = world.several_nodes(2)
     cordon_by_hand(world, kept_by_hand)
     first = world.service(*after(LATER))
     world.send(*[messages.rebalance(node.instance) for node in nodes])
-    eventually("both are cordoned with a notice", lambda: all(map(world.cordoned_with_notice, nodes)))
+    eventually("both nodes are cordoned with a notice", lambda: all(map(world.cordoned_with_notice, nodes)))
     eventually("every message is deleted", world.acknowledged, within=LATER - 1)
 
     first.kill()
 
-    always("nobody takes the cordons back", lambda: all(map(world.cordoned_with_notice, nodes)), during=LATER + 1)
+    always("the cordons stay without a service", lambda: all(map(world.cordoned_with_notice, nodes)), during=LATER + 1)
     second = world.service(*after(LATER))
-    eventually("the spare node takes pods again", lambda: free(world, spare))
-    eventually("the service left the human's node", lambda: unmarked(world, kept_by_hand))
-    always("the human's cordon stays", lambda: cordoned(world.see(kept_by_hand)), during=2)
-    eventually("nothing is left going on", second.at_rest)
+    eventually("the spare node accepts pods again", lambda: free(world, spare))
+    eventually("the user's node has no marks", lambda: unmarked(world, kept_by_hand))
+    always("the user's cordon stays", lambda: cordoned(world.see(kept_by_hand)), during=2)
+    eventually("the service is at rest", second.at_rest)

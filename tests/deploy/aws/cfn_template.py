@@ -1,6 +1,6 @@
-"""Our CloudFormation templates as CloudFormation makes them: parameters put in, conditions decided, lists expanded.
+"""Evaluates our CloudFormation templates as CloudFormation does: parameters, conditions, loops.
 
-Only what the templates use is known; anything else is an error rather than a guess.
+The module supports only the functions that the templates use; any other is an error.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ STACK = FOLDER / "cloudformation.yaml"
 HOOKS = FOLDER / "hooks.yaml"
 
 NO_PERMISSION_NEEDED = {"sts:GetCallerIdentity"}
-"""Calls that everybody may make."""
+"""Calls that need no permission."""
 
 NOT_THE_SERVICE = {"sqs:SendMessage"}
-"""Calls made with the rights of whoever runs `ebbtide send`."""
+"""Calls with the permissions of the user of `ebbtide send`."""
 
 Value = Any
 
 _NOTHING = object()
-"""What AWS::NoValue becomes, until it is left out."""
+"""Placeholder for AWS::NoValue, until it is removed."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads the short forms of functions as their long ones."""
+    """Reads short forms of functions as their long forms."""
 
 
 def _short(loader: _Loader, suffix: str, node: yaml.Node) -> Value:
@@ -51,12 +51,12 @@ _Loader.add_multi_constructor("!", _short)
 
 
 class Refused(Exception):
-    """What CloudFormation would say of the parameters."""
+    """CloudFormation's error about the parameters."""
 
 
 @dataclass
 class Stack:
-    """A template with its parameters. References to resources are answered by `ref` and `attribute`."""
+    """A template with its parameters. `ref` and `attribute` resolve references to resources."""
 
     path: Path
     given: dict[str, str]
@@ -79,11 +79,11 @@ class Stack:
                         raise Refused(assertion["AssertDescription"])
 
     def resources(self, kind: str | None = None) -> dict[str, dict[str, Value]]:
-        """The properties of each resource that is made, by its logical name; of one type, if one is named."""
+        """Returns the properties of each created resource by its logical name; with `kind`, only of this type."""
         return {name: made["Properties"] for name, made in self._made().items() if kind in (None, made["Type"])}
 
     def rendered(self) -> dict[str, Value]:
-        """The template without functions, conditions and policies as text: whatever checks it sees all of it."""
+        """Returns the template without functions, conditions and policies as text, so that linters see all of it."""
         resources = self._made()
         for resource in resources.values():
             for key in ("PolicyDocument", "AssumeRolePolicyDocument"):
@@ -92,17 +92,17 @@ class Stack:
         return {"AWSTemplateFormatVersion": "2010-09-09", "Resources": resources}
 
     def outputs(self) -> dict[str, str]:
-        """The values of the outputs."""
+        """Returns the values of the outputs."""
         outputs = self.template.get("Outputs", {}).items()
         kept = (item for item in outputs if "Condition" not in item[1] or self.holds(item[1]["Condition"]))
         return {name: self.resolve(output["Value"]) for name, output in kept}
 
     def holds(self, condition: str) -> bool:
-        """Whether a condition of the template is met."""
+        """Returns whether a condition of the template is met."""
         return self._decide(self.template["Conditions"][condition])
 
     def resolve(self, value: Value) -> Value:
-        """A value without functions."""
+        """Returns a value without functions."""
         match value:
             case {"Ref": "AWS::NoValue"}:
                 return _NOTHING
@@ -186,7 +186,7 @@ class Stack:
         return re.sub(r"\$\{([^}!]+)\}", value, text)
 
     def _expanded(self, resources: dict[str, Value]) -> dict[str, Value]:
-        """Fn::ForEach, as the transform AWS::LanguageExtensions does it."""
+        """Expands Fn::ForEach, like the transform AWS::LanguageExtensions."""
         expanded = {}
         for name, resource in resources.items():
             if not name.startswith("Fn::ForEach::"):
@@ -199,7 +199,7 @@ class Stack:
 
 
 def _put(template: Value, variable: str, value: str) -> Value:
-    """A loop's variable put in: `&{…}` is its letters and digits."""
+    """Substitutes a loop's variable: `&{…}` stands for its letters and digits."""
     if isinstance(template, dict):
         return {_put(key, variable, value): _put(inner, variable, value) for key, inner in template.items()}
     if isinstance(template, list):
@@ -211,7 +211,7 @@ def _put(template: Value, variable: str, value: str) -> Value:
 
 
 def of_stack(name: str, parameters: dict[str, str], region: str, account: str) -> Stack:
-    """The template of the queue, the rules and the role, with names and ARNs as AWS gives them."""
+    """Returns the template of the queue, the rules and the role, with names and ARNs like AWS's."""
     pseudo = {
         "AWS::StackName": name,
         "AWS::Partition": "aws",
@@ -236,25 +236,25 @@ def of_stack(name: str, parameters: dict[str, str], region: str, account: str) -
 
 
 def document(text: str | dict[str, Value]) -> dict[str, Value]:
-    """A policy, which a template may have as text."""
+    """Returns a policy, which a template may have as text."""
     return json.loads(text) if isinstance(text, str) else text
 
 
 def allowed(policy: str | dict[str, Value]) -> set[str]:
-    """The actions that a policy allows."""
+    """Returns the actions that a policy allows."""
     statements = [each for each in document(policy)["Statement"] if each["Effect"] == "Allow"]
     actions = (each["Action"] for each in statements)
     return {action for each in actions for action in ([each] if isinstance(each, str) else each)}
 
 
 def service_policies(made: Stack) -> dict[str, dict[str, Value]]:
-    """The policies of the service's role."""
+    """Returns the policies of the service's role."""
     policies = made.resources("AWS::IAM::Policy").items()
     return {name: document(policy["PolicyDocument"]) for name, policy in policies if "Notification" not in name}
 
 
 def not_permitted(calls: set[str]) -> set[str]:
-    """Those of the calls, by their names without their services, that the role may not make."""
+    """Returns the calls, named without their services, that the role does not permit."""
     policies = service_policies(of_stack("any", {}, "eu-west-1", "123456789012")).values()
     may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | {action for policy in policies for action in allowed(policy)}
     return {call for call in calls if call.removesuffix("Batch") not in {action.partition(":")[2] for action in may}}

@@ -1,6 +1,7 @@
-"""The schema of a few of the AWS provider's resources, for `provider/`: read out of cdktf's bindings to it.
+"""Reads the schema of some of the AWS provider's resources from cdktf's bindings, for `provider/`.
 
-python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI; its code is parsed, never run.
+python3 provider_schema.py WHEEL: prints JSON. WHEEL is cdktf-cdktf-provider-aws of PyPI. The script parses the wheel's
+code and never runs it.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ RESOURCES = [
 DATA_SOURCES = ["caller_identity", "partition", "region"]
 
 META = {"connection", "count", "depends_on", "for_each", "lifecycle", "provider", "provisioners"}
-"""What every resource takes, and is no part of a schema."""
+"""Arguments of every resource that are not part of its schema."""
 
 CHOSEN_IF_NOT_GIVEN = {"id", "name", "region", "tags_all"}
-"""Optional attributes that the provider fills in. The bindings don't tell these from other optional ones."""
+"""Optional attributes that the provider fills in. The bindings don't mark them."""
 
 ACCOUNT, REGION = "123456789012", "eu-west-1"
 
@@ -45,7 +46,7 @@ GIVEN = {
         "url": f"https://sqs.{REGION}.amazonaws.com/{ACCOUNT}/{{name}}",
     },
 }
-"""What AWS gives a resource of a name."""
+"""Attributes that AWS derives from a resource's name."""
 
 TYPES = {"builtins.str": "string", "jsii.Number": "number", "builtins.bool": "bool"}
 
@@ -53,17 +54,17 @@ Json = dict[str, Any]
 
 
 class Module:
-    """One resource's module."""
+    """The module of one resource."""
 
     def __init__(self, text: str) -> None:
         self.classes = {node.name: node for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
 
     def resource(self, data: bool) -> Json:
-        """The schema of the resource: what its constructor takes, and what it gives."""
+        """Returns the resource's schema: the constructor's arguments and the properties."""
         first = next(iter(self.classes))
         schema = self.block(first)
         for attribute in schema["Attributes"].values():
-            # What a data source is not asked for, it answers.
+            # A data source returns the attributes that are not given.
             attribute["Computed"] |= data and attribute["Optional"]
         for node in self.classes[first].body:
             if isinstance(node, ast.FunctionDef) and _is_property(node) and node.returns is not None:
@@ -73,7 +74,7 @@ class Module:
         return schema
 
     def block(self, name: str) -> Json:
-        """The schema of what a class's constructor takes."""
+        """Returns the schema of the arguments of a class's constructor."""
         attributes, blocks = {}, {}
         (init,) = (
             node for node in self.classes[name].body if isinstance(node, ast.FunctionDef) and node.name == "__init__"

@@ -1,4 +1,4 @@
-"""What the templates make: the rules of docs/events.md, a policy for exactly the calls in the code."""
+"""The templates create the rules of docs/events.md and a policy for exactly the calls in the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EVERY_KIND = dict.fromkeys(KINDS, "true")
 EVERYTHING = EVERY_KIND | {"Encryption": "new-key", "NotificationRole": "true", "ClusterName": "blue"}
 
 CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|events|cloudwatch|sts|iam|kms)",\s*"([A-Z]\w+)"')
-"""How the code names a call to AWS; `gate::aws` takes no other form."""
+"""Pattern of a call to AWS in the code, the only form that `gate::aws` accepts."""
 
 
 def stack(**parameters: str) -> Stack:
@@ -37,7 +37,7 @@ def stack(**parameters: str) -> Stack:
 
 
 def calls(*parts: str) -> set[str]:
-    """The calls in the code, by the actions that permit them."""
+    """Returns the IAM actions of the calls in the code."""
     sources = [path for part in parts for path in (ROOT / "src").glob(part)]
     found = {
         f"{service}:{name.removesuffix('Batch')}"
@@ -47,20 +47,20 @@ def calls(*parts: str) -> set[str]:
     return found - NO_PERMISSION_NEEDED - NOT_THE_SERVICE
 
 
-def test_every_call_is_permitted_and_nothing_else_is() -> None:
+def test_exactly_the_calls_in_the_code_are_permitted() -> None:
     made = policies(stack())
     service = allowed(made["ServicePolicy"]) | allowed(made["LifecyclePolicy"])
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
     of_doctor = calls("commands/doctor.rs", "commands/doctor/**/*.rs", "commands/test_message/group.rs")
     everything = calls("**/*.rs")
-    assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "the code is read"
+    assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "found no calls in the code"
     assert everything <= service | doctor, "a call without a permission: add it to both templates and to README.md"
     assert service <= everything, "a permission without a call"
-    assert doctor <= of_doctor, "a permission of the doctor's and explain's without a call of them"
+    assert doctor <= of_doctor, "a permission of doctor and explain that neither uses"
 
 
-def test_a_key_of_ones_own_needs_decrypt_and_no_more() -> None:
+def test_an_existing_key_needs_only_decrypt() -> None:
     assert "KeyPolicy" not in policies(stack())
     made = policies(stack(Encryption="new-key"))["KeyPolicy"]
     assert allowed(made) == {"kms:Decrypt"}
@@ -71,7 +71,7 @@ def test_without_the_doctor_its_permissions_are_left_out() -> None:
     assert set(policies(stack())) - set(policies(stack(DoctorPermissions="false"))) == {"DoctorPolicy"}
 
 
-def test_the_service_can_t_send_and_only_describing_is_unrestricted() -> None:
+def test_the_service_cannot_send_and_only_describing_is_unrestricted() -> None:
     for name, policy in policies(stack(**EVERYTHING)).items():
         for statement in policy["Statement"]:
             actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
@@ -94,7 +94,7 @@ def test_lifecycle_calls_are_for_groups_with_the_tag(parameters: dict[str, str],
     assert statement["Resource"].startswith(f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:")
 
 
-def test_the_rules_are_those_of_the_documentation() -> None:
+def test_the_rules_match_the_documentation() -> None:
     page = (ROOT / "docs" / "events.md").read_text().split("## EventBridge rules")[1].split("\n## ")[0]
     documented = [json.loads(block) for block in re.findall(r"```json\n(.*?)```", page, re.DOTALL)]
     rules = stack(**EVERY_KIND).resources("AWS::Events::Rule")
@@ -103,7 +103,7 @@ def test_the_rules_are_those_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize("off", [None, *KINDS])
-def test_the_queues_take_events_of_exactly_the_rules_there_are(off: str | None) -> None:
+def test_the_queues_accept_events_of_exactly_the_created_rules(off: str | None) -> None:
     made = stack(**EVERY_KIND) if off is None else stack(**(EVERY_KIND | {off: "false"}))
     rules = made.resources("AWS::Events::Rule")
     assert f"{off}Rule" not in rules
@@ -153,7 +153,7 @@ def test_both_queues_are_encrypted(encryption: dict[str, str], key: str | None) 
         assert queue.get("SqsManagedSseEnabled", False) is (key is None)
 
 
-def test_a_made_key_lets_eventbridge_in() -> None:
+def test_a_created_key_allows_eventbridge() -> None:
     (key,) = stack(Encryption="new-key").resources("AWS::KMS::Key").values()
     assert key["EnableKeyRotation"] is True
     (statement,) = (each for each in key["KeyPolicy"]["Statement"] if each["Sid"] == "EventBridge")
@@ -173,7 +173,7 @@ def test_irsa_trusts_one_service_account_of_the_issuer() -> None:
     assert not made.resources("AWS::EKS::PodIdentityAssociation")
 
 
-def test_pod_identity_trusts_one_service_account_and_binds_it_where_the_cluster_is_known() -> None:
+def test_pod_identity_trusts_one_service_account_and_binds_it_for_a_known_cluster() -> None:
     made = stack(ClusterName="blue", Namespace="tide", ServiceAccount="ebb")
     (statement,) = made.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"]["Statement"]
     assert statement["Principal"] == {"Service": "pods.eks.amazonaws.com"}
@@ -189,7 +189,7 @@ def test_pod_identity_trusts_one_service_account_and_binds_it_where_the_cluster_
     assert not stack().resources("AWS::EKS::PodIdentityAssociation")
 
 
-def test_a_role_that_is_there_gets_the_policies() -> None:
+def test_an_existing_role_gets_the_policies() -> None:
     made = stack(Identity="existing-role", RoleName="nodes")
     assert "Role" not in made.resources("AWS::IAM::Role")
     assert all(policy["Roles"] == ["nodes"] for policy in made.resources("AWS::IAM::Policy").values())
@@ -231,7 +231,7 @@ def test_bad_parameters_are_refused_with_a_sentence(parameters: dict[str, str], 
         stack(**parameters)
 
 
-def test_hooks_are_made_for_each_group() -> None:
+def test_each_group_gets_its_hooks() -> None:
     made = Stack(HOOKS, {"Groups": "blue-a,blue-b", "LaunchHooks": "true"}, {}).resources()
     hooks = [(hook["AutoScalingGroupName"], hook["LifecycleHookName"], hook["DefaultResult"]) for hook in made.values()]
     assert hooks == [

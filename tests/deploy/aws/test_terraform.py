@@ -1,4 +1,4 @@
-"""The Terraform module makes what the templates make: planned by OpenTofu with the AWS provider's schema."""
+"""The Terraform module plans the same resources as the templates, in OpenTofu with the AWS provider's schema."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ OF_HOOKS = {
     "DefaultResult": "hook_default_result",
     "LaunchHooks": "hook_launch",
 }
-"""Parameters of hooks.yaml, and their variables. Its two ARNs are known to the module."""
+"""Parameters of hooks.yaml and their variables. The module knows the two ARNs itself."""
 
 ONLY_TERRAFORM = {"name", "tags", "hook_direct"}
-"""CloudFormation names and tags by stack."""
+"""Variables without a parameter: CloudFormation names and tags resources by their stack."""
 
 KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
 
@@ -50,7 +50,7 @@ class Module:
         return ended.stdout + (ended.stderr if fails else "")
 
     def plan(self, variables: Json) -> Json:
-        """What would be made."""
+        """Returns the plan."""
         self.run("plan", "-input=false", "-out=made", *_arguments(variables))
         planned: Json = json.loads(self.run("show", "-json", "made"))["planned_values"]
         return planned
@@ -58,7 +58,7 @@ class Module:
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory) -> Module:
-    """The module, copied, since planning writes into its folder."""
+    """Copies the module, because planning writes into its folder."""
     folder = tmp_path_factory.mktemp("terraform") / "module"
     shutil.copytree(FOLDER / "terraform", folder, ignore=shutil.ignore_patterns(".terraform*", "*.tfstate*"))
     return Module(folder)
@@ -70,12 +70,12 @@ def _arguments(variables: Json) -> list[str]:
 
 
 def variable(parameter: str) -> str:
-    """A parameter's name as a variable."""
+    """Returns the variable's name for a parameter."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", parameter).lower()
 
 
 def switch(value: str) -> str | bool:
-    """A parameter's value as a variable's."""
+    """Returns the variable's value for a parameter's."""
     return {"true": True, "false": False}.get(value, value)
 
 
@@ -83,7 +83,7 @@ def test_the_module_is_valid(module: Module) -> None:
     assert json.loads(module.run("validate", "-json"))["valid"]
 
 
-def test_an_attribute_that_the_provider_does_not_know_is_found(module: Module) -> None:
+def test_an_unknown_attribute_is_found(module: Module) -> None:
     wrong = module.folder / "wrong.tf"
     wrong.write_text('resource "aws_sqs_queue" "wrong" {\n  visibility_timeout = 30\n}\n')
     try:
@@ -121,7 +121,7 @@ def test_both_have_the_same_parameters_defaults_and_outputs(module: Module) -> N
     ],
     ids=lambda parameters: " ".join(f"{key}={value[:12]}" for key, value in parameters.items())[:60],
 )
-def test_both_make_the_same(module: Module, parameters: dict[str, str]) -> None:
+def test_both_create_the_same_resources(module: Module, parameters: dict[str, str]) -> None:
     planned = module.plan({variable(key): switch(value) for key, value in parameters.items()})
     stack = of_stack(NAME, parameters, REGION, ACCOUNT)
     assert of_plan(planned) == of_template(stack)
@@ -133,7 +133,7 @@ def test_both_make_the_same(module: Module, parameters: dict[str, str]) -> None:
     assert planned["outputs"]["helm_arguments"]["value"] == helm.replace("role/Role", f"role/{NAME}-")
 
 
-def test_both_make_the_same_hooks(module: Module) -> None:
+def test_both_create_the_same_hooks(module: Module) -> None:
     variables = {"hook_groups": ["a", "b"], "hook_launch": True, "hook_heartbeat_timeout_seconds": 60}
     planned = module.plan(variables | {"notification_role": True, "hook_direct": True})
     queue = f"arn:aws:sqs:{REGION}:{ACCOUNT}:{NAME}"
@@ -196,18 +196,18 @@ def test_the_examples_of_the_readme_are_planned(module: Module) -> None:
     for number, example in enumerate(examples):
         home = folder / str(number)
         home.mkdir()
-        # In a user's own configuration the cluster is a resource; here only its name and its provider's ARN count.
+        # The cluster is a resource of the user's configuration; the test needs only its name and its provider's ARN.
         known = example.replace("module.eks.oidc_provider_arn", json.dumps(PROVIDER))
         source = re.sub(r'source += "[^"]+"', f'source = "{module.folder}"', known)
         (home / "main.tf").write_text(source)
         Module(home).plan({})
 
 
-# What is compared: the same shape from both.
+# The compared parts, in one shape for both.
 
 
 def of_template(stack: Stack) -> Json:
-    """What the stack makes."""
+    """Returns the compared parts of the stack."""
     queues = stack.resources("AWS::SQS::Queue").values()
     return {
         "queues": {
@@ -252,7 +252,7 @@ def of_template(stack: Stack) -> Json:
 
 
 def of_plan(planned: Json) -> Json:
-    """What the module makes."""
+    """Returns the compared parts of the plan."""
 
     def values(kind: str) -> list[Json]:
         return [resource["values"] for resource in _resources(planned, kind)]
@@ -301,7 +301,7 @@ def _resources(planned: Json, kind: str) -> list[Json]:
 
 
 def _sorted(value: Any) -> Any:
-    """A policy in which no list's order counts, and one thing is a list of one."""
+    """Returns a policy in a normal form: lists sorted, single values as lists."""
     if isinstance(value, dict):
         return {key: _sorted(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""The real parts that the tests stand on, and the words the tests are written in."""
+"""Starts the real parts that the tests run on, and offers the helpers that the tests call."""

@@ -1,4 +1,4 @@
-"""An admission webhook: what a test does at the very moment when the API server is about to delete something."""
+"""An admission webhook, which lets a test act just before the API server deletes an object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATH = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
 def before_deletion(
     kube: Kube, certificates: Path, rule: Object, namespace: str, name: str, act: Callable[[], None]
 ) -> Iterator[list[str]]:
-    """Acts whenever an object of this name is to be deleted there, and lets it; gives the UIDs of those requests."""
+    """Calls `act` before each deletion of this object, and allows the deletion; yields the UIDs of the requests."""
     seen: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

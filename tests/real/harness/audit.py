@@ -22,24 +22,24 @@ class Request:
     user: str
     verb: str
     resource: str
-    """With its subresource: pods/eviction."""
+    """Resource with its subresource, such as pods/eviction."""
     namespace: str
     name: str
     status: int
     dry_run: bool
     grace: int | None
-    """The grace period in seconds that a deletion asked for."""
+    """Grace period in seconds in a deletion's options."""
     uid: str | None
     """UID precondition of a deletion."""
 
     @property
     def time(self) -> float:
-        """Returns when the request was answered, in seconds of the clock."""
+        """Returns the time of the answer, in seconds since the epoch."""
         return datetime.fromisoformat(self.at).timestamp()
 
     @property
     def came_at(self) -> float:
-        """Returns when the request was received, in seconds of the clock, without the time that its answer took."""
+        """Returns the time at which the API server received the request, in seconds since the epoch."""
         return datetime.fromisoformat(self.came).timestamp()
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ class Request:
 class Audit:
     """One test's part of the log, from the log's end at the start of the test.
 
-    What was asked before that, and ended later, is another test's: the watches of its service.
+    Requests that began earlier and ended later, such as watches, belong to the service of another test.
     """
 
     def __init__(self, log: Path) -> None:
@@ -58,14 +58,14 @@ class Audit:
         self._began = time.time()
 
     def requests(self) -> list[Request]:
-        """The requests so far."""
+        """Returns the requests so far."""
         with self._log.open("rb") as log:
             log.seek(self._begin)
             requests = [_request(json.loads(line)) for line in log if line.endswith(b"\n")]
         return [request for request in requests if request.came_at >= self._began]
 
     def evictions(self, namespace: str) -> list[Request]:
-        """The evictions asked for in a namespace, with their answers: 201, or 429 where a budget refused."""
+        """Returns the evictions in a namespace, with their status: 201, or 429 if a budget refused."""
         return [
             request
             for request in self.requests()
@@ -81,7 +81,7 @@ class Audit:
         return Counter(request.name for request in self.evictions(namespace) if request.status == 429)
 
     def deletions(self, namespace: str) -> list[Request]:
-        """The pods in a namespace that were deleted without an eviction, or were to be."""
+        """Returns the requests to delete pods of a namespace without an eviction, accepted or not."""
         return [
             request
             for request in self.requests()

@@ -1,4 +1,4 @@
-"""AWS as a test's user sets it up, on moto: a queue, instances with their tags, groups with their hooks."""
+"""AWS as a user sets it up, on moto: a queue, instances with their tags, groups with their hooks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _IMAGE = "ami-12c6146b"
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many messages a queue has."""
+    """Number of messages in a queue."""
 
     visible: int
     in_flight: int
 
     @property
     def empty(self) -> bool:
-        """Whether every message was deleted."""
+        """Returns whether every message was deleted."""
         return self.visible == 0 and self.in_flight == 0
 
 
 class Aws:
-    """moto's server, and the calls that the tests themselves make: past the recorder, straight to it."""
+    """moto's server, and the tests' own calls, which bypass the recorder."""
 
     def __init__(self, folder: Path) -> None:
         self.address = ("127.0.0.1", free_port())
@@ -64,53 +64,53 @@ class Aws:
         )
 
     def stop(self) -> None:
-        """Ends moto's server."""
+        """Stops moto's server."""
         self.process.stop()
 
     def queue(self, name: str) -> str:
-        """Makes a queue; returns its URL at moto."""
+        """Creates a queue; returns its URL at moto."""
         url: str = self._sqs.create_queue(QueueName=name)["QueueUrl"]
         return url
 
     def dead_letters(self, queue: str, name: str, max_receives: int) -> str:
-        """Makes a dead-letter queue of another, with this maximum of receives; returns its URL."""
+        """Creates the dead-letter queue of a queue, with this maximum of receives; returns its URL."""
         url = self.queue(name)
         policy = {"deadLetterTargetArn": self.queue_arn(url), "maxReceiveCount": max_receives}
         self.set_attribute(queue, "RedrivePolicy", json.dumps(policy))
         return url
 
     def queue_arn(self, queue: str) -> str:
-        """A queue's ARN."""
+        """Returns a queue's ARN."""
         answer = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
         arn: str = answer["Attributes"]["QueueArn"]
         return arn
 
     def set_attribute(self, queue: str, name: str, value: str) -> None:
-        """Sets one of a queue's attributes."""
+        """Sets an attribute of a queue."""
         self._sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: value})
 
     def rule(self, name: str, pattern: dict[str, Any], target: str) -> None:
-        """Makes a rule that sends to a target."""
+        """Creates a rule that sends to a target."""
         self._events.put_rule(Name=name, EventPattern=json.dumps(pattern))
         self._events.put_targets(Rule=name, Targets=[{"Id": "queue", "Arn": target}])
 
     def remove_rule(self, name: str) -> None:
-        """Takes a rule away."""
+        """Deletes a rule."""
         self._events.remove_targets(Rule=name, Ids=["queue"])
         self._events.delete_rule(Name=name)
 
     def group_of(self, group: str, instance: str, hook: str, heartbeat_timeout: int) -> None:
-        """Makes a group that has this instance, with a terminating hook."""
+        """Creates a group of this instance, with a terminating hook."""
         self.hook(group, hook, heartbeat_timeout, TERMINATING, most=1)
         self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=[instance])
 
     def attach(self, group: str, instances: Sequence[str]) -> None:
-        """Puts instances into a group that had none."""
+        """Adds instances to an empty group."""
         self._groups.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=len(instances))
         self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=list(instances))
 
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
-        """Sends a message: an event, or a body as it is."""
+        """Sends a message: an event, or a raw body."""
         self._sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
 
     def send_together(self, queue: str, bodies: Sequence[str | dict[str, Any]]) -> None:
@@ -122,13 +122,13 @@ class Aws:
         self._sqs.send_message_batch(QueueUrl=queue, Entries=entries)
 
     def backlog(self, queue: str) -> Backlog:
-        """What the queue holds now."""
+        """Returns the number of messages in the queue now."""
         names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
         numbers = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
         return Backlog(*(int(numbers[name]) for name in names))
 
     def instance(self, *, managed: bool = True) -> str:
-        """Runs an instance; returns its id."""
+        """Runs an instance; returns its ID."""
         tags = [{"Key": MANAGED_TAG, "Value": "true"}] if managed else [{"Key": "Name", "Value": "another cluster's"}]
         answer = self._ec2.run_instances(
             ImageId=_IMAGE,
@@ -142,7 +142,7 @@ class Aws:
         return instance
 
     def hook(self, group: str, name: str, heartbeat_timeout: int, transition: str, most: int = 0) -> Hook:
-        """Makes a group with a hook."""
+        """Creates a group with a hook."""
         self._group(group, most)
         self._groups.put_lifecycle_hook(
             AutoScalingGroupName=group,
@@ -154,7 +154,7 @@ class Aws:
         return Hook(group, name, heartbeat_timeout, transition)
 
     def put(self, event: dict[str, Any]) -> None:
-        """Puts an event on the bus, as AWS's services do; its id, and its account, are the bus's own."""
+        """Puts an event on the bus, as AWS's services do; the bus sets its ID and its account."""
         entry = {
             "Source": event["source"],
             "DetailType": event["detail-type"],
@@ -166,25 +166,25 @@ class Aws:
         assert not answer["FailedEntryCount"], answer
 
     def receive(self, queue: str) -> list[dict[str, Any]]:
-        """Takes what a queue holds off it."""
+        """Receives and deletes a queue's messages."""
         received = []
-        # Not for as long as the queue would have a receive wait.
+        # Overrides the queue's own wait time.
         ask = {"QueueUrl": queue, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 0}
         while messages := self._sqs.receive_message(**ask).get("Messages"):
             received += [json.loads(message["Body"]) for message in messages]
         return received
 
     def attributes(self, queue: str) -> dict[str, str]:
-        """Everything that SQS says of a queue."""
+        """Returns all attributes of a queue."""
         attributes: dict[str, str] = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])[
             "Attributes"
         ]
         return attributes
 
     def apply(self, name: str, parameters: dict[str, str]) -> dict[str, str]:
-        """Makes the stack of deploy/aws/cloudformation.yaml; returns its outputs, with URLs at moto.
+        """Creates the stack of deploy/aws/cloudformation.yaml; returns its outputs, with URLs at moto.
 
-        moto's CloudFormation knows neither queue policies nor EKS: these policies are set as the template has them.
+        moto's CloudFormation lacks queue policies and EKS, so this method sets the template's queue policies itself.
         """
         given = [{"ParameterKey": key, "ParameterValue": value} for key, value in parameters.items()]
         self._stacks.create_stack(
@@ -212,22 +212,22 @@ class Aws:
         self._stacks.delete_stack(StackName=stack)
 
     def queues(self) -> list[str]:
-        """The names of all queues."""
+        """Returns the names of all queues."""
         return [url.rsplit("/", 1)[1] for url in self._sqs.list_queues().get("QueueUrls", [])]
 
     def rules(self) -> list[str]:
-        """The names of all rules on the bus."""
+        """Returns the names of all rules on the bus."""
         return [rule["Name"] for rule in self._events.list_rules()["Rules"]]
 
     def may(self, role_arn: str) -> set[str]:
-        """The actions that a role's policies allow."""
+        """Returns the actions that a role's policies allow."""
         role = role_arn.rsplit("/", 1)[1]
         names = self._roles.list_role_policies(RoleName=role)["PolicyNames"]
         documents = [self._roles.get_role_policy(RoleName=role, PolicyName=name)["PolicyDocument"] for name in names]
         return {action for document in documents for action in cfn_template.allowed(document)}
 
     def hooks(self, parameters: dict[str, str]) -> None:
-        """Makes groups with the hooks of deploy/aws/hooks.yaml, one by one: moto lacks the type."""
+        """Creates groups with the hooks of deploy/aws/hooks.yaml, one by one: moto lacks the resource type."""
         template = cfn_template.Stack(cfn_template.HOOKS, parameters, {})
         for group in parameters["Groups"].split(","):
             self._group(group)
@@ -235,7 +235,7 @@ class Aws:
             self._groups.put_lifecycle_hook(**properties)
 
     def hook_of(self, group: str, transition: str) -> Hook:
-        """A group's hook, as Auto Scaling describes it."""
+        """Returns a group's hook, as Auto Scaling describes it."""
         hooks = self._groups.describe_lifecycle_hooks(AutoScalingGroupName=group)["LifecycleHooks"]
         (hook,) = (hook for hook in hooks if hook["LifecycleTransition"] == transition)
         return Hook(group, hook["LifecycleHookName"], hook["HeartbeatTimeout"], transition)

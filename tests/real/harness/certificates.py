@@ -18,7 +18,7 @@ _LIFETIME = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Certificates:
-    """The files that were written."""
+    """Paths of the written files."""
 
     authority: Path
     server: Path
@@ -30,7 +30,7 @@ _HERE = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localh
 
 
 def make(folder: Path, names: Sequence[x509.GeneralName] = _HERE) -> Certificates:
-    """Writes them all to a folder; the server's is for these names."""
+    """Writes all files to a folder. The server's certificate is valid for these names."""
     files = Certificates(
         authority=folder / "ca.crt",
         server=folder / "apiserver.crt",

@@ -19,10 +19,10 @@ CONFIG = Path(__file__).parent.parent / "config"
 
 ADMIN = "admin"
 SERVICE = "ebbtide"
-"""The user that the service is, with no more rights than it needs."""
+"""Kubernetes user of the service. Its permissions are those of the chart."""
 
 STARTS_WITHIN = 300.0
-"""Seconds that a program has to begin its work."""
+"""Seconds until a program must have started."""
 
 CONTROLLERS = [
     "daemonset-controller",
@@ -37,7 +37,7 @@ CONTROLLERS = [
     "statefulset-controller",
     "taint-eviction-controller",
 ]
-"""Those that have a part in a drain, or in making what is drained."""
+"""Controllers that take part in a drain, or that create the objects to drain."""
 
 
 @dataclass(frozen=True)
@@ -47,26 +47,26 @@ class ControlPlane:
     kube: Kube
     kubectl: Kubectl
     kubeconfig: Path
-    """The service's, as its user would write it."""
+    """Kubeconfig of the service, as a user would write it."""
     audit_log: Path
     processes: list[Process]
     another_api_server: Callable[[str], AbstractContextManager[Kube]]
-    """One more on the same state, with a flag of its own, while it is wanted: an administrator's client of it."""
+    """Starts another API server on the same etcd, with one more flag; yields an administrator's client of it."""
 
     def kubeconfig_of(self, user: str, kube: Kube, token: str) -> Path:
-        """Somebody's kubeconfig, for one of the API servers."""
+        """Writes a user's kubeconfig for one of the API servers; returns its path."""
         return _write_kubeconfig(self.kubeconfig.parent / f"{user}.kubeconfig", user, kube.url, kube.authority, token)
 
     def stop(self) -> None:
-        """Ends its processes, the last started first."""
+        """Stops the processes, the last started first."""
         for process in reversed(self.processes):
             process.stop()
 
 
 def start(programs: Path, kubectl: Path, folder: Path, lease: int = 40) -> ControlPlane:
-    """Starts it in a new folder, where its state and its logs are, and waits until it serves.
+    """Starts a control plane in a new folder, which holds its state and its logs, and waits until it serves.
 
-    kwok renews a node's lease, whose duration is given in seconds, four times before it ends.
+    `lease` is the duration of a node's Lease in seconds. kwok renews a Lease four times in this duration.
     """
     starting = _Starting(programs, kubectl, folder, lease)
     try:
@@ -168,10 +168,10 @@ class _Starting:
             "--leader-elect=false",
             "--secure-port=0",
             f"--controllers={','.join(CONTROLLERS)}",
-            # A thousand nodes that join must not wait for their taints to be taken away, twenty in a second.
+            # The default of 20 a second would delay the removal of a thousand new nodes' taints.
             "--kube-api-qps=1000",
             "--kube-api-burst=2000",
-            # kwok renews leases late when the cores are busy compiling: a node must not look dead for that.
+            # kwok renews Leases late on busy cores; a node must not look dead then.
             f"--node-monitor-grace-period={5 * self.lease}s",
         )
 
@@ -217,6 +217,6 @@ def _ready(api_server: Process, kube: Kube) -> bool:
 
 
 def _controllers_work(controllers: Process, kube: Kube) -> bool:
-    """The default service account is what pods wait for; a controller makes it."""
+    """Returns whether a controller has created the default service account, which pods need."""
     controllers.must_run()
     return kube.find("/api/v1/namespaces/default/serviceaccounts/default") is not None

@@ -1,4 +1,4 @@
-"""A set-up as the docs describe it, at moto, and `ebbtide doctor` as a user runs it."""
+"""A set-up on moto as the docs describe it, and `ebbtide doctor` as a user runs it."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ PATTERNS: dict[str, dict[str, Any]] = {
 }
 
 REVIEWS = {"selfsubjectaccessreviews", "selfsubjectreviews"}
-"""What is created without being kept."""
+"""Resources whose creation stores nothing."""
 
-NOT_TOLD = {("queue", "region"), ("calls", "receive")}
-"""What is skipped on these parts whatever the set-up: moto's URL names no region."""
+ALWAYS_SKIPPED = {("queue", "region"), ("calls", "receive")}
+"""Checks that are always skipped on these parts: moto's URL names no region."""
 
 
 @dataclass(frozen=True)
@@ -47,16 +47,16 @@ class Report:
 
     @property
     def faults(self) -> list[str]:
-        """What is not ok, but for what never is: area, check and status."""
+        """Returns area, check and status of each check that is not ok, except those that are always skipped."""
         return [
             f"{check['area']} {check['check']} {check['status']}"
             for check in self.checks
-            if check["status"] not in ("ok", "skipped" if (check["area"], check["check"]) in NOT_TOLD else "ok")
+            if check["status"] not in ("ok", "skipped" if (check["area"], check["check"]) in ALWAYS_SKIPPED else "ok")
         ]
 
     @property
     def skipped(self) -> list[str]:
-        """Returns the checks that were skipped: area and check."""
+        """Returns area and check of the skipped checks."""
         return [f"{check['area']} {check['check']}" for check in self.checks if check["status"] == "skipped"]
 
     def found(self, area: str, check: str) -> str:
@@ -72,7 +72,7 @@ class Report:
 
 
 class SetUp:
-    """The queue's policy and dead letters, the rules, and one group with a hook."""
+    """The queue's policy and dead-letter queue, the rules, and one group with a hook."""
 
     def __init__(self, world: World, node: Node, heartbeat_timeout: int = 300) -> None:
         self.world = world
@@ -99,7 +99,7 @@ class SetUp:
 
 
 def examine(world: World, *flags: str, queue_url: str | None = None) -> Report:
-    """Runs the doctor on a world."""
+    """Runs the doctor on a world; returns its report."""
     done = run(world, "--output", "json", *flags, queue_url=queue_url)
     return Report(done.returncode, json.loads(done.stdout)["checks"])
 
@@ -107,7 +107,7 @@ def examine(world: World, *flags: str, queue_url: str | None = None) -> Report:
 def run(
     world: World, *flags: str, queue_url: str | None = None, kubeconfig: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the doctor with flags of its own."""
+    """Runs the doctor with these flags; returns the finished process."""
     url = queue_url or world.queue_url
     environment = {
         "PATH": os.environ["PATH"],

@@ -1,4 +1,4 @@
-"""helm, as an administrator runs it: a release of the chart, and what a pod of it would be started with."""
+"""helm as an administrator runs it: a release of the chart, and how its pods would be started."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _MADE_BY = "meta.helm.sh/release-name"
 _TIMEOUT = 300.0
 
 Key = tuple[str, str, str]
-"""An object's kind, its namespace (or none), its name."""
+"""Kind, namespace (may be empty) and name of an object."""
 
 Right = tuple[str, str, str]
-"""Where (a namespace, or everywhere), a verb, a resource."""
+"""Namespace (empty: all), verb and resource of a permission."""
 
 
 @functools.cache
 def _tool(*arguments: str) -> str:
-    """Where a tool of tests/deploy is; built if need be, which takes minutes."""
+    """Returns the path of a tool of tests/deploy. The first call builds it, which takes minutes."""
     return subprocess.run([str(_TOOL), *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def know_monitors(control_plane: ControlPlane) -> None:
-    """Lets the API server know the Prometheus Operator's objects, as where it is installed."""
+    """Installs the CRDs of the Prometheus Operator."""
     crds = Path(_tool("--source", "prometheus-operator")) / "example" / "prometheus-operator-crd"
     for plural in ("podmonitors", "prometheusrules", "servicemonitors"):
         if control_plane.kube.find(f"{_CRDS}/{plural}.monitoring.coreos.com"):
@@ -51,7 +51,7 @@ def know_monitors(control_plane: ControlPlane) -> None:
 
 
 def rendered(values: Path) -> list[Object]:
-    """What the chart makes of a file of values, without a cluster."""
+    """Returns the objects that the chart renders from a file of values, without a cluster."""
     command = [_tool("helm4"), "template", "ebbtide", str(_CHART), "--values", str(values), "--kube-version", "1.34"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     assert done.returncode == 0, done.stderr
@@ -69,11 +69,11 @@ class Release:
         self._folder = folder
         self._program = _tool(helm)
         self.notes = ""
-        """What helm says after it has installed."""
+        """Output of `helm install`."""
 
     def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
-        """helm install, with these values and what else its user says."""
-        # Nothing that does not keep to Pod Security's strictest rules comes in.
+        """Runs helm install with these values and arguments."""
+        # The API server refuses pods that break Pod Security's strictest rules.
         strict = {"pod-security.kubernetes.io/enforce": "restricted"}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
@@ -81,33 +81,33 @@ class Release:
         self._wait_rights()
 
     def upgrade(self, values: Object, chart: Path = _CHART) -> None:
-        """helm upgrade as docs/install.md has it: what these values don't say stays as it was."""
+        """Runs helm upgrade as in docs/install.md: other values stay as they were."""
         done = self._upgrade(values, chart)
         assert done.returncode == 0, done.stderr
         self._wait_rights()
 
     def refused_upgrade(self, values: Object) -> str:
-        """helm upgrade to values that it must refuse; returns what it says."""
+        """Runs helm upgrade with values that helm must refuse; returns the error message."""
         done = self._upgrade(values, _CHART)
-        assert done.returncode != 0, f"helm took {values}: {done.stdout}"
+        assert done.returncode != 0, f"helm accepted {values}: {done.stdout}"
         return done.stderr
 
     def rollback(self, revision: int) -> None:
-        """helm rollback."""
+        """Runs helm rollback."""
         self._helm("rollback", self.name, str(revision))
         self._wait_rights()
 
     def history(self) -> list[tuple[int, str]]:
-        """Its revisions, each with what helm says of it."""
+        """Returns the release's revisions, each with its status."""
         revisions = json.loads(self._helm("history", self.name, "--output", "json"))
         return [(each["revision"], each["status"]) for each in revisions]
 
     def uninstall(self) -> None:
-        """helm uninstall; when it is gone already, nothing."""
+        """Runs helm uninstall. A missing release is fine."""
         self._helm("uninstall", self.name, "--ignore-not-found")
 
     def made(self) -> dict[Key, Object]:
-        """What helm made of the chart, as the API server has it, wherever it is."""
+        """Returns the objects that helm created from the chart, in all namespaces, as the API server returns them."""
         return {
             key: each
             for key, each in self.traces().items()
@@ -116,7 +116,7 @@ class Release:
         }
 
     def traces(self) -> dict[Key, Object]:
-        """All that is of the release: what helm made and wrote down, and what controllers made of that."""
+        """Returns all objects of the release: helm's, helm's own records, and those that controllers created."""
         return {
             _key(each): each
             for each in self._kube.everything()
@@ -125,37 +125,37 @@ class Release:
         }
 
     def deployment(self) -> Object:
-        """The Deployment, as the API server has it."""
+        """Returns the Deployment, as the API server returns it."""
         return self._kube.get(f"/apis/apps/v1/namespaces/{self.namespace}/deployments/{self.full_name}")
 
     def pods(self) -> list[Object]:
-        """Its pods."""
+        """Returns the release's pods."""
         return self._kube.items(f"/api/v1/namespaces/{self.namespace}/pods")
 
     @property
     def user(self) -> str:
-        """Who its pods are to the API server."""
+        """Returns the Kubernetes user name of the release's pods."""
         return f"system:serviceaccount:{self.namespace}:{self._account}"
 
     def token(self) -> str:
-        """A token of its ServiceAccount, as a pod gets one."""
+        """Returns a token of the release's ServiceAccount, like a pod's."""
         path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self._account}/token"
         token: str = self._kube.create(path, {"spec": {"expirationSeconds": 3600}})["status"]["token"]
         return token
 
     def arguments(self) -> list[str]:
-        """The flags that the container gets."""
+        """Returns the container's flags."""
         first, *flags = self._container["args"]
         assert first == "run", self._container["args"]
         return flags
 
     def variables(self) -> dict[str, str]:
-        """The variables that the first pod's container gets."""
+        """Returns the environment variables of the first pod's container."""
         pod = self.pods()[0]
         return {each["name"]: _value(each, pod) for each in self._container["env"]}
 
     def rights(self) -> set[Right]:
-        """Every single right that the API server holds for it."""
+        """Returns the release's permissions, as the API server has them."""
         return {
             (role["metadata"].get("namespace", ""), verb, resource)
             for role in self._roles()
@@ -169,13 +169,13 @@ class Release:
         return [*self._kube.items(f"{_RBAC}/clusterroles", mine), *self._kube.items(f"{_RBAC}/roles", mine)]
 
     def _wait_rights(self) -> None:
-        """Waits until the API server knows of all that the release was given."""
+        """Waits until the API server knows all permissions of the release."""
         for role in self._roles():
             roles.wait_held(self._kube, self.user, role["metadata"].get("namespace", ""), role["rules"])
 
     @property
     def full_name(self) -> str:
-        """What its objects are called."""
+        """Returns the name of the release's objects."""
         return self.name if "ebbtide" in self.name else f"{self.name}-ebbtide"
 
     @property
@@ -212,7 +212,7 @@ class Release:
 def installed(
     helm: str, name: str, control_plane: ControlPlane, folder: Path, values: Object, arguments: Sequence[str] = ()
 ) -> Iterator[Release]:
-    """A release, for as long as a test needs it."""
+    """Installs a release, and uninstalls it at the end."""
     know_monitors(control_plane)
     release = Release(helm, name, control_plane, folder)
     release.install(values, arguments)
@@ -230,13 +230,13 @@ def _key(each: Object) -> Key:
 
 
 def _of(each: Object, what: str, key: str) -> str | None:
-    """One of an object's labels or annotations."""
+    """Returns the value of an object's label or annotation."""
     value: str | None = each["metadata"].get(what, {}).get(key)
     return value
 
 
 def _value(variable: Object, pod: Object) -> str:
-    """A variable's value, which may be something of the pod."""
+    """Returns a variable's value, which may come from a field of the pod."""
     if "value" in variable:
         value: str = variable["value"]
         return value

@@ -1,4 +1,4 @@
-"""Lifecycle actions as Auto Scaling keeps them: what moto lacks. One is over when completed or expired."""
+"""Lifecycle actions, which moto lacks, with the rules of Auto Scaling."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Hook:
 
 @dataclass
 class Action:
-    """One instance held by a hook."""
+    """One instance held by a hook, until the action is completed or expires."""
 
     hook: Hook
     instance: str
@@ -31,11 +31,11 @@ class Action:
     began: float = field(default_factory=time.time)
     expires: float = 0.0
     result: str | None = None
-    """CONTINUE or ABANDON, once completed."""
+    """CONTINUE or ABANDON after the completion."""
 
     @property
     def active(self) -> bool:
-        """Whether Auto Scaling still waits."""
+        """Returns whether Auto Scaling still waits."""
         return self.result is None and time.time() < self.expires
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Action:
 
 
 class Refused(Exception):
-    """What Auto Scaling answers instead: an error code and a message."""
+    """An error answer of Auto Scaling: a code and a message."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -54,14 +54,14 @@ class Refused(Exception):
 
 
 class Actions:
-    """All actions of a test. Called from the recorder's threads."""
+    """All lifecycle actions of a test. The recorder's threads call these methods."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._actions: list[Action] = []
 
     def begin(self, hook: Hook, instance: str) -> Action:
-        """Auto Scaling begins to hold an instance."""
+        """Starts a lifecycle action, as Auto Scaling does when a hook begins to hold an instance."""
         action = Action(hook, instance)
         action.expires = action.began + hook.heartbeat_timeout
         with self._lock:
@@ -69,12 +69,12 @@ class Actions:
         return action
 
     def all(self) -> list[Action]:
-        """Every action that began, in order."""
+        """Returns all actions, in the order of their starts."""
         with self._lock:
             return list(self._actions)
 
     def heartbeat(self, asked: dict[str, str]) -> None:
-        """RecordLifecycleActionHeartbeat: the timeout begins anew, within the global limit."""
+        """Handles RecordLifecycleActionHeartbeat: restarts the timeout, within the global limit."""
         with self._lock:
             action = self._active(asked)
             timeout = action.hook.heartbeat_timeout
@@ -82,7 +82,7 @@ class Actions:
             action.expires = min(time.time() + timeout, limit)
 
     def complete(self, asked: dict[str, str]) -> None:
-        """CompleteLifecycleAction: it is over."""
+        """Handles CompleteLifecycleAction: ends the action."""
         result = asked.get("LifecycleActionResult")
         if result not in ("CONTINUE", "ABANDON"):
             raise Refused("ValidationError", f"LifecycleActionResult must be CONTINUE or ABANDON, not {result}")
@@ -90,7 +90,7 @@ class Actions:
             self._active(asked).result = result
 
     def _active(self, asked: dict[str, str]) -> Action:
-        """The action that a call means: by token, or else by instance."""
+        """Returns the action that a call names by its token, or else by its instance."""
         hook = (asked.get("AutoScalingGroupName"), asked.get("LifecycleHookName"))
         token, instance = asked.get("LifecycleActionToken"), asked.get("InstanceId")
         for action in self._actions:

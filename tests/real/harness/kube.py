@@ -1,4 +1,4 @@
-"""The API server as the tests ask it: plain HTTP calls with JSON, no client library between a test and what it sees."""
+"""A Kubernetes client of plain HTTP calls with JSON: no library stands between a test and the API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import requests
 
 Object = dict[str, Any]
-"""A Kubernetes object, as JSON has it."""
+"""Kubernetes object as JSON."""
 
 NODES = "/api/v1/nodes"
 NAMESPACES = "/api/v1/namespaces"
@@ -26,32 +26,32 @@ class Kube:
         self.authority = authority
         self._token = token
         self._session = requests.Session()
-        self._session.trust_env = False  # neither a proxy nor a bundle of certificates comes between
+        self._session.trust_env = False  # ignores the environment's proxies and certificate bundles
         self._session.verify = str(authority)
         self._session.headers["Authorization"] = f"Bearer {token}"
 
     def another(self) -> Kube:
-        """A client for another thread."""
+        """Returns a client for another thread."""
         return Kube(self.url, self.authority, self._token)
 
     def get(self, path: str) -> Object:
-        """One object."""
+        """Returns an object."""
         return self._call("GET", path)
 
     def find(self, path: str) -> Object | None:
-        """One object, or None where there is none."""
+        """Returns an object, or None if it does not exist."""
         response = self._session.get(self.url + path, timeout=_TIMEOUT)
         return None if response.status_code == 404 else _checked(response)
 
     def items(self, path: str, labels: str = "", fields: str = "") -> list[Object]:
-        """The objects of a collection, by selectors."""
+        """Returns the objects of a collection that match the selectors."""
         items: list[Object] = self._call("GET", path, params={"labelSelector": labels, "fieldSelector": fields})[
             "items"
         ]
         return items
 
     def everything(self) -> Iterator[Object]:
-        """Every object of every kind that can be listed, each with its kind."""
+        """Yields every object of every kind that can be listed, each with its kind."""
         groups = self.get("/apis")["groups"]
         for version in ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]:
             for resource in self.get(version)["resources"]:
@@ -60,20 +60,20 @@ class Kube:
                         yield {**each, "kind": resource["kind"]}
 
     def count(self, path: str) -> int:
-        """How many objects a collection has, without reading them. With a selector the API server does not count."""
+        """Returns the size of a collection without reading it. The API server counts only without selectors."""
         page = self._call("GET", path, params={"limit": 1})
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
     def some(self, path: str, fields: str) -> bool:
-        """Whether a collection has any object that a field selector matches."""
+        """Returns whether any object of a collection matches a field selector."""
         return bool(self._call("GET", path, params={"limit": 1, "fieldSelector": fields})["items"])
 
     def version(self, path: str) -> str:
-        """What a collection's version is now: where `history` begins."""
+        """Returns a collection's current resource version, for `history`."""
         return str(self._call("GET", path, params={"limit": 1})["metadata"]["resourceVersion"])
 
     def history(self, path: str, name: str, since: str) -> list[Object]:
-        """What an object of a collection has been since then, up to now: nobody had to look in time."""
+        """Returns all states of an object from a version up to now, so that tests need not catch short-lived ones."""
         last = self.get(f"{path}/{name}")["metadata"]["resourceVersion"]
         watch = {"watch": "true", "fieldSelector": f"metadata.name={name}", "resourceVersion": since}
         states: list[Object] = []
@@ -85,20 +85,20 @@ class Kube:
                 states.append(event["object"])
                 if event["object"]["metadata"]["resourceVersion"] == last:
                     return states
-        raise AssertionError(f"{path}/{name}: {len(states)} states, and not the one of now")
+        raise AssertionError(f"{path}/{name}: the current state is not among {len(states)} states")
 
     def create(self, path: str, body: Object) -> Object:
-        """Makes an object, or asks something of a subresource."""
+        """Creates an object, or posts to a subresource."""
         return self._call("POST", path, json=body)
 
     def patch(self, path: str, body: Object) -> Object:
-        """Merges a patch into an object."""
+        """Merge-patches an object."""
         return self._call(
             "PATCH", path, data=json.dumps(body), headers={"Content-Type": "application/merge-patch+json"}
         )
 
     def replace(self, path: str, body: Object) -> bool:
-        """Writes an object back as a whole; says whether nobody else had written it since it was read."""
+        """Replaces an object; returns False if another client has written it since it was read."""
         response = self._session.put(self.url + path, json=body, timeout=_TIMEOUT)
         if response.status_code == 409:
             return False
@@ -106,19 +106,19 @@ class Kube:
         return True
 
     def delete(self, path: str) -> None:
-        """Deletes an object; one that is gone already is fine."""
+        """Deletes an object. A missing object is fine."""
         response = self._session.delete(self.url + path, timeout=_TIMEOUT)
         if response.status_code != 404:
             _checked(response)
 
     def remove(self, path: str) -> None:
-        """Takes a pod out of the API at once, as only its kubelet should; one that is gone already is fine."""
+        """Removes a pod from the API at once, as otherwise only its kubelet does. A missing pod is fine."""
         response = self._session.delete(self.url + path, json={"gracePeriodSeconds": 0}, timeout=_TIMEOUT)
         if response.status_code != 404:
             _checked(response)
 
     def text(self, path: str) -> str:
-        """An answer that is not JSON."""
+        """Returns an answer that is not JSON."""
         response = self._session.get(self.url + path, timeout=_TIMEOUT)
         assert response.ok, f"{path}: {response.status_code} {response.text}"
         return response.text

@@ -1,4 +1,4 @@
-"""Kubeconfigs as people have them: a proxy of their own, a program that gives out credentials, a mistake."""
+"""Kubeconfigs of users: with a proxy, a credentials program, or a mistake."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KIND = "client.authentication.k8s.io/v1"
 
 
 def of(world: World, name: str, cluster: dict[str, Any] | None = None, user: dict[str, Any] | None = None) -> Path:
-    """The service's own, with more said of the cluster, or another user."""
+    """Writes the service's kubeconfig with more settings of the cluster, or another user; returns its path."""
     config = json.loads(world.control_plane.kubeconfig.read_text())
     config["clusters"][0]["cluster"].update(cluster or {})
     if user is not None:
@@ -25,14 +25,14 @@ def of(world: World, name: str, cluster: dict[str, Any] | None = None, user: dic
 
 
 def token(world: World) -> str:
-    """The token with which the service signs in."""
+    """Returns the service's token."""
     found = json.loads(world.control_plane.kubeconfig.read_text())["users"][0]["user"]["token"]
     assert isinstance(found, str)
     return found
 
 
 class Program:
-    """A program that gives out the service's token, such as `aws eks get-token`; it notes each of its runs."""
+    """A program that prints the service's token, like `aws eks get-token`, and records each run."""
 
     def __init__(self, world: World, lasts: timedelta) -> None:
         self._runs = world.folder / "runs"
@@ -45,11 +45,11 @@ class Program:
 
     @property
     def runs(self) -> int:
-        """How often it was run."""
+        """Returns the number of runs."""
         return self._runs.read_text().count("run") if self._runs.exists() else 0
 
 
 def by_program(command: str, *arguments: str) -> dict[str, Any]:
-    """A user whose credentials a program gives."""
+    """Returns a kubeconfig user whose credentials a program prints."""
     exec_ = {"apiVersion": KIND, "command": command, "args": list(arguments), "interactiveMode": "IfAvailable"}
     return {"exec": exec_}

@@ -1,4 +1,4 @@
-"""kubectl, as an administrator runs it: what the service is compared with, and what its users look with."""
+"""kubectl as an administrator runs it, for comparison with the service and to see what users see."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _TIMEOUT = 60.0
 
 @dataclass(frozen=True)
 class Kubectl:
-    """The program with an administrator's rights, in a home of its own."""
+    """The program with an administrator's permissions, in its own home directory."""
 
     program: Path
     kubeconfig: Path
     home: Path
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs it, whatever its exit code."""
+        """Runs kubectl; returns the finished process, whatever its exit code."""
         environment = {"HOME": str(self.home), "KUBECONFIG": str(self.kubeconfig)}
         return subprocess.run(
             [str(self.program), *arguments],
@@ -31,7 +31,7 @@ class Kubectl:
         )
 
     def output(self, *arguments: str) -> str:
-        """What it says where it must succeed."""
+        """Runs kubectl, which must succeed; returns its output."""
         done = self.run(*arguments)
         assert done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.returncode} {done.stderr}"
         return done.stdout

@@ -1,4 +1,4 @@
-"""The Kubernetes objects that tests make, with what they have in common."""
+"""The Kubernetes objects that tests create."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from .aws import REGION, ZONE
 from .kube import Object
 
 WORLD = "ebbtide.test/world"
-"""The label that keeps one test's nodes and pods from another's."""
+"""Label that separates the nodes and pods of tests."""
 
 STOPS_AFTER = "ebbtide.test/stops-after"
-"""The annotation of a pod which tells kwok how many seconds it takes to stop."""
+"""Pod annotation: seconds until kwok stops a deleted pod."""
 
 GRACE = 60
-"""A pod's grace period in seconds, where its test wants no other: longer than such a pod takes."""
+"""Default grace period of a pod, in seconds: longer than the pod takes to stop."""
 
 
 def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: str | None = None) -> Object:
-    """A node as the cloud's controller leaves it, with kwok for a kubelet, or with none."""
+    """Returns a Node as the cloud controller manager leaves it. Its kubelet is kwok, or it has none."""
     return {
         "metadata": {
             "name": name,
@@ -40,7 +40,7 @@ def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: s
 
 
 def node_status(ready: bool) -> Object:
-    """What a kubelet says of its node."""
+    """Returns a Node's status as a kubelet writes it."""
     condition = {
         "type": "Ready",
         "status": "True" if ready else "False",
@@ -54,7 +54,7 @@ def node_status(ready: bool) -> Object:
 def deployment(
     name: str, replicas: int, where: dict[str, str], stops_after: float, grace: int, empty_dir: bool
 ) -> Object:
-    """Pods that are to be evicted."""
+    """Returns a Deployment, whose pods a drain evicts."""
     template = _template(name, where, stops_after, grace, empty_dir)
     return {
         "metadata": {"name": name},
@@ -63,7 +63,7 @@ def deployment(
 
 
 def daemon_set(name: str, where: dict[str, str], empty_dir: bool = False) -> Object:
-    """Pods that stay where they are."""
+    """Returns a DaemonSet, whose pods a drain leaves alone."""
     return {
         "metadata": {"name": name},
         "spec": {"selector": _selector(name), "template": _template(name, where, empty_dir=empty_dir)},
@@ -71,7 +71,7 @@ def daemon_set(name: str, where: dict[str, str], empty_dir: bool = False) -> Obj
 
 
 def stateful_set(name: str, where: dict[str, str]) -> Object:
-    """One pod, whose successor has its name."""
+    """Returns a StatefulSet of one pod, whose replacement has the same name."""
     return {
         "metadata": {"name": name},
         "spec": {
@@ -84,7 +84,7 @@ def stateful_set(name: str, where: dict[str, str]) -> Object:
 
 
 def suspended_job(name: str) -> Object:
-    """A Job that makes no pods by itself."""
+    """Returns a Job that creates no pods."""
     spec = _pod_spec(GRACE, empty_dir=False) | {"restartPolicy": "Never"}
     return {"metadata": {"name": name}, "spec": {"suspend": True, "template": {"spec": spec}}}
 
@@ -97,7 +97,7 @@ def pod(
     empty_dir: bool,
     annotations: dict[str, str],
 ) -> Object:
-    """A pod of its own on a node, or one that another object owns, as its controller or not."""
+    """Returns a pod on a node, without an owner or with one, which may be its controller."""
     body = {
         "metadata": {"name": name, "labels": {"app": name}, "annotations": annotations},
         "spec": _pod_spec(GRACE, empty_dir) | {"nodeName": node},
@@ -110,12 +110,12 @@ def pod(
 
 
 def budget(app: str) -> str:
-    """The name of an app's budget: not a part of its pods' names, so that a reader can tell which of them is told."""
+    """Returns the name of an app's budget, which no pod's name contains: a test can tell which one is reported."""
     return f"keep-{app}"
 
 
 def closed_budget(app: str) -> Object:
-    """A budget that never allows a disruption of an app's pods."""
+    """Returns a budget that never allows a disruption of an app's pods."""
     return {"metadata": {"name": budget(app)}, "spec": {"maxUnavailable": 0, "selector": _selector(app)}}
 
 

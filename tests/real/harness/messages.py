@@ -1,4 +1,4 @@
-"""Messages as AWS writes them: the events, and the two formats besides EventBridge's own."""
+"""Messages as AWS writes them: EventBridge events, and the two other formats."""
 
 from __future__ import annotations
 
@@ -48,35 +48,35 @@ def _group_arn(group: str) -> str:
 
 
 def spot_warning(instance: str, ago: timedelta = timedelta()) -> Event:
-    """EC2 takes a spot instance back two minutes after its warning, which may have come late."""
+    """Returns a spot interruption warning, sent `ago`. EC2 takes the instance two minutes after the warning."""
     detail = {"instance-id": instance, "instance-action": "terminate"}
     return _event("aws.ec2", "EC2 Spot Instance Interruption Warning", [_instance_arn(instance)], detail, ago)
 
 
 def spot_deadline(warning: Event) -> float:
-    """When a spot warning takes its instance, in seconds of the clock."""
+    """Returns the time at which EC2 takes the instance of a spot warning, in seconds since the epoch."""
     return datetime.fromisoformat(warning["time"]).timestamp() + 120
 
 
 def rebalance(instance: str) -> Event:
-    """A spot instance is at a higher risk."""
+    """Returns a rebalance recommendation."""
     detail = {"instance-id": instance}
     return _event("aws.ec2", "EC2 Instance Rebalance Recommendation", [_instance_arn(instance)], detail)
 
 
 def state_change(instance: str, state: str) -> Event:
-    """An instance's state is another now."""
+    """Returns the notification of an instance's new state."""
     detail = {"instance-id": instance, "state": state}
     return _event("aws.ec2", "EC2 Instance State-change Notification", [_instance_arn(instance)], detail)
 
 
 def terminate_action(action: Action) -> Event:
-    """A terminating hook holds an instance, by EventBridge."""
+    """Returns EventBridge's event about a terminating hook that holds an instance."""
     return _lifecycle_action(action, "EC2 Instance-terminate Lifecycle Action", "AutoScalingGroup", "EC2")
 
 
 def launch_action(action: Action) -> Event:
-    """A launching hook holds an instance, by EventBridge."""
+    """Returns EventBridge's event about a launching hook that holds an instance."""
     return _lifecycle_action(action, "EC2 Instance-launch Lifecycle Action", "EC2", "AutoScalingGroup")
 
 
@@ -96,7 +96,7 @@ def _lifecycle_action(action: Action, detail_type: str, origin: str, destination
 
 
 def bare(action: Action) -> Event:
-    """A terminating hook holds an instance, and notifies the queue directly."""
+    """Returns the direct notification of a terminating hook that holds an instance."""
     return {
         "Origin": "AutoScalingGroup",
         "LifecycleHookName": action.hook.name,
@@ -113,7 +113,7 @@ def bare(action: Action) -> Event:
 
 
 def scheduled_change(instances: Sequence[str], begins_in: timedelta) -> Event:
-    """EC2 will retire instances, by AWS Health."""
+    """Returns AWS Health's event about the retirement of instances."""
     code = "AWS_EC2_PERSISTENT_INSTANCE_RETIREMENT_SCHEDULED"
     start = datetime.now(UTC) + begins_in
     detail = {
@@ -138,7 +138,7 @@ def scheduled_change(instances: Sequence[str], begins_in: timedelta) -> Event:
 
 
 def set_up_notification(hook: str, group: str) -> Event:
-    """What Auto Scaling sends when a hook is set up."""
+    """Returns the test notification that Auto Scaling sends for a new hook."""
     return {
         "AccountId": ACCOUNT,
         "RequestId": str(uuid.uuid4()),
@@ -152,7 +152,7 @@ def set_up_notification(hook: str, group: str) -> Event:
 
 
 def sns(message: Event | str) -> Event:
-    """The same by way of a topic."""
+    """Returns a message as an SNS topic forwards it."""
     topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:interruptions"
     return {
         "Type": "Notification",

@@ -1,4 +1,4 @@
-"""Child processes: each with its log in a file, each ended by its own id, none outliving the tests."""
+"""Child processes: each writes its log to a file, is stopped by its own ID, and ends with the tests."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ import subprocess
 from pathlib import Path
 
 STOP_WITHIN = 10.0
-"""Seconds a process has to end itself before it is killed."""
+"""Seconds until a process that was asked to stop is killed."""
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
 def _die_with_parent() -> None:
-    """Runs in the child: the kernel kills it when the tests are killed too hard to clean up."""
+    """Runs in the child: tells the kernel to kill it when the tests die without cleaning up."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 _PORTS = range(20_000, 30_000)
-"""From these no system takes the ports of outgoing connections: one that is free stays so until its program listens."""
+"""Ports outside the range of outgoing connections, so that a free port stays free until its program listens."""
 
 _given: set[int] = set()
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on, and that nobody else was given."""
+    """Returns a free loopback port that no earlier call returned."""
     while True:
         port = random.choice(_PORTS)
         if port in _given:
@@ -41,7 +41,7 @@ def free_port() -> int:
 
 
 class Process:
-    """One child process, in a session of its own so that a ctrl-C reaches the tests alone, which end it in order."""
+    """One child process, in its own session: a ctrl-C reaches only the tests, which stop their processes in order."""
 
     def __init__(self, name: str, command: list[str], log: Path, env: dict[str, str] | None = None) -> None:
         self.name = name
@@ -59,32 +59,32 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Returns the exit code, or None while the process runs."""
         return self._child.poll()
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Returns the process ID."""
         return self._child.pid
 
     def must_run(self) -> None:
-        """Fails with the end of its log when it has ended; no AssertionError, so that no one waits further."""
+        """Fails with the end of the log if the process has ended. `eventually` does not retry a RuntimeError."""
         if self.exit_code is not None:
             raise RuntimeError(f"{self.name} ended with {self.exit_code}; the end of {self.log}:\n{self.tail(40)}")
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal, if it still runs."""
+        """Sends a signal to the process if it runs."""
         self._child.send_signal(number)
 
     def wait(self, within: float) -> int:
-        """Waits for its end and returns its exit code."""
+        """Waits for the process's end; returns its exit code."""
         try:
             return self._child.wait(within)
         except subprocess.TimeoutExpired as error:
             raise AssertionError(f"{self.name} still runs after {within:g} s") from error
 
     def stop(self) -> None:
-        """Ends it, politely first."""
+        """Asks the process to stop, and kills it if it does not."""
         self._child.terminate()
         try:
             self._child.wait(STOP_WITHIN)
@@ -92,10 +92,10 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """Ends it at once, as a power cut would."""
+        """Kills the process at once, as a power cut would."""
         self._child.kill()
         self._child.wait()
 
     def tail(self, lines: int) -> str:
-        """The end of its log."""
+        """Returns the last lines of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])

@@ -1,7 +1,4 @@
-"""An HTTP proxy as companies have one: clients ask it for a tunnel to AWS, and the recorder is at the tunnel's end.
-
-A tunnel to anything else leads there.
-"""
+"""A corporate HTTP proxy: clients ask for a tunnel to AWS, and every tunnel ends at the recorder."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ _CREDENTIALS = "/credentials"
 
 
 class Proxy:
-    """A proxy, with AWS's own names behind it."""
+    """A proxy with a certificate for AWS's host names."""
 
     def __init__(self, recorder: Recorder, folder: Path) -> None:
         self.tunnels: list[str] = []
@@ -88,7 +85,7 @@ class _Tunnel(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.proxy.plain.append(self.path)
-        if self.path != _CREDENTIALS:  # through the proxy it would be a whole URL
+        if self.path != _CREDENTIALS:  # a proxied request would name a whole URL
             self.send_error(405)
             return
         keys = dict.fromkeys(("AccessKeyId", "SecretAccessKey", "Token"), "node")

@@ -1,7 +1,7 @@
-"""Stands before moto: records every call with its time, answers what moto lacks, refuses calls at a test's wish.
+"""A proxy before moto: records every call with its time, serves what moto lacks, and refuses calls for tests.
 
-It also turns a long poll into short ones for as long as its caller is there. Left to itself moto goes on polling for a
-caller that has gone, and a message released by one process vanishes into that poll instead of reaching the next one.
+It splits a long poll into short ones and stops when the caller hangs up. moto itself would go on polling for a caller
+that has gone, and its poll would take a message that another process should receive.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ HEARTBEAT = "RecordLifecycleActionHeartbeat"
 RECEIVE = "ReceiveMessage"
 
 _POLL = 0.2
-"""Seconds between the short polls that make up a long one."""
+"""Interval in seconds between the short polls of a long one."""
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call the service made, when it was answered."""
+    """One call of the service, with its answer."""
 
     at: float
     action: str
@@ -40,11 +40,11 @@ class Call:
     status: int
     error: str | None
     messages: int
-    """How many messages a receive brought."""
+    """Number of messages that a receive returned."""
 
     @property
     def clock(self) -> str:
-        """When, for a reader."""
+        """Returns the time for a reader."""
         return time.strftime("%H:%M:%S", time.localtime(self.at)) + f"{self.at % 1:.3f}"[1:]
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ class Recorder:
         self.moto = moto
         self.actions = Actions()
         self.receiving = threading.Lock()
-        """One receive at a time: two at once may both get a message from moto, which SQS does far more rarely."""
+        """Held during a receive: moto may give one message to two concurrent receives, which SQS rarely does."""
         self._lock = threading.Lock()
         self._calls: list[Call] = []
         self._refusals: list[tuple[str, Refused]] = []
@@ -79,11 +79,11 @@ class Recorder:
 
     @property
     def url(self) -> str:
-        """What AWS_ENDPOINT_URL is set to."""
+        """Returns the value of AWS_ENDPOINT_URL."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def serve(self, connection: socket.socket) -> None:
-        """Answers what comes by this connection, until it ends."""
+        """Answers the requests of a connection until it ends."""
         _Handler(connection, connection.getpeername(), self._server)
 
     def stop(self) -> None:
@@ -92,26 +92,26 @@ class Recorder:
         self._server.server_close()
 
     def calls(self, *actions: str) -> list[Call]:
-        """The calls so far, in the order of their answers; only those of the named actions, if any are named."""
+        """Returns the calls so far, in the order of their answers; with arguments, only those of these actions."""
         with self._lock:
             return [call for call in self._calls if not actions or call.action in actions]
 
     def released(self) -> int:
-        """How many messages were made visible again before their time."""
+        """Returns the number of messages that were made visible again early."""
         calls = [call for call in self.calls("ChangeMessageVisibilityBatch") if call.status == 200]
         return sum(entry["VisibilityTimeout"] == 0 for call in calls for entry in call.asked["Entries"])
 
     def of_token(self, action: str, token: str) -> list[Call]:
-        """The calls of one action for one lifecycle action token."""
+        """Returns the calls of an action with a lifecycle action token."""
         return [call for call in self.calls(action) if call.asked.get("LifecycleActionToken") == token]
 
     def refuse(self, action: str, times: int, code: str, message: str) -> None:
-        """The next calls of an action are answered by an error, and have no effect."""
+        """Answers the next calls of an action with an error; they have no effect."""
         with self._lock:
             self._refusals += [(action, Refused(code, message))] * times
 
     def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer]) -> Answer:
-        """Answers one call, and records it."""
+        """Answers a call and records it."""
         error = None
         try:
             self._refuse_if_wished(action)
@@ -147,7 +147,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    """Head and body are two writes: the second would wait for the caller's delayed acknowledgement, 40 ms."""
+    """Avoids 40 ms: the body is a second write, which would wait for the caller's delayed acknowledgement."""
     server: _Server
 
     def do_POST(self) -> None:
@@ -179,9 +179,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return answer
 
     def _caller_left(self, within: float) -> bool:
-        """Waits a moment for the caller to hang up: while it waits for an answer, the end is all it can send."""
+        """Waits for the caller to hang up. A caller that awaits an answer can send nothing else."""
         readable, _, _ = select.select([self.connection], [], [], within)
-        if isinstance(self.connection, ssl.SSLSocket):  # which can't be looked into
+        if isinstance(self.connection, ssl.SSLSocket):  # whose data can't be peeked at
             return bool(readable)
         try:
             return bool(readable) and self.connection.recv(1, socket.MSG_PEEK) == b""
@@ -210,11 +210,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def log_message(self, format: str, *args: Any) -> None:
-        """The record is the log."""
+        """Prints nothing: the recorded calls are the log."""
 
 
 def _brief(value: object) -> str:
-    """A value for a reader: of a receipt handle, its beginning."""
+    """Returns a value for a reader, without the end of a receipt handle."""
     return re.sub(r"\b(\w{8})\w{32,}", r"\1…", str(value))[:240]
 
 

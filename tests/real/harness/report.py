@@ -1,4 +1,4 @@
-"""What a failed test prints: everything it stood on, as it is then, so that nobody must run it again to understand."""
+"""The report of a failed test: the state of all its parts, so that nobody must repeat the test to understand it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CONDITIONS = {"Ready", "EbbtideDraining"}
 
 
 def of(world: World) -> str:
-    """The report. A part that can't be had says why, and the others follow."""
+    """Returns the report. A part that can't be read says why, and the others follow."""
     parts: list[tuple[str, Callable[[World], Iterator[str]]]] = [
         ("nodes", _nodes),
         ("pods", _pods),
@@ -35,8 +35,8 @@ def of(world: World) -> str:
         lines.append(f"== {title}")
         try:
             lines += part(world)
-        except Exception as error:  # a report must not fail for what it reports
-            lines.append(f"can't be had: {error!r}")
+        except Exception as error:  # the report must not hide the test's failure
+            lines.append(f"can't be read: {error!r}")
     lines.append(f"== logs in {world.folder} and {world.control_plane.audit_log.parent}")
     return "\n".join(lines)
 
@@ -76,7 +76,7 @@ def _actions(world: World) -> Iterator[str]:
 
 
 def _calls(world: World) -> Iterator[str]:
-    """The last calls. What tells no story is one line: polls that brought nothing, messages kept invisible."""
+    """Yields the last calls. Adjacent routine calls, such as empty receives, are one line."""
 
     def routine(call: Call) -> str:
         keeps = "ChangeMessageVisibility" in call.action and "'VisibilityTimeout': 0" not in str(call.asked)

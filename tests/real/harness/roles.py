@@ -1,4 +1,4 @@
-"""What the service may do in the cluster: what the chart gives it, so that a call beyond that fails a test."""
+"""The service's permissions in the cluster: those of the chart, so that any other call fails a test."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from .kube import Kube, Object
 from .wait import eventually
 
 NODE_LEASES = "kube-node-lease"
-"""The namespace of the kubelets' Leases."""
+"""Namespace of the kubelets' Leases."""
 
 _API = "/apis/rbac.authorization.k8s.io/v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 _SNAPSHOTS = Path(__file__).parents[2] / "deploy" / "snapshots"
-"""What the chart makes of some values; tests/deploy/run holds that it is what helm makes of it now."""
+"""Folder of the rendered charts, which tests/deploy/run keeps up to date."""
 
 
 def grant(kube: Kube, user: str) -> None:
-    """Gives a user in the whole cluster what the chart gives by default."""
+    """Grants a user the chart's default permissions in the whole cluster."""
     kube.create(f"{_API}/clusterroles", {"metadata": {"name": user}, "rules": default_rules()})
     kube.create(f"{_API}/clusterrolebindings", _binding(user, user, "ClusterRole"))
     wait_held(kube, user, "", default_rules())
 
 
 def default_rules() -> list[Object]:
-    """The rules of the chart's ClusterRole by default."""
+    """Returns the rules of the chart's default ClusterRole."""
     (role,) = _roles("defaults", "ClusterRole")
     rules: list[Object] = role["rules"]
     return rules
 
 
 def grant_collector(kube: Kube, user: str, namespace: str) -> None:
-    """Gives a user what --collect-leases needs in addition, with its pods in this namespace."""
+    """Grants a user the additional permissions for --collect-leases, with its pods in this namespace."""
     for role in _roles("everything", "Role"):
         where = NODE_LEASES if role["metadata"]["namespace"] == NODE_LEASES else namespace
         name = f"{user}-{namespace}"
@@ -45,9 +45,9 @@ def grant_collector(kube: Kube, user: str, namespace: str) -> None:
 
 
 def wait_held(kube: Kube, user: str, namespace: str, rules: list[Object]) -> None:
-    """Waits until a user has the rights of these rules, in a namespace or everywhere.
+    """Waits until a user has the permissions of these rules, in a namespace or everywhere.
 
-    The API server learns of roles in its own time, and refuses until then.
+    The API server learns of new roles after a delay, and refuses until then.
     """
     for rule in rules:
         for group, resource, name, verb in itertools.product(
@@ -65,7 +65,7 @@ def _may(kube: Kube, user: str, right: Object) -> bool:
 
 
 def _roles(snapshot: str, kind: str) -> list[Object]:
-    """The chart's roles; its templates/rbac.yaml says what each rule is for."""
+    """Returns the chart's roles; its templates/rbac.yaml gives the reason for each rule."""
     objects = yaml.safe_load_all((_SNAPSHOTS / f"{snapshot}.yaml").read_text())
     return [each for each in objects if each and each["kind"] == kind]
 

@@ -15,10 +15,10 @@ from .process import Process, free_port
 from .wait import eventually
 
 LASTING = frozenset({"poller", "node-watch", "undo", "teller", "collector", "admin", "batcher"})
-"""Tasks that live as long as the service."""
+"""Kinds of tasks that live as long as the service."""
 
 OURS = "admin-connection"
-"""Tasks that a test causes by asking."""
+"""Kind of the tasks that a test's own requests start."""
 
 END_WITHIN = 60.0
 """Seconds until a wait for a process's end fails. The service itself gives up after ten, with an exit code."""
@@ -26,7 +26,7 @@ END_WITHIN = 60.0
 _TIMEOUT = 30.0
 
 _NO_CHECKS = {"EBBTIDE_CHECK_AT_START": "false"}
-"""Tests count calls, and most set up only what they test."""
+"""Variables that switch the start-up checks off: tests count calls, and most set up only what they test."""
 
 _SAMPLE = re.compile(r"^(?P<name>[a-zA-Z_:][\w:]*)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -62,10 +62,10 @@ class Service:
         flags: Sequence[str],
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`variables` are those of an installation: they name the queue, too, and the flag does not."""
+        """`variables` are those of an installation. They name the queue, so the command line does not."""
         self.name = name
         self.address = f"127.0.0.1:{free_port()}"
-        """Address of its metrics."""
+        """Address of the metrics endpoint."""
         self._url = f"http://{self.address}"
         queue = [] if variables else ["--queue-url", queue_url]
         command = [str(binary), "run", *queue, "--admin-address", self.address, *flags]
@@ -74,7 +74,7 @@ class Service:
         self.process = Process(f"ebbtide {name}", command, log, given)
 
     def wait_ready(self) -> None:
-        """Waits until it says that it is ready."""
+        """Waits until the service is ready."""
         eventually(f"{self.name} is ready", self.ready)
 
     def ready(self) -> bool:
@@ -83,7 +83,7 @@ class Service:
         return requests.get(f"{self._url}/readyz", timeout=_TIMEOUT).ok
 
     def kill(self) -> None:
-        """kill -9."""
+        """Sends SIGKILL."""
         self.process.kill()
 
     def wait_end(self) -> None:

@@ -1,4 +1,4 @@
-"""Waiting for things: by asking again until a deadline, never by sleeping for as long as it might take."""
+"""Waits that check repeatedly until a deadline, and never sleep for an estimated duration."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 PAUSE = 0.1
-"""Seconds between two checks: shorter than anything tests measure, and long enough to leave the service the cores."""
+"""Interval in seconds between checks: shorter than any measured time, long enough to leave the cores free."""
 
 WITHIN = 120.0
-"""Seconds until a wait fails. No wait takes this long on any machine unless the awaited event never happens."""
+"""Seconds until a wait fails. A wait takes this long only if the awaited event never happens."""
 
 
 def eventually(what: str, look: Callable[[], T], within: float = WITHIN, pause: float = PAUSE) -> T:
-    """Looks until it sees something true, and returns that. A look that costs more than a little takes a longer pause.
+    """Calls `look` until it returns a true value, and returns this value. An expensive check needs a longer pause.
 
-    A look that raises an AssertionError or an OSError (a refused connection is one) has seen nothing yet. At the
-    deadline the failure says what was awaited and what was seen last; the test's report tells the rest.
+    An AssertionError or an OSError, such as a refused connection, counts as "not yet". At the deadline the failure
+    says what was awaited and what was seen last.
     """
     end = time.monotonic() + within
     while True:
@@ -40,5 +40,5 @@ def always(what: str, look: Callable[[], object], during: float) -> None:
     """Checks repeatedly for `during` seconds, and fails at the first check that is not true."""
     begin = time.monotonic()
     while (elapsed := time.monotonic() - begin) < during:
-        assert look(), f"no longer so after {elapsed:.1f} s: {what}"
+        assert look(), f"not true any more after {elapsed:.1f} s: {what}"
         time.sleep(PAUSE)

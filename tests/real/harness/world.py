@@ -1,4 +1,4 @@
-"""One test's world: a queue, a namespace, nodes with their instances, hooks, the service. No two share an object."""
+"""One test's world: a queue, a namespace, nodes with their instances, hooks, the service. Worlds share no object."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARK = "ebbtide/"
 """Prefix of the labels and annotations that the service leaves on a Node."""
 
 NOTICE = f"{MARK}notice."
-"""Prefix of the annotations of which the service leaves one for each notice."""
+"""Prefix of the service's annotations for notices, one for each notice."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class World:
         self.nodes: list[Node] = []
         self.services: list[Service] = []
         self.leases: list[str] = []
-        """Path of the Leases that the test leaves among those of nodes."""
+        """Paths of the test's Leases among those of the nodes."""
         self.binary = binary
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
@@ -59,10 +59,10 @@ class World:
         eventually("the namespace can have pods", lambda: self.kube.find(account))
 
     def close(self) -> None:
-        """Ends the services and removes what the test made; the namespace empties in its own time.
+        """Stops the services and deletes the test's objects. The namespace empties later.
 
-        Its budgets go at once: they weigh on what the next test's doctor and drains see of the whole cluster. So do its
-        Leases: the next test's service would collect those that are leaked.
+        Budgets and Leases go at once: the next test's doctor would report the budgets, and its service would collect
+        leaked Leases.
         """
         with ExitStack() as stack:
             stack.callback(self.recorder.stop)
@@ -73,26 +73,26 @@ class World:
             for node in self.nodes:
                 stack.callback(self.kube.delete, f"{NODES}/{node.name}")
             for service in self.services:
-                stack.callback(service.kill)  # how it ends politely is a test of its own
+                stack.callback(service.kill)  # other tests cover a graceful end
 
     @property
     def queue_url(self) -> str:
-        """Returns the queue's URL for the service: at the recorder."""
+        """Returns the queue's URL at the recorder, for the service."""
         return f"{self.recorder.url}/{self.queue.split('/', 3)[3]}"
 
-    # What a test makes.
+    # What a test creates and changes.
 
     def service(self, *flags: str) -> Service:
         """Starts the service on this world's queue and waits until it is ready."""
         return self._service(self.control_plane.kubeconfig, flags, None)
 
     def installed_service(self, release: Release, kube: Kube | None = None) -> Service:
-        """Starts the service as a pod of a release would be: its arguments, variables and token."""
+        """Starts the service like a pod of a release, with the pod's arguments, variables and token."""
         kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
         return self._service(kubeconfig, release.arguments(), release.variables())
 
     def service_with(self, variables: dict[str, str]) -> Service:
-        """Starts the service with variables that name its queue, and the way to AWS."""
+        """Starts the service with variables that name its queue and its endpoint for AWS."""
         return self._service(self.control_plane.kubeconfig, [], variables, "")
 
     def _service(
@@ -106,24 +106,24 @@ class World:
         return service
 
     def checked_service(self, start: Callable[[], Service], well: Callable[[dict[str, float]], bool]) -> Service:
-        """Returns a service whose start-up checks passed. Each service checks once: a busy machine may need another."""
+        """Returns a service whose start-up checks passed. On a busy machine checks may fail, so this starts several."""
 
         def checked() -> Service:
             service = start()
-            counts = eventually("the checks at the start are counted", service.checks)
+            counts = eventually("the start-up checks are counted", service.checks)
             if not well(counts):
                 service.kill()
-                raise AssertionError(f"the checks at the start: {counts}")
+                raise AssertionError(f"start-up checks: {counts}")
             return service
 
-        return eventually("the checks at the start went well", checked)
+        return eventually("the start-up checks pass", checked)
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs another of the program's commands to its end, with the service's rights in the cluster."""
+        """Runs another of the program's commands to its end, with the service's permissions in the cluster."""
         return self._ask(self.control_plane.kubeconfig, {}, arguments)
 
     def ask_with(self, variables: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs the same with variables."""
+        """Runs a command like `ask`, with variables."""
         return self._ask(self.control_plane.kubeconfig, variables, arguments)
 
     def execute(self, release: Release, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -236,22 +236,22 @@ class World:
         eventually(f"the budget of {app} counts its pods", lambda: self._budget_counts(app))
 
     def open_budget(self, app: str) -> None:
-        """Allows their eviction again."""
+        """Deletes the budget of `close_budget`."""
         self.kube.delete(f"{self._budgets()}/{manifests.budget(app)}")
 
     def hold(self, instance: str, heartbeat_timeout: int, hook: str = "drain", *, launching: bool = False) -> Action:
-        """Starts a new group's hook on an instance. Its timeout runs, so send its message at once."""
+        """Starts a new group's hook on an instance. Send its message at once, because its timeout runs."""
         self._groups += 1
         transition = LAUNCHING if launching else TERMINATING
         made = self.aws.hook(f"{self.name}-{self._groups}", hook, heartbeat_timeout, transition)
         return self.recorder.actions.begin(made, instance)
 
     def dead_letters(self, max_receives: int) -> str:
-        """Makes a dead-letter queue, with this maximum of receives; returns its URL."""
+        """Creates a dead-letter queue with this maximum of receives; returns its URL."""
         return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
     def lease(self, path: str, name: str, spec: Object, owners: Sequence[Object] = ()) -> str:
-        """Makes a Lease at this path, removed at the end of the test; returns its path."""
+        """Creates a Lease, which the end of the test deletes; returns its path."""
         self.kube.create(path, {"metadata": {"name": name, "ownerReferences": list(owners)}, "spec": spec})
         made = f"{path}/{name}"
         self.leases.append(made)
@@ -262,10 +262,10 @@ class World:
         for message in messages:
             self.aws.send(self.queue, message)
 
-    # What a test looks at.
+    # What a test reads.
 
     def see(self, node: Node) -> Object:
-        """The Node as it is now."""
+        """Returns the Node as it is now."""
         return self.kube.get(f"{NODES}/{node.name}")
 
     def pods(self, node: Node) -> list[Object]:
@@ -277,7 +277,7 @@ class World:
         return self.kube.items(self.pods_path(), labels=f"app={app}")
 
     def apps(self, node: Node) -> list[str]:
-        """The apps whose pods are on a node, one entry for each pod."""
+        """Returns the apps of the pods on a node, one entry for each pod."""
         return sorted(pod["metadata"]["labels"]["app"] for pod in self.pods(node))
 
     def cordoned_with_notice(self, node: Node) -> bool:
@@ -285,15 +285,15 @@ class World:
         return cordoned(self.see(node)) and bool(self.notices(node))
 
     def taints(self, node: Node) -> set[str]:
-        """The keys of a Node's taints."""
+        """Returns the keys of a Node's taints."""
         return {taint["key"] for taint in self.see(node)["spec"].get("taints", [])}
 
     def notices(self, node: Node) -> list[Object]:
-        """The notices that a node carries."""
+        """Returns the notices in a Node's annotations."""
         return notices(self.see(node))
 
     def events(self, kind: str, name: str) -> list[Object]:
-        """The Events about an object."""
+        """Returns the Events about an object."""
         return self.kube.items("/api/v1/events", fields=f"involvedObject.kind={kind},involvedObject.name={name}")
 
     def backlog(self) -> Backlog:
@@ -307,7 +307,7 @@ class World:
         return True
 
     def deliveries(self) -> int:
-        """Returns the number of receives of messages, repeated receives included."""
+        """Returns the number of messages received, with repeated receives."""
         return sum(call.messages for call in self.recorder.calls(RECEIVE))
 
     def completions(self, action: Action) -> list[str]:
@@ -319,14 +319,14 @@ class World:
         """Returns the times of the heartbeats for this action."""
         return [call.at for call in self.recorder.of_token(HEARTBEAT, action.token)]
 
-    # Paths at the API server.
+    # Paths of the API server.
 
     def apps_path(self, resource: str) -> str:
-        """Deployments and the like."""
+        """Returns the path of the namespace's Deployments or similar resources."""
         return f"/apis/apps/v1/namespaces/{self.name}/{resource}"
 
     def pods_path(self, name: str = "") -> str:
-        """The namespace's pods, or one of them."""
+        """Returns the path of the namespace's pods, or of one of them."""
         return f"/api/v1/namespaces/{self.name}/pods/{name}".rstrip("/")
 
     def _where(self, on: Node | None) -> dict[str, str]:
@@ -352,19 +352,19 @@ def cordoned(node: Object) -> bool:
 
 
 def marks(node: Object) -> list[str]:
-    """The labels and annotations that the service left on a Node."""
+    """Returns the service's labels and annotations on a Node."""
     meta = node["metadata"]
     return sorted(key for key in [*meta.get("labels", {}), *meta.get("annotations", {})] if key.startswith(MARK))
 
 
 def notices(node: Object) -> list[Object]:
-    """The notices that a Node carries."""
+    """Returns the notices in a Node's annotations."""
     annotations = node["metadata"].get("annotations", {})
     return [json.loads(value) for key, value in annotations.items() if key.startswith(NOTICE)]
 
 
 def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:
-    """Whether a node is cordoned with a notice and only pods of the apps that stay are on it."""
+    """Returns whether a node is cordoned with a notice, and has only pods of the apps in `stay`."""
     assert world.cordoned_with_notice(node), f"{node.name} is not cordoned with a notice"
     apps = world.apps(node)
     assert apps == sorted(stay), f"pods on {node.name}: {apps}, not {sorted(stay)}"
@@ -373,7 +373,7 @@ def drained(world: World, node: Node, stay: Sequence[str] = ()) -> bool:
 
 def _ready(node: Object) -> bool:
     conditions = {each["type"]: each["status"] for each in node.get("status", {}).get("conditions", [])}
-    # A service that waited for this node cordons it at once: that taint is the service's, not the node's state.
+    # A service that waits for this node cordons it at once, which adds a taint.
     own = {"node.kubernetes.io/unschedulable"}
     taints = {each["key"] for each in node["spec"].get("taints", [])} - own
     return conditions.get("Ready") == "True" and not taints

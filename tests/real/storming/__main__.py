@@ -27,7 +27,7 @@ from .verdict import Finding, findings
 
 _WARM = 50
 _LEASE = 3600
-"""Seconds of a node's lease: long enough that kwok's renewals for all nodes leave the API server to the storm."""
+"""Duration in seconds of a node's Lease: with a short one, kwok's renewals for all nodes would load the API server."""
 
 
 def main() -> int:
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _size(folder: Path, asked: Options, nodes: int) -> tuple[list[Run], list[Run]]:
-    """Runs all rounds for one size, on a control plane of its own."""
+    """Runs all rounds for one size on a new control plane."""
     folder.mkdir()
     paths = {name: Path(os.environ[f"EBBTIDE_{name}"]) for name in ("CONTROL_PLANE", "KUBECTL", "BIN", "ROOFLINE")}
     running = control_plane.start(paths["CONTROL_PLANE"], paths["KUBECTL"], folder, _LEASE)
@@ -79,7 +79,7 @@ def _size(folder: Path, asked: Options, nodes: int) -> tuple[list[Run], list[Run
                     bare_client(parts, fleet, asked)
             fleets = (Fleet(running, n, nodes, asked.pods, asked.stops_after) for n in itertools.count(1))
             for n in range(asked.rounds):
-                # Alternates the order, because the first run of a round finds the API server as the last one left it.
+                # Alternates the order, because each run affects the API server's state for the next one.
                 for roofline in (True, False) if n % 2 == 0 else (False, True):
                     if roofline and not asked.roofline:
                         continue
@@ -120,9 +120,9 @@ def _print(asked: Options, ours: Sequence[Run], rooflines: Sequence[Run], found:
         ("last message received, s", lambda run: max(run.receipts)),
         ("queue empty, s", lambda run: run.queue_empty),
         ("start to ready, s", lambda run: run.ready),
-        ("resident before, MiB", lambda run: run.rss_idle),
-        ("resident at the most, MiB", lambda run: run.rss_peak),
-        ("long polls that brought nothing", lambda run: run.idle_receives),
+        ("resident before the storm, MiB", lambda run: run.rss_idle),
+        ("resident at the peak, MiB", lambda run: run.rss_peak),
+        ("empty long polls", lambda run: run.idle_receives),
     ]:
         _row(name, [], [of(run) for run in ours])
     for title, of in [
@@ -136,7 +136,7 @@ def _print(asked: Options, ours: Sequence[Run], rooflines: Sequence[Run], found:
         print(f"messages received by each replica: {first.shares}")
     for run in [*rooflines[:1], first]:
         others = ", ".join(f"{seconds:.1f} {name}" for name, seconds in run.others.items())
-        print(f"CPU seconds beside the {run.who}'s {run.cpu:.1f}: {others}")
+        print(f"CPU seconds: {run.who} {run.cpu:.1f}, {others}")
     for each in found:
         print(each)
     sys.stdout.flush()

@@ -20,7 +20,7 @@ NAMESPACE = "storm"
 _WRITERS = 8
 _WITHIN = 900.0
 _PAUSE = 2.0
-"""Seconds between two reads of all Nodes, which are some megabytes each."""
+"""Interval in seconds between reads of all Nodes. Each read is some megabytes."""
 _IMAGES = 30
 """Number of images on a node: typical of a kubelet on a node in use."""
 
@@ -35,9 +35,9 @@ class Member:
 
 
 class Fleet:
-    """A fleet of nodes, each with the same number of pods: the n-th of a control plane.
+    """The n-th fleet of a control plane: nodes with the same number of pods each.
 
-    Each has names of its own: kwok loses the pods of a node that was there before.
+    Each fleet has its own node names: kwok loses the pods of a node whose name was in use before.
     """
 
     def __init__(self, control_plane: ControlPlane, number: int, nodes: int, pods: int, stops_after: float) -> None:

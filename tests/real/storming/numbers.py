@@ -22,7 +22,7 @@ class Run:
     notices: int
     pods: int
     began: float = 0.0
-    """Time of the first message, in seconds of the clock."""
+    """Time of the first message, in seconds since the epoch."""
     receipts: list[float] = field(default_factory=list)
     """Times at which the queue had delivered each message, in order: the lower bound for any receiver."""
     cordons: list[float] = field(default_factory=list)
@@ -55,12 +55,12 @@ class Run:
     """Calls to AWS, by operation; empty receives are counted separately."""
     idle_receives: int = 0
     """Number of empty long polls: an idle service makes one every 20 s, too."""
-    vain_receives: int = 0
+    empty_receives: int = 0
     """Number of empty receives while several receives ran at once."""
     left: int = 0
     """Number of messages left in the queue at the end."""
     hung_at: float = 0.0
-    """Time at which the API server was stopped, in seconds of the clock."""
+    """Time at which the API server was stopped, in seconds since the epoch."""
     relisted: int = 0
     """Number of lists beyond two per node: a list that is older than the start of the watch is repeated."""
     ready: float = 0.0

@@ -16,7 +16,7 @@ MOTO = "moto"
 
 @dataclass(frozen=True)
 class Options:
-    """One run."""
+    """Options of one command."""
 
     nodes: tuple[int, ...]
     pods: int
@@ -41,40 +41,40 @@ def read() -> Options:
     parser = argparse.ArgumentParser(
         prog="tests/real/storm",
         description="Sends a storm of notices to the service on a real control plane, and compares it with a bare "
-        "client that knows the nodes already and does nothing but patch, list and evict.",
+        "client that knows the nodes already and only patches, lists and evicts.",
     )
     parser.add_argument(
-        "--nodes", type=_sizes, default=(100,), help="how many nodes; several sizes with commas: 100,300,1000 (100)"
+        "--nodes", type=_sizes, default=(100,), help="number of nodes; several sizes with commas: 100,300 (100)"
     )
     parser.add_argument("--pods", type=_whole, default=5, help="pods on each node (5)")
-    parser.add_argument("--kind", choices=(SPOT, ASG), default=SPOT, help="what the notices are (spot)")
-    parser.add_argument("--replicas", type=_positive, default=1, help="how many processes share the queue (1)")
-    parser.add_argument("--rounds", type=_positive, default=1, help="how often each is run, in turn; medians count (1)")
-    parser.add_argument("--notices", type=_whole, help="how many of the nodes get a notice (all)")
-    parser.add_argument("--copies", type=_positive, default=1, help="how often each notice is sent (1)")
-    parser.add_argument("--poison", type=_whole, default=0, help="how many messages that mean nothing go between (0)")
+    parser.add_argument("--kind", choices=(SPOT, ASG), default=SPOT, help="kind of the notices (spot)")
+    parser.add_argument("--replicas", type=_positive, default=1, help="processes that share the queue (1)")
+    parser.add_argument("--rounds", type=_positive, default=1, help="runs of each, alternating; medians count (1)")
+    parser.add_argument("--notices", type=_whole, help="number of nodes that get a notice (all)")
+    parser.add_argument("--copies", type=_positive, default=1, help="messages for each notice (1)")
+    parser.add_argument("--poison", type=_whole, default=0, help="number of unreadable messages in between (0)")
     parser.add_argument(
-        "--hang", type=float, default=0.0, help="number of seconds for which the API server stands still in the middle (0)"
+        "--hang", type=float, default=0.0, help="seconds for which the API server is stopped in the middle (0)"
     )
     parser.add_argument(
         "--queue",
         choices=(QUICK, MOTO),
         default=QUICK,
-        help="one as quick as SQS, or moto's, which takes longer than the API server (quick)",
+        help="a queue as fast as SQS, or moto's, which is slower than the API server (quick)",
     )
     parser.add_argument("--stops-after", type=float, default=20.0, help="seconds that a pod takes to stop (20)")
     parser.add_argument(
-        "--one-by-one", action="store_true", help="a notice is sent when the one before is handled: an idle service"
+        "--one-by-one", action="store_true", help="send a notice when the last one is handled: measures an idle service"
     )
     parser.add_argument(
         "--idle",
         type=float,
         default=0.0,
-        help="with --one-by-one: seconds of rest before each notice; after 90 no connection is left (0)",
+        help="with --one-by-one: idle seconds before each notice; after 90 no connection is open (0)",
     )
-    parser.add_argument("--no-roofline", action="store_true", help="only the service runs: half of the time")
-    parser.add_argument("--flag", action="append", default=[], help="a flag for the service, as --flag=--log=debug")
-    parser.add_argument("--out", type=Path, required=True, help="where the numbers and the picture go")
+    parser.add_argument("--no-roofline", action="store_true", help="run only the service, in half of the time")
+    parser.add_argument("--flag", action="append", default=[], help="flag for the service, such as --flag=--log=debug")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the numbers and the picture")
     asked = parser.parse_args()
     return Options(
         nodes=asked.nodes,

@@ -42,7 +42,7 @@ plt.rcParams.update(
 
 
 def storm(file: Path, ours: Run, roofline: Run | None) -> None:
-    """Draws the number of cordoned nodes and evicted pods over time: the beginning, and the whole two minutes."""
+    """Draws the cordoned nodes and evicted pods over time: on the left the beginning, on the right two minutes."""
     runs = [run for run in (roofline, ours) if run]
     figure, (near, whole) = plt.subplots(1, 2, figsize=(10, 3.6), width_ratios=(3, 2), sharey=True)
     for axes in (near, whole):

@@ -1,8 +1,8 @@
 """A queue as fast as SQS.
 
-moto takes tens of milliseconds a call, on a core that the API server needs: with a thousand notices the queue would be
-what is measured. This one answers the calls of SQS that the service makes, after the 15 ms that SQS takes, in the
-recorder's place before moto, which answers all the others.
+moto takes tens of milliseconds for a call, on a core that the API server needs: a storm of a thousand notices would
+measure the queue. This recorder answers the service's SQS calls itself, after 15 ms like SQS, and forwards all others
+to moto.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.recorder import RECEIVE, Answer, Recorder
 
 _TAKES = 0.015
 _LONGEST = 0.2
-"""Seconds between two looks for messages whose visibility has ended."""
+"""Maximum interval in seconds between checks for messages whose visibility timeout has ended."""
 
 
 @dataclass

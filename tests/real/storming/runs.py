@@ -34,7 +34,7 @@ from .queue import QuickQueue
 DELETE = "DeleteMessageBatch"
 
 _EMPTY = "ReceiveMessage (empty)"
-_BESIDE = "ReceiveMessage (beside others)"
+_CONCURRENT = "ReceiveMessage (concurrent)"
 _IDLE_POLL = "ReceiveMessage (idle)"
 
 _WITHIN = 900.0
@@ -42,11 +42,11 @@ _READY_WITHIN = 60.0
 _HOOK_TIMEOUT = 600
 _SENT_TOGETHER = 10
 _IDLE = 20
-"""Seconds of the long poll that waits for the first message. Each replica makes one every 20 s, storm or not."""
-_A_WHILE = 1
-"""Seconds that each of several receives at once waits during a backlog."""
+"""Wait time in seconds of a long poll without a backlog. Each replica makes one every 20 s, storm or not."""
+_CONCURRENT_WAIT = 1
+"""Wait time in seconds of each concurrent receive during a backlog."""
 _LOOKS = 0.02
-"""Seconds between two checks for the middle of the evictions."""
+"""Interval in seconds between checks for the middle of the evictions."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class ServiceRun:
         if self.options.hang:
             threading.Thread(target=self._hang, args=(audit,), daemon=True).start()
         for batch in batches:
-            # Not a wait for an event: this measures the cost of an idle service.
+            # Sleeps on purpose: the notice must find an idle service.
             time.sleep(self.options.idle)
             self._send(batch)
             if self.options.one_by_one:
@@ -167,7 +167,7 @@ class ServiceRun:
         self.run.receipts = sorted(call.at - began for call in calls for _ in range(call.messages))
         names = Counter(_name(call) for call in calls)
         self.run.idle_receives = names.pop(_IDLE_POLL, 0)
-        self.run.vain_receives = names.pop(_BESIDE, 0)
+        self.run.empty_receives = names.pop(_CONCURRENT, 0)
         self.run.aws = dict(names)
         deletes = [call.at for call in calls if call.action == DELETE]
         self.run.queue_empty = max(deletes, default=began) - began
@@ -259,13 +259,13 @@ def _named(processes: Sequence[Process], name: str) -> Process:
 
 
 def _name(call: Call) -> str:
-    """What a call to AWS is counted as."""
+    """Returns the name under which a call to AWS is counted."""
     if call.action != RECEIVE or call.messages:
         return call.action
     waits = float(call.asked.get("WaitTimeSeconds", 0))
     if waits >= _IDLE:
         return _IDLE_POLL
-    return _BESIDE if waits >= _A_WHILE else _EMPTY
+    return _CONCURRENT if waits >= _CONCURRENT_WAIT else _EMPTY
 
 
 def _received(service: Service) -> int:
@@ -274,7 +274,7 @@ def _received(service: Service) -> int:
 
 
 def _wait_ready(service: Service, by: float) -> None:
-    """Looks more often than a test would: the moment is what is measured."""
+    """Waits until the service is ready. Checks more often than a test does, because this time is a result."""
     while True:
         try:
             if service.ready():

@@ -1,4 +1,4 @@
-"""What a run should have been: the targets, in the words of docs/performance.md, and what was found."""
+"""Compares the results of a run with the targets of docs/performance.md."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _LIFECYCLE = {"DescribeLifecycleHooks", "CompleteLifecycleAction", "RecordLifecy
 _HEARTBEAT = "RecordLifecycleActionHeartbeat"
 
 _LEFT_OVER = 6
-"""Calls of a storm, however small: batches of each sort that are not full."""
+"""Number of SQS calls for batches that are not full, in a storm of any size."""
 _LANES = 8
-"""Receives at once, while there is a backlog. One that brings nothing takes a second."""
+"""Number of concurrent receives during a backlog. An empty receive takes one second."""
 _LINGER = 0.75
-"""Seconds after which a batch goes that is not full: one machine's last drains end closer together than another's."""
+"""Maximum age in seconds of a batch that is not full. The spread of the last drains differs between machines."""
 _WATCHES = 8
-"""Lines of the audit log about a replica's watches in one storm: two for each watch, and that of pods begins anew when
-drains have paused."""
+"""Number of lines of the audit log about a replica's watches in one storm: two for each watch. The watch of pods
+restarts after a pause between drains."""
 _ENOUGH_FOR_ALL = 100
-"""Of fewer notices one replica may receive all."""
+"""Minimum number of notices that all replicas share. One replica may receive all of fewer."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One target: what was found, what it is to be at most, and whether a miss fails the run."""
+    """The result for one target, and whether a miss fails the run."""
 
     what: str
     found: float
     at_most: float
     counts: bool
-    """A count is the same on every machine, and fails the run; a time is only shown."""
+    """Whether this is a count. A count is the same on every machine and fails the run; a time is only shown."""
 
     @property
     def met(self) -> bool:
-        """Whether it is."""
+        """Returns whether the result meets the target."""
         return self.found <= self.at_most
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class Finding:
 
 
 def findings(options: Options, ours: Sequence[Run], rooflines: Sequence[Run]) -> list[Finding]:
-    """All that can be said of runs of one size."""
+    """Returns the findings for runs of one size."""
     found = [*_promises(options, ours), *_costs(options, ours)]
     if options.one_by_one:
         late = [latency for run in ours for latency in run.from_receipt]
@@ -61,11 +61,11 @@ def findings(options: Options, ours: Sequence[Run], rooflines: Sequence[Run]) ->
         for what, at_most in (("last_cordon", 1.5), ("last_eviction", 1.3)):
             theirs = median(getattr(run, what) for run in rooflines)
             ratio = median(getattr(run, what) for run in ours) / theirs if theirs else 0.0
-            found.append(Finding(f"{what.replace('_', ' ')}, beside the roofline's", ratio, at_most, counts=False))
+            found.append(Finding(f"{what.replace('_', ' ')}, relative to the roofline", ratio, at_most, counts=False))
     found.append(Finding("last eviction, s", max(run.last_eviction for run in ours), SPOT_DEADLINE, counts=False))
     found.append(Finding("start to ready, s", median(run.ready for run in ours), 1.0, counts=False))
     found.append(Finding("resident before, MiB", median(run.rss_idle for run in ours), _idle(ours[0]), counts=False))
-    found.append(Finding("resident at the most, MiB", median(run.rss_peak for run in ours), 60.0, counts=False))
+    found.append(Finding("resident at the peak, MiB", median(run.rss_peak for run in ours), 60.0, counts=False))
     return found
 
 
@@ -77,46 +77,45 @@ def _promises(options: Options, ours: Sequence[Run]) -> list[Finding]:
     missing = sum(run.notices - len(run.cordons) + run.pods - len(run.evictions) for run in ours)
     found = [
         Finding("nodes not cordoned, pods not evicted", missing, 0, counts=True),
-        Finding("evictions done twice", sum(run.twice for run in ours), 0, counts=True),
-        Finding("messages left on the queue", sum(run.left for run in ours), 0, counts=True),
+        Finding("repeated evictions", sum(run.twice for run in ours), 0, counts=True),
+        Finding("messages left in the queue", sum(run.left for run in ours), 0, counts=True),
     ]
     if options.replicas > 1 and ours[0].notices >= _ENOUGH_FOR_ALL:
         without = sum(share == 0 for run in ours for share in run.shares)
-        found.append(Finding("replicas that had nothing to do", without, 0, counts=True))
+        found.append(Finding("replicas without work", without, 0, counts=True))
     return found
 
 
 def _costs(options: Options, ours: Sequence[Run]) -> list[Finding]:
-    """What a notice cost. A run in which the API server stood still says nothing about that."""
+    """Returns the findings about a notice's cost; none if the API server was stopped, which changes the cost."""
     if options.hang:
         return []
     notices = max(ours[0].notices, 1)
     each = max((sum(run.asked.values()) - run.pods - run.relisted) / notices for run in ours)
-    # Each copy is a message, and so is one that means nothing.
     messages = options.copies + options.poison / notices
     held = options.copies * max(run.drains_took for run in ours)
     batches = max(run.deletes_took for run in ours) / _LINGER
     allowed = 0.25 * messages + 0.1 * held / 20 + (_LEFT_OVER + batches) * options.replicas / notices
     found = [
-        Finding("API calls for each notice, beside its evictions", each, 3.0, counts=True),
-        Finding("lists made again, of a hundred", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
-        Finding("calls refused", max(sum(run.refused.values()) for run in ours), 0, counts=True),
+        Finding("API calls for each notice, without evictions", each, 3.0, counts=True),
+        Finding("repeated lists, % of the notices", 100 * max(run.relisted for run in ours) / notices, 10, counts=True),
+        Finding("refused calls", max(sum(run.refused.values()) for run in ours), 0, counts=True),
     ]
-    # Where notices come one by one, each drain watches for itself, and calls to SQS have no company.
+    # Notices sent one by one share no watches and no batches of SQS calls.
     if not options.one_by_one:
         watches = max(run.watches for run in ours)
-        found.append(Finding("watches begun", watches, _WATCHES * options.replicas, counts=True))
+        found.append(Finding("audit log lines about watches", watches, _WATCHES * options.replicas, counts=True))
         sqs = max(run.per_notice({op: n for op, n in run.aws.items() if op not in _LIFECYCLE}) for run in ours)
         found.append(Finding("SQS calls for each notice", sqs, round(allowed, 3), counts=True))
-        vain = max(run.vain_receives for run in ours)
-        # Some go on for a second when the last message has come.
+        empty = max(run.empty_receives for run in ours)
+        # Receives may last a second longer than the backlog.
         backlog = max(run.receipts[-1] - run.receipts[0] if run.receipts else 0.0 for run in ours) + 2
         most = _LANES * options.replicas * ceil(backlog)
-        found.append(Finding("receives of several at once that brought nothing", vain, most, counts=True))
+        found.append(Finding("empty concurrent receives", empty, most, counts=True))
     if options.kind != SPOT:
         hooks = {op for op in _LIFECYCLE if op != _HEARTBEAT}
         lifecycle = max(run.per_notice({op: n for op, n in run.aws.items() if op in hooks}) for run in ours)
-        # A look at the hook's times is one for each replica, however small the storm.
+        # Each replica reads the hook's times once, in storms of any size.
         most = round(max(1.1, 1 + options.replicas / notices), 3)
-        found.append(Finding("lifecycle calls for each notice, beside heartbeats", lifecycle, most, counts=True))
+        found.append(Finding("lifecycle calls for each notice, without heartbeats", lifecycle, most, counts=True))
     return found

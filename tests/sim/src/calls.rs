@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_forgotten_is_not_counted_nor_mistaken_for_what_came_after() {
+    async fn forgotten_calls_are_not_counted_nor_mistaken_for_later_ones() {
         let calls = Calls::new(Clock::new());
         let before = calls.arrived("kube", "list pods", "");
         calls.forget();

@@ -8,7 +8,7 @@
 //!
 //! The state is one [`state::State`] behind one lock, which is never held across an await. Due timers run whenever the
 //! lock is taken, so that no reader sees a pod that should be gone; a background task takes the lock when a timer is
-//! due and nobody else does.
+//! due and no reader takes it.
 
 mod budget;
 mod controller;

@@ -115,7 +115,7 @@ where
         let body = body.collect().await.map_err(|_| Disconnected)?.to_bytes();
         serve(Request::from_parts(head, body)).await
     });
-    // An error means that the plan or the client broke the connection, so nobody is left to report it to.
+    // An error means that the plan or the client broke the connection, so no client waits for a report.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -149,12 +149,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_cluster_is_there_for_a_kubeconfig() {
+    async fn a_client_with_the_kubeconfig_reaches_the_cluster() {
         let world = World::new(1);
         let loopback = world.bind().await.expect("a port must be free");
         world.kube.add_node("node-0", "i-0");
         let nodes: Api<Node> = Api::all(client(&loopback.kubeconfig()).await);
-        assert_eq!(nodes.list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
+        assert_eq!(nodes.list(&ListParams::default()).await.expect("the list must succeed").items.len(), 1);
         let watch = nodes.watch(&WatchParams::default(), "0").await.expect("the watch must start");
         let mut watch = std::pin::pin!(watch);
         assert!(matches!(watch.try_next().await, Ok(Some(WatchEvent::Added(_)))));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_broken_connection_is_closed_without_a_word() {
+    async fn a_broken_connection_is_closed_without_an_answer() {
         let world = World::new(1);
         let loopback = world.bind().await.expect("a port must be free");
         let request = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";

@@ -1,11 +1,11 @@
-//! The least that draining these nodes can take: a bare client that knows them already.
+//! The roofline: a bare client that knows the nodes already and drains them as fast as the API server allows.
 //!
-//! It has no queue, no notices, no index, no budgets and no deadlines. It patches every node, then lists the pods of each, then
-//! evicts every pod, always 64 calls at a time, and looks no further. What it needs for that is what the API server needs: the
-//! roofline, which `tests/real/storm` compares with the service.
+//! The client has no queue, no notices, no index, no budgets and no deadlines. It patches every node, then lists the pods of each
+//! node, then evicts every pod, with 64 calls at a time. Its time is the API server's time, the lower bound with which
+//! `tests/real/storm` compares the service.
 //!
-//! Nodes are read from standard input, one name a line; `KUBECONFIG` says where the API server is. What it did when is in the API
-//! server's audit log.
+//! Standard input holds the names of the nodes, one a line; `KUBECONFIG` names the cluster. The API server's audit log has the time
+//! of each call.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -15,10 +15,10 @@ use kube::{Api, Client, Config};
 use std::io::Read;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// As many calls as the service begins with.
+/// Number of concurrent calls, which is also the service's initial limit.
 const IN_FLIGHT: usize = 64;
 
-/// A pod that a budget keeps is not this client's to wait for, but an API server that is busy is.
+/// Pause before an eviction is repeated that a busy API server refused. The fleet has no budgets.
 const AGAIN: Duration = Duration::from_millis(50);
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -72,7 +72,7 @@ async fn evict(client: &Client, pod: &PartialObjectMeta<Pod>) -> Result<(), Erro
     }
 }
 
-/// Seconds of the clock, as the audit log's.
+/// Returns the seconds since the epoch, comparable with times of the audit log.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

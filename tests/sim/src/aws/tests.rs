@@ -88,7 +88,7 @@ where
     T: std::fmt::Debug,
     E: ProvideErrorMetadata + std::fmt::Debug,
 {
-    result.err().and_then(|error| error.message().map(str::to_owned)).expect("the call must be refused in words")
+    result.err().and_then(|error| error.message().map(str::to_owned)).expect("the call must be refused with a message")
 }
 
 fn secs(secs: u64) -> Duration {

@@ -76,7 +76,7 @@ impl Bench {
         let request = Request::builder().method(method).uri(path).body(body.to_owned().into());
         let answer = self.kube.serve(request.expect("the request must be valid")).await;
         let (head, body) = answer.expect("the connection must hold").into_parts();
-        let body = body.collect().await.expect("the body must come").to_bytes();
+        let body = body.collect().await.expect("the body must be complete").to_bytes();
         (head, serde_json::from_slice(&body).unwrap_or_default())
     }
 

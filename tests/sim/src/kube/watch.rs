@@ -184,15 +184,15 @@ impl Watch {
             return Some((self.bookmark(version, true), version));
         }
         let state = self.shared.lock();
-        let mut told = 0;
+        let mut taken = 0;
         for change in state.store.changes(self.scope.resource, self.place)?.take(CHUNK) {
-            told += 1;
+            taken += 1;
             tell(&mut lines, change, &self.scope, self.form);
         }
-        self.place += told;
+        self.place += taken;
         let version = state.store.version();
         // None of this chunk was selected and more may follow: an empty answer would look like the end.
-        if lines.is_empty() && told == CHUNK as u64 {
+        if lines.is_empty() && taken == CHUNK as u64 {
             drop(state);
             return self.read();
         }

@@ -41,20 +41,20 @@ fn state(stage: &Stage, token: &str) -> ActionState {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_are_told_with_both_timeouts() {
+async fn hooks_are_described_with_both_timeouts() {
     let stage = stage(120);
     stage.aws.autoscaling.add_hook("workers", "join & go", HookSpec::launching(secs(7200)));
     let client = stage.autoscaling();
     let all = client.describe_lifecycle_hooks().auto_scaling_group_name("workers").send().await;
-    let all = all.expect("the hooks must be told").lifecycle_hooks.unwrap_or_default();
-    let told: Vec<_> = all
+    let all = all.expect("the hooks must be described").lifecycle_hooks.unwrap_or_default();
+    let described: Vec<_> = all
         .iter()
         .map(|hook| {
             (hook.lifecycle_hook_name(), hook.heartbeat_timeout(), hook.global_timeout(), hook.default_result())
         })
         .collect();
     assert_eq!(
-        told,
+        described,
         [
             (Some("drain"), Some(120), Some(12_000), Some("CONTINUE")),
             (Some("join & go"), Some(7200), Some(172_800), Some("ABANDON"))
@@ -64,7 +64,7 @@ async fn hooks_are_told_with_both_timeouts() {
     assert_eq!(all[1].lifecycle_transition(), Some("autoscaling:EC2_INSTANCE_LAUNCHING"));
 
     let named = client.describe_lifecycle_hooks().auto_scaling_group_name("workers").lifecycle_hook_names("drain");
-    assert_eq!(named.send().await.expect("the hook must be told").lifecycle_hooks().len(), 1);
+    assert_eq!(named.send().await.expect("the hook must be described").lifecycle_hooks().len(), 1);
     let unknown = client.describe_lifecycle_hooks().auto_scaling_group_name("others").send().await;
     assert_eq!(refused(unknown), ("ValidationError".to_owned(), 400));
 }
@@ -76,7 +76,7 @@ async fn an_action_expires_when_heartbeats_stop() {
     let token = stage.aws.autoscaling.begin("workers", "drain", "i-1");
     assert_eq!(state(&stage, &token), ActionState::Waiting { expires: secs(120) });
     stage.reach(secs(120) - TICK).await;
-    beat!(client, &token).expect("a beat just in time must count");
+    beat!(client, &token).expect("a heartbeat before the expiry must count");
     stage.reach(secs(240) - TICK * 2).await;
     assert_eq!(state(&stage, &token), ActionState::Waiting { expires: secs(240) - TICK });
     stage.reach(secs(240) - TICK).await;
@@ -101,7 +101,7 @@ async fn no_heartbeat_passes_the_global_limit() {
         let token = stage.aws.autoscaling.begin("workers", "drain", "i-1");
         for at in (step..limit).step_by(usize::try_from(step).expect("a step must be small")) {
             stage.reach(secs(at)).await;
-            beat!(client, &token).expect("a beat within the limit must count");
+            beat!(client, &token).expect("a heartbeat within the limit must count");
         }
         stage.reach(secs(limit) - TICK).await;
         assert_eq!(state(&stage, &token), ActionState::Waiting { expires: secs(limit) });
@@ -139,7 +139,7 @@ async fn a_completion_counts_once_by_token_or_by_instance() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_token_is_good_for_its_own_hook_only() {
+async fn a_token_is_valid_only_for_its_own_hook() {
     let stage = stage(120);
     stage.aws.autoscaling.add_hook("workers", "other", HookSpec::terminating(secs(60)));
     let client = stage.autoscaling();

@@ -18,7 +18,7 @@ fn id(n: usize) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_instance_is_told_with_its_tags_and_state() {
+async fn an_instance_is_described_with_its_tags_and_state() {
     let stage = Stage::new();
     let client = stage.ec2();
     stage.aws.ec2.put(&id(1), &[("Name", "a <b> & \"c\""), ("managed", "")]);
@@ -43,7 +43,7 @@ async fn an_instance_is_told_with_its_tags_and_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_hundred_filter_values_are_the_most() {
+async fn more_than_two_hundred_filter_values_are_refused() {
     let stage = Stage::new();
     let client = stage.ec2();
     for n in 0..300 {

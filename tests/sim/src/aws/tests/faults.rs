@@ -9,7 +9,7 @@ use aws_smithy_types::timeout::TimeoutConfig;
 const URL: &str = "http://sqs.sim/123456789012/ebbtide";
 
 #[tokio::test(start_paused = true)]
-async fn each_service_refuses_in_its_own_words() {
+async fn each_service_refuses_with_its_own_error() {
     for (fault, sqs, autoscaling, ec2) in [
         (Fault::Throttle, ("RequestThrottled", 400), ("Throttling", 400), ("RequestLimitExceeded", 503)),
         (Fault::Status(403), ("AccessDenied", 403), ("AccessDenied", 403), ("UnauthorizedOperation", 403)),
@@ -46,18 +46,18 @@ async fn a_broken_connection_is_a_dispatch_failure_with_or_without_effect() {
         }
         assert_eq!(beats(), Some(effects));
     }
-    call.send().await.expect("the next must succeed");
+    call.send().await.expect("the next call must succeed");
     assert_eq!(beats(), Some(2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hang_and_a_slow_answer_meet_the_callers_timeouts() {
+async fn a_hang_and_a_slow_answer_end_at_the_callers_timeouts() {
     let stage = Stage::new();
     let id = stage.aws.sqs.send("slow");
     let client = stage.sqs();
-    let patience = |timeouts| aws_sdk_sqs::Config::builder().timeout_config(timeouts);
-    let whole = || patience(TimeoutConfig::builder().operation_timeout(secs(10)).build());
-    let read = || patience(TimeoutConfig::builder().read_timeout(secs(4)).build());
+    let config = |timeouts| aws_sdk_sqs::Config::builder().timeout_config(timeouts);
+    let whole = || config(TimeoutConfig::builder().operation_timeout(secs(10)).build());
+    let read = || config(TimeoutConfig::builder().read_timeout(secs(4)).build());
 
     stage.faults.add(Rule::on("ReceiveMessage", Fault::Hang).times(1));
     let answer = client.receive_message().queue_url(URL).customize().config_override(whole()).send().await;
@@ -67,10 +67,10 @@ async fn a_hang_and_a_slow_answer_meet_the_callers_timeouts() {
     stage.faults.add(Rule::on("ReceiveMessage", Fault::Slow(secs(5))).times(2));
     let answer = client.receive_message().queue_url(URL).customize().config_override(read()).send().await;
     assert!(matches!(&answer, Err(SdkError::DispatchFailure(failure)) if failure.is_timeout()), "{answer:?}");
-    // The call had its effect: the message is in flight, though the client does not know.
+    // The call had its effect: the message is in flight.
     assert_eq!((stage.clock.elapsed(), stage.aws.sqs.receives(&id)), (secs(14), 1));
     stage.reach(secs(40)).await;
-    let answer = client.receive_message().queue_url(URL).send().await.expect("patience must be rewarded");
+    let answer = client.receive_message().queue_url(URL).send().await.expect("the receive must succeed");
     assert_eq!((answer.messages().len(), stage.clock.elapsed()), (1, secs(45)));
 }
 
@@ -86,7 +86,7 @@ async fn a_cancelled_poll_takes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_unwinds_the_caller_and_breaks_nothing() {
+async fn a_panic_unwinds_the_caller_and_leaves_the_service_intact() {
     let stage = Stage::new();
     stage.aws.sqs.send("sound");
     stage.faults.add(Rule::on("ReceiveMessage", Fault::Panic).subject("ebbtide").times(1));
@@ -94,14 +94,14 @@ async fn a_panic_unwinds_the_caller_and_breaks_nothing() {
     let call = client.receive_message().queue_url(URL);
     let caller = tokio::spawn(call.clone().send());
     assert!(caller.await.is_err_and(|error| error.is_panic()));
-    assert_eq!(call.send().await.expect("the next must succeed").messages().len(), 1);
+    assert_eq!(call.send().await.expect("the next call must succeed").messages().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_service_knows_is_refused() {
+async fn unknown_operations_are_refused() {
     let stage = Stage::new();
     let request = http::Request::post("http://x/").body(bytes::Bytes::from("Action=Unheard&Version=1")).expect("valid");
-    let response = stage.aws.serve(request).await.expect("it must be answered");
+    let response = stage.aws.serve(request).await.expect("the request must be answered");
     assert_eq!(response.status(), 400);
     assert!(stage.calls.all().is_empty());
     let answer = stage.sqs().list_queues().send().await;

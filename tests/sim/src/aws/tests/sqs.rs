@@ -57,7 +57,7 @@ async fn extend(client: &Client, message: &Message, seconds: i32) -> Result<(), 
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_message_is_received_whole_and_deleted() {
+async fn a_message_is_received_with_all_fields_and_deleted() {
     let stage = Stage::new();
     let client = stage.sqs();
     let id = stage.aws.sqs.send("{\"text\":\"wörds <&>\"}");
@@ -73,21 +73,21 @@ async fn a_message_is_received_whole_and_deleted() {
     tokio::time::sleep(secs(30)).await;
     let call = client.receive_message().queue_url("http://127.0.0.1:9/123456789012/ebbtide");
     let answer = call.message_system_attribute_names(MessageSystemAttributeName::All).send().await;
-    let told = answer.expect("any host must do").messages.unwrap_or_default().remove(0);
-    let attribute = |name| told.attributes().and_then(|all| all.get(&name)).and_then(|value| value.parse::<i64>().ok());
+    let full = answer.expect("any host must be accepted").messages.unwrap_or_default().remove(0);
+    let attribute = |name| full.attributes().and_then(|all| all.get(&name)).and_then(|value| value.parse::<i64>().ok());
     let sent = (stage.clock.now() - stage.clock.elapsed()).as_millisecond();
     assert_eq!(attribute(MessageSystemAttributeName::SentTimestamp), Some(sent));
     assert_eq!(attribute(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp), Some(sent + 5_000));
     assert_eq!(attribute(MessageSystemAttributeName::ApproximateReceiveCount), Some(2));
 
-    client.delete_message().queue_url(URL).receipt_handle(handle(&told)).send().await.expect("the delete must succeed");
+    client.delete_message().queue_url(URL).receipt_handle(handle(&full)).send().await.expect("the delete must succeed");
     assert!(stage.aws.sqs.is_empty());
     assert_eq!(stage.aws.sqs.deleted(), [id.as_str()]);
     assert_eq!(stage.aws.sqs.receives(&id), 2);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_long_poll_ends_with_a_message_or_its_time() {
+async fn a_long_poll_ends_with_a_message_or_at_its_timeout() {
     let stage = Stage::new();
     let client = stage.sqs();
     let poll = async |client: &Client| {
@@ -97,7 +97,7 @@ async fn a_long_poll_ends_with_a_message_or_its_time() {
     assert_eq!(poll(&client).await, 0);
     assert_eq!(stage.clock.elapsed(), secs(20));
 
-    // A message sent meanwhile ends the poll at once; only one of two polls gets it.
+    // A message that is sent during a poll ends it at once; only one of two polls gets the message.
     let (first, second) = (
         tokio::spawn({
             let client = client.clone();
@@ -126,7 +126,7 @@ async fn a_long_poll_ends_with_a_message_or_its_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn batches_have_their_limits_and_fail_entry_by_entry() {
+async fn batches_have_limits_and_their_entries_fail_alone() {
     let stage = Stage::new();
     let client = stage.sqs();
     for n in 0..11 {
@@ -138,9 +138,9 @@ async fn batches_have_their_limits_and_fail_entry_by_entry() {
     let batch =
         async |entries: Vec<_>| client.delete_message_batch().queue_url(URL).set_entries(Some(entries)).send().await;
 
-    let error = batch(Vec::new()).await.expect_err("none must be too few").into_service_error();
+    let error = batch(Vec::new()).await.expect_err("an empty batch must be refused").into_service_error();
     assert!(error.is_empty_batch_request());
-    let error = batch(entries(0..11)).await.expect_err("eleven must be too many").into_service_error();
+    let error = batch(entries(0..11)).await.expect_err("eleven must be refused").into_service_error();
     assert!(error.is_too_many_entries_in_batch_request());
     let twice = vec![delete("a", handle(&held[0])), delete("a", handle(&held[1]))];
     let error = batch(twice).await.expect_err("ids must be distinct").into_service_error();
@@ -148,7 +148,7 @@ async fn batches_have_their_limits_and_fail_entry_by_entry() {
     assert!(stage.aws.sqs.deleted().is_empty());
 
     stage.aws.sqs.fail_entries(2);
-    let answer = batch(entries(0..10)).await.expect("ten must do");
+    let answer = batch(entries(0..10)).await.expect("ten must be accepted");
     assert_eq!(answer.failed().len(), 2);
     assert!(answer.failed().iter().all(|failed| failed.code() == "InternalError" && !failed.sender_fault()));
     assert_eq!(answer.successful().len(), 8);
@@ -157,7 +157,7 @@ async fn batches_have_their_limits_and_fail_entry_by_entry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_queue_tells_its_attributes_and_knows_its_name() {
+async fn the_queue_returns_its_attributes_and_its_url_by_name() {
     let stage = Stage::new();
     let client = stage.sqs();
     let url = client.get_queue_url().queue_name("ebbtide").send().await.expect("the queue must be found");
@@ -166,7 +166,7 @@ async fn the_queue_tells_its_attributes_and_knows_its_name() {
     stage.aws.sqs.set_dead_letter(3);
     stage.aws.sqs.send("one");
     let answer = client.get_queue_attributes().queue_url(URL).attribute_names(QueueAttributeName::All).send().await;
-    let attributes = answer.expect("the attributes must be told").attributes.unwrap_or_default();
+    let attributes = answer.expect("the attributes must be returned").attributes.unwrap_or_default();
     let attribute = |name| attributes.get(&name).map(String::as_str);
     assert_eq!(attribute(QueueAttributeName::QueueArn), Some("arn:aws:sqs:eu-west-1:123456789012:ebbtide"));
     assert_eq!(attribute(QueueAttributeName::VisibilityTimeout), Some("30"));
@@ -193,7 +193,7 @@ async fn the_queue_tells_its_attributes_and_knows_its_name() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thousands_of_messages_and_twelve_hours_are_quick() {
+async fn thousands_of_messages_and_twelve_hours_take_little_real_time() {
     let stage = Stage::new();
     let client = stage.sqs();
     for n in 0..5_000 {

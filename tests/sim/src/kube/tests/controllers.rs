@@ -22,13 +22,13 @@ async fn a_replicaset_replaces_a_pod_as_soon_as_it_ends() {
     bench.kube.add_budget("default", "web", [("app", "web")], Limit::MinAvailable(1));
     cordon(&bench, "node-0", true);
     bench.kube.add_pod(web(2).stops_in(None));
-    bench.evict("web-1").await.expect("one may go");
+    bench.evict("web-1").await.expect("one eviction must be accepted");
     bench.evict("web-2").await.expect_err("two may not");
     just_before(seconds(5)).await;
     assert!(names_on(&bench, "node-1").is_empty());
     just_after().await;
     assert_eq!(names_on(&bench, "node-1").len(), 1);
-    bench.evict("web-2").await.expect("the replacement is up");
+    bench.evict("web-2").await.expect("the replacement must be ready");
     tokio::time::sleep(seconds(30)).await;
     assert_eq!((names_on(&bench, "node-0").len(), names_on(&bench, "node-1").len()), (0, 2));
 }
@@ -44,13 +44,13 @@ async fn a_statefulset_waits_until_its_pod_is_gone_and_uses_the_name_again() {
     just_before(seconds(35)).await;
     assert!(!bench.is_there("db-0"));
     just_after().await;
-    let pod = bench.kube.pod("default", "db-0").expect("it must be back");
+    let pod = bench.kube.pod("default", "db-0").expect("the pod must be replaced");
     assert_eq!(pod.spec.and_then(|spec| spec.node_name).as_deref(), Some("node-1"));
     assert_ne!(pod.metadata.uid, first);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_that_no_node_takes_waits_for_one() {
+async fn a_pod_that_no_node_accepts_waits_for_one() {
     let bench = Bench::with_nodes(1);
     bench.kube.replace(seconds(1));
     bench.kube.add_pod(web(1));
@@ -67,7 +67,7 @@ async fn a_pod_that_no_node_takes_waits_for_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_of_daemonsets_and_mirrors_come_back_where_they_were() {
+async fn pods_of_daemonsets_and_mirrors_return_to_their_node() {
     let bench = Bench::with_nodes(2);
     bench.kube.replace(seconds(1));
     bench.kube.add_pod(Pod::on("node-0").daemonset().named("agent-1"));
@@ -95,7 +95,7 @@ async fn a_lost_node_is_replaced_and_so_are_its_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_taint_of_a_cordon_is_a_write_by_somebody_else() {
+async fn the_taint_of_a_cordon_is_a_write_of_another_client() {
     let bench = Bench::with_nodes(1);
     bench.kube.taint_cordoned();
     let patch = |unschedulable| Patch::Merge(json!({ "spec": { "unschedulable": unschedulable } }));

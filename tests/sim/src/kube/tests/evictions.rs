@@ -7,7 +7,7 @@ use serde_json::json;
 use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
-async fn an_evicted_pod_ends_with_its_grace_period_at_the_latest() {
+async fn an_evicted_pod_ends_at_the_end_of_its_grace_period_at_the_latest() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1).stops_in(None));
     let answer = bench.evict("web-1").await.expect("the eviction must be accepted");
@@ -37,7 +37,7 @@ async fn a_pod_that_stops_sooner_is_gone_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_grace_period_asked_for_wins_over_the_pods_own() {
+async fn the_requested_grace_period_replaces_the_pods_own() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1).stops_in(None));
     bench.evict_with("web-1", json!({ "gracePeriodSeconds": 90 })).await.expect("the eviction must be accepted");
@@ -64,7 +64,7 @@ async fn kubes_own_eviction_call_loses_its_delete_options() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_second_deletion_can_only_hurry() {
+async fn a_second_deletion_can_only_shorten_the_grace_period() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1).grace(seconds(600)).stops_in(None));
     bench.evict("web-1").await.expect("the eviction must be accepted");
@@ -97,7 +97,7 @@ async fn a_grace_period_of_zero_and_a_finished_pod_are_gone_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_precondition_protects_the_pod_that_came_after() {
+async fn a_precondition_protects_a_replacement_with_the_same_name() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
     let wrong = json!({ "preconditions": { "uid": "another" } });
@@ -127,7 +127,7 @@ async fn a_dry_run_ends_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_stops_pods_on_a_node_that_is_not_ready() {
+async fn pods_on_a_node_that_is_not_ready_do_not_stop() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
     bench.kube.add_pod(web(2));
@@ -140,7 +140,7 @@ async fn nobody_stops_pods_on_a_node_that_is_not_ready() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_out_of_service_taint_frees_what_a_dead_node_holds() {
+async fn the_out_of_service_taint_removes_terminating_pods_of_a_dead_node() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
     bench.kube.add_pod(web(2));
@@ -164,7 +164,7 @@ async fn a_terminating_namespace_refuses_evictions() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_removed_node_takes_its_pods_along_and_a_deleted_one_after_a_while() {
+async fn pods_of_a_removed_node_go_at_once_and_of_a_deleted_node_later() {
     let bench = Bench::with_nodes(2);
     bench.kube.add_pod(web(1));
     bench.kube.add_pod(Pod::on("node-1").named("db-0"));

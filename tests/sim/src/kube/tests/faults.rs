@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 
 #[tokio::test(start_paused = true)]
-async fn an_overloaded_server_says_when_to_come_back_in_plain_text() {
+async fn an_overloaded_server_answers_plain_text_with_retry_after() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
     let eviction = || Rule::on("create pods/eviction", Fault::ThrottleFor(7)).subject("default/web-1").times(1);
@@ -17,11 +17,11 @@ async fn an_overloaded_server_says_when_to_come_back_in_plain_text() {
     bench.faults.add(eviction());
     let refused = bench.evict("web-1").await.expect_err("it must be refused");
     assert_eq!((refused.code, refused.message.as_str()), (429, "Too many requests, please try again later."));
-    bench.evict("web-1").await.expect("the plan is over");
+    bench.evict("web-1").await.expect("the fault must be over");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lost_answer_is_no_lost_effect_and_a_broken_call_has_none() {
+async fn a_call_with_a_lost_answer_has_its_effect_and_a_broken_call_has_none() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
     bench.kube.add_pod(web(2));
@@ -43,17 +43,17 @@ async fn a_lost_answer_is_no_lost_effect_and_a_broken_call_has_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_the_callers_and_the_client_lives() {
+async fn a_panic_hits_the_caller_and_the_client_survives() {
     let bench = Bench::with_nodes(1);
     bench.faults.add(Rule::on("list nodes", Fault::Panic).times(1));
     let nodes = bench.nodes();
     let caller = tokio::spawn(async move { nodes.list(&ListParams::default()).await });
     assert!(caller.await.expect_err("it must have panicked").is_panic());
-    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
+    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must succeed").items.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
-async fn watches_end_at_once_or_expire_and_lists_do_neither() {
+async fn watch_faults_end_or_expire_watches_and_spare_lists() {
     let bench = Bench::with_nodes(1);
     bench.faults.add(Rule::on("watch nodes", Fault::CloseWatch).times(1));
     bench.faults.add(Rule::on("*", Fault::ExpireWatch));
@@ -64,7 +64,7 @@ async fn watches_end_at_once_or_expire_and_lists_do_neither() {
     assert!(watch().await.is_empty());
     let expired = watch().await;
     assert!(matches!(expired.as_slice(), [WatchEvent::Error(status)] if status.code == 410));
-    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must come").items.len(), 1);
+    assert_eq!(bench.nodes().list(&ListParams::default()).await.expect("the list must succeed").items.len(), 1);
 }
 
 #[test]

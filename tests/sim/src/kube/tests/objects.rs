@@ -9,7 +9,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 #[tokio::test(start_paused = true)]
-async fn a_node_has_what_a_real_one_has() {
+async fn a_node_has_the_fields_of_a_real_one() {
     let bench = Bench::with_nodes(1);
     let node = bench.nodes().get("node-0").await.expect("the node must be there");
     let spec = node.spec.clone().expect("it must have a spec");
@@ -37,7 +37,7 @@ async fn a_patch_at_an_old_version_is_a_conflict() {
         "spec": { "unschedulable": true, "taints": [{ "key": "ebbtide", "effect": "NoSchedule" }] },
     });
     let params = PatchParams::default();
-    let written = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.expect("it is current");
+    let written = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.expect("the version is current");
     assert_ne!(written.resource_version(), version);
     let refused = bench.nodes().patch("node-0", &params, &Patch::Merge(&patch)).await.map_err(status);
     let refused = refused.expect_err("it is not current any more");
@@ -56,7 +56,7 @@ async fn a_patch_at_an_old_version_is_a_conflict() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rival_writes_between_a_read_and_a_patch_as_often_as_it_is_told() {
+async fn a_rival_writes_between_a_read_and_a_patch_a_set_number_of_times() {
     let bench = Bench::with_nodes(1);
     bench.kube.rival_taints(2);
     let params = PatchParams::default();
@@ -72,7 +72,7 @@ async fn a_rival_writes_between_a_read_and_a_patch_as_often_as_it_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dry_run_shows_what_would_be_and_keeps_nothing() {
+async fn a_dry_run_returns_the_result_and_stores_nothing() {
     let bench = Bench::with_nodes(1);
     let patch = Patch::Merge(json!({ "spec": { "unschedulable": true } }));
     let shown = bench.nodes().patch("node-0", &PatchParams::default().dry_run(), &patch).await.expect("it must work");
@@ -82,7 +82,7 @@ async fn a_dry_run_shows_what_would_be_and_keeps_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn status_and_spec_are_written_under_paths_of_their_own() {
+async fn status_and_spec_are_written_under_separate_paths() {
     let bench = Bench::with_nodes(1);
     let both = json!({
         "spec": { "unschedulable": true },
@@ -112,7 +112,7 @@ async fn lists_select_by_node_by_name_and_by_label() {
     let all: Api<v1::Pod> = Api::all(bench.client.clone());
     let names = |params: ListParams| {
         let all = all.clone();
-        async move { all.list(&params).await.expect("the list must come").iter().map(ResourceExt::name_any).collect() }
+        async move { all.list(&params).await.expect("the list must succeed").iter().map(ResourceExt::name_any).collect() }
     };
     let list = ListParams::default;
     let found: Vec<String> = names(list().fields("spec.nodeName=node-1").match_any()).await;
@@ -137,14 +137,14 @@ async fn lists_select_by_node_by_name_and_by_label() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pages_are_of_one_state() {
+async fn all_pages_show_one_state() {
     let bench = Bench::with_nodes(5);
     let params = ListParams::default().limit(2);
-    let first = bench.nodes().list(&params).await.expect("the list must come");
+    let first = bench.nodes().list(&params).await.expect("the list must succeed");
     assert_eq!((first.items.len(), first.metadata.remaining_item_count), (2, Some(3)));
     bench.kube.remove_node("node-3");
     let token = first.metadata.continue_.clone().expect("there must be more");
-    let second = bench.nodes().list(&params.clone().continue_token(&token)).await.expect("the list must come");
+    let second = bench.nodes().list(&params.clone().continue_token(&token)).await.expect("the list must succeed");
     assert_eq!(second.items.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["node-2", "node-3"]);
     assert_eq!(second.metadata.resource_version, first.metadata.resource_version);
     bench.kube.compact();
@@ -154,21 +154,21 @@ async fn pages_are_of_one_state() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metadata_alone_comes_when_it_alone_is_asked_for() {
+async fn a_metadata_request_returns_only_metadata() {
     let bench = Bench::with_nodes(1);
     bench.kube.add_pod(web(1));
-    let list = bench.pods().list_metadata(&ListParams::default()).await.expect("the list must come");
+    let list = bench.pods().list_metadata(&ListParams::default()).await.expect("the list must succeed");
     assert_eq!(list.items[0].types.as_ref().map(|types| types.kind.as_str()), Some("PartialObjectMetadata"));
     assert_eq!(list.items[0].metadata.labels.as_ref().map(|labels| labels["app"].as_str()), Some("web"));
     let one = bench.pods().get_metadata_with("web-1", &GetParams::any()).await.expect("the pod must be there");
     assert_eq!(one.metadata.uid, list.items[0].metadata.uid);
     let request = http::Request::get("/api/v1/pods/").header("accept", "application/json;as=PartialObjectMetadataList");
     let answer = bench.client.request_text(request.body(Vec::new()).expect("the request must be valid")).await;
-    assert!(!answer.expect("the list must come").contains("containers"));
+    assert!(!answer.expect("the list must succeed").contains("containers"));
 }
 
 #[tokio::test(start_paused = true)]
-async fn kubes_recorder_is_understood() {
+async fn events_of_kubes_recorder_are_accepted() {
     let bench = Bench::with_nodes(1);
     let node = bench.nodes().get("node-0").await.expect("the node must be there");
     let reporter = Reporter { controller: "ebbtide".to_owned(), instance: Some("ebbtide-0".to_owned()) };
@@ -202,7 +202,7 @@ async fn leases_are_created_updated_and_deleted() {
     let mut first = leases.create(&PostParams::default(), &lease).await.expect("it must work");
     leases.create(&PostParams::default(), &lease).await.expect_err("it is there already");
     first.spec.get_or_insert_default().holder_identity = Some("me".to_owned());
-    let second = leases.replace("node-0", &PostParams::default(), &first).await.expect("it is current");
+    let second = leases.replace("node-0", &PostParams::default(), &first).await.expect("the version is current");
     let refused = leases.replace("node-0", &PostParams::default(), &first).await.map_err(status);
     assert_eq!(refused.expect_err("it is not current any more").code, 409);
     assert_ne!(second.resource_version(), first.resource_version());
@@ -210,11 +210,11 @@ async fn leases_are_created_updated_and_deleted() {
         .preconditions(kube::api::Preconditions { uid: Some("another".to_owned()), resource_version: None });
     leases.delete("node-0", &other).await.expect_err("it is another one");
     leases.delete("node-0", &DeleteParams::default()).await.expect("it must work");
-    assert!(leases.get_opt("node-0").await.expect("the answer must come").is_none());
+    assert!(leases.get_opt("node-0").await.expect("the call must succeed").is_none());
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_paths_answer_as_a_server_does() {
+async fn other_paths_answer_like_a_real_server() {
     let bench = Bench::new();
     assert_eq!(bench.client.apiserver_version().await.expect("it must answer").minor, "33");
     let (head, _) = bench.raw("GET", "/readyz", "").await;

@@ -10,13 +10,13 @@ use kube::runtime::watcher::{self, Event, watcher};
 use std::pin::Pin;
 
 /// Returns the next event of a watch, in short.
-async fn told<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
+async fn next_event<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
     match stream.try_next().await {
         Ok(Some(WatchEvent::Added(object))) => format!("added {}", object.name_any()),
         Ok(Some(WatchEvent::Modified(object))) => format!("modified {}", object.name_any()),
         Ok(Some(WatchEvent::Deleted(object))) => format!("deleted {}", object.name_any()),
         Ok(Some(WatchEvent::Bookmark(bookmark))) if bookmark.metadata.annotations.is_empty() => "bookmark".to_owned(),
-        Ok(Some(WatchEvent::Bookmark(_))) => "all told".to_owned(),
+        Ok(Some(WatchEvent::Bookmark(_))) => "initial list sent".to_owned(),
         Ok(Some(WatchEvent::Error(status))) => format!("error {}", status.code),
         Ok(None) => "end".to_owned(),
         Err(error) => format!("broken: {error}"),
@@ -25,7 +25,7 @@ async fn told<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Resu
 
 /// Returns the next event, or nothing if there is none yet.
 async fn at_once<K: ResourceExt>(stream: &mut Pin<Box<impl Stream<Item = kube::Result<WatchEvent<K>>>>>) -> String {
-    tokio::time::timeout(std::time::Duration::ZERO, told(stream)).await.unwrap_or_default()
+    tokio::time::timeout(std::time::Duration::ZERO, next_event(stream)).await.unwrap_or_default()
 }
 
 async fn watch_nodes(
@@ -37,40 +37,41 @@ async fn watch_nodes(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_tells_what_is_there_and_then_what_changes() {
+async fn a_watch_sends_existing_objects_and_then_changes() {
     let bench = Bench::with_nodes(2);
     let mut watch = watch_nodes(&bench, WatchParams::default(), "0").await;
-    assert_eq!(told(&mut watch).await, "added node-0");
-    assert_eq!(told(&mut watch).await, "added node-1");
+    assert_eq!(next_event(&mut watch).await, "added node-0");
+    assert_eq!(next_event(&mut watch).await, "added node-1");
     assert_eq!(at_once(&mut watch).await, "");
     bench.kube.set_ready("node-1", false);
     bench.kube.set_ready("node-1", false);
     bench.kube.add_node("node-2", "i-2");
     bench.kube.remove_node("node-0");
-    assert_eq!(told(&mut watch).await, "modified node-1");
-    assert_eq!(told(&mut watch).await, "added node-2");
-    assert_eq!(told(&mut watch).await, "deleted node-0");
+    assert_eq!(next_event(&mut watch).await, "modified node-1");
+    assert_eq!(next_event(&mut watch).await, "added node-2");
+    assert_eq!(next_event(&mut watch).await, "deleted node-0");
     assert_eq!(bench.kube.watches(), 1);
     drop(watch);
     assert_eq!(bench.kube.watches(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_from_a_version_tells_what_came_after_it() {
+async fn a_watch_from_a_version_sends_only_later_changes() {
     let bench = Bench::with_nodes(1);
-    let version = bench.nodes().list(&Default::default()).await.expect("the list must come").metadata.resource_version;
+    let version =
+        bench.nodes().list(&Default::default()).await.expect("the list must succeed").metadata.resource_version;
     bench.kube.add_node("node-1", "i-1");
     bench.kube.add_pod(web(1));
     let mut watch = watch_nodes(&bench, WatchParams::default(), &version.unwrap_or_default()).await;
-    assert_eq!(told(&mut watch).await, "added node-1");
+    assert_eq!(next_event(&mut watch).await, "added node-1");
     assert_eq!(at_once(&mut watch).await, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn bookmarks_come_by_the_minute_and_at_the_end() {
+async fn bookmarks_come_every_minute_and_at_the_end() {
     let bench = Bench::with_nodes(1);
     let mut watch = watch_nodes(&bench, WatchParams::default().timeout(100), "0").await;
-    assert_eq!(told(&mut watch).await, "added node-0");
+    assert_eq!(next_event(&mut watch).await, "added node-0");
     just_before(seconds(60)).await;
     assert_eq!(at_once(&mut watch).await, "");
     just_after().await;
@@ -82,14 +83,14 @@ async fn bookmarks_come_by_the_minute_and_at_the_end() {
     assert_eq!(at_once(&mut watch).await, "end");
     let quiet = WatchParams::default().timeout(100).disable_bookmarks();
     let mut watch = watch_nodes(&bench, quiet, "0").await;
-    assert_eq!(told(&mut watch).await, "added node-0");
-    assert_eq!(told(&mut watch).await, "end");
+    assert_eq!(next_event(&mut watch).await, "added node-0");
+    assert_eq!(next_event(&mut watch).await, "end");
     assert_eq!(bench.calls.of("watch nodes")[1].at, seconds(100));
     assert_eq!(bench.kube.shared.lock().clock.elapsed(), seconds(200));
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_leaves_the_selection_is_deleted_and_what_enters_is_added() {
+async fn objects_that_leave_the_selection_are_deleted_and_those_that_enter_are_added() {
     let bench = Bench::with_nodes(2);
     bench.kube.add_pod(web(1));
     let params = WatchParams::default().fields("spec.nodeName=node-1").labels("app");
@@ -102,28 +103,28 @@ async fn what_leaves_the_selection_is_deleted_and_what_enters_is_added() {
         bench.kube.update_pod("default", "db-0", |pod| pod.metadata.labels = labels);
     };
     label(Some("db"));
-    assert_eq!(told(&mut watch).await, "added db-0");
+    assert_eq!(next_event(&mut watch).await, "added db-0");
     label(Some("sql"));
-    assert_eq!(told(&mut watch).await, "modified db-0");
+    assert_eq!(next_event(&mut watch).await, "modified db-0");
     label(None);
-    assert_eq!(told(&mut watch).await, "deleted db-0");
+    assert_eq!(next_event(&mut watch).await, "deleted db-0");
     bench.kube.remove_pod("default", "db-0");
     assert_eq!(at_once(&mut watch).await, "");
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_version_that_is_forgotten_is_gone() {
+async fn a_forgotten_version_gets_410() {
     let bench = Bench::with_nodes(1);
     let version = bench.kube.node("node-0").and_then(|node| node.metadata.resource_version).unwrap_or_default();
     bench.kube.add_node("node-1", "i-1");
     let mut running = watch_nodes(&bench, WatchParams::default(), &version).await;
-    assert_eq!(told(&mut running).await, "added node-1");
+    assert_eq!(next_event(&mut running).await, "added node-1");
     bench.kube.compact();
     bench.kube.add_node("node-2", "i-2");
-    assert_eq!(told(&mut running).await, "added node-2");
+    assert_eq!(next_event(&mut running).await, "added node-2");
     let mut late = watch_nodes(&bench, WatchParams::default(), &version).await;
-    assert_eq!(told(&mut late).await, "error 410");
-    assert_eq!(told(&mut late).await, "end");
+    assert_eq!(next_event(&mut late).await, "error 410");
+    assert_eq!(next_event(&mut late).await, "end");
     let last = bench.kube.node("node-2").and_then(|node| node.metadata.resource_version).unwrap_or_default();
     let mut current = watch_nodes(&bench, WatchParams::default(), &last).await;
     assert_eq!(at_once(&mut current).await, "");
@@ -133,22 +134,22 @@ async fn a_version_that_is_forgotten_is_gone() {
 async fn running_watches_can_be_closed_broken_and_frozen() {
     let bench = Bench::with_nodes(1);
     let mut closed = watch_nodes(&bench, WatchParams::default(), "0").await;
-    assert_eq!(told(&mut closed).await, "added node-0");
+    assert_eq!(next_event(&mut closed).await, "added node-0");
     bench.kube.interrupt_watches(Interrupt::Close);
-    assert_eq!(told(&mut closed).await, "end");
+    assert_eq!(next_event(&mut closed).await, "end");
     let mut broken = watch_nodes(&bench, WatchParams::default(), "0").await;
-    assert_eq!(told(&mut broken).await, "added node-0");
+    assert_eq!(next_event(&mut broken).await, "added node-0");
     bench.kube.interrupt_watches(Interrupt::Break);
-    assert!(told(&mut broken).await.starts_with("broken"));
+    assert!(next_event(&mut broken).await.starts_with("broken"));
     let mut frozen = watch_nodes(&bench, WatchParams::default().timeout(10), "0").await;
-    assert_eq!(told(&mut frozen).await, "added node-0");
+    assert_eq!(next_event(&mut frozen).await, "added node-0");
     bench.kube.interrupt_watches(Interrupt::Freeze);
     bench.kube.add_node("node-1", "i-1");
-    assert!(tokio::time::timeout(seconds(3600), told(&mut frozen)).await.is_err());
+    assert!(tokio::time::timeout(seconds(3600), next_event(&mut frozen)).await.is_err());
 }
 
 /// Returns the next event of kube's watcher, in short.
-async fn said(stream: &mut (impl Stream<Item = watcher::Result<Event<v1::Node>>> + Unpin)) -> String {
+async fn next_of_watcher(stream: &mut (impl Stream<Item = watcher::Result<Event<v1::Node>>> + Unpin)) -> String {
     match stream.next().await {
         Some(Ok(Event::Init)) => "init".to_owned(),
         Some(Ok(Event::InitApply(node))) => format!("init {}", node.name_any()),
@@ -165,27 +166,27 @@ async fn kubes_watcher_lists_again_after_a_410() {
     let bench = Bench::with_nodes(2);
     let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default().page_size(1)));
     for expected in ["init", "init node-0", "init node-1", "done"] {
-        assert_eq!(said(&mut nodes).await, expected);
+        assert_eq!(next_of_watcher(&mut nodes).await, expected);
     }
     bench.kube.set_ready("node-0", false);
-    assert_eq!(said(&mut nodes).await, "apply node-0");
-    // The watcher sleeps past the end of its watch, and past the history that would have brought it up to date.
+    assert_eq!(next_of_watcher(&mut nodes).await, "apply node-0");
+    // The watch ends, and the history that the watcher needs to continue is gone.
     bench.kube.interrupt_watches(Interrupt::Close);
     bench.kube.remove_node("node-0");
     bench.kube.compact();
-    assert!(said(&mut nodes).await.contains("too old resource version"));
+    assert!(next_of_watcher(&mut nodes).await.contains("too old resource version"));
     for expected in ["init", "init node-1", "done"] {
-        assert_eq!(said(&mut nodes).await, expected);
+        assert_eq!(next_of_watcher(&mut nodes).await, expected);
     }
     assert_eq!((bench.calls.count("list nodes"), bench.calls.count("watch nodes")), (3, 2));
 }
 
 #[tokio::test(start_paused = true)]
-async fn kubes_watcher_lives_over_many_ends_of_its_watch() {
+async fn kubes_watcher_survives_many_ends_of_its_watch() {
     let bench = Bench::with_nodes(1);
     let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default()));
     for expected in ["init", "init node-0", "done"] {
-        assert_eq!(said(&mut nodes).await, expected);
+        assert_eq!(next_of_watcher(&mut nodes).await, expected);
     }
     let kube = bench.kube.clone();
     let later = async {
@@ -194,7 +195,7 @@ async fn kubes_watcher_lives_over_many_ends_of_its_watch() {
         std::future::pending::<()>().await;
     };
     let event = tokio::select! {
-        event = said(&mut nodes) => event,
+        event = next_of_watcher(&mut nodes) => event,
         () = later => unreachable!("it waits for ever"),
     };
     assert_eq!(event, "apply node-1");
@@ -203,17 +204,17 @@ async fn kubes_watcher_lives_over_many_ends_of_its_watch() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_streamed_list_says_when_it_is_complete() {
+async fn a_streamed_list_ends_with_a_bookmark() {
     let bench = Bench::with_nodes(1);
     let mut nodes = Box::pin(watcher(bench.nodes(), watcher::Config::default().streaming_lists()));
     for expected in ["init", "init node-0", "done"] {
-        assert_eq!(said(&mut nodes).await, expected);
+        assert_eq!(next_of_watcher(&mut nodes).await, expected);
     }
     bench.kube.add_node("node-1", "i-1");
-    assert_eq!(said(&mut nodes).await, "apply node-1");
+    assert_eq!(next_of_watcher(&mut nodes).await, "apply node-1");
     assert_eq!(bench.calls.count("list nodes"), 0);
     let params = WatchParams::default().initial_events();
     let mut pods =
         Box::pin(Api::<v1::Pod>::all(bench.client.clone()).watch(&params, "0").await.expect("it must start"));
-    assert_eq!(told(&mut pods).await, "all told");
+    assert_eq!(next_event(&mut pods).await, "initial list sent");
 }

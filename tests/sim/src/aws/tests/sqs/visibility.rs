@@ -4,20 +4,20 @@ use super::super::{Stage, TICK, refused, secs, words};
 use super::{HOUR, URL, delete, extend, handle, one, receive};
 
 #[tokio::test(start_paused = true)]
-async fn a_hold_lasts_until_its_end_and_can_be_moved() {
+async fn a_visibility_timeout_can_be_extended_and_ended() {
     let stage = Stage::new();
     let client = stage.sqs();
     stage.aws.sqs.send("held");
     let message = one(&client).await;
     stage.reach(secs(30) - TICK).await;
     assert!(receive(&client, 1).await.is_empty());
-    extend(&client, &message, 30).await.expect("the hold must be extended in time");
+    extend(&client, &message, 30).await.expect("the timeout must be extended");
     stage.reach(secs(60) - TICK * 2).await;
     assert!(receive(&client, 1).await.is_empty());
     stage.reach(secs(60) - TICK).await;
     let message = one(&client).await;
     // Visibility set to 0: visible at once.
-    extend(&client, &message, 0).await.expect("the message must be given back");
+    extend(&client, &message, 0).await.expect("the message must be released");
     assert_eq!(stage.aws.sqs.visible(), 1);
     // A receive can set its own visibility timeout.
     let own = client.receive_message().queue_url(URL).visibility_timeout(5).send().await.expect("it must succeed");
@@ -29,7 +29,7 @@ async fn a_hold_lasts_until_its_end_and_can_be_moved() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_message_is_held_beyond_twelve_hours_from_its_receive() {
+async fn no_message_stays_invisible_beyond_twelve_hours_from_its_receive() {
     let stage = Stage::new();
     let client = stage.sqs();
     stage.aws.sqs.send("long");
@@ -38,7 +38,7 @@ async fn no_message_is_held_beyond_twelve_hours_from_its_receive() {
     let over = |seconds| {
         client.change_message_visibility().queue_url(URL).receipt_handle(handle(&message)).visibility_timeout(seconds)
     };
-    over(43_200).send().await.expect("twelve hours at once must be allowed");
+    over(43_200).send().await.expect("twelve hours must be allowed");
     stage.reach(secs(100 + 11 * HOUR)).await;
     assert_eq!(
         words(over(3_601).send().await),
@@ -46,7 +46,7 @@ async fn no_message_is_held_beyond_twelve_hours_from_its_receive() {
          beyond the limit [43200 seconds]"
     );
     assert_eq!(refused(over(3_601).send().await), ("InvalidParameterValue".to_owned(), 400));
-    over(3_600).send().await.expect("twelve hours in all must be allowed");
+    over(3_600).send().await.expect("a total of twelve hours must be allowed");
     stage.reach(secs(100 + 12 * HOUR) - TICK).await;
     assert_eq!(stage.aws.sqs.in_flight(), 1);
     assert_eq!(extend(&client, &message, 1).await, Err("InvalidParameterValue".to_owned()));
@@ -92,7 +92,7 @@ async fn an_old_receipt_neither_deletes_nor_extends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn duplicates_have_two_holders_and_a_stale_receipt() {
+async fn a_duplicate_has_two_receivers_and_a_stale_receipt() {
     let stage = Stage::new();
     let client = stage.sqs();
     stage.aws.sqs.duplicate_chance(1.0);
@@ -105,7 +105,13 @@ async fn duplicates_have_two_holders_and_a_stale_receipt() {
     assert_eq!([&log[0].id, &log[1].id], [&id, &id]);
     assert_eq!([log[0].duplicate, log[1].duplicate], [true, false]);
     assert_eq!(log[0].receipt, handle(&first));
-    client.delete_message().queue_url(URL).receipt_handle(handle(&first)).send().await.expect("it must look well");
+    client
+        .delete_message()
+        .queue_url(URL)
+        .receipt_handle(handle(&first))
+        .send()
+        .await
+        .expect("the deletion must seem to succeed");
     assert!(!stage.aws.sqs.is_empty());
     client.delete_message().queue_url(URL).receipt_handle(handle(&second)).send().await.expect("it must succeed");
     assert!(stage.aws.sqs.is_empty());
@@ -118,7 +124,7 @@ async fn a_message_received_too_often_becomes_a_dead_letter() {
     stage.aws.sqs.set_dead_letter(2);
     let id = stage.aws.sqs.send("poison");
     for _ in 0..2 {
-        extend(&client, &one(&client).await, 0).await.expect("the message must be given back");
+        extend(&client, &one(&client).await, 0).await.expect("the message must be released");
     }
     assert!(stage.aws.sqs.dead_letters().is_empty());
     assert!(receive(&client, 10).await.is_empty());
@@ -127,7 +133,7 @@ async fn a_message_received_too_often_becomes_a_dead_letter() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn retention_ends_a_message_even_while_it_is_held() {
+async fn retention_drops_a_message_even_in_flight() {
     let stage = Stage::new();
     let client = stage.sqs();
     stage.aws.sqs.set_retention(secs(300));
