@@ -169,7 +169,7 @@ def variable(name: str, label: str, query: str) -> dict[str, Any]:
     }
 
 
-IN_TIME = 'outcome=~"drained|node-gone"'
+IN_TIME = 'outcome=~"drained|node-dead|node-gone"'
 COUNTED = 'outcome!="uncordoned"'
 MISSED = 'outcome=~"blocked|timed-out|failed"'
 HARD = 'deadline="hard"'

@@ -156,7 +156,7 @@ impl Subscriber for Teller {
                 self.node(on.node, "drain", ' ', Tone::Plain, text);
             }
             Fact::DrainEnded { on, outcome, gone, took, report, .. } => match outcome {
-                DrainOutcome::Drained | DrainOutcome::NodeGone => {
+                DrainOutcome::Drained | DrainOutcome::NodeGone | DrainOutcome::NodeDead => {
                     let text = format!("drained in {}: {} gone", seconds(*took), pods_of(*gone));
                     self.node(on.node, "drain", '✓', Tone::Good, text);
                 }

@@ -230,6 +230,17 @@ pub struct Run {
     )]
     pub on_failed_drain: OnFailedDrain,
 
+    /// What to do with a terminating hook whose Node somebody has uncordoned during the drain
+    #[arg(
+        long,
+        env = "EBBTIDE_ON_UNCORDON",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "leave",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub on_uncordon: OnUncordon,
+
     /// What to do with a launch hook whose Node is not Ready by the deadline
     #[arg(
         long,
@@ -353,6 +364,15 @@ pub enum OnFailedDrain {
     Abandon,
     /// Leave it to its own timeout.
     Leave,
+}
+
+/// The action for a terminating hook whose Node somebody has uncordoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUncordon {
+    /// Leave it to its own timeout.
+    Leave,
+    /// Keep it alive until its deadline, then do as after a failed drain.
+    AtDeadline,
 }
 
 /// The action for a launch hook whose Node is not Ready.

@@ -7,7 +7,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, OnFailed, Policy};
+use crate::pipeline::interruption::{Action, OnFailed, OnUncordon, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
@@ -155,6 +155,7 @@ impl Settings {
             mark_settings: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
+            on_uncordon: flags.on_uncordon.into(),
             on_failed_launch: flags.on_failed_launch.into(),
             complete_after: complete_after.unwrap_or_default(),
             startup_taints,
@@ -231,6 +232,15 @@ impl From<flags::OnFailedDrain> for OnFailed {
     }
 }
 
+impl From<flags::OnUncordon> for OnUncordon {
+    fn from(chosen: flags::OnUncordon) -> Self {
+        match chosen {
+            flags::OnUncordon::Leave => Self::Leave,
+            flags::OnUncordon::AtDeadline => Self::AtDeadline,
+        }
+    }
+}
+
 impl From<flags::OnFailedLaunch> for OnFailed {
     fn from(chosen: flags::OnFailedLaunch) -> Self {
         match chosen {
@@ -273,6 +283,7 @@ mod tests {
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
         assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
         assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
+        assert_eq!(policy.on_uncordon, OnUncordon::Leave);
         assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
         assert!(policy.complete_after.is_zero() && policy.mark_settings.taints.is_empty());
         assert_eq!(settings.admin_address.to_string(), "[::]:8080");

@@ -43,6 +43,8 @@ labels! {
     NoticeOutcome {
         /// The node was drained, and the hook completed.
         Drained => "drained",
+        /// The node's kubelet is silent, and the grace periods of its pods are over; the hook was completed.
+        NodeDead => "node-dead",
         /// The node was cordoned, as the policy says.
         Cordoned => "cordoned",
         /// The notice was logged, as the policy says.
@@ -91,6 +93,7 @@ impl NoticeOutcome {
             | Self::HookFailed
             | Self::Crashed => true,
             Self::Drained
+            | Self::NodeDead
             | Self::Cordoned
             | Self::Reported
             | Self::Ignored
@@ -111,6 +114,8 @@ labels! {
         Drained => "drained",
         /// The Node was deleted, and its pods with it.
         NodeGone => "node-gone",
+        /// The kubelet is silent, and the grace periods of all pods are over: nobody will report their end.
+        NodeDead => "node-dead",
         /// At the deadline a budget or a pod's annotation still forbade an eviction.
         Blocked => "blocked",
         /// At the deadline pods were still terminating.
@@ -123,10 +128,10 @@ labels! {
 }
 
 impl DrainOutcome {
-    /// Whether no pod that had to go is left on the node.
+    /// Whether no pod that had to go runs on the node any more.
     #[must_use]
     pub const fn is_success(self) -> bool {
-        matches!(self, Self::Drained | Self::NodeGone)
+        matches!(self, Self::Drained | Self::NodeGone | Self::NodeDead)
     }
 }
 
@@ -134,6 +139,7 @@ impl From<DrainOutcome> for NoticeOutcome {
     fn from(outcome: DrainOutcome) -> Self {
         match outcome {
             DrainOutcome::Drained | DrainOutcome::NodeGone => Self::Drained,
+            DrainOutcome::NodeDead => Self::NodeDead,
             DrainOutcome::Blocked => Self::Blocked,
             DrainOutcome::TimedOut => Self::TimedOut,
             DrainOutcome::Failed => Self::Failed,

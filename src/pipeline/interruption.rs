@@ -28,7 +28,7 @@ mod work;
 pub use deadlines::Deadlines;
 pub use decisions::left_for_pool;
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, Heartbeats, OnFailed, PerKind, Policy};
+pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use shared_work::{Seat, Slots};
 pub use steps::{Finding, Present, Sequence, Step, Target};
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, due_beat};

@@ -55,6 +55,7 @@ mod pipeline {
         mod do_not_disrupt;
         mod eviction;
         mod eviction_order;
+        mod overdue;
         mod own_pod;
         mod pod_watch;
         mod selection;

@@ -293,7 +293,7 @@ impl<'a> Narration<'a> {
         };
         let listed = PodList::new(pods, &budgets, self.settings);
         let moment = |at| moment(&self.clock, at);
-        self.view.pods = listed.pods(span, moment);
+        self.view.pods = listed.pods(span, &self.clock, moment);
         self.view.stay = listed.stay();
         self.view.budgets = listed.budgets();
         let held = |pod: &&PodView| !pod.held_back_by.is_empty();

@@ -4,6 +4,7 @@ use super::budget::{Budget, holding};
 use super::view::{BudgetView, Hold, Moment, PodView, StayView, Turn};
 use crate::cli::settings::Settings;
 use crate::pipeline::drain::{Deadline, Departure, Grace, Selection, StayReason, TrimmedPod, outlook, select};
+use crate::runtime::clock::Clock;
 use k8s_openapi::api::core::v1::Pod;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -49,10 +50,11 @@ impl<'a> PodList<'a> {
     }
 
     /// Returns the pods that go, in their order.
-    pub fn pods(&self, span: DrainSpan, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
+    pub fn pods(&self, span: DrainSpan, clock: &Clock, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
         let Self { selection, settings, .. } = self;
         let DrainSpan { begun, end } = span;
-        let seen = outlook(&selection.evict, begun, end, settings.pod_grace, settings.at_deadline);
+        let Settings { pod_grace, at_deadline, .. } = **settings;
+        let seen = outlook(&selection.evict, begun, end, pod_grace, at_deadline, |time| clock.instant_of(time));
         let mut departures: Vec<_> = selection.evict.iter().zip(seen).collect();
         departures.sort_by_key(|(departure, seen)| {
             (departure.tier, seen.evicted_by.is_none(), seen.evicted_by, departure.pod.clone())
@@ -84,7 +86,7 @@ impl<'a> PodList<'a> {
 
     fn pod(&self, departure: &Departure, tier: Turn, times: PodTimes) -> PodView {
         let budgets = self.holding(departure).into_iter().map(|budget| Hold::Budget(budget.name.clone()));
-        let annotation = departure.do_not_disrupt.map(Hold::Annotation);
+        let annotation = departure.protection.map(|protection| Hold::Annotation(protection.annotation));
         PodView {
             namespace: departure.pod.namespace.to_string(),
             name: departure.pod.name.to_string(),
@@ -110,6 +112,7 @@ impl<'a> PodList<'a> {
                 StayReason::Mirror => "static: the kubelet runs it",
                 StayReason::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
                 StayReason::Unmanaged => "it has no controller (--keep-unmanaged)",
+                StayReason::Finished => "its containers have ended; a finalizer keeps its object",
             },
         });
         let mut stay: Vec<_> = stay.collect();

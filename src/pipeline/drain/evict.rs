@@ -15,15 +15,15 @@ use super::deadline::Deadline;
 use super::grace::{AtDeadline, Grace};
 use super::pod_watch::WatchShare;
 use super::report::{PodState, RemovalCause};
-use super::select::Departure;
+use super::select::{Departure, Protection};
 use super::tier::TierOrder;
 use super::wire::PodId;
 use crate::clients::gate::{Backoff, Category, Class, KubeError};
 use crate::fact::{DrainStep, Fact};
 use std::pin::{Pin, pin};
 use std::time::Duration;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Minimum wait before an eviction that a budget refused is retried. The budget allows it when a pod has become ready elsewhere.
 const MIN_REFUSED_RETRY: Duration = Duration::from_secs(1);
@@ -34,11 +34,16 @@ const REFUSED_RETRY: Backoff = Backoff::new(MIN_REFUSED_RETRY, Duration::from_se
 /// Waits between retries of a call that failed.
 const FAILED_RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
 
+/// Time after the end of a pod's grace period at which a list shows why the pod is still there; then the interval between reports.
+const OVERDUE_AFTER: Duration = Duration::from_secs(10);
+
 /// The evictions of one drain.
 pub(super) struct Evictions<'a> {
     pub drain: &'a Drain<'a>,
     pub watch_share: &'a WatchShare,
     pub tiers: &'a TierOrder,
+    /// Notified when a pod is still there after the end of its grace period.
+    pub overdue: &'a Notify,
 }
 
 /// The result of asking the API server to remove a pod.
@@ -122,10 +127,14 @@ impl Evictions<'_> {
     /// Waits for the turn of the pod's tier, and then, if the pod asks not to be disturbed, until the deadline requires it.
     async fn wait_for_turn(&self, departure: &Departure) {
         self.tiers.turn(departure.tier, self.drain.plan.clone(), self.drain.earliest_end).await;
-        if let Some(annotation) = departure.do_not_disrupt {
+        let Some(Protection { annotation, ends }) = departure.protection else { return };
+        let ends = ends.map(|ends| self.drain.drainer.clock.instant_of(ends));
+        if ends.is_none_or(|ends| ends > Instant::now()) {
             let by = format!("its annotation {annotation}");
             self.drain.recorder.set(&departure.pod, PodState::Refused(by.into()));
-            self.drain.reached(|deadline| self.grace(departure).undisturbed_until(deadline)).await;
+            let undisturbed_until =
+                |deadline| self.grace(departure).undisturbed_until(deadline).into_iter().chain(ends).min();
+            self.drain.reached(undisturbed_until).await;
         }
     }
 
@@ -245,6 +254,7 @@ impl Evictions<'_> {
     async fn keep_in_time(&self, departure: &Departure, mut ends: Instant) {
         let mut backoff = FAILED_RETRY;
         let mut plan = self.drain.plan.clone();
+        let mut overdue_at = ends.max(Instant::now()) + OVERDUE_AFTER;
         loop {
             let (now, deadline) = (Instant::now(), plan.borrow_and_update().end());
             let shorter = match self.drain.drainer.at_deadline {
@@ -252,14 +262,24 @@ impl Evictions<'_> {
                 AtDeadline::Leave => None,
             };
             let Some(shorter) = shorter else {
-                if plan.changed().await.is_err() {
-                    std::future::pending::<()>().await;
+                tokio::select! {
+                    biased;
+                    changed = plan.changed() => if changed.is_err() {
+                        std::future::pending::<()>().await;
+                    },
+                    () = sleep_until(overdue_at) => {
+                        self.overdue.notify_one();
+                        overdue_at += OVERDUE_AFTER;
+                    }
                 }
                 continue;
             };
             let grace = |now, deadline: Deadline| Grace::shortened(ends, now, deadline).unwrap_or(shorter);
             match Box::pin(self.request_deletion(&departure.pod, grace)).await {
-                Ok(sooner) => ends = sooner,
+                Ok(sooner) => {
+                    ends = sooner;
+                    overdue_at = ends + OVERDUE_AFTER;
+                }
                 Err(error) if request::is_not_found(&error) => return,
                 Err(error) => {
                     self.retried(DrainStep::DeletePod, &error);

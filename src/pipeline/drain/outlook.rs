@@ -2,8 +2,9 @@
 
 use super::deadline::Deadline;
 use super::grace::AtDeadline;
-use super::select::{Departure, Tier};
+use super::select::{Departure, Protection, Tier};
 use super::tier::begins_by;
+use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -19,7 +20,7 @@ pub struct Outlook {
 }
 
 /// Returns the outlook of each departure, in a drain from `begun` to `end`. `wanted` is the grace period of every pod, if the user
-/// sets one.
+/// sets one. `instant` turns the end of a pod's protection into an instant.
 #[must_use]
 pub fn outlook(
     departures: &[Departure],
@@ -27,13 +28,17 @@ pub fn outlook(
     end: Deadline,
     wanted: Option<Duration>,
     at_deadline: AtDeadline,
+    instant: impl Fn(Timestamp) -> Instant,
 ) -> Vec<Outlook> {
     let used = Tier::ALL.map(|tier| departures.iter().any(|departure| departure.tier == tier));
     let of = |departure: &Departure| {
         let grace = departure.grace_with(wanted);
         let turn = begins_by(departure.tier, used, begun, end.at());
-        let evicted_by = match departure.do_not_disrupt {
-            Some(_) => grace.undisturbed_until(end).map(|until| until.max(turn)),
+        let evicted_by = match departure.protection {
+            Some(Protection { ends, .. }) => {
+                let until = grace.undisturbed_until(end).into_iter().chain(ends.map(&instant)).min();
+                until.map(|until| until.max(turn))
+            }
             None => Some(turn),
         };
         let deleted_at = match at_deadline {
@@ -54,10 +59,12 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn departure(tier: Tier, grace: i64, do_not_disrupt: Option<&'static str>) -> Departure {
+    fn departure(tier: Tier, grace: i64, protection: Option<Protection>) -> Departure {
         let pod = PodId { namespace: "default".into(), name: "web".into(), uid: "u".into() };
-        Departure { pod, grace: Some(grace), tier, do_not_disrupt, ends: None }
+        Departure { pod, grace: Some(grace), tier, protection, ends: None }
     }
+
+    const UNLIMITED: Protection = Protection { annotation: "x", ends: None };
 
     /// Returns the seconds until the eviction, of the grace period, and until the deletion.
     fn seconds(
@@ -67,7 +74,7 @@ mod tests {
         at: AtDeadline,
     ) -> Vec<(Option<u64>, u64, Option<u64>)> {
         let from_now = |at: Instant| (at - now).as_secs();
-        let all = outlook(departures, now, end, None, at).into_iter();
+        let all = outlook(departures, now, end, None, at, |_| now + s(50)).into_iter();
         all.map(|pod| (pod.evicted_by.map(from_now), pod.grace.as_secs(), pod.deleted_at.map(from_now))).collect()
     }
 
@@ -77,7 +84,7 @@ mod tests {
         let departures = [
             departure(Tier::Ordinary, 30, None),
             departure(Tier::Critical, 300, None),
-            departure(Tier::Ordinary, 30, Some("x")),
+            departure(Tier::Ordinary, 30, Some(UNLIMITED)),
         ];
         let hard = Deadline::hard(now + s(120));
         let expected = [(Some(0), 30, Some(88)), (Some(60), 58, Some(70)), (Some(78), 30, Some(88))];
@@ -87,9 +94,20 @@ mod tests {
     }
 
     #[test]
+    fn a_limited_protection_ends_before_the_deadline() {
+        let now = Instant::now();
+        let departures =
+            [departure(Tier::Ordinary, 30, Some(Protection { ends: Some(Timestamp::UNIX_EPOCH), ..UNLIMITED }))];
+        let evicted_by = |end| seconds(&departures, end, now, AtDeadline::Leave)[0].0;
+        assert_eq!(evicted_by(Deadline::hard(now + s(120))), Some(50));
+        assert_eq!(evicted_by(Deadline::soft(now + s(120))), Some(50));
+        assert_eq!(evicted_by(Deadline::hard(now + s(80))), Some(38), "the deadline comes first");
+    }
+
+    #[test]
     fn before_a_soft_deadline_no_pod_is_deleted() {
         let now = Instant::now();
-        let departures = [departure(Tier::Ordinary, 300, None), departure(Tier::Daemon, 30, Some("x"))];
+        let departures = [departure(Tier::Ordinary, 300, None), departure(Tier::Daemon, 30, Some(UNLIMITED))];
         let soft = Deadline::soft(now + s(120));
         assert_eq!(seconds(&departures, soft, now, AtDeadline::Delete), [(Some(0), 300, None), (None, 30, None)]);
     }

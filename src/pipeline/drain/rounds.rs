@@ -4,24 +4,29 @@
 //!   list ──▶ start departures ──▶ wait ──┬─ all departed, no pod left in a new list ──▶ Drained: end
 //!    ▲                                   ├─ likewise, but for the pod of this process ─▶ OwnPodLeft ─┐
 //!    │                                   ├─ all departed ──────────────────────────────▶ Departed ───┤
+//!    │                                   ├─ a pod's grace period is over ──────────────▶ Overdue ────┤
 //!    │                                   └─ the watch may have missed events ──────────▶ WatchGap ───┤
 //!    └──────────────────────────────────── pause ────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The first list may come from a cache, so it never ends a drain.
+//! The first list may come from a cache, so it never ends a drain. A later list ends it as [`RoundsEnd::NodeDead`], too: when the
+//! kubelet has been silent for some time, and no pod has any of its grace period left.
 
+use super::context::Drain;
 use super::departures::Departures;
 use super::evict::Evictions;
 use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
-use super::select::{Selection, Tier};
+use super::select::{Departure, Selection, Tier};
+use crate::clients::gate::Backoff;
 use crate::fact::Fact;
+use crate::pipeline::node::Node;
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 
 /// Interval between rounds, after the first two. A pod that tolerates the cordon and returns is evicted again, but not in a tight
 /// loop.
@@ -29,6 +34,12 @@ const ROUND_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval between rounds while only the pod of this process is left, because a budget keeps it.
 const OWN_POD_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Interval between the lists of overdue pods, and its maximum.
+const OVERDUE_INTERVAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(1));
+
+/// Time after which a Node that is not Ready counts as dead. A kubelet that restarts is silent for less.
+const DEAD_AFTER: Duration = Duration::from_mins(1);
 
 /// The rounds of one drain.
 pub(super) struct Rounds<'a> {
@@ -41,6 +52,18 @@ pub(super) struct Rounds<'a> {
     /// How new the next list must be.
     freshness: Freshness,
     round: u32,
+    overdue_interval: Backoff,
+    /// The earliest time of the next list of overdue pods.
+    overdue_list_at: Instant,
+}
+
+/// The end of the rounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RoundsEnd {
+    /// No pod that must leave is left, or a dry run has tried all evictions.
+    Drained,
+    /// Nobody will report the end of the pods that are left.
+    NodeDead,
 }
 
 /// The end of one round.
@@ -54,6 +77,8 @@ enum RoundEnd {
     Departed,
     /// The watch may have missed departures. A list shows them.
     WatchGap,
+    /// A pod is still there after its grace period. A list shows whether its containers have ended.
+    Overdue,
 }
 
 impl<'a> Rounds<'a> {
@@ -66,16 +91,21 @@ impl<'a> Rounds<'a> {
             daemons: None,
             freshness: Freshness::Cached,
             round: 0,
+            overdue_interval: OVERDUE_INTERVAL,
+            overdue_list_at: Instant::now(),
         }
     }
 
-    /// Runs rounds until one ends drained.
-    pub(super) async fn run(mut self) {
+    /// Runs rounds until one ends drained, or the node is dead.
+    pub(super) async fn run(mut self) -> RoundsEnd {
         loop {
             let (selection, version) = self.list().await;
+            if self.is_dead(&selection) {
+                return RoundsEnd::NodeDead;
+            }
             let end = self.depart(selection).await;
             if end == RoundEnd::Drained {
-                return;
+                return RoundsEnd::Drained;
             }
             self.pause(end).await;
             // The list that ends the drain must show pods that were bound just before the cordon; and a pod that a list does not
@@ -106,6 +136,25 @@ impl<'a> Rounds<'a> {
         (selection, version)
     }
 
+    /// Returns whether the kubelet is silent, and all pods that a newer list shows should be gone.
+    fn is_dead(&self, selection: &Selection) -> bool {
+        let Drain { drainer, node, .. } = self.evictions.drain;
+        let now = drainer.clock.now();
+        let over = |departure: &Departure| departure.ends.is_some_and(|ends| ends <= now);
+        let overdue = selection.evict.is_empty()
+            && selection.own_pod.is_none()
+            && !selection.terminating.is_empty()
+            && selection.terminating.iter().all(over);
+        let silent = |known: &Node| {
+            let since = known.ready_since.filter(|_| known.uid == node.uid && !known.ready);
+            since
+                .is_some_and(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|past| past >= DEAD_AFTER))
+        };
+        self.freshness != Freshness::Cached
+            && overdue
+            && drainer.index.get(&node.instance).is_some_and(|known| silent(&known))
+    }
+
     /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.
     async fn depart(&mut self, mut selection: Selection) -> RoundEnd {
         let newer = self.freshness != Freshness::Cached;
@@ -118,17 +167,24 @@ impl<'a> Rounds<'a> {
             own.is_last &= drained;
         });
         self.departures.update(selection, newer);
-        let departed = tokio::select! {
-            biased;
-            () = self.departures.all_gone() => true,
-            () = self.gaps.next() => false,
+        let (evictions, list_at) = (self.evictions, self.overdue_list_at);
+        let overdue = async {
+            evictions.overdue.notified().await;
+            sleep_until(list_at).await;
         };
-        match (departed, drained) {
-            (false, _) => RoundEnd::WatchGap,
-            (true, _) if dry_run => RoundEnd::Drained,
-            (true, false) => RoundEnd::Departed,
-            (true, true) if own_pod_left => RoundEnd::OwnPodLeft,
-            (true, true) => RoundEnd::Drained,
+        tokio::select! {
+            biased;
+            () = self.departures.all_gone() => match drained {
+                _ if dry_run => RoundEnd::Drained,
+                false => RoundEnd::Departed,
+                true if own_pod_left => RoundEnd::OwnPodLeft,
+                true => RoundEnd::Drained,
+            },
+            () = self.gaps.next() => RoundEnd::WatchGap,
+            () = overdue => {
+                self.overdue_list_at = Instant::now() + self.overdue_interval.step();
+                RoundEnd::Overdue
+            }
         }
     }
 

@@ -16,9 +16,12 @@ pub const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
 /// Minimum priority of critical pods: that of `system-cluster-critical`, the lower of the two built-in classes.
 const CRITICAL_PRIORITY: i32 = 2_000_000_000;
 
-/// Annotations of others by which a pod asks not to be disturbed. They count if the user says so.
-const DO_NOT_DISRUPT: [(&str, &str); 2] =
-    [("karpenter.sh/do-not-disrupt", "true"), ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false")];
+/// Name of Karpenter's annotation by which a pod asks not to be disturbed: `true`, or since Karpenter 1.12 a duration from the pod's
+/// start, as Go writes durations.
+const KARPENTER_ANNOTATION: &str = "karpenter.sh/do-not-disrupt";
+
+/// Name of the Cluster Autoscaler's annotation by which a pod asks not to be disturbed, with `false`.
+const AUTOSCALER_ANNOTATION: &str = "cluster-autoscaler.kubernetes.io/safe-to-evict";
 
 /// The tier of a pod. Tiers leave in this order: each waits for those before it, but no longer than until its share of the time
 /// begins.
@@ -56,9 +59,18 @@ pub struct Departure {
     pub grace: Option<i64>,
     /// The tier in which the pod leaves.
     pub tier: Tier,
-    /// The annotation by which the pod asks not to be disturbed.
-    pub do_not_disrupt: Option<&'static str>,
+    /// The pod's protection, if it asks not to be disturbed.
+    pub protection: Option<Protection>,
     /// The time at which the pod should be gone, if it is terminating.
+    pub ends: Option<Timestamp>,
+}
+
+/// A pod's request not to be disturbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// The annotation that asks for it.
+    pub annotation: &'static str,
+    /// The end of the protection, if the annotation limits it.
     pub ends: Option<Timestamp>,
 }
 
@@ -81,6 +93,8 @@ pub enum StayReason {
     EmptyDir,
     /// It has no controller that would replace it, and the settings keep such pods.
     Unmanaged,
+    /// Its containers have ended, and a finalizer keeps its object.
+    Finished,
 }
 
 /// The user's rules for selecting pods. By default they select what `kubectl drain --ignore-daemonsets --delete-emptydir-data
@@ -143,6 +157,8 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
         let Some(departure) = departure(object, rules) else { continue };
         match stays {
             Some(reason) => selection.left_alone.push((departure.pod, reason)),
+            // Only the finalizer's controller can remove it.
+            None if terminating && finished => selection.left_alone.push((departure.pod, StayReason::Finished)),
             None if terminating => selection.terminating.push(departure),
             None if finished => selection.finished.push(departure),
             None if own => selection.own_pod = Some(departure),
@@ -193,21 +209,36 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
         Some(priority) if priority >= CRITICAL_PRIORITY => Tier::Critical,
         _ => Tier::Ordinary,
     };
-    let do_not_disrupt = do_not_disrupt(&object, rules);
+    let protection = protection(&object, rules);
     let pod = PodId {
         namespace: object.metadata.namespace?.into(),
         name: object.metadata.name?.into(),
         uid: object.metadata.uid?.into(),
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
-    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, do_not_disrupt, ends })
+    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, protection, ends })
 }
 
-fn do_not_disrupt(object: &TrimmedPod, rules: &SelectionRules) -> Option<&'static str> {
+fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {
     let annotations = object.metadata.annotations.as_ref()?;
-    let others = DO_NOT_DISRUPT.into_iter().filter(|_| rules.respect_do_not_disrupt);
-    let has = |(key, value): &(&'static str, &str)| annotations.get(*key).is_some_and(|found| found == value);
-    [(IGNORE_ANNOTATION, "true")].into_iter().chain(others).find(has).map(|(key, _)| key)
+    let is = |key: &str, wanted: &str| annotations.get(key).is_some_and(|value| value == wanted);
+    let unlimited = |annotation| Some(Protection { annotation, ends: None });
+    if is(IGNORE_ANNOTATION, "true") {
+        return unlimited(IGNORE_ANNOTATION);
+    }
+    if !rules.respect_do_not_disrupt {
+        return None;
+    }
+    if is(KARPENTER_ANNOTATION, "true") {
+        return unlimited(KARPENTER_ANNOTATION);
+    }
+    if is(AUTOSCALER_ANNOTATION, "false") {
+        return unlimited(AUTOSCALER_ANNOTATION);
+    }
+    let length = humantime::parse_duration(annotations.get(KARPENTER_ANNOTATION)?).ok()?;
+    // Without a start, the pod's time has not begun.
+    let ends = object.status.start_time.as_ref().and_then(|start| start.0.checked_add(length).ok());
+    Some(Protection { annotation: KARPENTER_ANNOTATION, ends })
 }
 
 #[cfg(test)]

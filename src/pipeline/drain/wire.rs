@@ -3,6 +3,7 @@
 use crate::clients::trimmed::Trimmed;
 use crate::fact::PodRef;
 use k8s_openapi::api::core::v1::Pod as FullPod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
 use serde::Deserialize;
@@ -61,9 +62,12 @@ struct EmptyDir {}
 
 /// The used fields of a pod's status.
 #[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Status {
     #[serde(default)]
     pub(super) phase: String,
+    #[serde(default)]
+    pub(super) start_time: Option<Time>,
 }
 
 /// The identity of a pod.

@@ -7,6 +7,7 @@
 //!    │  └── the Node exists: begin again ─────┘
 //!    │
 //!    ├── somebody has uncordoned the Node, and means it ──▶ Uncordoned
+//!    ├── the kubelet is silent, all pods are overdue ──────▶ NodeDead
 //!    ├── a list shows no pod that must leave ─────────────▶ Drained, or Blocked if a dry run was refused an eviction
 //!    └── the deadline has passed (see `Drainer::run`) ────▶ Blocked, Failed or TimedOut
 //! ```
@@ -14,12 +15,12 @@
 use super::context::Drain;
 use super::evict::Evictions;
 use super::own_pod::OwnPod;
-use super::rounds::Rounds;
+use super::rounds::{Rounds, RoundsEnd};
 use super::tier::TierOrder;
 use crate::fact::DrainOutcome;
 use std::pin::pin;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// Minimum interval between checks of a Node that the watch does not show.
@@ -49,7 +50,10 @@ impl Drain<'_> {
                     check_at = Instant::now() + CHECK_INTERVAL;
                 }
                 () = &mut uncordoned => return DrainOutcome::Uncordoned,
-                () = &mut rounds => {
+                end = &mut rounds => {
+                    if end == RoundsEnd::NodeDead {
+                        return DrainOutcome::NodeDead;
+                    }
                     let refused = self.recorder.outcome_at_deadline() == DrainOutcome::Blocked;
                     return if self.drainer.dry_run && refused { DrainOutcome::Blocked } else { DrainOutcome::Drained };
                 }
@@ -58,14 +62,15 @@ impl Drain<'_> {
     }
 
     /// Runs rounds until a list shows no pod that must leave. Evicts the pod of this process when its turn has come.
-    async fn rounds(&self) {
+    async fn rounds(&self) -> RoundsEnd {
         let (watch_share, gaps) = self.drainer.pod_watch.join();
         let tiers = TierOrder::new(self.begun);
-        let evictions = Evictions { drain: self, watch_share: &watch_share, tiers: &tiers };
+        let overdue = Notify::new();
+        let evictions = Evictions { drain: self, watch_share: &watch_share, tiers: &tiers, overdue: &overdue };
         let own_pod = watch::Sender::new(OwnPod::default());
         tokio::select! {
             biased;
-            () = Rounds::new(&evictions, gaps, &own_pod).run() => {}
+            end = Rounds::new(&evictions, gaps, &own_pod).run() => end,
             never = evictions.leave_last(own_pod.subscribe()) => match never {},
         }
     }

@@ -1,6 +1,6 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
-use super::policy::{Action, OnFailed, Policy};
+use super::policy::{Action, OnFailed, OnUncordon, Policy};
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, NoticeOutcome};
@@ -76,7 +76,8 @@ impl Policy {
         let chosen = match (outcome, detail) {
             // The Node's owner takes care of it.
             (NoticeOutcome::Excluded, _) => OnFailed::Leave,
-            (NoticeOutcome::Uncordoned, _) if excluded => OnFailed::Leave,
+            // Somebody wants the node to stay: a completion now would end it at once.
+            (NoticeOutcome::Uncordoned, _) if excluded || self.on_uncordon == OnUncordon::Leave => OnFailed::Leave,
             // An instance that goes to a warm pool need not become a Node.
             (NoticeOutcome::NotReady, Detail::AsgLaunch(Hook { pool: Some(WarmPool::To), .. })) => OnFailed::Continue,
             (NoticeOutcome::NotReady, _) => self.on_failed_launch,

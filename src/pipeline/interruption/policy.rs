@@ -53,6 +53,15 @@ pub enum OnFailed {
     Leave,
 }
 
+/// The treatment of a terminating hook whose Node somebody has uncordoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnUncordon {
+    /// Leave it to its own timeout.
+    Leave,
+    /// Keep it alive until its deadline, and complete it then as after a failed drain.
+    AtDeadline,
+}
+
 /// When heartbeats go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeats {
@@ -81,6 +90,8 @@ pub struct Policy {
     pub out_of_service_taint: bool,
     /// The completion of a terminating hook after a drain that failed.
     pub on_failed_drain: OnFailed,
+    /// The treatment of a terminating hook whose Node somebody has uncordoned.
+    pub on_uncordon: OnUncordon,
     /// The completion of a launch hook whose Node did not become Ready.
     pub on_failed_launch: OnFailed,
     /// Wait between a drain and the hook's completion.

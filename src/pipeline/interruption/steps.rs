@@ -302,9 +302,14 @@ impl<'a> Sequence<'a> {
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let by = self.policy.complete_after.min(self.deadline.at().saturating_duration_since(present.now));
+        let left = self.deadline.at().saturating_duration_since(present.now);
+        let by = match outcome {
+            NoticeOutcome::Drained => self.policy.complete_after.min(left),
+            NoticeOutcome::Uncordoned => left,
+            _ => Duration::ZERO,
+        };
         match self.complete(present) {
-            Step::Complete(_) if outcome == NoticeOutcome::Drained && !by.is_zero() => Step::HoldBack { by },
+            Step::Complete(_) if !by.is_zero() => Step::HoldBack { by },
             step => step,
         }
     }

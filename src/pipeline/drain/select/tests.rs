@@ -106,7 +106,7 @@ fn annotations_ask_not_to_be_disturbed() {
     };
     let asks = |respect_do_not_disrupt| {
         let selection = select(pods(), &SelectionRules { respect_do_not_disrupt, ..SelectionRules::default() });
-        selection.evict.iter().map(|departure| departure.do_not_disrupt.is_some()).collect::<Vec<_>>()
+        selection.evict.iter().map(|departure| departure.protection.is_some()).collect::<Vec<_>>()
     };
     assert_eq!(asks(false), [true, false, false, false]);
     assert_eq!(asks(true), [true, false, true, true]);

@@ -1,6 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, Heartbeats, OnFailed, PerKind};
+use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind};
 
@@ -17,6 +17,7 @@ fn policy() -> Policy {
         mark_settings: crate::pipeline::node::mark::MarkSettings::default(),
         out_of_service_taint: false,
         on_failed_drain: OnFailed::Leave,
+        on_uncordon: OnUncordon::Leave,
         on_failed_launch: OnFailed::Abandon,
         complete_after: Duration::ZERO,
         startup_taints: Vec::new(),

@@ -57,6 +57,27 @@ async fn annotations_of_other_tools_count_only_with_the_flag() {
     stage.rest(&[&replica]).await;
 }
 
+/// Karpenter's annotation may limit the protection to a duration from the pod's start.
+#[tokio::test(start_paused = true)]
+async fn a_protection_with_a_duration_ends_with_it() {
+    let stage = Stage::new(1, 0);
+    for (name, value) in [("short", "10s"), ("long", "1h30m"), ("over", "2s"), ("nonsense", "soon")] {
+        stage.world.kube.add_pod(pod(name).annotations([("karpenter.sh/do-not-disrupt", value)]).grace(s(30)));
+    }
+    let replica = stage.start(&["--respect-do-not-disrupt"]).await;
+    sleep(s(5)).await;
+    stage.spot(0);
+    sleep(s(4)).await;
+    assert_eq!(left(&stage), ["long", "short"]);
+    sleep(s(2)).await;
+    assert_eq!(left(&stage), ["long"]);
+    stage.until_handled(s(110)).await;
+    // 120 s less a grace period of 30 s, and 12 s for the eviction and the deletion; the notice came after 5 s.
+    assert!((s(83)..s(84)).contains(&end_of(&stage, "long").at), "{:?}", end_of(&stage, "long"));
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_do_not_disrupt_pod_with_a_blocking_budget_is_deleted_in_time() {
     let stage = Stage::new(1, 0);

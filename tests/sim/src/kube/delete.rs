@@ -163,7 +163,8 @@ impl State {
         let asked = options.grace_period_seconds.map(|grace| if grace < 0 { 1 } else { grace });
         let grace = if stopped { 0 } else { asked.unwrap_or(pod.facts.grace) };
         if grace == 0 && (stopped || asked.is_some() || !pod.is_terminating()) {
-            return Ok(self.remove(Resource::Pods, key).unwrap_or(pod));
+            self.finish(&pod, key);
+            return Ok(pod);
         }
         let Some(ends) = self.new_end(&pod, asked, grace) else {
             return Ok(pod);

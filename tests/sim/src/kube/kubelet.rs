@@ -5,6 +5,7 @@ use super::pod::Pod;
 use super::route::Resource;
 use super::state::{Shared, State};
 use super::store::Key;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -127,8 +128,26 @@ impl State {
         let node = pod.facts.node.clone().unwrap_or_default();
         let kubelet = self.store.get(Resource::Nodes, &Key::cluster(&node)).is_some_and(|node| node.facts.ready);
         if kubelet {
-            self.remove(Resource::Pods, key);
+            self.finish(&pod.clone(), key);
         }
+    }
+
+    /// Removes a pod whose containers have ended; one with a finalizer stays, terminating, in its last phase.
+    pub fn finish(&mut self, pod: &Object, key: &Key) {
+        if pod.meta.finalizers.as_ref().is_none_or(Vec::is_empty) {
+            self.remove(Resource::Pods, key);
+            return;
+        }
+        let now = Time(self.clock.now());
+        let mut ended = pod.with_meta(|meta| {
+            meta.deletion_timestamp.get_or_insert(now);
+        });
+        if !pod.is_finished() {
+            let mut value = ended.value(Resource::Pods);
+            value["status"]["phase"] = "Failed".into();
+            ended = Object::from_value(Resource::Pods, value).expect("a pod with another phase must be a pod");
+        }
+        self.put(Resource::Pods, ended);
     }
 
     /// Removes the pods that ended while their kubelet was silent.

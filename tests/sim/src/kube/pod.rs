@@ -23,6 +23,7 @@ pub struct Pod {
     pub(super) priority: i32,
     pub(super) ready: bool,
     pub(super) emptydir: bool,
+    pub(super) finalizer: Option<String>,
 }
 
 /// The same builder, under the name of what it describes.
@@ -54,6 +55,7 @@ impl Pod {
             priority: 0,
             ready: true,
             emptydir: false,
+            finalizer: None,
         }
     }
 
@@ -173,6 +175,13 @@ impl Pod {
         self
     }
 
+    /// Adds a finalizer: the pod stays when its containers have ended, until somebody removes the finalizer.
+    #[must_use]
+    pub fn finalizer(mut self, name: &str) -> Self {
+        self.finalizer = Some(name.to_owned());
+        self
+    }
+
     /// Returns the prefix of a generated name.
     pub(super) fn base_name(&self) -> &str {
         self.owner.as_ref().map_or("pod", |owner| owner.name.as_str())
@@ -195,6 +204,9 @@ impl Pod {
         if !self.annotations.is_empty() {
             metadata["annotations"] = json!(self.annotations);
         }
+        if let Some(finalizer) = &self.finalizer {
+            metadata["finalizers"] = json!([finalizer]);
+        }
         if let Some(owner) = &self.owner {
             metadata["ownerReferences"] = json!([{
                 "apiVersion": if owner.kind == "Node" { "v1" } else { "apps/v1" }, "kind": owner.kind,
@@ -215,16 +227,20 @@ impl Pod {
         let mut object = Map::new();
         object.insert("metadata".to_owned(), metadata);
         object.insert("spec".to_owned(), spec);
-        object.insert("status".to_owned(), self.status());
+        object.insert("status".to_owned(), self.status(&now));
         Object::from_value(Resource::Pods, object).expect("a pod of the simulation must be valid")
     }
 
-    fn status(&self) -> Value {
+    fn status(&self, now: &str) -> Value {
         let truth = |yes: bool| if yes { "True" } else { "False" };
         let mut conditions = vec![json!({ "type": "PodScheduled", "status": truth(self.node.is_some()) })];
         if self.node.is_some() {
             conditions.push(json!({ "type": "Ready", "status": truth(self.ready) }));
         }
-        json!({ "phase": self.phase, "conditions": conditions })
+        let mut status = json!({ "phase": self.phase, "conditions": conditions });
+        if self.node.is_some() {
+            status["startTime"] = json!(now);
+        }
+        status
     }
 }

@@ -34,6 +34,33 @@ async fn on_failed_drain_decides_the_hook_of_a_blocked_drain() {
     }
 }
 
+/// A completion terminates the instance with the pods that are left, and somebody has just said that the node stays.
+#[tokio::test(start_paused = true)]
+async fn on_uncordon_decides_the_hook_of_an_uncordoned_node() {
+    for (chosen, completes) in [("leave", false), ("at-deadline", true)] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.start(&["--drain-timeout", "10m", "--on-uncordon", chosen]).await;
+        let begun = Instant::now();
+        let token = stage.terminate(0, s(60), Wrapping::Event);
+        for _ in 0..2 {
+            sleep(s(20)).await;
+            stage.set_cordon(0, false);
+        }
+        sleep_until(begun + s(590)).await;
+        assert!(stage.results(&token).is_empty(), "{chosen}: not before the deadline");
+        stage.until_handled(s(10)).await;
+        assert_eq!(begun.elapsed() >= s(593), completes, "{chosen}");
+        replica.ended_as("asg-terminate", "uncordoned", 1);
+        sleep(s(100)).await;
+        let action = stage.action(&token);
+        assert_eq!(matches!(action.state, ActionState::Expired { .. }), !completes, "{chosen}: {action:?}");
+        assert_eq!(stage.results(&token).len(), usize::from(completes), "{chosen}");
+        assert_eq!(stage.world.kube.pods().len(), 1, "{chosen}: nothing was evicted");
+        stage.rest(&[&replica]).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_successful_drain_continues_whatever_on_failed_drain_says() {
     for chosen in ["abandon", "leave"] {

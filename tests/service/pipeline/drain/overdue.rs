@@ -1,0 +1,100 @@
+//! Pods that are still there after their grace period: their containers have ended and a finalizer holds them, or their kubelet is
+//! silent.
+
+use crate::drains::{left, pod};
+use crate::harness::{Stage, node, s};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
+use tokio::time::{Instant, sleep};
+
+const FINALIZER: &str = "kueue.x-k8s.io/managed";
+
+#[tokio::test(start_paused = true)]
+async fn a_finished_pod_that_a_finalizer_holds_is_not_waited_for() {
+    let stage = Stage::new(1, 1);
+    for phase in ["Succeeded", "Failed"] {
+        let name = phase.to_lowercase();
+        stage.world.kube.add_pod(pod(&name).phase(phase).finalizer(FINALIZER));
+        // Its controller has deleted it before the drain.
+        stage.world.kube.update_pod("default", &name, |pod| {
+            pod.metadata.deletion_timestamp = pod.metadata.creation_timestamp.clone();
+        });
+    }
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    stage.until_handled(s(5)).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    assert_eq!(left(&stage), ["failed", "succeeded"]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_pod_that_a_finalizer_holds_is_waited_for_until_its_containers_have_ended() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.add_pod(pod("job").grace(s(60)).stops_in(s(40)).finalizer(FINALIZER));
+    let replica = stage.start(&[]).await;
+    let begun = Instant::now();
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(39)).await;
+    assert!(stage.results(&token).is_empty(), "its containers run");
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    // The watch shows no phase: a list after the grace period does.
+    assert!(begun.elapsed() < s(75), "{:?}", begun.elapsed());
+    assert_eq!((left(&stage), stage.calls("list pods")), (vec!["job".to_owned()], 2), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// The instance is broken, and its pods stay Terminating: nobody will report their end. A hook must not wait an hour for that.
+#[tokio::test(start_paused = true)]
+async fn a_dead_kubelet_ends_the_drain_once_every_grace_period_is_over() {
+    let stage = Stage::new(2, 2);
+    stage.world.kube.add_pod(pod("slow").grace(s(90)));
+    let replica = stage.start(&[]).await;
+    stage.world.kube.set_ready(&node(0), false);
+    let begun = Instant::now();
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(89)).await;
+    assert!(stage.results(&token).is_empty(), "a pod may still be stopping");
+    stage.until_handled(s(61)).await;
+    assert!(begun.elapsed() > s(90), "{:?}", begun.elapsed());
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "node-dead");
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 3, "their objects are left to Kubernetes");
+    assert!(stage.calls("list pods") <= 6, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_that_comes_back_within_a_minute_is_waited_for() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("web").grace(s(10)));
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.kube.set_ready(&node(0), false);
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(55)).await;
+    assert!(stage.results(&token).is_empty() && stage.has_pod("web"), "the kubelet is silent, but not dead");
+    stage.world.kube.set_ready(&node(0), true);
+    stage.until_handled(s(5)).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+/// A pod that can't be evicted is not dead with its node: a budget counts it, and only a hard deadline overrides that.
+#[tokio::test(start_paused = true)]
+async fn a_dead_kubelet_does_not_override_a_budget() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--at-deadline", "leave"]).await;
+    stage.world.kube.set_ready(&node(0), false);
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(500)).await;
+    assert!(stage.results(&token).is_empty());
+    stage.until_handled(s(100)).await;
+    replica.ended_once("asg-terminate", "blocked");
+    stage.rest(&[&replica]).await;
+}
