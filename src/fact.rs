@@ -112,6 +112,8 @@ pub enum Fact<'a> {
     NodeCordoned { about: NoticeRef<'a>, already: bool, after: Duration },
     /// The patch that cordons the Node failed; retried.
     CordonFailed { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
+    /// Pods are evicted from a Node that could not be cordoned in time.
+    CordonForgone { about: NoticeRef<'a> },
     /// The Node has the taint that lets its pods move, because EC2 says that the instance is stopped or terminated.
     NodeOutOfService { about: NoticeRef<'a> },
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition

@@ -4,9 +4,12 @@ pub mod doctor;
 pub mod explain;
 pub mod migrate;
 pub mod send;
+mod values;
+
+pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon};
 
 use clap::builder::{BoolishValueParser, Resettable};
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// The hooks of EKS managed node groups, which EKS itself completes.
 pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
@@ -344,62 +347,4 @@ pub struct Run {
     /// Name of Ebbtide's own pod
     #[arg(long, env = "EBBTIDE_POD_NAME", value_name = "NAME", help_heading = "Process")]
     pub pod_name: Option<String>,
-}
-
-/// The action for pods that remain shortly before a hard deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AtDeadline {
-    /// Delete them while their grace period fits.
-    Delete,
-    /// Leave them.
-    Leave,
-}
-
-/// The action for a terminating hook after a failed drain.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFailedDrain {
-    /// Complete it with CONTINUE.
-    Continue,
-    /// Complete it with ABANDON, which skips the group's other hooks and may keep the instance.
-    Abandon,
-    /// Leave it to its own timeout.
-    Leave,
-}
-
-/// The action for a terminating hook whose Node somebody has uncordoned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnUncordon {
-    /// Leave it to its own timeout.
-    Leave,
-    /// Keep it alive until its deadline, then do as after a failed drain.
-    AtDeadline,
-}
-
-/// The action for a launch hook whose Node is not Ready.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFailedLaunch {
-    /// Complete it with ABANDON, which terminates the instance.
-    Abandon,
-    /// Leave it to its own timeout.
-    Leave,
-}
-
-/// The drains that get Events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Events {
-    /// Blocked drains.
-    Blocked,
-    /// All drains.
-    All,
-    /// No drains.
-    None,
-}
-
-/// The format of the log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Text, for people.
-    Text,
-    /// One JSON object per line.
-    Json,
 }

@@ -121,9 +121,12 @@ impl Deliverer {
             DeliveryEnd::Shutdown => self.release(message, Duration::ZERO, MessageRelease::Shutdown).await,
             DeliveryEnd::Lease(end) => {
                 self.facts.emit(&Fact::MessageLeaseEnded { message: &message.id, why: end });
-                if end == LeaseEnd::TooOld {
-                    self.release(message, Duration::ZERO, MessageRelease::TooOld).await;
-                }
+                let why = match end {
+                    LeaseEnd::TooOld => MessageRelease::TooOld,
+                    // An extension whose answer was lost hides the message from others.
+                    LeaseEnd::Lost => MessageRelease::Lost,
+                };
+                self.release(message, Duration::ZERO, why).await;
             }
         }
     }
@@ -209,6 +212,8 @@ impl Deliverer {
         let id = Arc::clone(&message.id);
         match Box::pin(self.queue.release(message, after)).await {
             Ok(()) => self.facts.emit(&Fact::MessageReleased { message: &id, why }),
+            // Its receipt is no longer valid, or SQS does not answer: both were told.
+            Err(_) if why == MessageRelease::Lost => {}
             Err(error) => self.tell_left(&id, error.category, &error),
         }
     }

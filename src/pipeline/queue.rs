@@ -30,6 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 /// Maximum number of entries a batch, and of messages a receive: SQS's own limit.
 const MAX_BATCH: usize = 10;
@@ -107,8 +108,9 @@ impl Queue {
         }))
     }
 
-    /// Makes one receive, which waits at most `wait` for a first message. Takes the permits of its messages first.
-    async fn receive(&self, wait: Duration) -> Result<Vec<Message>, AwsError> {
+    /// Makes one receive, which waits at most `wait` for a first message. Takes the permits of its messages first; if `stop` comes
+    /// before it has one, nothing is received.
+    async fn receive(&self, wait: Duration, stop: &CancellationToken) -> Result<Vec<Message>, AwsError> {
         let inner = &*self.0;
         let mut permits = Vec::with_capacity(MAX_BATCH);
         // One after the other: with nine permits left, a receive of nine is better than a wait for ten.
@@ -116,9 +118,13 @@ impl Queue {
             let permit = match Arc::clone(&inner.held).try_acquire_owned() {
                 Ok(permit) => permit,
                 Err(_) if !permits.is_empty() => break,
-                Err(_) => match Arc::clone(&inner.held).acquire_owned().await {
-                    Ok(permit) => permit,
-                    Err(_) => return Ok(Vec::new()),
+                Err(_) => tokio::select! {
+                    biased;
+                    () = stop.cancelled() => return Ok(Vec::new()),
+                    permit = Arc::clone(&inner.held).acquire_owned() => match permit {
+                        Ok(permit) => permit,
+                        Err(_) => return Ok(Vec::new()),
+                    },
                 },
             };
             permits.push(permit);

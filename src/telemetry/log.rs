@@ -93,7 +93,10 @@ impl Subscriber for Log {
             }
             Fact::NodeCordoned { about, already, .. } => about!(info, about, already, "node cordoned"),
             Fact::CordonFailed { about, error, .. } => {
-                about!(warn, about, %error, "cordon failed; retried; no pod is evicted before the cordon");
+                about!(warn, about, %error, "cordon failed; retried");
+            }
+            Fact::CordonForgone { about } => {
+                about!(warn, about, "the cordon still fails: pods are evicted without it");
             }
             Fact::NodeOutOfService { about } => {
                 about!(info, about, "the instance is gone: its node is tainted out-of-service, and its pods can move");

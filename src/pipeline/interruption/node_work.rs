@@ -4,15 +4,17 @@ use super::deadlines::{DeadlineEntry, DrainSeat};
 use super::policy::Action;
 use super::steps::{Finding, Target};
 use super::{Case, Deadlines, NoticeOutcome};
-use crate::clients::gate::Backoff;
+use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
-
+use crate::pipeline::drain::Deadline;
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::TaskError;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
 
 /// Maximum time between the end of an instance's Node and its next registration.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
@@ -53,12 +55,15 @@ impl Case {
         timeout(SUCCESSOR_TIMEOUT, successor).await.map_or(Finding::NoNodeInTime, Finding::Node)
     }
 
-    /// Cordons the Node, with retries until the deadline.
+    /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: then pods
+    /// are evicted from a Node without a cordon, which the drain goes on trying to set.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
         let drains = interrupter.policy.actions.of(notice.kind()) == Action::Drain;
         let give_up = target.deadline.at();
+        let begun = Instant::now();
+        let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         if drains {
             self.join_early(&target, early);
@@ -78,6 +83,10 @@ impl Case {
             }
             self.tell(&Fact::CordonFailed { about, category: error.category, error: &error });
             let wait = error.wait(backoff.step());
+            if drains && forgo_at.is_some_and(|forgo_at| Instant::now() + wait >= forgo_at) {
+                self.tell(&Fact::CordonForgone { about });
+                return Finding::Cordoned(target);
+            }
             if Instant::now() + wait >= give_up {
                 return Finding::Ended(NoticeOutcome::Failed);
             }
@@ -104,14 +113,20 @@ impl Case {
         if uncordoned { Finding::Ended(NoticeOutcome::Uncordoned) } else { Finding::Delayed(target) }
     }
 
-    /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience.
-    pub(super) async fn drain(&self, target: &Target) -> Finding {
+    /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
+    /// `over`, the instance is going, and the deadline is now.
+    pub(super) async fn drain(&self, target: &Target, over: CancellationToken) -> Finding {
         let (seat, joined) = self.join_drain(target);
         if joined {
             self.tell(&Fact::DrainJoined { about: self.about() });
         }
         let shared = seat.shared();
         let _deadline = shared.add(target.deadline);
+        let instance_goes = async {
+            over.cancelled().await;
+            let _now = shared.add(Deadline::hard(Instant::now() + LAST_CALL));
+            std::future::pending::<Infallible>().await
+        };
         tokio::select! {
             biased;
             ended = seat.ended() => match ended {
@@ -121,6 +136,7 @@ impl Case {
                 Ok(report) => Finding::Ended(report.outcome.into()),
                 Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
             },
+            never = instance_goes => match never {},
             () = shared.out_of_patience(target.deadline) => Finding::Ended(shared.progress().outcome().into()),
         }
     }

@@ -123,7 +123,10 @@ impl Interruption {
                 Step::AwaitNode { until } => case.await_node(until).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
-                Step::Drain(target) => case.drain(&target).await,
+                Step::Drain(target) => {
+                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
+                    case.drain(&target, over).await
+                }
                 Step::AwaitSuccessor(node) => case.await_successor(&node).await,
                 Step::HoldBack { by } => {
                     case.tell(&Fact::CompletionHeld { about: case.about(), by });

@@ -130,6 +130,8 @@ impl Marker {
                     }
                     return Ok(true);
                 }
+                // A Node that others write without a pause must not hold up those that come after it.
+                Err(error) if error.category == Category::Conflict && Instant::now() >= by => return Err(error),
                 Err(error) if error.category == Category::Conflict => match self.read(&node.name, class, by).await? {
                     // The watch may stay behind for long, and nobody should act on a state that is known to be old.
                     Some(fresh) if fresh.uid == node.uid => {

@@ -2,15 +2,20 @@
 
 use super::{Queue, Receipt, lost};
 use crate::clients::gate::Backoff;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 /// Visibility timeout of a received message: the delay that a killed process costs. Extended after two thirds of it.
 pub const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time that a message is held: SQS keeps it invisible for at most 12 h from its receive.
 const MAX_HOLD: Duration = Duration::from_mins(11 * 60 + 50);
+
+/// Minimum time between a try of an extension that is not answered and the next one.
+const MIN_EXTENSION_TRY: Duration = Duration::from_secs(1);
 
 /// The time during which a message is ours.
 #[derive(Debug)]
@@ -82,27 +87,38 @@ impl LeaseTimes {
         }
     }
 
-    /// Extends the visibility timeout, with retries until the message is visible. Returns whether the message is still ours.
+    /// Extends the visibility timeout, with retries until the message is visible. Returns whether the message is still ours. A try that
+    /// hangs is followed by others, and still counts when it is answered after all.
     async fn extend(&mut self, queue: &Queue, claim: Claim<'_>, span: Duration) -> bool {
         let mut told = false;
         let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
+        let mut tries = FuturesUnordered::new();
+        let mut next = Instant::now();
         loop {
-            // Counted from before the call: SQS counts from the call's arrival.
-            let asked = Instant::now();
-            match timeout_at(self.visible_at, queue.extend(claim.receipt, span)).await {
-                Ok(Ok(())) => {
-                    self.extended_at = asked;
-                    self.visible_at = asked + span;
-                    return true;
-                }
-                Ok(Err(error)) if lost(&error) => return false,
-                Ok(Err(error)) => {
-                    if !std::mem::replace(&mut told, true) {
-                        queue.tell_retried(claim.message, MessageStep::Extend, &error);
+            tokio::select! {
+                biased;
+                Some((asked, answer)) = tries.next() => match answer {
+                    Ok(()) => {
+                        self.extended_at = asked;
+                        self.visible_at = asked + span;
+                        return true;
                     }
-                    sleep_until((Instant::now() + backoff.step()).min(self.visible_at)).await;
+                    Err(error) if lost(&error) => return false,
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            queue.tell_retried(claim.message, MessageStep::Extend, &error);
+                        }
+                        next = Instant::now() + backoff.step();
+                    }
+                },
+                () = sleep_until(self.visible_at) => return false,
+                () = sleep_until(next) => {
+                    // Counted from before the call: SQS counts from the call's arrival.
+                    let asked = Instant::now();
+                    tries.push(async move { (asked, queue.extend(claim.receipt, span).await) });
+                    let left = self.visible_at.saturating_duration_since(asked);
+                    next = asked + (left / 3).max(MIN_EXTENSION_TRY);
                 }
-                Err(_) => return false,
             }
         }
     }

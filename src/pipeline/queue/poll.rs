@@ -36,10 +36,14 @@ impl Poller {
         let mut receives = FuturesUnordered::new();
         loop {
             while let Some(next) = lanes.next(receives.len()) {
-                let queue = queue.clone();
+                let (queue, stop) = (queue.clone(), stop.clone());
                 receives.push(async move {
-                    sleep(next.pause).await;
-                    queue.receive(next.wait).await
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Ok(Vec::new()),
+                        () = sleep(next.pause) => {}
+                    }
+                    queue.receive(next.wait, &stop).await
                 });
             }
             let received = tokio::select! {
@@ -61,7 +65,8 @@ impl Poller {
                 }
             }
         }
-        // Messages of a receive in flight would stay invisible for 30 s: they are handed on, and released with the others.
+        // No receive begins after the shutdown. Messages of one in flight would stay invisible for 30 s: they are handed on, and
+        // released with the others.
         let until = Instant::now() + LAST_RECEIVES;
         while let Ok(Some(received)) = timeout_at(until, receives.next()).await {
             match received {

@@ -94,6 +94,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
+            | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }
             | Fact::NodeRecordoned { .. }
             | Fact::LaunchAwaited { .. }

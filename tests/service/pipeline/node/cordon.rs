@@ -15,12 +15,40 @@ async fn nothing_is_evicted_before_the_cordon_is_accepted() {
     stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
     let replica = stage.start(&[]).await;
     stage.spot(0);
-    sleep(s(60)).await;
+    sleep(s(34)).await;
     assert_eq!((stage.calls("list pods"), stage.calls("create pods/eviction")), (0, 0));
     assert_eq!(stage.world.aws.sqs.in_flight(), 1, "held");
     stage.world.faults.clear();
     stage.until_handled(s(20)).await;
     assert_eq!(stage.world.kube.pods().len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+/// A pod on a node that goes is worth more than the order of cordon and eviction.
+#[tokio::test(start_paused = true)]
+async fn before_a_hard_deadline_pods_are_evicted_even_if_the_cordon_keeps_failing() {
+    let stage = Stage::new(1, 2);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until("evicted", s(42), || stage.world.kube.pods().is_empty()).await;
+    stage.until_handled(s(3)).await;
+    replica.ended_once("spot", "drained");
+    assert!(stage.world.kube.evictions().iter().all(|evicted| evicted.at >= s(35)), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_uncordoned_node_that_is_drained_is_cordoned_as_soon_as_that_works() {
+    let stage = Stage::slow(s(25));
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    stage.until("evicted", s(42), || !stage.world.kube.evictions().is_empty()).await;
+    stage.world.faults.clear();
+    stage.until("cordoned", s(3), || stage.cordoned(0)).await;
+    stage.until_handled(s(30)).await;
+    replica.ended_once("spot", "drained");
     stage.rest(&[&replica]).await;
 }
 
@@ -47,12 +75,12 @@ async fn an_admission_policy_that_refuses_the_cordon_holds_everything() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cordon_that_is_never_accepted_ends_at_the_deadline_without_an_eviction() {
+async fn a_cordon_that_is_never_accepted_ends_at_a_soft_deadline_without_an_eviction() {
     let stage = Stage::new(1, 2);
     stage.world.faults.add(Rule::on(PATCH, Fault::Status(422)));
-    let replica = stage.start(&[]).await;
+    let replica = stage.start(&["--drain-timeout", "50s"]).await;
     let token = stage.terminate(0, s(60), Wrapping::Event);
-    sleep(s(45)).await;
+    sleep(s(35)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
     stage.until_handled(s(10)).await;
     assert_eq!((stage.world.kube.pods().len(), stage.calls("create pods/eviction")), (2, 0));

@@ -331,3 +331,21 @@ async fn two_replicas_release_and_mark_nodes_at_once() {
     }
     stage.rest(&[&a, &b]).await;
 }
+
+/// Another controller writes one Node without a pause: every patch of ours is a conflict.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_always_conflicts_does_not_stop_the_release_of_others() {
+    let stage = Stage::new(2, 0);
+    let replica = stage.start(&["--uncordon-after", "5m"]).await;
+    stage.rebalance(0);
+    sleep(s(60)).await;
+    stage.rebalance(1);
+    stage.until_handled(s(10)).await;
+    stage.world.faults.add(Rule::on(PATCH, Fault::Status(409)).subject(node(0)));
+    sleep(s(350)).await;
+    assert!(stage.cordoned(0) && !stage.cordoned(1), "{}", stage.story());
+    stage.world.faults.clear();
+    sleep(s(70)).await;
+    assert!(!stage.cordoned(0));
+    stage.rest(&[&replica]).await;
+}

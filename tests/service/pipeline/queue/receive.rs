@@ -1,6 +1,7 @@
 //! Receives: readiness, long polls on an empty queue, and batches on a full one.
 
 use crate::harness::{Stage, s};
+use ebbtide_sim::fault::{Fault, Rule};
 use tokio::time::{Instant, sleep};
 
 #[tokio::test(start_paused = true)]
@@ -38,4 +39,17 @@ async fn a_backlog_is_received_at_once_and_handled_in_batches() {
     let deletes = stage.calls("DeleteMessageBatch");
     assert!((20..=24).contains(&deletes), "{deletes} calls for 200 deletions");
     stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_receive_begins_after_the_shutdown() {
+    let stage = Stage::new(0, 0);
+    let replica = stage.start(&[]).await;
+    stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
+    // The long poll that has begun ends after 20 s; then receives fail, with a pause of half a second or more before the next.
+    let failed = || stage.world.calls.of("ReceiveMessage").iter().any(|call| call.status == 500);
+    stage.until("a receive fails", s(30), failed).await;
+    let receives = stage.calls("ReceiveMessage");
+    replica.stop().await;
+    assert_eq!(stage.calls("ReceiveMessage"), receives);
 }

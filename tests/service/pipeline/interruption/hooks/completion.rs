@@ -230,3 +230,20 @@ async fn a_denied_completion_does_not_keep_the_instance_alive() {
     assert!(matches!(action.state, ActionState::Expired { .. }), "its own timeout ended it: {action:?}");
     stage.rest(&[&replica]).await;
 }
+
+/// AWS has said that it no longer waits: what is left of the drain is not an hour, but now.
+#[tokio::test(start_paused = true)]
+async fn an_action_that_is_over_ends_its_drain() {
+    let stage = Stage::new(1, 2);
+    stage.block(0);
+    let replica = stage.start(&["--heartbeat", "20s", "--drain-timeout", "30m"]).await;
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    sleep(s(70)).await;
+    assert_eq!(stage.world.kube.pods().len(), 2, "a budget holds them");
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(25)).await;
+    assert_eq!(stage.world.kube.pods().len(), 0, "told to stop before the node takes them along\n{}", stage.story());
+    let over = replica.metric("ebbtide_completions_total{result=\"over\"}");
+    assert!((over - 1.0).abs() < f64::EPSILON, "{over}");
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,61 @@
+//! The words that flags take.
+
+use clap::ValueEnum;
+
+/// The action for pods that remain shortly before a hard deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AtDeadline {
+    /// Delete them while their grace period fits.
+    Delete,
+    /// Leave them.
+    Leave,
+}
+
+/// The action for a terminating hook after a failed drain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailedDrain {
+    /// Complete it with CONTINUE.
+    Continue,
+    /// Complete it with ABANDON, which skips the group's other hooks and may keep the instance.
+    Abandon,
+    /// Leave it to its own timeout.
+    Leave,
+}
+
+/// The action for a terminating hook whose Node somebody has uncordoned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnUncordon {
+    /// Leave it to its own timeout.
+    Leave,
+    /// Keep it alive until its deadline, then do as after a failed drain.
+    AtDeadline,
+}
+
+/// The action for a launch hook whose Node is not Ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFailedLaunch {
+    /// Complete it with ABANDON, which terminates the instance.
+    Abandon,
+    /// Leave it to its own timeout.
+    Leave,
+}
+
+/// The drains that get Events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Events {
+    /// Blocked drains.
+    Blocked,
+    /// All drains.
+    All,
+    /// No drains.
+    None,
+}
+
+/// The format of the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Text, for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
