@@ -168,6 +168,8 @@ pub enum Fact<'a> {
     CompletionHeld { about: NoticeRef<'a>, by: Duration },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
+    /// A hook is left alone, because its instance may belong to another cluster.
+    HookUnproven { about: NoticeRef<'a> },
     /// A lifecycle action was completed.
     HookCompleted { about: NoticeRef<'a>, result: CompletionResult },
     /// Completing failed; retried within the hook's life.

@@ -116,6 +116,11 @@ pub struct Run {
     )]
     pub managed_tag: String,
 
+    /// The name of this cluster, as the tags kubernetes.io/cluster/NAME or eks:cluster-name of its instances say it [default: as the
+    /// tags of a Node's instance say it]
+    #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME", help_heading = "Notices")]
+    pub cluster_name: Option<String>,
+
     /// Require the managed tag even if the instance has a Node here
     #[arg(long, env = "EBBTIDE_REQUIRE_TAG", value_parser = BoolishValueParser::new(), help_heading = "Notices")]
     pub require_tag: bool,

@@ -31,6 +31,8 @@ pub struct Settings {
     pub pod_grace: Option<Duration>,
     /// The tag of this cluster's instances.
     pub managed_tag: ManagedTag,
+    /// The name of this cluster; by default that in the tags of a Node's instance.
+    pub cluster_name: Option<String>,
     /// The Nodes to act on, by their labels.
     pub node_selector: Selector,
     /// The pods to evict.
@@ -184,6 +186,7 @@ impl Settings {
             policy,
             pod_grace,
             managed_tag,
+            cluster_name: flags.cluster_name,
             node_selector,
             selection_rules,
             pod_selector,

@@ -65,7 +65,7 @@ fn at_aws(settings: &Settings, readings: &Readings) -> Vec<Check> {
 
 fn in_cluster(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let mut checks = permissions::judge(settings, readings);
-    checks.extend(cluster::judge(readings));
+    checks.extend(cluster::judge(settings, readings));
     checks.push(clock_skew::judge(&readings.server));
     checks
 }

@@ -20,11 +20,12 @@ mod wire;
 
 pub use index::Index;
 pub use marker::{CordonOutcome, Marker, Released};
-pub use owner::{InstanceRecord, ManagedTag, OwnerLookup, OwnerLookupError};
+pub use owner::{ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, clusters_in};
 pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 
 use crate::pipeline::event::{Detail, Notice};
+use jiff::Timestamp;
 
 /// The owner of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,11 @@ pub enum Ownership {
     Ours,
     /// The instance belongs to another cluster. Ebbtide does not act on its notices.
     Foreign,
+    /// Nothing proves whether the instance, launched at this time, is ours: it carries a tag that other clusters may use, too.
+    Unproven {
+        /// The time of its launch, if EC2 says it.
+        launched: Option<Timestamp>,
+    },
 }
 
 /// Returns the ownership of an instance if it can be decided without EC2.
@@ -53,8 +59,14 @@ pub fn owned_without_asking(has_node: bool, notice: &Notice, require_tag: bool) 
 #[must_use]
 pub fn owned_by_record(record: InstanceRecord, has_node: bool) -> Ownership {
     match record {
-        InstanceRecord::Known { tagged: true, .. } => Ownership::Ours,
-        InstanceRecord::Terminated { tagged: true } if has_node => Ownership::Ours,
+        InstanceRecord::Known { membership: Membership::ThisCluster, .. } => Ownership::Ours,
+        InstanceRecord::Known { membership: Membership::Unproven { .. }, .. }
+        | InstanceRecord::Terminated { tagged: true }
+            if has_node =>
+        {
+            Ownership::Ours
+        }
+        InstanceRecord::Known { membership: Membership::Unproven { launched }, .. } => Ownership::Unproven { launched },
         _ => Ownership::Foreign,
     }
 }

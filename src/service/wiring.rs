@@ -9,7 +9,7 @@ use crate::leases::turn::Election;
 use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
-use crate::pipeline::node::{Index, Marker, NodeReleaser, OwnerLookup, node_api};
+use crate::pipeline::node::{ClusterNames, Index, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -60,6 +60,10 @@ impl Wiring {
         let nodes = node_api(clients.kube.clone());
         let marker =
             Marker::new(nodes.clone(), index.clone(), gate.clone(), policy.mark_settings.clone(), policy.dry_run);
+        let nodes_known = index.clone();
+        let cluster = ClusterNames::new(settings.cluster_name.clone(), move || nodes_known.any_instance());
+        let tag = settings.managed_tag.clone();
+        let owner = OwnerLookup::new(clients.aws.ec2.clone(), tag, cluster, tasks, facts.clone());
         let drainer = Drainer {
             client: clients.kube.clone(),
             pods: pod_api(clients.kube.clone()),
@@ -82,7 +86,7 @@ impl Wiring {
             clock: *clock,
             facts: facts.clone(),
             tasks: tasks.clone(),
-            owner: OwnerLookup::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), tasks, facts.clone()),
+            owner,
             marker,
             drainer: Arc::new(drainer),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),

@@ -136,6 +136,10 @@ impl Subscriber for Log {
                 about!(info, about, by = %Words(*by), "drained; the lifecycle action is completed later, as the settings say");
             }
             Fact::HookLeft { about } => about!(warn, about, "the lifecycle action is left to its own timeout"),
+            Fact::HookUnproven { about } => {
+                let reason = "the instance has no Node here and was launched long ago, and nothing tells whose it is";
+                about!(warn, about, reason, "the lifecycle hook is left alone; set --cluster-name");
+            }
             Fact::HookCompleted { about, result } => {
                 about!(info, about, result = result.as_str(), "lifecycle action completed");
             }

@@ -58,7 +58,7 @@ def test_receives_are_checked_if_the_service_runs_here(world: World, good: SetUp
     eventually("the service is at rest", service.at_rest)
 
 
-def test_a_good_set_up_has_no_fault(world: World, good: SetUp) -> None:
+def test_a_good_set_up_is_ok(world: World, good: SetUp) -> None:
     world.send("left alone")
 
     report = faults(world)

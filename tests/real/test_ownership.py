@@ -29,6 +29,29 @@ def test_the_hook_of_another_cluster_is_left_alone(world: World) -> None:
     assert left_alone(world, theirs)
 
 
+def test_of_two_clusters_in_an_account_each_completes_its_own_hooks(world: World) -> None:
+    world.join(world.aws.instance(cluster="blue"))
+    blue = world.service("--registration-grace", "5s")
+    theirs = world.hold(world.aws.instance(cluster="green"), heartbeat_timeout=120)
+    ours = world.hold(world.aws.instance(cluster="blue"), heartbeat_timeout=120)
+
+    # Both carry the managed tag, which has no value, and have no Node here: every cluster gets both messages.
+    world.send(messages.terminate_action(theirs), messages.terminate_action(ours))
+
+    eventually("our hook is completed", lambda: world.completions(ours))
+    eventually("both messages are deleted", world.acknowledged)
+    eventually("the service is at rest", blue.at_rest)
+    assert left_alone(world, theirs)
+    blue.terminate()
+
+    green = world.service("--registration-grace", "5s", "--cluster-name", "green")
+    world.send(messages.terminate_action(theirs))
+
+    eventually("their hook is completed", lambda: world.completions(theirs))
+    eventually("the message is deleted", world.acknowledged)
+    eventually("the service is at rest", green.at_rest)
+
+
 def test_a_hook_that_eks_completes_is_left_alone(world: World) -> None:
     node = world.node()
     world.run("web", stops_after=7)

@@ -2,6 +2,7 @@
 
 use super::check::{Area, Check, count, few};
 use super::readings::{BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
+use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ impl BudgetState {
 
 /// Judges Nodes, pods and budgets.
 #[must_use]
-pub fn judge(readings: &Readings) -> Vec<Check> {
+pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let area = Area::Cluster;
     // The check of the API server has reported it already.
     if readings.server.as_ref().is_err_and(|error| !error.answered()) {
@@ -32,6 +33,7 @@ pub fn judge(readings: &Readings) -> Vec<Check> {
         Ok(nodes) => judge_nodes(nodes, readings.region.as_deref()),
         Err(error) => vec![area.skipped("nodes", &error.message)],
     };
+    checks.extend(readings.cluster_names.as_ref().ok().map(|found| judge_name(settings, found)));
     match (&readings.workloads, &readings.budgets) {
         (Ok(workloads), Ok(budgets)) => {
             checks.extend(judge_budgets(workloads, budgets));
@@ -41,6 +43,24 @@ pub fn judge(readings: &Readings) -> Vec<Check> {
         (Err(error), _) => checks.push(area.skipped("budgets", &error.message)),
     }
     checks
+}
+
+/// Judges what tells an instance without a Node from those of other clusters.
+fn judge_name(settings: &Settings, found: &[String]) -> Check {
+    let (area, name) = (Area::Cluster, "name");
+    match (&settings.cluster_name, found.first()) {
+        (Some(wanted), Some(other)) if !found.contains(wanted) => area.failure(
+            name,
+            format!("--cluster-name is {wanted}, and the tags of a node's instance say {other}: hooks of instances without a Node are left alone."),
+            format!("Set --cluster-name {other}, or leave it out: then the tags tell it."),
+        ),
+        (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance says it")),
+        (Some(wanted), Some(_)) => area.ok(name, format!("{wanted}, by --cluster-name and by the tags of a node's instance")),
+        (None, Some(found)) => area.ok(name, format!("{found}, by the tags of a node's instance")),
+        (None, None) => {
+            area.ok(name, "no tag of a node's instance says it, so the managed tag alone tells whose an instance is")
+        }
+    }
 }
 
 fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {

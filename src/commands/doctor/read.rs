@@ -151,6 +151,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         username,
         reviews: access.reviews,
         nodes: cluster.nodes,
+        cluster_names: cluster.names,
         workloads: access.workloads,
         budgets: access.budgets,
     }
@@ -176,6 +177,7 @@ impl QueueReadings {
 /// The Nodes, then their groups, then the calls about the groups' hooks.
 struct GroupReadings {
     nodes: Reading<Nodes>,
+    names: Reading<Vec<String>>,
     groups: Reading<ScalingGroups>,
     trials: Vec<CallTrial>,
 }
@@ -185,18 +187,28 @@ impl GroupReadings {
         let nodes = kube::nodes(probe).await;
         let instances: HashSet<&str> =
             nodes.iter().flat_map(|nodes| &nodes.instances).map(InstanceId::as_str).collect();
-        let groups = match &nodes {
-            // Without Nodes no group would be found, and a report of no groups would be wrong.
-            Err(_) if settings.managed_tag.value.is_none() => {
-                Err(unknown("The Nodes could not be listed, so their groups are not known."))
+        let example = nodes.as_ref().ok().and_then(|nodes| nodes.instances.first());
+        let names = async {
+            match example {
+                Some(instance) => aws::cluster_names(probe, instance).await,
+                None => Err(unknown("No Node is known whose instance could tell it.")),
             }
-            _ => aws::groups(probe, &settings.managed_tag, &instances).await,
         };
+        let groups = async {
+            match &nodes {
+                // Without Nodes no group would be found, and a report of no groups would be wrong.
+                Err(_) if settings.managed_tag.value.is_none() => {
+                    Err(unknown("The Nodes could not be listed, so their groups are not known."))
+                }
+                _ => aws::groups(probe, &settings.managed_tag, &instances).await,
+            }
+        };
+        let (names, groups) = join!(names, groups);
         let trials = match &groups {
             Ok(groups) => lifecycle_trials(settings, probe, groups).await,
             Err(_) => Vec::new(),
         };
-        Self { nodes, groups, trials }
+        Self { nodes, names, groups, trials }
     }
 }
 

@@ -77,6 +77,8 @@ pub struct Readings {
     pub reviews: Vec<AccessReview>,
     /// The cluster's Nodes.
     pub nodes: Reading<Nodes>,
+    /// The names of clusters in the tags of one Node's instance.
+    pub cluster_names: Reading<Vec<String>>,
     /// The cluster's pods, by owner.
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.

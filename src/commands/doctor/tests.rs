@@ -124,6 +124,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             .map(|permission| AccessReview { permission, allowed: Ok(true) })
             .collect(),
         nodes: Ok(nodes),
+        cluster_names: Ok(vec!["blue".to_owned()]),
         workloads: Ok(Workloads {
             workloads: BTreeMap::from([(owner, web)]),
             longest_grace: Some(PodGrace { pod: "pod shop/web-1".to_owned(), period: Duration::from_mins(1) }),

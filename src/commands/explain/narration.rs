@@ -91,13 +91,12 @@ impl<'a> Narration<'a> {
         loop {
             finding = match sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() }) {
                 Step::FindOwner { .. } => {
-                    lookups.owner = self.whose(reader).await;
-                    let ours = self.view.owner.as_ref().and_then(|owner| owner.ours);
-                    if ours.is_none() {
+                    let (owned, asked) = self.whose(reader).await;
+                    lookups.owner = asked;
+                    if owned.is_none() {
                         self.note("the rest assumes that the instance is ours");
                     }
-                    let foreign = ours == Some(false);
-                    Finding::Owner(Some(if foreign { Ownership::Foreign } else { Ownership::Ours }))
+                    Finding::Owner(Some(owned.unwrap_or(Ownership::Ours)))
                 }
                 Step::MarkOutOfService { mark, .. } => {
                     self.out_of_service(&mark);
@@ -148,6 +147,10 @@ impl<'a> Narration<'a> {
                 Step::HoldBack { .. } => Finding::HeldBack,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,
+                Step::LeaveUnprovenHook => {
+                    self.note("its lifecycle hook is left alone: the instance may belong to another cluster; set --cluster-name");
+                    Finding::HookLeft
+                }
                 Step::End(outcome) => {
                     self.ends(outcome);
                     return Ok(lookups);
@@ -159,6 +162,9 @@ impl<'a> Narration<'a> {
     fn ends(&mut self, outcome: NoticeOutcome) {
         let excluded_by = self.view.node.as_ref().and_then(|node| node.excluded_by);
         let why = match outcome {
+            NoticeOutcome::NotOurs if self.view.owner.as_ref().is_some_and(|owner| owner.ours.is_none()) => {
+                "nothing proves that the instance is this cluster's".to_owned()
+            }
             NoticeOutcome::NotOurs if self.view.owner.is_some() => "the instance is not this cluster's".to_owned(),
             NoticeOutcome::Excluded => format!("the Node is excluded by {}", excluded_by.unwrap_or_default()),
             outcome => reasons::ended(outcome, self.notice),
@@ -183,30 +189,34 @@ impl<'a> Narration<'a> {
         moment(&self.clock, at)
     }
 
-    /// Finds out whose the instance is. Returns whether EC2 was queried.
-    async fn whose(&mut self, reader: &Reader<'_>) -> bool {
+    /// Finds out whose the instance is, if EC2 answers. Returns also whether EC2 was queried.
+    async fn whose(&mut self, reader: &Reader<'_>) -> (Option<Ownership>, bool) {
         let require_tag = self.policy().require_tag;
         let has_node = self.node.is_some();
-        let (owner, asked) = match owned_without_asking(has_node, self.notice, require_tag) {
+        let (owned, why, asked) = match owned_without_asking(has_node, self.notice, require_tag) {
             Some(owned) => {
                 let why = if has_node {
                     "the instance has a Node in this cluster"
                 } else {
                     "its lifecycle hook notified the queue itself"
                 };
-                (OwnerView { ours: Some(owned == Ownership::Ours), why: why.to_owned() }, false)
+                (Some(owned), why.to_owned(), false)
             }
             None => match reader.record(&self.notice.instance).await {
                 Ok(record) => {
-                    let ours = owned_by_record(record, has_node) == Ownership::Ours;
                     let why = reasons::owner(record, &self.settings.managed_tag, has_node, require_tag);
-                    (OwnerView { ours: Some(ours), why }, true)
+                    (Some(owned_by_record(record, has_node)), why, true)
                 }
-                Err(error) => (OwnerView { ours: None, why: format!("EC2 could not be asked: {error}") }, true),
+                Err(error) => (None, format!("EC2 could not be asked: {error}"), true),
             },
         };
-        self.view.owner = Some(owner);
-        asked
+        let ours = owned.and_then(|owned| match owned {
+            Ownership::Ours => Some(true),
+            Ownership::Foreign => Some(false),
+            Ownership::Unproven { .. } => None,
+        });
+        self.view.owner = Some(OwnerView { ours, why });
+        (owned, asked)
     }
 
     fn hook(&self, hook: &Hook, times: HookTimes, deadline: Deadline) -> HookView {

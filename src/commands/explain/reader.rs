@@ -10,7 +10,7 @@ use crate::fact::Facts;
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Hook, InstanceId};
 use crate::pipeline::interruption::{HookTimes, Hooks};
-use crate::pipeline::node::{InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
+use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use k8s_openapi::api::core::v1::Pod;
@@ -18,7 +18,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::time::Instant;
 
 /// Maximum number of objects a page of a list.
@@ -50,6 +50,8 @@ pub(super) struct Reader<'a> {
     gate: Gate,
     settings: &'a Settings,
     owner: OwnerLookup,
+    /// An instance of this cluster, whose tags tell the cluster's name.
+    example: Arc<OnceLock<InstanceId>>,
     hooks: Hooks,
     nodes: Option<HashMap<InstanceId, Node>>,
     made_for: Option<Node>,
@@ -59,12 +61,17 @@ impl<'a> Reader<'a> {
     pub fn new(clients: &'a Clients, clock: Clock, settings: &'a Settings) -> Self {
         let facts = Facts::to(Vec::new());
         let tasks = Tasks::new(facts.clone());
+        let example = Arc::new(OnceLock::new());
+        let known = Arc::clone(&example);
+        let cluster = ClusterNames::new(settings.cluster_name.clone(), move || known.get().cloned());
+        let Settings { managed_tag, .. } = settings;
         Self {
             clients,
             clock,
             gate: Gate::new(facts.clone()),
             settings,
-            owner: OwnerLookup::new(clients.aws.ec2.clone(), settings.managed_tag.clone(), &tasks, facts.clone()),
+            owner: OwnerLookup::new(clients.aws.ec2.clone(), managed_tag.clone(), cluster, &tasks, facts.clone()),
+            example,
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
             facts,
             nodes: None,
@@ -91,7 +98,11 @@ impl<'a> Reader<'a> {
             let api = node_api(self.clients.kube.clone());
             let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
             let nodes = objects.into_iter().filter_map(|node| Node::from_wire(node, &self.settings.node_selector));
-            self.nodes = Some(nodes.map(|node| (node.instance.clone(), node)).collect());
+            let nodes: HashMap<_, _> = nodes.map(|node| (node.instance.clone(), node)).collect();
+            if let Some(instance) = nodes.keys().next() {
+                let _ = self.example.set(instance.clone());
+            }
+            self.nodes = Some(nodes);
         }
         Ok(self.nodes.as_ref().and_then(|nodes| nodes.get(instance)).cloned())
     }

@@ -2,7 +2,7 @@
 
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy};
-use crate::pipeline::node::{InstanceRecord, ManagedTag};
+use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -89,9 +89,17 @@ pub(super) fn owner(record: InstanceRecord, tag: &ManagedTag, has_node: bool, re
         (false, false) => "it has no Node here, and",
     };
     match record {
-        InstanceRecord::Known { tagged: true, .. } => format!("it carries the tag {tag}"),
+        InstanceRecord::Known { membership: Membership::ThisCluster, .. } => format!("it carries the tag {tag}"),
+        InstanceRecord::Known { membership: Membership::OtherCluster, .. } => {
+            format!("{without} its tags name another cluster")
+        }
+        InstanceRecord::Known { membership: Membership::Unproven { .. }, .. } => {
+            format!("it carries the tag {tag}, as instances of other clusters may, and nothing names its cluster")
+        }
         InstanceRecord::Terminated { tagged: true } if has_node => format!("it carries the tag {tag}"),
-        InstanceRecord::Known { .. } => format!("{without} it does not carry the tag {tag}"),
+        InstanceRecord::Known { membership: Membership::NotManaged, .. } => {
+            format!("{without} it does not carry the tag {tag}")
+        }
         InstanceRecord::Terminated { .. } => format!("{without} EC2 says that it is terminated"),
         InstanceRecord::Unknown => format!("{without} EC2 does not know it"),
     }

@@ -21,6 +21,7 @@ use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
+use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -30,6 +31,9 @@ const MAX_NODES: usize = 5;
 
 /// Minimum time for the question whose the instance is, even if the notice's deadline is nearer.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum time between an instance's launch and its registration as a Node.
+const REGISTRATION_TIME: Duration = Duration::from_mins(15);
 
 /// The next thing to do about a notice.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,6 +108,8 @@ pub enum Step<'a> {
     Complete(Completion),
     /// Leave the hook to its own timeout.
     LeaveHook,
+    /// Leave the hook of an instance that may belong to another cluster.
+    LeaveUnprovenHook,
     /// Stop: this is the notice's outcome.
     End(NoticeOutcome),
 }
@@ -193,7 +199,11 @@ impl<'a> Sequence<'a> {
             Finding::Received => self.settle(present),
             Finding::Owner(None) => Step::End(NoticeOutcome::Failed),
             Finding::Owner(Some(Ownership::Foreign)) => Step::End(NoticeOutcome::NotOurs),
-            Finding::Owner(Some(Ownership::Ours)) => self.act(present),
+            Finding::Owner(Some(Ownership::Unproven { launched })) if self.is_too_old(launched, present) => {
+                self.outcome = NoticeOutcome::NotOurs;
+                Step::LeaveUnprovenHook
+            }
+            Finding::Owner(Some(Ownership::Ours | Ownership::Unproven { .. })) => self.act(present),
             Finding::OutOfService => Step::End(NoticeOutcome::NothingToDrain),
             Finding::HookTimes(times) => self.begin(Some(times), present),
             Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
@@ -211,6 +221,18 @@ impl<'a> Sequence<'a> {
             Finding::Completed(true) | Finding::HookLeft => Step::End(self.outcome),
             Finding::Completed(false) => Step::End(NoticeOutcome::HookFailed),
         }
+    }
+
+    /// Whether a terminating instance without a Node, of which nothing proves that it is ours, has had the time to register: then its
+    /// Node is probably in another cluster, and completing its hook would end it in the middle of that cluster's drain.
+    fn is_too_old(&self, launched: Option<Timestamp>, present: Present<'_>) -> bool {
+        let terminating = matches!(self.notice.detail, Detail::AsgTerminate(_));
+        let age =
+            launched.and_then(|at| Duration::try_from(self.clock.timestamp_of(present.now).duration_since(at)).ok());
+        terminating
+            && present.node.is_none()
+            && self.policy.touched_hook(self.notice).is_some()
+            && age.is_none_or(|age| age > REGISTRATION_TIME)
     }
 
     const fn action(&self) -> Action {

@@ -141,6 +141,10 @@ impl Interruption {
                     case.tell(&Fact::HookLeft { about: case.about() });
                     Finding::HookLeft
                 }
+                Step::LeaveUnprovenHook => {
+                    case.tell(&Fact::HookUnproven { about: case.about() });
+                    Finding::HookLeft
+                }
                 Step::End(outcome) => {
                     if outcome == NoticeOutcome::Excluded {
                         case.forgo_drain();

@@ -59,6 +59,12 @@ impl Index {
         self.lock().get(instance).cloned()
     }
 
+    /// Returns the instance of some Node.
+    #[must_use]
+    pub fn any_instance(&self) -> Option<InstanceId> {
+        self.lock().all().next().map(|node| node.instance.clone())
+    }
+
     /// Returns the number of Nodes known.
     #[must_use]
     pub fn len(&self) -> usize {

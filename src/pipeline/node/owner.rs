@@ -7,14 +7,16 @@ use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::task::Tasks;
 use aws_sdk_ec2::Client;
-use aws_sdk_ec2::types::{Filter, Instance, InstanceStateName};
+use aws_sdk_ec2::types::{Filter, Instance, InstanceStateName, Tag};
+use jiff::Timestamp;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum number of values in a filter of `DescribeInstances`.
-const MAX_BATCH: usize = 200;
+const MAX_FILTER_VALUES: usize = 200;
 
 /// Time that a lookup waits for others to share its call. They are common where every cluster's events go to every queue.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
@@ -43,8 +45,8 @@ pub struct ManagedTag {
 pub enum InstanceRecord {
     /// The instance exists.
     Known {
-        /// Whether the instance carries the managed tag.
-        tagged: bool,
+        /// What its tags say about its cluster.
+        membership: Membership,
         /// Whether the instance is stopped.
         stopped: bool,
     },
@@ -55,6 +57,68 @@ pub enum InstanceRecord {
     },
     /// EC2 does not know the instance.
     Unknown,
+}
+
+/// What the tags of an instance say about its cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Membership {
+    /// It does not carry the managed tag.
+    NotManaged,
+    /// It carries the managed tag, and either the tag's value or the name of this cluster proves that it belongs here.
+    ThisCluster,
+    /// Its tags name another cluster.
+    OtherCluster,
+    /// It carries the managed tag without a value, which other clusters may use as well, and nothing tells whose it is.
+    Unproven {
+        /// The time of its launch.
+        launched: Option<Timestamp>,
+    },
+}
+
+/// The names by which tags mean this cluster.
+#[derive(Clone)]
+pub struct ClusterNames {
+    /// The names; empty until they are known.
+    names: Arc<OnceLock<Vec<String>>>,
+    /// Returns an instance of this cluster, whose tags tell the name.
+    example: Arc<dyn Fn() -> Option<InstanceId> + Send + Sync>,
+}
+
+impl ClusterNames {
+    /// The name that the user has set; or else those in the tags of the instance that `example` returns, once there is one.
+    #[must_use]
+    pub fn new(name: Option<String>, example: impl Fn() -> Option<InstanceId> + Send + Sync + 'static) -> Self {
+        let names = name.map_or_else(OnceLock::new, |name| OnceLock::from(vec![name]));
+        Self { names: Arc::new(names), example: Arc::new(example) }
+    }
+
+    /// Returns the instance to ask about, if the names are not known.
+    fn to_learn_from(&self) -> Option<InstanceId> {
+        if self.names.get().is_some() { None } else { (self.example)() }
+    }
+
+    /// Returns whether `named`, the names in an instance's tags, mean this cluster; `None` if that can't be told.
+    fn mean_this_cluster(&self, named: &[String]) -> Option<bool> {
+        let names = self.names.get()?;
+        (!named.is_empty()).then(|| named.iter().any(|name| names.contains(name)))
+    }
+}
+
+impl fmt::Debug for ClusterNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ClusterNames").field(&self.names).finish()
+    }
+}
+
+/// Returns the names of clusters in the tags of an instance. EKS sets the second and the third; node groups, Karpenter and most other
+/// tools set the first.
+#[must_use]
+pub fn clusters_in(tags: &[Tag]) -> Vec<String> {
+    let named = |tag: &Tag| match tag.key.as_deref()? {
+        "eks:cluster-name" | "aws:eks:cluster-name" => tag.value.clone(),
+        key => key.strip_prefix("kubernetes.io/cluster/").map(str::to_owned),
+    };
+    tags.iter().filter_map(named).filter(|name| !name.is_empty()).collect()
 }
 
 /// The error of a lookup that EC2 did not answer.
@@ -77,11 +141,13 @@ pub struct OwnerLookup {
 }
 
 impl OwnerLookup {
-    /// Returns a lookup through `client` of instances with the tag `tag`.
+    /// Returns a lookup through `client` of instances with the tag `tag`, in a cluster with these names.
     #[must_use]
-    pub fn new(client: Client, tag: ManagedTag, tasks: &Tasks, facts: Facts) -> Self {
-        let query = InstanceQuery { client, tag: Arc::new(tag), facts };
-        let batcher = Batcher::start(tasks, MAX_BATCH, BATCH_WAIT, move |instances| query.clone().run(instances));
+    pub fn new(client: Client, tag: ManagedTag, cluster: ClusterNames, tasks: &Tasks, facts: Facts) -> Self {
+        let query = InstanceQuery { client, tag: Arc::new(tag), cluster, facts };
+        // One value is left for the instance that the cluster's name is learned from.
+        let batcher =
+            Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| query.clone().run(instances));
         Self { batcher: Arc::new(batcher), cache: Arc::default() }
     }
 
@@ -132,6 +198,7 @@ impl OwnerLookup {
 struct InstanceQuery {
     client: Client,
     tag: Arc<ManagedTag>,
+    cluster: ClusterNames,
     facts: Facts,
 }
 
@@ -152,12 +219,13 @@ impl InstanceQuery {
             [one] => one.to_string(),
             many => format!("{} instances", many.len()),
         };
-        let mut ids: Vec<String> = instances.iter().map(ToString::to_string).collect();
+        let example = self.cluster.to_learn_from();
+        let mut ids: Vec<String> = instances.iter().chain(&example).map(ToString::to_string).collect();
         ids.sort_unstable();
         ids.dedup();
         // A filter, because a call with the ID of an unknown instance fails as a whole.
         let filter = Filter::builder().name("instance-id").set_values(Some(ids)).build();
-        let mut found = HashMap::new();
+        let mut found: Vec<Instance> = Vec::new();
         let mut page = None;
         loop {
             let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
@@ -166,18 +234,22 @@ impl InstanceQuery {
                     request.send()
                 })
                 .await?;
-            let answered = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
-            for instance in answered {
-                let record = self.record(&instance);
-                if let Some(id) = instance.instance_id {
-                    found.insert(id, record);
-                }
-            }
+            found.extend(answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten());
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
-                return Ok(found);
+                break;
             }
         }
+        let is_example =
+            |instance: &&Instance| instance.instance_id.as_deref() == example.as_ref().map(InstanceId::as_str);
+        let names = found.iter().find(is_example).map(|example| clusters_in(example.tags())).unwrap_or_default();
+        // An instance without such a tag proves nothing about others: the next lookup asks again, in the same call.
+        if !names.is_empty() {
+            // The first to learn them wins; another answer would be the same.
+            let _ = self.cluster.names.set(names);
+        }
+        let of = |instance: Instance| Some((instance.instance_id.clone()?, self.record(&instance)));
+        Ok(found.into_iter().filter_map(of).collect())
     }
 
     fn record(&self, instance: &Instance) -> InstanceRecord {
@@ -189,7 +261,17 @@ impl InstanceQuery {
         if state == Some(&InstanceStateName::Terminated) {
             return InstanceRecord::Terminated { tagged };
         }
-        InstanceRecord::Known { tagged, stopped: state == Some(&InstanceStateName::Stopped) }
+        let membership = match self.cluster.mean_this_cluster(&clusters_in(instance.tags())) {
+            Some(false) => Membership::OtherCluster,
+            _ if !tagged => Membership::NotManaged,
+            Some(true) => Membership::ThisCluster,
+            None if self.tag.value.is_some() => Membership::ThisCluster,
+            None => {
+                let launched = instance.launch_time.and_then(|at| Timestamp::from_second(at.secs()).ok());
+                Membership::Unproven { launched }
+            }
+        };
+        InstanceRecord::Known { membership, stopped: state == Some(&InstanceStateName::Stopped) }
     }
 }
 

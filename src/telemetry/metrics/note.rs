@@ -106,6 +106,7 @@ impl All {
             | Fact::DrainBegun { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
+            | Fact::HookUnproven { .. }
             | Fact::DryRun { .. }
             | Fact::TestNotice { .. }
             | Fact::CollectorTurn { .. }

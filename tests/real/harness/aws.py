@@ -127,9 +127,11 @@ class Aws:
         numbers = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
         return Backlog(*(int(numbers[name]) for name in names))
 
-    def instance(self, *, managed: bool = True) -> str:
-        """Runs an instance; returns its ID."""
+    def instance(self, *, managed: bool = True, cluster: str = "") -> str:
+        """Runs an instance, with the tag of a cluster if it has a name; returns its ID."""
         tags = [{"Key": MANAGED_TAG, "Value": "true"}] if managed else [{"Key": "Name", "Value": "another cluster's"}]
+        if cluster:
+            tags.append({"Key": f"kubernetes.io/cluster/{cluster}", "Value": "owned"})
         answer = self._ec2.run_instances(
             ImageId=_IMAGE,
             InstanceType="t3.small",

@@ -294,8 +294,13 @@ async fn errors_are_printed_as_json_too() {
 #[tokio::test(start_paused = true)]
 async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster() {
     let stage = Stage::new(1, 0);
-    stage.world.aws.ec2.put(&instance(7), &[("aws-node-termination-handler/managed", "true")]);
+    let tag = ("aws-node-termination-handler/managed", "true");
+    stage.world.aws.ec2.put(&instance(0), &[("kubernetes.io/cluster/mine", "owned")]);
+    stage.world.aws.ec2.put(&instance(7), &[tag, ("kubernetes.io/cluster/mine", "owned")]);
     stage.world.aws.ec2.put(&instance(8), &[("Name", "theirs")]);
+    stage.world.aws.ec2.put(&instance(6), &[tag, ("kubernetes.io/cluster/other", "owned")]);
+    stage.world.aws.ec2.put(&instance(5), &[tag]);
+    stage.world.aws.ec2.age(&instance(5), s(3600));
     let at = stage.world.clock.now();
     let ours = stage.explained_body(&messages::spot("s", &instance(7), at), &[]).await;
     assert_eq!((&ours["owner"]["ours"], &ours["node"]), (&true.into(), &Value::Null));
@@ -309,7 +314,15 @@ async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster(
     assert_eq!(held["waits"]["then"], "nothing-to-drain: the hook is completed with CONTINUE");
     assert_eq!(held["owner"]["why"], "its lifecycle hook notified the queue itself");
 
-    for (n, why) in [(8, "it has no Node here, and it does not carry the tag"), (9, "EC2 does not know it")] {
+    let unproven = messages::lifecycle(Wrapping::Event, true, ("group", "hook", "t"), &instance(5), at);
+    let left = stage.explained_body(&unproven, &[]).await;
+    assert_eq!((&left["owner"]["ours"], &left["ends"]["outcome"]), (&Value::Null, &"not-ours".into()), "{left}");
+
+    for (n, why) in [
+        (8, "it has no Node here, and it does not carry the tag"),
+        (6, "it has no Node here, and its tags name another cluster"),
+        (9, "EC2 does not know it"),
+    ] {
         let theirs = stage.explained_body(&messages::spot("s", &instance(n), at), &[]).await;
         assert_eq!((&theirs["owner"]["ours"], &theirs["ends"]["outcome"]), (&false.into(), &"not-ours".into()));
         assert!(theirs["owner"]["why"].as_str().is_some_and(|said| said.contains(why)), "{theirs}");

@@ -61,7 +61,7 @@ impl Aws {
             sqs: Sqs::new(clock, edge.clone(), seed),
             // A different seed: otherwise the first token would equal the first message ID.
             autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
-            ec2: Ec2::new(edge.clone()),
+            ec2: Ec2::new(clock, edge.clone()),
             events: Events::new(edge.clone()),
             sts: sts::Sts::new(edge),
         }

@@ -60,6 +60,17 @@ fn nodes_without_an_instance() {
 }
 
 #[test]
+fn the_cluster_s_name_must_be_that_of_its_instances() {
+    let (name, status, text) = one(&["--cluster-name", "green"], |_| {});
+    assert_eq!((name, status), ("name", Status::Failure));
+    assert!(text.contains("Set --cluster-name blue"), "{text}");
+    for flags in [&[][..], &["--cluster-name", "blue"]] {
+        assert_eq!(found(flags, |_| {}), Vec::new());
+        assert_eq!(found(flags, |readings| readings.cluster_names = Ok(Vec::new())), Vec::new(), "{flags:?}");
+    }
+}
+
+#[test]
 fn budgets_that_can_never_be_met() {
     for (expected, desired, faults) in [(2, 2, 1), (2, 3, 1), (1, 1, 1), (2, 1, 0), (0, 0, 0), (3, 0, 0)] {
         let found = found(&[], |readings| readings.budgets = Ok(listed([budget("web", "web", expected, desired)])));

@@ -5,8 +5,10 @@ use super::super::readings::{
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::{Category, Operation};
-use crate::pipeline::node::ManagedTag;
+use crate::pipeline::event::InstanceId;
+use crate::pipeline::node::{ManagedTag, clusters_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
+use aws_sdk_ec2::types::Filter;
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
@@ -63,6 +65,16 @@ pub async fn extend(probe: &Probe, url: &str) -> Reading<()> {
 pub async fn instances(probe: &Probe) -> Reading<()> {
     let request = probe.clients()?.ec2.describe_instances().dry_run(true);
     probe.aws(Operation::new("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
+}
+
+/// Returns the names of clusters in the tags of an instance.
+pub async fn cluster_names(probe: &Probe, instance: &InstanceId) -> Reading<Vec<String>> {
+    // A filter, because a call with the ID of an unknown instance fails as a whole.
+    let filter = Filter::builder().name("instance-id").values(instance.as_str()).build();
+    let request = probe.clients()?.ec2.describe_instances().filters(filter);
+    let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), instance.as_str(), || request.send()).await?;
+    let instances = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
+    Ok(instances.flat_map(|instance| clusters_in(instance.tags())).collect())
 }
 
 /// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.

@@ -76,7 +76,7 @@ fn path(
                 Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
                 Step::HoldBack { .. } => Finding::HeldBack,
                 Step::Complete(_) => Finding::Completed(true),
-                Step::LeaveHook => Finding::HookLeft,
+                Step::LeaveHook | Step::LeaveUnprovenHook => Finding::HookLeft,
                 Step::End(_) => return names.join(" "),
             },
         };

@@ -193,3 +193,78 @@ async fn an_instance_that_ec2_does_not_know_yet_may_be_ours() {
     );
     stage.rest(&[&replica]).await;
 }
+
+const CLUSTER_TAGS: [(&str, &str, &str); 3] = [
+    ("kubernetes.io/cluster/mine", "kubernetes.io/cluster/other", "owned"),
+    ("eks:cluster-name", "eks:cluster-name", ""),
+    ("aws:eks:cluster-name", "aws:eks:cluster-name", ""),
+];
+
+/// Every cluster of an account gets every event, and NTH's tag has no value: completing the hook of another cluster's instance would
+/// end it in the middle of its drain there.
+#[tokio::test(start_paused = true)]
+async fn a_tag_that_names_another_cluster_is_heeded_before_the_managed_tag() {
+    for (mine, other, value) in CLUSTER_TAGS {
+        let said = |name: &'static str| if value.is_empty() { name } else { value };
+        for flags in [&[][..], &["--cluster-name", "mine"]] {
+            let stage = Stage::new(1, 1);
+            let ec2 = &stage.world.aws.ec2;
+            ec2.put(&instance(0), &[(TAG, ""), (mine, said("mine"))]);
+            ec2.put(&instance(7), &[(TAG, ""), (other, said("other"))]);
+            let replica = stage.start(&[flags, &["--registration-grace", "5s"]].concat()).await;
+            let token = stage.terminate(7, s(60), Wrapping::Event);
+            stage.until_handled(s(10)).await;
+            let action = stage.action(&token);
+            assert_eq!((action.beats.len(), action.completions.len()), (0, 0), "{mine} {flags:?}");
+            replica.ended_once("asg-terminate", "not-ours");
+            // The name is learned from one of our own instances, in the same call.
+            assert_eq!(stage.calls("DescribeInstances"), 1);
+            ec2.put(&instance(8), &[(TAG, ""), (mine, said("mine"))]);
+            ec2.age(&instance(8), Duration::from_hours(30));
+            let token = stage.terminate(8, s(60), Wrapping::Event);
+            stage.until_handled(s(10)).await;
+            stage.completed_once(&token);
+            stage.rest(&[&replica]).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_an_instance_that_nothing_proves_ours_is_completed_only_if_it_is_young() {
+    for (hours, completes) in [(0, true), (1, false)] {
+        let stage = Stage::new(1, 1);
+        stage.world.aws.ec2.put(&instance(7), &[(TAG, "")]);
+        stage.world.aws.ec2.age(&instance(7), Duration::from_hours(hours));
+        let replica = stage.start(&["--registration-grace", "5s"]).await;
+        let token = stage.terminate(7, s(60), Wrapping::Event);
+        stage.until_handled(s(10)).await;
+        assert_eq!(stage.results(&token).len(), usize::from(completes), "{hours}");
+        replica.ended_once("asg-terminate", if completes { "nothing-to-drain" } else { "not-ours" });
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// Some nodes of a cluster may be tagged with its name, and others not: an untagged one tells nothing.
+#[tokio::test(start_paused = true)]
+async fn an_untagged_node_does_not_make_tagged_instances_foreign() {
+    let stage = Stage::new(1, 1);
+    stage.world.aws.ec2.put(&instance(0), &[(TAG, "")]);
+    stage.world.aws.ec2.put(&instance(7), &[(TAG, ""), ("kubernetes.io/cluster/mine", "owned")]);
+    let replica = stage.start(&["--registration-grace", "5s"]).await;
+    let token = stage.terminate(7, s(60), Wrapping::Event);
+    stage.until_handled(s(10)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_managed_tag_with_a_value_proves_that_an_old_instance_is_ours() {
+    let stage = Stage::new(1, 1);
+    stage.world.aws.ec2.put(&instance(7), &[(TAG, "blue")]);
+    stage.world.aws.ec2.age(&instance(7), Duration::from_hours(30));
+    let replica = stage.start(&["--managed-tag", &format!("{TAG}=blue"), "--registration-grace", "5s"]).await;
+    let token = stage.terminate(7, s(60), Wrapping::Event);
+    stage.until_handled(s(10)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}

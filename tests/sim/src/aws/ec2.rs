@@ -3,10 +3,13 @@
 use super::query::{Form, Xml, answer_flat, refuse_flat};
 use super::refusal::{Refusal, Words};
 use super::{ACCOUNT, REGION};
+use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
+use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Maximum number of filter values in a call, over all filters.
 const MOST_FILTER_VALUES: usize = 200;
@@ -29,6 +32,7 @@ const STATES: [(&str, u32); 6] =
 /// Simulated EC2. Clones share one state.
 #[derive(Clone, Debug)]
 pub struct Ec2 {
+    clock: Clock,
     edge: Edge,
     state: Arc<Mutex<State>>,
 }
@@ -46,6 +50,7 @@ struct Instance {
     state: (&'static str, u32),
     private_dns_name: String,
     tags: BTreeMap<String, String>,
+    launched: Timestamp,
 }
 
 #[derive(Debug)]
@@ -58,11 +63,11 @@ struct Filter<'a> {
 }
 
 impl Ec2 {
-    pub(super) fn new(edge: Edge) -> Self {
-        Self { edge, state: Arc::default() }
+    pub(super) fn new(clock: Clock, edge: Edge) -> Self {
+        Self { clock, edge, state: Arc::default() }
     }
 
-    /// Adds a running instance with these tags, or replaces it.
+    /// Adds a running instance with these tags that is launched now, or replaces it.
     pub fn put(&self, id: &str, tags: &[(&str, &str)]) {
         let mut state = self.state();
         state.count += 1;
@@ -70,6 +75,7 @@ impl Ec2 {
         let instance = Instance {
             state: state_named("running"),
             private_dns_name: format!("ip-10-{high}-{middle}-{low}.{REGION}.compute.internal"),
+            launched: self.clock.now(),
             tags: tags.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
         };
         state.instances.insert(id.to_owned(), instance);
@@ -83,6 +89,15 @@ impl Ec2 {
     pub fn set_state(&self, id: &str, state: &str) {
         let named = state_named(state);
         self.state().instances.get_mut(id).expect("the instance must have been put").state = named;
+    }
+
+    /// Makes an instance older.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such instance.
+    pub fn age(&self, id: &str, by: Duration) {
+        self.state().instances.get_mut(id).expect("the instance must have been put").launched -= by;
     }
 
     /// Removes an instance, as EC2 does about an hour after its termination.
@@ -238,6 +253,7 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
                 xml.text("name", name);
             });
             xml.text("privateDnsName", if name == "terminated" { "" } else { &instance.private_dns_name });
+            xml.text("launchTime", &instance.launched.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
             xml.nest("placement", |xml| xml.text("availabilityZone", &format!("{REGION}a")));
             xml.nest("tagSet", |xml| {
                 for (key, value) in &instance.tags {
