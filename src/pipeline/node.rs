@@ -4,6 +4,7 @@
 //! index     every Node of this cluster by instance ID, from one watch
 //! owner     the owner of an instance without a Node, from EC2, many instances a call
 //! mark      cordon, taints, labels and annotation of a notice, as one patch
+//! names     names of annotations and labels
 //! marker    writes and removes marks
 //! release   which marks are due for removal, and the patch that removes them
 //! releaser  the task that removes marks when they are due
@@ -13,6 +14,7 @@ mod index;
 pub mod label;
 pub mod mark;
 mod marker;
+mod names;
 mod owner;
 pub mod release;
 mod releaser;
@@ -20,6 +22,7 @@ mod wire;
 
 pub use index::Index;
 pub use marker::{CordonOutcome, Marker, Released};
+pub use names::IGNORE_ANNOTATION;
 pub use owner::{ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, clusters_in};
 pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};

@@ -47,6 +47,7 @@ CHOICES = {
     "AtDeadline": "leave",
     "OnFailedDrain": "abandon",
     "OnFailedLaunch": "leave",
+    "OnUncordon": "at-deadline",
     "Events": "all",
     "LogFormat": "json",
 }

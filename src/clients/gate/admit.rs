@@ -15,8 +15,8 @@
 //!    Whatever the other classes do, a waiting class has a place after `MAX_PASSED_OVER` + `COUNT` others at the latest.
 //! 4. **A reserve for the privileged classes.** Calls that hang hold their places until they time out. So the privileged
 //!    classes have places beyond the limit, a quarter more, which no other class can take. They use these first, and
-//!    compete for the common places only if the reserve is taken. A place in the reserve passes over nobody: no other class could
-//!    have had it. Nor does a privileged call queue behind lower classes that wait for common places.
+//!    compete for the common places only if the reserve is taken. A place in the reserve passes over the privileged classes alone: no
+//!    other could have had it. Nor does a privileged call queue behind lower classes that wait for common places.
 //! 5. **Yielding.** [`CallClass::yields_to`] names a class that has to be quiet before a call begins, even if there is room: evicted
 //!    pods must not land on a node whose cordon is on its way. A call that gets a place while such calls have come
 //!    gives it back. It yields for [`MAX_YIELD`] at most, so that a cordon that hangs stops no drain.

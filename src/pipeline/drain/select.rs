@@ -3,7 +3,7 @@
 
 use super::grace::Grace;
 use super::wire::{PodId, TrimmedPod};
-use crate::pipeline::node::mark::IGNORE_ANNOTATION;
+use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::HashSet;

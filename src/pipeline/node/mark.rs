@@ -5,6 +5,7 @@
 //! after a restart.
 
 use super::Node;
+use super::names::EXCLUDE_LABEL;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
@@ -20,12 +21,6 @@ pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
 
 /// Name of the label with the kind of the Node's newest notice.
 pub(super) const KIND_LABEL: &str = "ebbtide/kind";
-
-/// Name of the annotation by which an owner excludes a Node, or a pod asks not to be disturbed.
-pub const IGNORE_ANNOTATION: &str = "ebbtide/ignore";
-
-/// Name of the label that keeps load balancers from sending traffic to a Node, defined by Kubernetes.
-pub(super) const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 /// The settings of every mark.
 #[derive(Clone, Debug, Default)]

@@ -1,6 +1,6 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
-use super::mark;
+use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, OWN_PREFIX};
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
 use crate::pipeline::event::InstanceId;
@@ -13,9 +13,6 @@ use kube::{Api, Client};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Prefix of Ebbtide's own annotations and labels.
-const OWN_PREFIX: &str = "ebbtide/";
 
 /// Type of the condition by which Ebbtide reports a drain.
 const DRAINING_CONDITION: &str = "EbbtideDraining";
@@ -117,7 +114,7 @@ impl Node {
         let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
         let labels = object.metadata.labels.unwrap_or_default();
         let selected = selector.matches(&labels);
-        let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == mark::EXCLUDE_LABEL);
+        let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL);
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
@@ -132,7 +129,7 @@ impl Node {
             ready_since,
             draining: is(DRAINING_CONDITION),
             boot: status.node_info.boot_id.into(),
-            ignored: annotations.get(mark::IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
+            ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
             selected,
             taints: object.spec.taints.into(),
             annotations,

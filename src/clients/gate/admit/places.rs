@@ -119,14 +119,14 @@ impl Places {
             if waiter.is_closed() {
                 continue;
             }
-            if !self.has_reserve(chosen) {
-                for class in chosen + 1..self.waiting.len() {
-                    if !self.waiting[class].is_empty() {
-                        self.passed_over[class] += 1;
-                    }
+            // A place in the reserve could not have gone to the classes that are not privileged.
+            let competing = if self.has_reserve(chosen) { self.privileged } else { self.waiting.len() };
+            for class in chosen + 1..competing {
+                if !self.waiting[class].is_empty() {
+                    self.passed_over[class] += 1;
                 }
-                self.passed_over[chosen] = 0;
             }
+            self.passed_over[chosen] = 0;
             self.enter(chosen);
             return Some((waiter, chosen));
         }

@@ -103,6 +103,30 @@ async fn no_class_starves() {
     assert_eq!(turn, Some(MAX_PASSED_OVER as usize), "{seen:?}");
 }
 
+/// Lists that hang hold all common places, and urgent calls come without end.
+#[tokio::test(start_paused = true)]
+async fn no_privileged_class_starves_in_the_reserve() {
+    let admitter = narrow::<Class>(4.0);
+    let by = Instant::now() + s(60);
+    let mut hang = Vec::new();
+    for _ in 0..4 {
+        hang.push(admitter.admit(Class::List, by).await);
+    }
+    let mut held = Some(admitter.admit(Class::Urgent, by).await);
+    let mut cordon = Box::pin(admitter.admit(Class::Cordon, by));
+    assert!(polled(&mut cordon).is_none());
+    for _ in 0..=MAX_PASSED_OVER {
+        let mut next = Box::pin(admitter.admit(Class::Urgent, by));
+        assert!(polled(&mut next).is_none());
+        drop(held.take());
+        if polled(&mut cordon).is_some() {
+            return;
+        }
+        held = polled(&mut next);
+    }
+    panic!("the cordon has no place");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_eviction_waits_for_cordons_that_queue_or_are_in_flight() {
     let admitter = narrow::<Class>(2.0);
