@@ -8,8 +8,9 @@ mod label;
 mod outcome;
 
 pub use label::{
-    CallResult, Category, CheckStatus, CompletionResult, DrainStep, EventReason, HeartbeatResult, IgnoreReason,
-    LeaseEnd, MalformedReason, MessageRelease, MessageStep, TaskKind, UndoReason, WatchedResource, label,
+    CallResult, Category, CheckStatus, CompletionResult, DeadlineType, DrainStep, EventReason, HeartbeatResult,
+    HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
+    TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{Action, DrainOutcome, NoticeKind, NoticeOutcome};
 

@@ -254,6 +254,70 @@ impl TaskKind {
     }
 }
 
+labels! {
+    /// How a task ended.
+    TaskOutcome {
+        /// The task returned.
+        Finished => "finished",
+        /// The task returned an error.
+        Failed => "failed",
+        /// The task was aborted, or its runtime ended.
+        Cancelled => "cancelled",
+        /// The task panicked.
+        Panicked => "panicked",
+    }
+}
+
+labels! {
+    /// A step in the life of a message, as it is counted.
+    MessageCount {
+        /// Received.
+        Received => "received",
+        /// Deleted.
+        Deleted => "deleted",
+        /// Made visible for another receiver.
+        Released => "released",
+        /// Possibly received by others, because its visibility could not be extended in time.
+        LeaseEnded => "lease-ended",
+        /// Neither deleted nor released.
+        Left => "left",
+    }
+}
+
+labels! {
+    /// Which receive of a message one is.
+    ReceiveOrder {
+        /// The first.
+        First => "first",
+        /// One of the next.
+        Again => "again",
+        /// One of many.
+        Often => "often",
+    }
+}
+
+labels! {
+    /// What a drain's deadline ends.
+    DeadlineType {
+        /// The node's capacity.
+        Hard => "hard",
+        /// Our patience.
+        Soft => "soft",
+    }
+}
+
+labels! {
+    /// A hook that was not completed.
+    HookFailure {
+        /// It is left to its own timeout.
+        Left => "left",
+        /// The completion failed, and is retried.
+        Retried => "retried",
+        /// The completion failed for good.
+        Failed => "failed",
+    }
+}
+
 /// How a heartbeat was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatResult {

@@ -35,7 +35,7 @@ mod wire;
 mod work;
 
 pub use deadline::{Deadline, Plan};
-pub use grace::{AtDeadline, Grace};
+pub use grace::{AtDeadline, DEFAULT_GRACE, Grace};
 pub use outlook::outlook;
 pub use pod_watch::PodWatch;
 pub use recorder::Progress;

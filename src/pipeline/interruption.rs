@@ -31,7 +31,7 @@ pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use shared_work::{Seat, Slots};
 pub use steps::{Finding, Present, Sequence, Step, Target};
-pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, due_beat};
+pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

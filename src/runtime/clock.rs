@@ -67,7 +67,7 @@ impl Clock {
     }
 }
 
-/// Waits until `at`; without an instant, for ever.
+/// Waits until `at`; without an instant, forever.
 pub async fn until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,

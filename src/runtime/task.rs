@@ -12,34 +12,7 @@ use std::task::{Context, Poll};
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
-/// How a task ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TaskOutcome {
-    /// The task returned.
-    Finished,
-    /// The task returned an error.
-    Failed,
-    /// The task was aborted, or its runtime ended.
-    Cancelled,
-    /// The task panicked.
-    Panicked,
-}
-
-impl TaskOutcome {
-    /// Every outcome.
-    pub const ALL: [Self; 4] = [Self::Finished, Self::Failed, Self::Cancelled, Self::Panicked];
-
-    /// Returns the outcome's name in metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Finished => "finished",
-            Self::Failed => "failed",
-            Self::Cancelled => "cancelled",
-            Self::Panicked => "panicked",
-        }
-    }
-}
+pub use crate::fact::TaskOutcome;
 
 /// The result of a task.
 pub trait Ending {

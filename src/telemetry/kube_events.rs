@@ -160,7 +160,7 @@ impl DrainEvent {
             Fact::NodeReleased { on, has_condition: true, .. } => Self::Ended {
                 node: ObjectRef::node(on),
                 end: DrainEnd::Released,
-                report: "no notice holds the node any more: its marks were taken back".to_owned(),
+                report: "no notice holds the node any more: its marks were removed".to_owned(),
                 has_condition: true,
             },
             Fact::DrainExcluded { on } => Self::Ended {

@@ -143,7 +143,7 @@ impl Metrics {
                 "pods_blocked_longest_seconds",
                 "How long the pod that is held back longest has been held back.",
             ),
-            releases: counters("releases_total", "Nodes whose marks were taken back.", &["why"]),
+            releases: counters("releases_total", "Nodes whose marks were removed.", &["why"]),
             leases_collected: counter("leases_collected_total", "Leases without a Node that were deleted."),
             events: counters("events_total", "Kubernetes Events by what became of them.", &["result"]),
             retries: counters("retries_total", "Failures that were retried, by step.", &["step", "category"]),

@@ -108,7 +108,8 @@ def test_the_schema_has_the_programs_kinds() -> None:
 @pytest.mark.parametrize("flag", [each for each in flags() if each.type in CHOICES], ids=lambda each: each.key)
 def test_the_schema_has_the_programs_choices(flag: Flag) -> None:
     variants = re.search(rf"pub enum {flag.type} {{(.*?)\n}}", CLI, re.DOTALL)[1]
-    choices = [variant.lower() for variant in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
+    words = re.findall(r"^    (\w+),$", variants, re.MULTILINE)
+    choices = [re.sub(r"(?<=.)([A-Z])", r"-\1", word).lower() for word in words]
     assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == [*choices, None]
 
 

@@ -23,7 +23,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-/// Returns a duration of so many seconds.
+/// Returns a duration of `seconds`.
 pub const fn s(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }

@@ -2,7 +2,7 @@
 
 use super::{MAX_DRAIN, MIN_HEARTBEAT_INTERVAL, Problem};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind};
+use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
@@ -14,9 +14,6 @@ use tracing_subscriber::filter::Targets;
 
 /// Minimum heartbeat timeout that AWS allows.
 const MIN_HOOK_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Maximum duration of a drain after a spot warning or a state change.
-const MAX_SHORT_DRAIN: Duration = Duration::from_mins(2);
 
 /// Returns the host suffix of a well-known partition.
 fn host_of(partition: &str) -> Option<&'static str> {
@@ -123,7 +120,7 @@ impl Problems {
         let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), MAX_DRAIN));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
             let timeout = self.duration(flag, Some(text), MAX_DRAIN);
-            if matches!(kind, NoticeKind::Spot | NoticeKind::StateChange) && timeout > Some(MAX_SHORT_DRAIN) {
+            if matches!(kind, NoticeKind::Spot | NoticeKind::StateChange) && timeout > Some(WARNING_TIME) {
                 self.add(flag, format!("{kind}={text} has no effect: AWS gives two minutes; set less, or remove it"));
             }
             timeouts.set(kind, timeout);

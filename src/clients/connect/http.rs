@@ -178,7 +178,7 @@ mod tests {
         ] {
             assert_eq!(there_is_one(&[variables]), Ok(true), "{variables:?}");
         }
-        // Charts set what they have no value for to nothing; and what is asked by HTTP is on the node.
+        // Charts set variables without a value to the empty text, and HTTP is only spoken to the node itself.
         assert_eq!(
             there_is_one(&[("HTTPS_PROXY", ""), ("HTTP_PROXY", "http://proxy.example:3128"), ("NO_PROXY", "*")]),
             Ok(false)
@@ -192,7 +192,7 @@ mod tests {
             "http://",
             "http://a b",
             "http://user:word@proxy example",
-            // A port that is none would be left out, and 80 asked.
+            // An invalid port would be left out, and port 80 used.
             "http://proxy:31Z8",
             "http://user:word@proxy:70000",
             "https://[fd00::1]:x",

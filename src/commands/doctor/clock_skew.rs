@@ -24,14 +24,13 @@ pub fn judge(server: &Reading<ApiServer>) -> Check {
     // The date has whole seconds, and was written at some time between question and answer.
     let ahead = asked_at.duration_since(date) - SignedDuration::from_secs(1);
     let behind = date.duration_since(*answered_at);
-    let (skew, word) = if ahead > behind { (ahead, "ahead of") } else { (behind, "behind") };
+    let (skew, word, comes) = if ahead > behind { (ahead, "ahead of", "early") } else { (behind, "behind", "late") };
     if skew <= MAX_OK {
         return area.ok(name, "at most 2 s between our clock and the API server's");
     }
     let found = format!(
-        "Our clock is {} s {word} the API server's: Ebbtide meets deadlines as much too {}.",
-        skew.as_secs(),
-        if word == "behind" { "late" } else { "early" }
+        "Our clock is {} s {word} the API server's: Ebbtide's deadlines come {comes} by as much.",
+        skew.as_secs()
     );
     let remedy = "Set this node's clock by a time server (chrony, with Amazon's at 169.254.169.123), and check the API server's.";
     if skew > MAX_WARNING { area.failure(name, found, remedy) } else { area.warning(name, found, remedy) }

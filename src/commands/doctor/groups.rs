@@ -4,16 +4,13 @@ use super::arn::queue_arn;
 use super::check::{Area, Check, count, few};
 use super::readings::{HookConfig, Readings, ScalingGroup, ScalingGroups};
 use crate::cli::settings::Settings;
+use crate::pipeline::drain::DEFAULT_GRACE;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, DEFAULT_DRAIN_TIMEOUT, Heartbeats, HookRoom, HookTimes, OnFailed, Policy};
+use crate::pipeline::interruption::{
+    Action, DEFAULT_DRAIN_TIMEOUT, Heartbeats, HookRoom, HookTimes, OnFailed, Policy, WARNING_TIME,
+};
 use crate::runtime::duration::Words;
 use std::time::Duration;
-
-/// Grace period of a pod that sets none.
-const DEFAULT_POD_GRACE: Duration = Duration::from_secs(30);
-
-/// Maximum duration of a drain with two minutes' notice.
-const SHORT_NOTICE: Duration = Duration::from_mins(2);
 
 /// Returns the time that a hook leaves a drain, and the time that the settings ask for.
 fn room(policy: &Policy, hook: &HookConfig) -> HookRoom {
@@ -34,7 +31,7 @@ pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
     let held = |kind: &NoticeKind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
     let soft = [NoticeKind::Rebalance, NoticeKind::ScheduledChange].into_iter().filter(held);
     let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(DEFAULT_DRAIN_TIMEOUT));
-    hooks.chain(soft).max().unwrap_or(SHORT_NOTICE)
+    hooks.chain(soft).max().unwrap_or(WARNING_TIME)
 }
 
 /// Returns the hooks of a kind that Ebbtide completes, with their groups.
@@ -189,7 +186,7 @@ fn judge_timeout(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, n
     let longer = |seconds: u64| {
         put_hook(&group.name, &hook.name, &format!("\\\n    --heartbeat-timeout {}", seconds.clamp(30, 7200)))
     };
-    let grace = settings.pod_grace.unwrap_or(DEFAULT_POD_GRACE);
+    let grace = settings.pod_grace.unwrap_or(DEFAULT_GRACE);
     if wanted > hook_life {
         let why = if heartbeats_off {
             "--heartbeat is off, so the hook ends after its timeout"
@@ -251,8 +248,7 @@ fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
     let longest = readings.workloads.as_ref().ok()?.longest_grace.as_ref().filter(|_| settings.pod_grace.is_none())?;
     let rooms = handled(settings, readings, NoticeKind::AsgTerminate)
         .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(&settings.policy, hook)));
-    let tight =
-        |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_POD_GRACE..longest.period).contains(&room.drain);
+    let tight = |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_GRACE..longest.period).contains(&room.drain);
     let tight: Vec<(String, HookRoom)> = rooms.filter(|(_, room)| tight(room)).collect();
     let shortest = tight.iter().map(|(_, room)| room.drain).min()?;
     let names: Vec<&str> = tight.iter().map(|(name, _)| name.as_str()).collect();

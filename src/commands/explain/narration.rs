@@ -189,7 +189,7 @@ impl<'a> Narration<'a> {
         moment(&self.clock, at)
     }
 
-    /// Finds out whose the instance is, if EC2 answers. Returns also whether EC2 was queried.
+    /// Finds out which cluster owns the instance, if EC2 answers. Returns also whether EC2 was queried.
     async fn whose(&mut self, reader: &Reader<'_>) -> (Option<Ownership>, bool) {
         let require_tag = self.policy().require_tag;
         let has_node = self.node.is_some();

@@ -38,7 +38,7 @@ impl Drain<'_> {
         }
     }
 
-    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; for ever if `when` returns none.
+    /// Waits until the time that `when` returns for the drain's end, wherever the plan moves it; forever if `when` returns none.
     pub(super) async fn reached(&self, when: impl Fn(Deadline) -> Option<Instant>) {
         let mut plan = self.plan.clone();
         loop {

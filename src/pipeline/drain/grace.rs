@@ -19,8 +19,8 @@ const DEADLINE_MARGIN: Duration = Duration::from_secs(1);
 /// Maximum grace period: the API takes any number.
 const MAX_GRACE: Duration = Duration::from_hours(24 * 366);
 
-/// Grace period of a pod that names none, in seconds: Kubernetes' default.
-const DEFAULT_GRACE: u64 = 30;
+/// Grace period of a pod that names none: Kubernetes' default.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The treatment of pods that a hard deadline finds on the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl Grace {
     /// Returns the grace period without a deadline. It is never 0, which would remove the pod from the API while its containers run.
     #[must_use]
     pub fn full(self) -> Duration {
-        let own = || self.own.map_or(DEFAULT_GRACE, |own| u64::try_from(own).unwrap_or(1));
+        let own = || self.own.map_or(DEFAULT_GRACE.as_secs(), |own| u64::try_from(own).unwrap_or(1));
         Duration::from_secs(self.wanted.map_or_else(own, |wanted| wanted.as_secs()).max(1)).min(MAX_GRACE)
     }
 

@@ -1,4 +1,4 @@
-//! Whose an instance is.
+//! The owner of an instance.
 
 use super::Case;
 use super::steps::Finding;
@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 const VISIBLE_AFTER: Duration = Duration::from_mins(1);
 
 impl Case {
-    /// Finds out whose the instance is. `direct` says whether the hook itself has notified this queue.
+    /// Finds out which cluster owns the instance. `direct` says whether the hook itself has notified this queue.
     pub(super) async fn find_owner(&self, direct: &AtomicBool, by: Instant) -> Finding {
         let ours = self.owned_without_asking(direct, self.node.is_some());
         if ours.is_some() {

@@ -29,7 +29,7 @@ use tokio::time::Instant;
 /// Maximum number of Nodes that one notice is worked on for, if each of them is deleted and another takes its place.
 const MAX_NODES: usize = 5;
 
-/// Minimum time for the question whose the instance is, even if the notice's deadline is nearer.
+/// Minimum time for finding the owner of the instance, even if the notice's deadline is nearer.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time between an instance's launch and its registration as a Node.
@@ -38,7 +38,7 @@ const REGISTRATION_TIME: Duration = Duration::from_mins(15);
 /// The next thing to do about a notice.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step<'a> {
-    /// Find out whose the instance is.
+    /// Find out which cluster owns the instance.
     FindOwner {
         /// The deadline of the search.
         by: Instant,

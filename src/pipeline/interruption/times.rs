@@ -78,7 +78,7 @@ impl Policy {
 
 /// Time between EC2's warning and the end of the instance, for spot instances, and for capacity reservations whose notice names no
 /// time.
-const WARNING_TIME: Duration = Duration::from_mins(2);
+pub const WARNING_TIME: Duration = Duration::from_mins(2);
 
 /// Time between an instance's state change and its end: an assumption, because EC2 names no time.
 pub(super) const SHUTDOWN_TIME: Duration = Duration::from_mins(2);

@@ -71,10 +71,12 @@ impl Interrupter {
         let begun = Instant::now();
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
+        let settled = case.interrupter.policy.settled(&case.notice);
         let mut interruption = Interruption { case, link, hook: None };
         let outcome = tokio::select! {
             biased;
-            () = stop.cancelled() => NoticeOutcome::HandedOver,
+            // A notice that the policy settles needs no other receiver.
+            () = stop.cancelled(), if settled.is_none() => NoticeOutcome::HandedOver,
             outcome = interruption.run() => outcome,
         };
         let case = interruption.end().await;

@@ -36,7 +36,7 @@ impl Index {
         Self(Arc::new(IndexInner { selector, ..IndexInner::default() }))
     }
 
-    /// Watches Nodes for ever, and reports on `synced` when the index first holds all of them.
+    /// Watches Nodes forever, and reports on `synced` when the index first holds all of them.
     pub async fn watch(self, api: NodeApi, facts: Facts, synced: oneshot::Sender<()>) {
         NodeWatch::new(self, api, facts, synced).run().await;
     }

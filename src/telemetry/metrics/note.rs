@@ -1,35 +1,36 @@
 //! The facts that change metrics. Every fact is named, so that none is forgotten.
 
 use super::{All, MIN_OFTEN_RECEIVES};
-use crate::fact::{Category, Fact, LeaseEnd, label};
+use crate::fact::{Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, ReceiveOrder, label};
 
 impl All {
     #[allow(clippy::too_many_lines, reason = "an arm for each fact")]
     pub(super) fn note(&self, fact: &Fact<'_>) {
-        let message = |outcome: &str| self.messages.with_label_values(&[outcome]).inc();
+        let message = |count: MessageCount| self.messages.with_label_values(&[count.as_str()]).inc();
+        let hook = |failure: HookFailure| self.completions.with_label_values(&[failure.as_str()]).inc();
         let retried =
             |step: &str, category: &Category| self.retries.with_label_values(&[step, category.as_str()]).inc();
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
-                message("received");
+                message(MessageCount::Received);
                 if let Some(age) = age {
-                    let receipt = match receives {
-                        0 | 1 => "first",
-                        2..MIN_OFTEN_RECEIVES => "again",
-                        MIN_OFTEN_RECEIVES.. => "often",
+                    let receive = match receives {
+                        0 | 1 => ReceiveOrder::First,
+                        2..MIN_OFTEN_RECEIVES => ReceiveOrder::Again,
+                        MIN_OFTEN_RECEIVES.. => ReceiveOrder::Often,
                     };
-                    self.message_age.with_label_values(&[receipt]).observe(age.as_secs_f64());
+                    self.message_age.with_label_values(&[receive.as_str()]).observe(age.as_secs_f64());
                 }
             }
             Fact::MessageMalformed { reason, .. } => {
                 self.messages_malformed.with_label_values(&[reason.as_str()]).inc();
             }
             Fact::MessageIgnored { reason, .. } => self.messages_ignored.with_label_values(&[reason.as_str()]).inc(),
-            Fact::MessageDeleted { .. } => message("deleted"),
-            Fact::MessageReleased { .. } => message("released"),
-            Fact::MessageLeft { .. } => message("left"),
+            Fact::MessageDeleted { .. } => message(MessageCount::Deleted),
+            Fact::MessageReleased { .. } => message(MessageCount::Released),
+            Fact::MessageLeft { .. } => message(MessageCount::Left),
             // A message that is too old is released next, and counted then.
-            Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message("lease-ended"),
+            Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message(MessageCount::LeaseEnded),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
             Fact::NoticeEnded { about, outcome, took } => {
@@ -56,18 +57,18 @@ impl All {
                 self.cordon_delay.with_label_values(&[about.kind.as_str()]).observe(after.as_secs_f64());
             }
             Fact::DrainEnded { outcome, took, left, hard, .. } => {
-                let deadline = if *hard { "hard" } else { "soft" };
+                let deadline = if *hard { DeadlineType::Hard } else { DeadlineType::Soft }.as_str();
                 self.drain_duration.with_label_values(&[deadline, outcome.as_str()]).observe(took.as_secs_f64());
                 self.drain_time_left.with_label_values(&[deadline]).observe(left.as_secs_f64());
             }
             Fact::Heartbeat { result, .. } => self.heartbeats.with_label_values(&[result.as_str()]).inc(),
             Fact::HookCompleted { result, .. } => self.completions.with_label_values(&[result.as_str()]).inc(),
             Fact::CompletionRetried { category, .. } => {
-                self.completions.with_label_values(&["retried"]).inc();
+                hook(HookFailure::Retried);
                 retried("complete", category);
             }
-            Fact::HookLeft { .. } => self.completions.with_label_values(&["left"]).inc(),
-            Fact::CompletionFailed { .. } => self.completions.with_label_values(&["failed"]).inc(),
+            Fact::HookLeft { .. } => hook(HookFailure::Left),
+            Fact::CompletionFailed { .. } => hook(HookFailure::Failed),
             Fact::AwsCall { service, operation, result, took } => {
                 self.aws_calls.with_label_values(&[service, operation, label(*result, "ok")]).inc();
                 self.aws_call_duration.with_label_values(&[service, operation]).observe(took.as_secs_f64());

@@ -2,11 +2,11 @@
 
 use super::All;
 use crate::fact::{
-    Category, CompletionResult, DrainOutcome, HeartbeatResult, MalformedReason, NoticeKind, WatchedResource, label,
+    Category, CompletionResult, DeadlineType, DrainOutcome, HeartbeatResult, HookFailure, MalformedReason,
+    MessageCount, NoticeKind, ReceiveOrder, WatchedResource, label,
 };
 use prometheus::IntCounterVec;
 
-const MESSAGES: [&str; 5] = ["received", "deleted", "released", "lease-ended", "left"];
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
 const AWS_CALLS: [[&str; 2]; 8] = [
     ["sqs", "ReceiveMessage"],
@@ -33,12 +33,13 @@ const KUBE_CALLS: [[&str; 2]; 13] = [
     ["update", "leases"],
     ["delete", "leases"],
 ];
+
 impl All {
     pub(super) fn begin_at_zero(&self) {
         begin(&self.heartbeats, HeartbeatResult::labels());
         begin(&self.completions, CompletionResult::ALL.map(CompletionResult::as_str));
-        begin(&self.completions, ["left", "retried", "failed"]);
-        begin(&self.messages, MESSAGES);
+        begin(&self.completions, HookFailure::ALL.map(HookFailure::as_str));
+        begin(&self.messages, MessageCount::ALL.map(MessageCount::as_str));
         begin(&self.messages_malformed, MalformedReason::ALL.map(MalformedReason::as_str));
         begin(&self.watch_failures, WatchedResource::ALL.map(WatchedResource::as_str));
         begin(&self.evictions, [Ok(()), Err(Category::Refused)].map(|result| label(result, "evicted")));
@@ -52,10 +53,10 @@ impl All {
         for kind in NoticeKind::ALL.into_iter().filter(|kind| *kind != NoticeKind::AsgLaunch) {
             let _ = self.cordon_delay.with_label_values(&[kind.as_str()]);
         }
-        for receipt in ["first", "again", "often"] {
-            let _ = self.message_age.with_label_values(&[receipt]);
+        for receive in ReceiveOrder::ALL {
+            let _ = self.message_age.with_label_values(&[receive.as_str()]);
         }
-        for deadline in ["hard", "soft"] {
+        for deadline in DeadlineType::ALL.map(DeadlineType::as_str) {
             let _ = self.drain_time_left.with_label_values(&[deadline]);
             for outcome in DrainOutcome::ALL {
                 let _ = self.drain_duration.with_label_values(&[deadline, outcome.as_str()]);

@@ -37,8 +37,8 @@ fn every_flag_is_described() {
 #[test]
 fn every_flag_of_explain_and_of_send_is_described() {
     let page = include_str!("../../../docs/explain.md");
-    let (explain, rest) = page.split_once("### As JSON").expect("the page must tell of JSON");
-    let (_, send) = rest.split_once("## Send").expect("the page must tell of send");
+    let (explain, rest) = page.split_once("### As JSON").expect("the page must describe JSON");
+    let (_, send) = rest.split_once("## Send").expect("the page must describe send");
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("there must be a run");
     for (name, section) in [("explain", explain), ("send", send)] {

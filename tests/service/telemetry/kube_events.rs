@@ -67,7 +67,7 @@ async fn the_event_of_a_blocked_drain_names_pods_budgets_and_the_deadline() {
     for wanted in [
         "default/web-0-0 is held back by: The disruption budget budget-0 needs ",
         "default/web-0-1 by: ",
-        "; and 2 more; at ",
+        "; and 2 more; the node goes at ",
         &deadline,
     ] {
         assert!(said.contains(wanted), "{wanted} is missing in {said}");

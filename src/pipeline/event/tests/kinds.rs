@@ -1,4 +1,4 @@
-//! The kinds that EC2 and AWS Health tell of.
+//! The kinds of EC2 and AWS Health.
 
 use super::super::{
     Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange,

@@ -81,7 +81,7 @@ impl NodeWatch {
         }
     }
 
-    /// Runs for ever.
+    /// Runs forever.
     pub(super) async fn run(mut self) {
         loop {
             if let Phase::Syncing { oldest, .. } = &self.phase
