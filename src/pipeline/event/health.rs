@@ -29,6 +29,15 @@ struct Fields<'a> {
 struct Entity<'a> {
     #[serde(borrow)]
     entity_value: Text<'a>,
+    #[serde(borrow)]
+    status: Text<'a>,
+}
+
+impl Entity<'_> {
+    /// Whether the change no longer concerns the entity.
+    fn is_settled(&self) -> bool {
+        matches!(self.status.get(), Some("RESOLVED" | "UNIMPAIRED"))
+    }
 }
 
 /// `AWS Health Event`.
@@ -42,10 +51,11 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     if fields.status_code.get() == Some("closed") {
         return Ok(Parsed::Ignored(IgnoreReason::Closed));
     }
-    let instances = fields.instances()?;
-    if instances.is_empty() {
-        return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
-    }
+    let instances = match fields.instances()? {
+        Affected::Instances(instances) => instances,
+        Affected::None => return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange)),
+        Affected::Settled => return Ok(Parsed::Ignored(IgnoreReason::Closed)),
+    };
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let change = ScheduledChange {
@@ -63,9 +73,19 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     Ok(Parsed::Notices(instances.into_iter().map(notice).collect()))
 }
 
+/// The instances that an event is about.
+enum Affected {
+    /// Instances that it still concerns, each once, in the event's order.
+    Instances(Vec<InstanceId>),
+    /// Instances that it no longer concerns, alone.
+    Settled,
+    /// No instance.
+    None,
+}
+
 impl Fields<'_> {
-    /// Returns the affected instances, each once, in the event's order. Dedicated hosts, volumes and accounts are entities, too.
-    fn instances(&self) -> Result<Vec<InstanceId>, Malformed> {
+    /// Returns the affected instances. Dedicated hosts, volumes and accounts are entities, too.
+    fn instances(&self) -> Result<Affected, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
             // The list is optional in the schema: an event may concern the whole account.
@@ -75,14 +95,22 @@ impl Fields<'_> {
             }
         };
         let mut seen = HashSet::new();
-        Ok(entities
-            .iter()
-            .filter_map(|entity| match entity {
-                Object::Is(entity) => entity.entity_value.get().and_then(InstanceId::new),
-                Object::Missing | Object::Other(_) => None,
-            })
-            .filter(|instance| seen.insert(instance.clone()))
-            .collect())
+        let mut settled = false;
+        let mut instances = Vec::new();
+        for entity in entities {
+            let Object::Is(entity) = entity else { continue };
+            let Some(instance) = entity.entity_value.get().and_then(InstanceId::new) else { continue };
+            if entity.is_settled() {
+                settled = true;
+            } else if seen.insert(instance.clone()) {
+                instances.push(instance);
+            }
+        }
+        Ok(match (instances.is_empty(), settled) {
+            (false, _) => Affected::Instances(instances),
+            (true, true) => Affected::Settled,
+            (true, false) => Affected::None,
+        })
     }
 }
 

@@ -6,7 +6,9 @@ use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, NoticeOutcome};
 use crate::fact::UndoReason;
 use crate::pipeline::drain::Deadline;
-use crate::pipeline::event::{Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, WarmPool};
+use crate::pipeline::event::{
+    Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
+};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign};
 use crate::pipeline::node::release::NodeRelease;
@@ -141,10 +143,12 @@ pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
 /// Whether the instance has come back from the announced event already.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
-    let goes_at = match notice.detail {
-        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
-        _ => deadline.capacity_ends(),
+    let (goes_at, ready_after) = match &notice.detail {
+        Detail::StateChange { .. } => (Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME), notice.at),
+        // AWS sends the event again after the change, with a newer time.
+        Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => (Some(clock.instant_of(*start)), *start),
+        _ => (deadline.capacity_ends(), notice.at),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    passed && node.ready && node.ready_since > Some(notice.at)
+    passed && node.ready && node.ready_since > Some(ready_after)
 }

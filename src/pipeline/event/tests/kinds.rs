@@ -189,6 +189,17 @@ fn a_health_event_is_closed_or_not() {
 }
 
 #[test]
+fn an_instance_that_a_health_event_no_longer_concerns_is_left_out() {
+    for status in ["RESOLVED", "UNIMPAIRED"] {
+        let settled = with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\""));
+        assert_eq!(ignored(&settled), IgnoreReason::Closed, "{status}");
+    }
+    for status in ["\"PENDING\"", "\"UNKNOWN\"", "\"new-word\"", "null"] {
+        assert_eq!(one(&with(HEALTH_STOP, "\"IMPAIRED\"", status)), one(HEALTH_STOP), "{status}");
+    }
+}
+
+#[test]
 fn entities_that_are_no_instances_are_passed_over() {
     let list = HEALTH_STOP.find("\"affectedEntities\"").unwrap();
     let end = list + HEALTH_STOP[list..].find("\n    ]").unwrap() + "\n    ]".len();

@@ -140,3 +140,26 @@ async fn a_spot_warning_from_before_the_restart_is_not_acted_on() {
     );
     stage.rest(&[&replica]).await;
 }
+
+/// AWS repeats its Health events, also after the change.
+#[tokio::test(start_paused = true)]
+async fn a_scheduled_change_that_is_sent_again_after_the_reboot_does_not_cordon_the_node_for_good() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    let start = stage.world.clock.now() + s(60);
+    let send = || {
+        let (code, now) = ("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", stage.world.clock.now());
+        stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, start))
+    };
+    send();
+    stage.until_handled(s(30)).await;
+    sleep(s(60)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    sleep(s(1800)).await;
+    send();
+    stage.until_handled(s(30)).await;
+    replica.all_ended("scheduled-change", &[("drained", 1), ("stale", 1)]);
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
