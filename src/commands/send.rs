@@ -117,7 +117,7 @@ impl SendRequest {
     fn not_sent(&self, error: &AwsError) -> String {
         let text = brief(error);
         match error.category {
-            _ if error.lacks_credentials() => format!(
+            _ if error.unsigned.is_some() => format!(
                 "{text}; give your own credentials that may send to the queue: by AWS_PROFILE, aws sso login or aws login"
             ),
             Category::Denied => format!(

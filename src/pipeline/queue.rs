@@ -229,13 +229,7 @@ impl Queue {
     }
 
     fn lost(&self, operation: Operation) -> AwsError {
-        AwsError {
-            operation,
-            subject: self.0.url.clone(),
-            category: Category::TimedOut,
-            code: None,
-            message: "the message is no longer ours".to_owned(),
-        }
+        AwsError::new(operation, &self.0.url, Category::TimedOut, "the message is no longer ours".to_owned())
     }
 }
 
@@ -245,15 +239,7 @@ fn lost(error: &AwsError) -> bool {
 }
 
 fn flattened(operation: Operation, answer: Result<EntryResult, Unanswered>) -> EntryResult {
-    answer.unwrap_or_else(|died| {
-        Err(AwsError {
-            operation,
-            subject: "the queue".to_owned(),
-            category: Category::Unavailable,
-            code: None,
-            message: died.to_string(),
-        })
-    })
+    answer.unwrap_or_else(|died| Err(AwsError::new(operation, "the queue", Category::Unavailable, died.to_string())))
 }
 
 fn seconds(duration: Duration) -> i32 {
@@ -309,13 +295,9 @@ impl BatchCalls {
         let mut answers = vec![Ok(()); count];
         for entry in failed {
             let Some(answer) = entry.id.parse().ok().and_then(|n: usize| answers.get_mut(n)) else { continue };
-            *answer = Err(AwsError {
-                operation,
-                subject: self.url.clone(),
-                category: gate::category_of_code(&entry.code, if entry.sender_fault { 400 } else { 500 }),
-                code: Some(entry.code),
-                message: entry.message.unwrap_or_default(),
-            });
+            let category = gate::category_of_code(&entry.code, if entry.sender_fault { 400 } else { 500 });
+            let error = AwsError::new(operation, &self.url, category, entry.message.unwrap_or_default());
+            *answer = Err(AwsError { code: Some(entry.code), ..error });
         }
         answers
     }

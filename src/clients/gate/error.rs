@@ -20,7 +20,16 @@ const fn category_of_status(status: u16) -> Category {
 }
 
 /// Message of a call to AWS that could not be signed; the reason follows, if it is known.
-pub const NO_CREDENTIALS: &str = "no AWS credentials";
+const NO_CREDENTIALS: &str = "no AWS credentials";
+
+/// Why a call to AWS could not be signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsigned {
+    /// There are no credentials.
+    NoneFound,
+    /// The source of the credentials failed, for the reason in the message.
+    SourceFailed,
+}
 
 /// An operation of AWS, shown as IAM writes it: `sqs:ReceiveMessage`.
 #[derive(Clone, Copy, Debug)]
@@ -59,17 +68,19 @@ pub struct AwsError {
     pub code: Option<String>,
     /// The message of AWS or of the transport.
     pub message: String,
+    /// Set if the call could not be signed. It counts as unreachable then: the source of credentials may be unreachable.
+    pub unsigned: Option<Unsigned>,
 }
 
 impl AwsError {
+    /// Returns the error of an operation on `subject`, without an error code of AWS.
+    #[must_use]
+    pub fn new(operation: Operation, subject: &str, category: Category, message: String) -> Self {
+        Self { operation, subject: subject.to_owned(), category, code: None, message, unsigned: None }
+    }
+
     pub(super) fn timed_out(operation: Operation, subject: &str, after: Duration) -> Self {
-        Self {
-            operation,
-            subject: subject.to_owned(),
-            category: Category::TimedOut,
-            code: None,
-            message: format!("no answer within {} s", after.as_secs_f32()),
-        }
+        Self::new(operation, subject, Category::TimedOut, format!("no answer within {} s", after.as_secs_f32()))
     }
 
     pub(super) fn from_sdk<E>(operation: Operation, subject: &str, error: &SdkError<E, HttpResponse>) -> Self
@@ -86,18 +97,14 @@ impl AwsError {
             (SdkError::ServiceError(_), Some(code)) => category_of_code(code, status),
             _ => category_of_status(status),
         };
-        let message = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
-            Some(message) => message.to_owned(),
-            None => unsigned(error).unwrap_or_else(|| chain(error)),
+        let (message, unsigned) = match error.as_service_error().and_then(ProvideErrorMetadata::message) {
+            Some(message) => (message.to_owned(), None),
+            None => match unsigned(error) {
+                Some((message, why)) => (message, Some(why)),
+                None => (chain(error), None),
+            },
         };
-        Self { operation, subject: subject.to_owned(), category, code, message }
-    }
-
-    /// Whether there were no credentials to sign the call. Such a call counts as unreachable: the source of credentials may be
-    /// unreachable.
-    #[must_use]
-    pub fn lacks_credentials(&self) -> bool {
-        self.category == Category::Unreachable && self.message.starts_with(NO_CREDENTIALS)
+        Self { operation, subject: subject.to_owned(), category, code, message, unsigned }
     }
 
     fn answer(&self) -> String {
@@ -114,7 +121,7 @@ impl AwsError {
                 self.operation
             ),
             Category::NotFound => " (check the name, the account and AWS_REGION)".to_owned(),
-            Category::Unreachable if self.lacks_credentials() => {
+            Category::Unreachable if self.unsigned.is_some() => {
                 " (check the role that this process is given, or AWS_PROFILE)".to_owned()
             }
             Category::Unreachable => {
@@ -284,14 +291,18 @@ impl KubeError {
 
 /// Returns why a call could not be signed, if that is what failed. The SDK reports it as a request that could not be sent. For a chain of
 /// providers without credentials it lists the error of each, which helps nobody.
-fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+fn unsigned(error: &(dyn std::error::Error + 'static)) -> Option<(String, Unsigned)> {
     let mut failed = error;
     while !failed.is::<CredentialsError>() {
         failed = failed.source()?;
     }
     let why = chain(failed.source().unwrap_or(failed));
-    let none = why.starts_with("no credentials found in chain");
-    Some(if none { NO_CREDENTIALS.to_owned() } else { format!("{NO_CREDENTIALS}: {why}") })
+    // The SDK's own words, which it does not give a type.
+    Some(if why.starts_with("no credentials found in chain") {
+        (NO_CREDENTIALS.to_owned(), Unsigned::NoneFound)
+    } else {
+        (format!("{NO_CREDENTIALS}: {why}"), Unsigned::SourceFailed)
+    })
 }
 
 /// Returns an error with its sources, each once.
@@ -388,11 +399,11 @@ mod tests {
             ),
         ] {
             let error = other(why);
-            assert_eq!((error.message.as_str(), error.lacks_credentials()), (message, true));
+            assert_eq!((error.message.as_str(), error.unsigned.is_some()), (message, true));
             assert!(error.to_string().ends_with("(check the role that this process is given, or AWS_PROFILE)"));
         }
         let refused = said(ConnectorError::io("connection refused".into()));
-        assert!(refused.category == Category::Unreachable && !refused.lacks_credentials(), "{refused}");
+        assert!(refused.category == Category::Unreachable && refused.unsigned.is_none(), "{refused}");
         assert!(refused.to_string().contains("connection refused"), "{refused}");
     }
 

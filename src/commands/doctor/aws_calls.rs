@@ -115,7 +115,7 @@ mod tests {
     fn check(call: TrialCall, answers: &[(&str, Option<Category>)]) -> Check {
         let answer = |category: &Option<Category>| match category {
             None => Ok(()),
-            Some(category) => Err(ReadError { category: *category, message: "refused".to_owned() }),
+            Some(category) => Err(ReadError::new(*category, "refused")),
         };
         let answers = answers.iter();
         let answers = answers.map(|(on, category)| TrialAnswer { subject: (*on).to_owned(), answer: answer(category) });

@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn only_a_denied_read_asks_for_a_permission() {
-        let error = |category| ReadError { category, message: "no".to_owned() };
+        let error = |category| ReadError::new(category, "no");
         let denied = Area::Rules.unread("rules", &error(Category::Denied), "events:DescribeRule");
         assert_eq!(denied.remedy.as_deref(), Some("To have it checked, allow events:DescribeRule."));
         assert_eq!(Area::Rules.unread("rules", &error(Category::TimedOut), "x").remedy, None);

@@ -2,7 +2,7 @@
 
 use super::check::{Area, Check};
 use super::readings::{CallerIdentity, ReadError, Reading};
-use crate::clients::gate::{Category, NO_CREDENTIALS};
+use crate::clients::gate::Unsigned;
 use crate::pipeline::queue::QueueUrl;
 
 const REMEDY: &str = "Give this process credentials: in a pod by EKS Pod Identity or by an IRSA role on its service account, elsewhere \
@@ -15,8 +15,11 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
     let identity = match identity {
         Ok(identity) => identity,
         Err(error) if unusable(error) => {
-            let none = unsigned(error) && !error.message.contains(&format!("{NO_CREDENTIALS}:"));
-            let found = if none { "There are no AWS credentials." } else { &error.message };
+            let found = if error.unsigned == Some(Unsigned::NoneFound) {
+                "There are no AWS credentials."
+            } else {
+                &error.message
+            };
             return vec![area.failure("identity", found, REMEDY)];
         }
         Err(error) => {
@@ -42,16 +45,13 @@ pub fn judge(identity: &Reading<CallerIdentity>, queue_url: &str) -> Vec<Check> 
 /// their identity.
 #[must_use]
 pub fn unusable(error: &ReadError) -> bool {
-    error.answered() || unsigned(error)
-}
-
-fn unsigned(error: &ReadError) -> bool {
-    error.category == Category::Unreachable && error.message.contains(NO_CREDENTIALS)
+    error.answered() || error.unsigned.is_some()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clients::gate::Category;
     use crate::commands::doctor::Status;
 
     #[test]
@@ -67,16 +67,19 @@ mod tests {
 
     #[test]
     fn no_credentials_are_a_failure_and_no_answer_is_none() {
-        for (category, message, status, at_start) in [
-            (Category::Denied, "ExpiredToken", Status::Failure, Status::Failure),
-            (Category::Unreachable, "sts:GetCallerIdentity: no AWS credentials", Status::Failure, Status::Failure),
-            (Category::Unreachable, "no AWS credentials: AWS_PROFILE is …", Status::Failure, Status::Failure),
-            (Category::Unreachable, "connection refused", Status::Warning, Status::Skipped),
-            (Category::TimedOut, "no answer within 3 s", Status::Warning, Status::Skipped),
+        let none = Some(Unsigned::NoneFound);
+        let failed = Some(Unsigned::SourceFailed);
+        for (category, unsigned, message, status, at_start) in [
+            (Category::Denied, None, "ExpiredToken", Status::Failure, Status::Failure),
+            (Category::Unreachable, none, "no AWS credentials", Status::Failure, Status::Failure),
+            (Category::Unreachable, failed, "no AWS credentials: AWS_PROFILE is …", Status::Failure, Status::Failure),
+            (Category::Unreachable, None, "connection refused", Status::Warning, Status::Skipped),
+            (Category::TimedOut, None, "no answer within 3 s", Status::Warning, Status::Skipped),
         ] {
-            let error = Err(ReadError { category, message: message.to_owned() });
+            let error = Err(ReadError { unsigned, ..ReadError::new(category, message) });
             let checks = judge(&error, "");
             assert_eq!((checks[0].status, checks[0].status_at_start()), (status, at_start), "{message}");
+            assert_eq!(checks[0].found == message, unsigned != none, "{message}");
         }
     }
 }

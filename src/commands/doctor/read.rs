@@ -114,10 +114,7 @@ impl Probe {
 }
 
 fn timed_out(call: &str) -> ReadError {
-    ReadError {
-        category: Category::TimedOut,
-        message: format!("{call}: no answer within {} s", CALL_TIMEOUT.as_secs()),
-    }
+    ReadError::new(Category::TimedOut, format!("{call}: no answer within {} s", CALL_TIMEOUT.as_secs()))
 }
 
 /// Replaces the text of a timeout: one that earlier calls have shortened reads like 2.9999986 s.
@@ -224,10 +221,7 @@ impl AccessReadings {
         let needed = permissions::needed(settings).into_iter().chain([permissions::LIST_BUDGETS]);
         let reviews = kube::reviews(probe, needed.collect()).await;
         // A list without permission is not tried: each refusal is an entry in the API server's audit log.
-        let forbidden = |resource: &str| ReadError {
-            category: Category::Denied,
-            message: format!("Not allowed to list {resource}."),
-        };
+        let forbidden = |resource: &str| ReadError::new(Category::Denied, format!("Not allowed to list {resource}."));
         let budgets = async {
             if permissions::allowed(&reviews, &permissions::LIST_BUDGETS) {
                 kube::budgets(probe).await
@@ -298,5 +292,5 @@ fn page_in_time<T>(earlier: usize, page: Reading<T>) -> Reading<Option<T>> {
 }
 
 fn unknown(message: &str) -> ReadError {
-    ReadError { category: Category::NotFound, message: message.to_owned() }
+    ReadError::new(Category::NotFound, message)
 }

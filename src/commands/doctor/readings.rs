@@ -1,6 +1,6 @@
 //! The values that the doctor reads and judges. `read` makes them; the judges take them.
 
-use crate::clients::gate::{AwsError, Category, KubeError};
+use crate::clients::gate::{AwsError, Category, KubeError, Unsigned};
 use crate::pipeline::event::InstanceId;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -17,9 +17,17 @@ pub struct ReadError {
     pub category: Category,
     /// One sentence.
     pub message: String,
+    /// Set if a call to AWS could not be signed.
+    pub unsigned: Option<Unsigned>,
 }
 
 impl ReadError {
+    /// Returns an error of this category.
+    #[must_use]
+    pub fn new(category: Category, message: impl Into<String>) -> Self {
+        Self { category, message: message.into(), unsigned: None }
+    }
+
     /// Whether a permission is missing.
     #[must_use]
     pub fn denied(&self) -> bool {
@@ -38,13 +46,13 @@ impl ReadError {
 
 impl From<AwsError> for ReadError {
     fn from(error: AwsError) -> Self {
-        Self { category: error.category, message: error.to_string() }
+        Self { category: error.category, message: error.to_string(), unsigned: error.unsigned }
     }
 }
 
 impl From<KubeError> for ReadError {
     fn from(error: KubeError) -> Self {
-        Self { category: error.category, message: error.to_string() }
+        Self::new(error.category, error.to_string())
     }
 }
 

@@ -24,11 +24,11 @@ pub(super) fn settings(flags: &[&str]) -> Settings {
 }
 
 pub(super) fn denied<T>() -> Result<T, ReadError> {
-    Err(ReadError { category: Category::Denied, message: "AccessDenied: not authorized".to_owned() })
+    Err(ReadError::new(Category::Denied, "AccessDenied: not authorized"))
 }
 
 pub(super) fn silent<T>() -> Result<T, ReadError> {
-    Err(ReadError { category: Category::TimedOut, message: "no answer within 3 s".to_owned() })
+    Err(ReadError::new(Category::TimedOut, "no answer within 3 s"))
 }
 
 pub(super) fn rule(name: &str, pattern: &str) -> EventRule {

@@ -227,5 +227,5 @@ fn subject(hook: &Hook) -> String {
 }
 
 fn not_described(hook: &Hook, message: String) -> AwsError {
-    AwsError { operation: DESCRIBE_HOOKS, subject: subject(hook), category: Category::NotFound, code: None, message }
+    AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::NotFound, message)
 }

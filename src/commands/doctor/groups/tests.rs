@@ -94,10 +94,7 @@ fn launch_hooks_let_no_unready_node_in() {
 #[test]
 fn each_group_has_one_hook_for_trials() {
     let settings = crate::commands::doctor::tests::settings(&[]);
-    let failed = ScalingGroup {
-        hooks: Err(ReadError { category: Category::Denied, message: String::new() }),
-        ..group("d", Vec::new())
-    };
+    let failed = ScalingGroup { hooks: Err(ReadError::new(Category::Denied, "")), ..group("d", Vec::new()) };
     let groups = vec![
         group("a", vec![hook("Terminate-LC-Hook", 300), hook("mine", 300)]),
         group("b", Vec::new()),

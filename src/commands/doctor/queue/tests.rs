@@ -18,7 +18,7 @@ fn without(name: &str) -> impl FnOnce(&mut Readings) {
 fn another_region_is_said_once() {
     let (name, status, text) = one(&[], |readings| {
         readings.region = Some("us-east-1".to_owned());
-        readings.queue = Err(ReadError { category: Category::NotFound, message: "no".to_owned() });
+        readings.queue = Err(ReadError::new(Category::NotFound, "no"));
         readings.nodes.as_mut().unwrap().regions = vec!["us-east-1".to_owned()];
     });
     assert_eq!((name, status), ("region", Status::Failure));
@@ -27,8 +27,7 @@ fn another_region_is_said_once() {
 
 #[test]
 fn a_queue_that_is_not_there_says_how_to_find_it() {
-    let lost =
-        |category| -> Reading<QueueAttributes> { Err(ReadError { category, message: "QueueDoesNotExist".to_owned() }) };
+    let lost = |category| -> Reading<QueueAttributes> { Err(ReadError::new(category, "QueueDoesNotExist")) };
     let (name, status, text) = one(&[], |readings| readings.queue = lost(Category::NotFound));
     assert_eq!((name, status), ("exists", Status::Failure));
     assert!(text.contains("aws sqs list-queues"), "{text}");
