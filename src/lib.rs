@@ -92,7 +92,7 @@ pub mod pipeline {
 /// Collecting leaked Leases of deleted Nodes.
 pub(crate) mod leases {
     pub(crate) mod collector;
-    pub(crate) mod turn;
+    pub(crate) mod election;
 }
 
 /// Calls to AWS and to the API server.

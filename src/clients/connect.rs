@@ -131,7 +131,10 @@ pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Cli
 /// # Errors
 /// When the API server is not configured, or wrongly; or when a variable names no proxy or no endpoint, which the AWS SDK does not
 /// accept.
-pub async fn clients_without_region(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
+pub(crate) async fn clients_without_region(
+    clock: Clock,
+    default_region: Option<String>,
+) -> Result<Clients, ConnectError> {
     let aws = aws(clock, default_region).await?;
     let (kube, watches) = kube_clients(clock).await?;
     Ok(Clients { aws, kube, watches })

@@ -10,7 +10,7 @@
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError};
 use crate::clients::trimmed::{Bare, Trimmed};
 use crate::fact::{Fact, Facts};
-use crate::leases::turn::{Election, Turn};
+use crate::leases::election::{Election, Turn};
 use crate::runtime::clock::Clock;
 use crate::runtime::random;
 use jiff::{SignedDuration, Timestamp};

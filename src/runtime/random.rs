@@ -11,8 +11,27 @@ use std::ops::Range;
 use std::time::Duration;
 
 thread_local! {
-    /// The keys of a `RandomState` come from the operating system.
-    static GENERATOR: RefCell<Rng> = RefCell::new(Rng::with_seed(RandomState::new().hash_one(())));
+    static GENERATOR: RefCell<Rng> = RefCell::new(Rng::with_seed(first_seed()));
+}
+
+/// Returns a seed of the operating system, from which the keys of a `RandomState` come.
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(())
+}
+
+#[cfg(not(test))]
+fn first_seed() -> u64 {
+    any_seed()
+}
+
+/// Returns the seed of a unit test: that in `EBBTIDE_SEED`, or any. A test that fails prints it.
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "a test has no flags")]
+fn first_seed() -> u64 {
+    let given = std::env::var("EBBTIDE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = given.unwrap_or_else(any_seed);
+    eprintln!("EBBTIDE_SEED={seed}");
+    seed
 }
 
 /// Makes the numbers of this thread depend on `seed` alone.

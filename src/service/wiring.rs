@@ -5,7 +5,7 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
-use crate::leases::turn::Election;
+use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Slots};

@@ -4,7 +4,7 @@ use super::check::{Area, Check};
 use super::readings::{AccessReview, Permission, Readings};
 use crate::cli::settings::Settings;
 use crate::leases::collector::NODE_LEASES;
-use crate::leases::turn::NAME as TURN;
+use crate::leases::election::NAME as TURN;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::Action;

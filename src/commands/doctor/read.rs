@@ -25,7 +25,7 @@ use tokio::join;
 use tokio::time::{Instant, timeout_at};
 
 /// Timeout of one call. An answer takes no longer in a healthy set-up.
-const CALL_TIMEOUT: Duration = Duration::from_secs(3);
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Timeout of all calls together. The longest chain has three calls.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(9);
@@ -84,7 +84,7 @@ impl Probe {
     }
 
     fn call_deadline(&self) -> Instant {
-        self.deadline.min(Instant::now() + CALL_TIMEOUT)
+        self.deadline.min(Instant::now() + READ_TIMEOUT)
     }
 
     async fn aws<T, E, F>(&self, operation: Operation, subject: &str, request: impl FnOnce() -> F) -> Reading<T>
@@ -114,7 +114,7 @@ impl Probe {
 }
 
 fn timed_out(call: &str) -> ReadError {
-    ReadError::new(Category::TimedOut, format!("{call}: no answer within {} s", CALL_TIMEOUT.as_secs()))
+    ReadError::new(Category::TimedOut, format!("{call}: no answer within {} s", READ_TIMEOUT.as_secs()))
 }
 
 /// Replaces the text of a timeout: one that earlier calls have shortened reads like 2.9999986 s.

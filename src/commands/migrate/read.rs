@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::{Error, Options};
 
 /// Maximum number of YAML nodes: more than any values file has, and few enough that aliases in a short file can't fill the memory.
-const MAX_NODES: usize = 20_000;
+const MAX_YAML_NODES: usize = 20_000;
 
 /// The reason why a text is not a values file, with what to give instead.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -64,9 +64,9 @@ pub(super) fn values(text: &str) -> Result<Map<String, Value>, ValuesError> {
 fn options() -> Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! {
-            max_nodes: MAX_NODES, max_events: 3 * MAX_NODES, max_depth: 32, max_documents: 8
+            max_nodes: MAX_YAML_NODES, max_events: 3 * MAX_YAML_NODES, max_depth: 32, max_documents: 8
         },
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_NODES },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_YAML_NODES },
         legacy_octal_numbers: true,
         with_snippet: false,
     }
