@@ -132,9 +132,7 @@ impl Evictions<'_> {
         if ends.is_none_or(|ends| ends > Instant::now()) {
             let by = format!("its annotation {annotation}");
             self.drain.recorder.set(&departure.pod, PodState::Refused(by.into()));
-            let undisturbed_until =
-                |deadline| self.grace(departure).undisturbed_until(deadline).into_iter().chain(ends).min();
-            self.drain.reached(undisturbed_until).await;
+            self.drain.reached(|deadline| self.grace(departure).undisturbed_until(deadline, ends)).await;
         }
     }
 

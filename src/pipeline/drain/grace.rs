@@ -81,11 +81,13 @@ impl Grace {
         deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REMOVAL_TIME))
     }
 
-    /// Returns the end of the time in which a pod that asks not to be disturbed is left alone: the time that is left then is just
-    /// enough to try an eviction, and to delete the pod. `None` if the deadline is soft.
+    /// Returns the end of the time in which a pod that asks not to be disturbed is left alone: the end of its protection, if that is
+    /// limited, or before a hard deadline the time that leaves just enough to try an eviction, and to delete the pod. `None` if neither
+    /// ends it.
     #[must_use]
-    pub fn undisturbed_until(self, deadline: Deadline) -> Option<Instant> {
-        deadline.is_hard().then(|| earlier(deadline.at(), self.full() + REMOVAL_TIME + MAX_EVICTION_TIME))
+    pub fn undisturbed_until(self, deadline: Deadline, protection_ends: Option<Instant>) -> Option<Instant> {
+        let needed = self.full() + REMOVAL_TIME + MAX_EVICTION_TIME;
+        deadline.is_hard().then(|| earlier(deadline.at(), needed)).into_iter().chain(protection_ends).min()
     }
 
     /// Returns the grace period that brings the end of a pod, expected at `ends`, forward to a hard deadline; `None` if the pod ends

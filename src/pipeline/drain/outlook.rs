@@ -36,8 +36,7 @@ pub fn outlook(
         let turn = begins_by(departure.tier, used, begun, end.at());
         let evicted_by = match departure.protection {
             Some(Protection { ends, .. }) => {
-                let until = grace.undisturbed_until(end).into_iter().chain(ends.map(&instant)).min();
-                until.map(|until| until.max(turn))
+                grace.undisturbed_until(end, ends.map(&instant)).map(|until| until.max(turn))
             }
             None => Some(turn),
         };
