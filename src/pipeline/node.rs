@@ -23,7 +23,10 @@ mod wire;
 pub use index::Index;
 pub use marker::{CordonOutcome, Marker, Released};
 pub use names::IGNORE_ANNOTATION;
-pub use owner::{ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, clusters_in};
+pub use owner::{
+    ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, by_id, clusters_in,
+    instances_in,
+};
 pub use releaser::NodeReleaser;
 pub use wire::{Node, NodeApi, TrimmedNode, node_api};
 

@@ -7,6 +7,7 @@ use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::task::Tasks;
 use aws_sdk_ec2::Client;
+use aws_sdk_ec2::operation::describe_instances::DescribeInstancesOutput;
 use aws_sdk_ec2::types::{Filter, Instance, InstanceStateName, Tag};
 use jiff::Timestamp;
 use std::collections::HashMap;
@@ -108,6 +109,17 @@ impl fmt::Debug for ClusterNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ClusterNames").field(&self.names).finish()
     }
+}
+
+/// Returns the filter for these instances: a call with the ID of an unknown instance fails as a whole.
+#[must_use]
+pub fn by_id(ids: Vec<String>) -> Filter {
+    Filter::builder().name("instance-id").set_values(Some(ids)).build()
+}
+
+/// Returns the instances of an answer.
+pub fn instances_in(answer: DescribeInstancesOutput) -> impl Iterator<Item = Instance> {
+    answer.reservations.unwrap_or_default().into_iter().filter_map(|reservation| reservation.instances).flatten()
 }
 
 /// Returns the names of clusters in the tags of an instance. EKS sets the second and the third; node groups, Karpenter and most other
@@ -223,8 +235,7 @@ impl InstanceQuery {
         let mut ids: Vec<String> = instances.iter().chain(&example).map(ToString::to_string).collect();
         ids.sort_unstable();
         ids.dedup();
-        // A filter, because a call with the ID of an unknown instance fails as a whole.
-        let filter = Filter::builder().name("instance-id").set_values(Some(ids)).build();
+        let filter = by_id(ids);
         let mut found: Vec<Instance> = Vec::new();
         let mut page = None;
         loop {
@@ -234,15 +245,14 @@ impl InstanceQuery {
                     request.send()
                 })
                 .await?;
-            found.extend(answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten());
-            page = answer.next_token.filter(|token| !token.is_empty());
+            page = answer.next_token.clone().filter(|token| !token.is_empty());
+            found.extend(instances_in(answer));
             if page.is_none() {
                 break;
             }
         }
-        let is_example =
-            |instance: &&Instance| instance.instance_id.as_deref() == example.as_ref().map(InstanceId::as_str);
-        let names = found.iter().find(is_example).map(|example| clusters_in(example.tags())).unwrap_or_default();
+        let example = example.and_then(|id| found.iter().find(|found| found.instance_id() == Some(id.as_str())));
+        let names = example.map(|example| clusters_in(example.tags())).unwrap_or_default();
         // An instance without such a tag proves nothing about others: the next lookup asks again, in the same call.
         if !names.is_empty() {
             // The first to learn them wins; another answer would be the same.

@@ -6,9 +6,8 @@ use super::super::readings::{
 use super::{Probe, page_in_time};
 use crate::clients::gate::{Category, Operation};
 use crate::pipeline::event::InstanceId;
-use crate::pipeline::node::{ManagedTag, clusters_in};
+use crate::pipeline::node::{ManagedTag, by_id, clusters_in, instances_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
-use aws_sdk_ec2::types::Filter;
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
@@ -69,12 +68,9 @@ pub async fn instances(probe: &Probe) -> Reading<()> {
 
 /// Returns the names of clusters in the tags of an instance.
 pub async fn cluster_names(probe: &Probe, instance: &InstanceId) -> Reading<Vec<String>> {
-    // A filter, because a call with the ID of an unknown instance fails as a whole.
-    let filter = Filter::builder().name("instance-id").values(instance.as_str()).build();
-    let request = probe.clients()?.ec2.describe_instances().filters(filter);
+    let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));
     let answer = probe.aws(Operation::new("ec2", "DescribeInstances"), instance.as_str(), || request.send()).await?;
-    let instances = answer.reservations.unwrap_or_default().into_iter().filter_map(|r| r.instances).flatten();
-    Ok(instances.flat_map(|instance| clusters_in(instance.tags())).collect())
+    Ok(instances_in(answer).flat_map(|instance| clusters_in(instance.tags())).collect())
 }
 
 /// Reads the rules whose target is the queue, on the default bus, which gets the events of AWS services.

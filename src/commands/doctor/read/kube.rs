@@ -52,7 +52,7 @@ pub async fn server(probe: &Probe) -> Reading<ApiServer> {
         .await?;
     let answered_at = probe.clock.now();
     let version: Version = serde_json::from_slice(&body).map_err(|_| {
-        ReadError::new(Category::Invalid, "The server that answers is not an API server; check KUBECONFIG.".to_owned())
+        ReadError::new(Category::Invalid, "The server that answers is not an API server; check KUBECONFIG.")
     })?;
     Ok(ApiServer { version: version.git_version, date: date.and_then(|date| timestamp(&date)), asked_at, answered_at })
 }
