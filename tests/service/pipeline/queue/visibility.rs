@@ -62,32 +62,24 @@ async fn work_stops_before_a_lost_lease_ends() {
 
 /// One call that SQS answers late must not take all the time that is left.
 #[tokio::test(start_paused = true)]
-async fn an_extension_that_hangs_is_tried_again_in_time() {
-    for (timeout, hangs) in [(s(300), 2), (s(30), 1)] {
+async fn an_extension_that_hangs_is_tried_again_and_counts_when_answered_late() {
+    let extension = |fault| Rule::on("ChangeMessageVisibilityBatch", fault);
+    for (timeout, faults) in [
+        (s(300), extension(Fault::Hang).times(2)),
+        (s(30), extension(Fault::Hang).times(1)),
+        // Each answer comes later than the next try begins, but in time.
+        (s(300), extension(Fault::Slow(s(5)))),
+    ] {
         let stage = Stage::slow(s(100));
         let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
         let token = stage.terminate(0, timeout, Wrapping::Event);
         sleep(s(1)).await;
-        stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Hang).times(hangs));
+        stage.world.faults.add(faults);
         stage.until_handled(s(120)).await;
         stage.completed_once(&token);
         assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "{timeout:?}: nobody else received it");
         stage.rest(&[&replica]).await;
     }
-}
-
-/// Each answer comes later than the next try begins, but in time.
-#[tokio::test(start_paused = true)]
-async fn an_extension_that_is_answered_late_counts() {
-    let stage = Stage::slow(s(100));
-    let replica = stage.start(&["--heartbeat", "10s", "--drain-timeout", "5m"]).await;
-    let token = stage.terminate(0, s(300), Wrapping::Event);
-    sleep(s(1)).await;
-    stage.world.faults.add(Rule::on("ChangeMessageVisibilityBatch", Fault::Slow(s(5))));
-    stage.until_handled(s(120)).await;
-    stage.completed_once(&token);
-    assert_eq!(stage.world.aws.sqs.receive_log().len(), 1, "nobody else received it");
-    stage.rest(&[&replica]).await;
 }
 
 /// The extension has reached SQS, and its answer has not reached us: without a release the message would be hidden for 30 s.
