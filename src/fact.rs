@@ -126,6 +126,8 @@ pub enum Fact<'a> {
     DrainDelayed { about: NoticeRef<'a>, by: Duration },
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
+    /// A pod's grace period does not fit into the time that is left until the drain's deadline.
+    GraceTooLong { on: NodeRef<'a>, pod: PodRef<'a>, grace: Duration, until: Duration },
     /// A drain begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     DrainBegun { on: NodeRef<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.

@@ -4,6 +4,7 @@
 //! stayed. It does not know its interruptions, which may move the deadline while it runs.
 //!
 //! ```text
+//! deadlines   those of the interruptions that share the drain; deadline: one of them, and what they add up to
 //! context     what the parts of one drain share, and its end
 //! work        one drain: its outcome, and when it begins again
 //! rounds      list by list, until a list shows no pod that must leave
@@ -18,6 +19,7 @@
 
 mod context;
 mod deadline;
+mod deadlines;
 mod departures;
 mod evict;
 mod grace;
@@ -34,11 +36,11 @@ mod tier;
 mod wire;
 mod work;
 
-pub use deadline::{Deadline, Plan};
+pub use deadline::{Deadline, HookEnd};
+pub use deadlines::{DeadlineEntry, Deadlines};
 pub use grace::{AtDeadline, DEFAULT_GRACE, Grace};
 pub use outlook::outlook;
 pub use pod_watch::PodWatch;
-pub use recorder::Progress;
 pub use report::Report;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, Tier, select};
 pub use wire::{TrimmedPod, pod_api, pods_of};
@@ -96,13 +98,14 @@ pub struct Drainer {
 }
 
 impl Drainer {
-    /// Drains `node` until no pod that must leave is left, the end of `plan` has passed, or the Node is gone. The plan may change
-    /// meanwhile. A plan whose end has passed still leaves time for one call. `progress` shows the drain's state to others.
-    pub async fn run(&self, node: &Node, plan: watch::Receiver<Plan>, progress: Progress) -> Report {
+    /// Drains `node` until no pod that must leave is left, the end of the deadlines' plan has passed, or the Node is gone. The plan may
+    /// change meanwhile. A plan whose end has passed still leaves time for one call.
+    pub async fn run(&self, node: &Node, deadlines: &Deadlines) -> Report {
         let begun = Instant::now();
         let _running = RunningDrain::new(&self.running);
-        let recorder = Recorder::new(node, &self.facts, plan.clone(), progress);
-        let drain = Drain { drainer: self, node, recorder, plan, begun, earliest_end: begun + LAST_CALL };
+        let plan = deadlines.plan();
+        let recorder = Recorder::new(node, &self.facts, plan.clone(), deadlines.progress.clone());
+        let drain = Drain { drainer: self, node, recorder, deadlines, plan, begun, earliest_end: begun + LAST_CALL };
         let outcome = tokio::select! {
             biased;
             outcome = drain.work() => outcome,

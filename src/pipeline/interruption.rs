@@ -11,7 +11,6 @@
 //! dropped by a panic or a cancelled future, it takes the heartbeat with it. So a heartbeat can't outlive its interruption.
 
 mod completion;
-mod deadlines;
 mod decisions;
 mod heartbeat;
 mod hook;
@@ -25,7 +24,6 @@ mod steps;
 mod times;
 mod work;
 
-pub use deadlines::Deadlines;
 pub use decisions::left_for_pool;
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};

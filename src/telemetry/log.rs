@@ -154,6 +154,10 @@ impl Subscriber for Log {
             Fact::DrainBegun { on, pods, left_alone, until, hard } => {
                 on!(info, on, pods, left_alone, left = %Words(*until), hard, "drain begins");
             }
+            Fact::GraceTooLong { on, pod, grace, until } => {
+                let (grace, left) = (Words(*grace), Words(*until));
+                on!(warn, on, %pod, %grace, %left, "the pod's grace period does not fit into the drain's time");
+            }
             Fact::DrainRetried { on, step, error, .. } => {
                 on!(warn, on, step = step.as_str(), %error, "drain step failed; retried");
             }

@@ -44,6 +44,7 @@ mod pipeline {
 
         mod hooks {
             mod completion;
+            mod deadlines;
             mod heartbeats;
             mod launch;
         }

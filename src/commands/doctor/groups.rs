@@ -182,7 +182,8 @@ fn judge_hook(settings: &Settings, readings: &Readings, group: &ScalingGroup, ho
 fn judge_timeout(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, named: &str) -> Option<Check> {
     let area = Area::Groups;
     let heartbeats_off = settings.policy.heartbeats == Heartbeats::Off;
-    let HookRoom { wanted, limit: hook_life, drain: left, .. } = room(&settings.policy, hook);
+    let room = room(&settings.policy, hook);
+    let HookRoom { wanted, limit: hook_life, .. } = room;
     let longer = |seconds: u64| {
         put_hook(&group.name, &hook.name, &format!("\\\n    --heartbeat-timeout {}", seconds.clamp(30, 7200)))
     };
@@ -200,11 +201,21 @@ fn judge_timeout(settings: &Settings, group: &ScalingGroup, hook: &HookConfig, n
             format!("Set a longer timeout, or a shorter --drain-timeout:\n{}", longer(timeout)),
         ));
     }
+    let left = room.drain_for(grace);
     (left < grace).then(|| {
+        let change = if heartbeats_off {
+            format!("Set --heartbeat auto, which keeps the hook alive, or a longer timeout:\n{}", longer(600))
+        } else {
+            "Set --drain-timeout asg-terminate=10m, for which heartbeats keep the hook alive.".to_owned()
+        };
         area.failure(
             "hook",
-            format!("{named} leaves a drain {}: pods that use their grace period of {} s do not fit.", Words(left), grace.as_secs()),
-            format!("Set --drain-timeout asg-terminate=10m, for which heartbeats keep the hook alive, or a longer timeout:\n{}", longer(600)),
+            format!(
+                "{named} leaves a drain {}: pods that use their grace period of {} s do not fit.",
+                Words(left),
+                grace.as_secs()
+            ),
+            change,
         )
     })
 }
@@ -248,9 +259,10 @@ fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
     let longest = readings.workloads.as_ref().ok()?.longest_grace.as_ref().filter(|_| settings.pod_grace.is_none())?;
     let rooms = handled(settings, readings, NoticeKind::AsgTerminate)
         .map(|(group, hook)| (format!("{}/{}", group.name, hook.name), room(&settings.policy, hook)));
-    let tight = |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_GRACE..longest.period).contains(&room.drain);
+    let left = |room: &HookRoom| room.drain_for(longest.period);
+    let tight = |room: &HookRoom| room.wanted <= room.limit && (DEFAULT_GRACE..longest.period).contains(&left(room));
     let tight: Vec<(String, HookRoom)> = rooms.filter(|(_, room)| tight(room)).collect();
-    let shortest = tight.iter().map(|(_, room)| room.drain).min()?;
+    let shortest = tight.iter().map(|(_, room)| left(room)).min()?;
     let names: Vec<&str> = tight.iter().map(|(name, _)| name.as_str()).collect();
     let hooks = count(names.len(), "hook leaves", "hooks leave");
     Some(Area::Groups.warning(
@@ -262,11 +274,14 @@ fn long_grace(settings: &Settings, readings: &Readings) -> Option<Check> {
             Words(longest.period),
             few(&names)
         ),
-        format!(
-            "Set --drain-timeout asg-terminate={}s, for which heartbeats keep a hook alive, or a longer heartbeat timeout of \
-             each, or a shorter grace period.",
-            longest.period.as_secs() + 60
-        ),
+        if settings.policy.heartbeats == Heartbeats::Off {
+            "Set --heartbeat auto, or a longer heartbeat timeout of each, or a shorter grace period.".to_owned()
+        } else {
+            format!(
+                "Set --drain-timeout asg-terminate={}s, for which heartbeats keep a hook alive, or a shorter grace period.",
+                longest.period.as_secs() + 60
+            )
+        },
     ))
 }
 

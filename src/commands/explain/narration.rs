@@ -21,6 +21,7 @@ use crate::runtime::clock::Clock;
 use jiff::Unit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum number of heartbeats whose times are given.
@@ -35,6 +36,8 @@ pub(super) struct Narration<'a> {
     node: Option<Arc<Node>>,
     /// The reason why the hook's times are only assumed.
     assumed: Option<String>,
+    /// The times of the hook, if the notice has one to complete.
+    times: Option<HookTimes>,
     settings: &'a Settings,
     clock: Clock,
     action: Action,
@@ -67,7 +70,7 @@ impl<'a> Narration<'a> {
             calls: Vec::new(),
             notes: Vec::new(),
         };
-        Self { notice, node: node.map(Arc::new), assumed: None, settings, clock, action, view }
+        Self { notice, node: node.map(Arc::new), assumed: None, times: None, settings, clock, action, view }
     }
 
     fn policy(&self) -> &'a Policy {
@@ -89,7 +92,9 @@ impl<'a> Narration<'a> {
         let mut finding = Finding::Received;
         let mut begun = Instant::now();
         loop {
-            finding = match sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() }) {
+            finding = match sequence
+                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None })
+            {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;
                     lookups.owner = asked;
@@ -113,7 +118,8 @@ impl<'a> Narration<'a> {
                     Finding::HookTimes(times)
                 }
                 Step::Begin { deadline, times } => {
-                    self.begin(deadline, times);
+                    self.times = times;
+                    self.begin(deadline, Duration::ZERO);
                     Finding::Begun
                 }
                 Step::AwaitReady { until } => {
@@ -172,11 +178,12 @@ impl<'a> Narration<'a> {
         self.view.ends = Some(EndView { outcome, why });
     }
 
-    fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) {
+    fn begin(&mut self, deadline: Deadline, longest_grace: Duration) {
+        let times = self.times;
         self.view.deadline = Some(DeadlineView {
             moment: self.moment(deadline.at()),
             hard: deadline.is_hard(),
-            why: reasons::deadline(self.notice, self.policy(), times, &self.clock),
+            why: reasons::deadline(self.notice, self.policy(), times, longest_grace, &self.clock),
         });
         self.view.hook = self.notice.hook().zip(times).map(|(hook, times)| self.hook(hook, times, deadline));
     }
@@ -292,7 +299,6 @@ impl<'a> Narration<'a> {
     }
 
     async fn drained(&mut self, reader: &Reader<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {
-        let span = DrainSpan { begun, end: target.deadline };
         let pods = reader.pods(&target.node.name).await?;
         let budgets = match reader.budgets().await {
             Ok(budgets) => budgets,
@@ -302,6 +308,11 @@ impl<'a> Narration<'a> {
             }
         };
         let listed = PodList::new(pods, &budgets, self.settings);
+        let longest_grace = listed.longest_grace();
+        let span = DrainSpan { begun, end: target.deadline.lengthened(longest_grace) };
+        if span.end != target.deadline {
+            self.begin(span.end, longest_grace);
+        }
         let moment = |at| moment(&self.clock, at);
         self.view.pods = listed.pods(span, &self.clock, moment);
         self.view.stay = listed.stay();

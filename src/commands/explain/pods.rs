@@ -49,6 +49,11 @@ impl<'a> PodList<'a> {
         Self { pods, selection, budgets, settings }
     }
 
+    /// Returns the longest grace period of the pods that the drain waits for; 0 without any.
+    pub fn longest_grace(&self) -> Duration {
+        self.selection.longest_grace(self.settings.pod_grace).map_or(Duration::ZERO, |(_, grace)| grace)
+    }
+
     /// Returns the pods that go, in their order.
     pub fn pods(&self, span: DrainSpan, clock: &Clock, moment: impl Fn(Instant) -> Moment) -> Vec<PodView> {
         let Self { selection, settings, .. } = self;

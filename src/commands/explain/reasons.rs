@@ -105,10 +105,16 @@ pub(super) fn owner(record: InstanceRecord, tag: &ManagedTag, has_node: bool, re
     }
 }
 
-/// The origin of a notice's deadline.
-pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes>, clock: &Clock) -> String {
+/// The origin of a notice's deadline; `longest_grace` is that of the node's pods, if the deadline leaves room for it.
+pub(super) fn deadline(
+    notice: &Notice,
+    policy: &Policy,
+    times: Option<HookTimes>,
+    longest_grace: Duration,
+    clock: &Clock,
+) -> String {
     if let Some(times) = times {
-        return of_hook(policy, notice, times);
+        return of_hook(policy, notice, times, longest_grace);
     }
     let now = Instant::now();
     let chosen = policy.deadline(notice, None, clock, now).at();
@@ -136,9 +142,15 @@ pub(super) fn deadline(notice: &Notice, policy: &Policy, times: Option<HookTimes
     }
 }
 
-fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
+fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes, longest_grace: Duration) -> String {
     let margin = span(times.margin());
     let HookRoom { wanted, limit, .. } = policy.hook_room(notice.kind(), times);
+    if !longest_grace.is_zero() {
+        let (timeout, grace) = (span(times.heartbeat), span(longest_grace));
+        return format!(
+            "the hook's heartbeat timeout of {timeout} after the notice, and the longest grace period of a pod, {grace}"
+        );
+    }
     if policy.drain_timeout.of(notice.kind()).is_some() {
         return if wanted > limit {
             format!("the hook allows at most {}, less a margin of {margin}", span(limit))
@@ -146,7 +158,7 @@ fn of_hook(policy: &Policy, notice: &Notice, times: HookTimes) -> String {
             format!("--drain-timeout {} after the notice, less a margin of {margin}", span(wanted))
         };
     }
-    if times.window != times.heartbeat {
+    if times.assumed {
         return format!("{} after the notice, less a margin of {margin}", span(wanted.min(limit)));
     }
     format!("the hook's heartbeat timeout of {} after the notice, less a margin of {margin}", span(times.heartbeat))

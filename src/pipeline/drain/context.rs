@@ -1,6 +1,7 @@
 //! What the parts of one drain share, and its end.
 
-use super::{Deadline, Drainer, Plan, Recorder};
+use super::deadline::Plan;
+use super::{Deadline, Deadlines, Drainer, Recorder};
 use crate::pipeline::node::Node;
 use crate::runtime::clock;
 use tokio::sync::watch;
@@ -11,6 +12,7 @@ pub(super) struct Drain<'a> {
     pub drainer: &'a Drainer,
     pub node: &'a Node,
     pub recorder: Recorder<'a>,
+    pub deadlines: &'a Deadlines,
     pub plan: watch::Receiver<Plan>,
     pub begun: Instant,
     /// Earliest end of the drain, even if its deadline has passed.

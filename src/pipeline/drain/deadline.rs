@@ -1,8 +1,9 @@
 //! The deadline of a drain. Pure.
 //!
 //! The end of patience and the end of the capacity are two things. A deadline knows both by name, and only the second is hard: only
-//! the second overrides a budget.
+//! the second overrides a budget. The end that a lifecycle hook sets is hard, too, but heartbeats can put it off.
 
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// The deadline of one interruption.
@@ -20,6 +21,28 @@ pub enum Deadline {
         /// The end of the capacity, if it is known.
         capacity_ends: Option<Instant>,
     },
+    /// A lifecycle hook keeps the capacity.
+    Hook(HookEnd),
+}
+
+/// The end that a lifecycle hook sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookEnd {
+    /// The end, as far as the pods are known.
+    pub ends: Instant,
+    /// The latest time to which heartbeats can put it off.
+    pub latest: Instant,
+    /// The time after which the longest grace period of a pod still has to fit; `None` if the user has chosen the end.
+    pub grace_from: Option<Instant>,
+}
+
+impl HookEnd {
+    /// Returns the end that leaves room for a pod with this grace period.
+    fn lengthened(self, longest_grace: Duration) -> Self {
+        let grace_from = self.grace_from.filter(|_| !longest_grace.is_zero());
+        let wanted = grace_from.map_or(self.ends, |from| from + longest_grace);
+        Self { ends: wanted.min(self.latest).max(self.ends), ..self }
+    }
 }
 
 impl Deadline {
@@ -47,23 +70,38 @@ impl Deadline {
     #[must_use]
     pub const fn at(self) -> Instant {
         match self {
-            Self::Capacity { ends } | Self::Patience { ends, .. } => ends,
+            Self::Capacity { ends } | Self::Patience { ends, .. } | Self::Hook(HookEnd { ends, .. }) => ends,
         }
     }
 
     /// Returns whether the capacity ends at the deadline, not only patience.
     #[must_use]
     pub const fn is_hard(self) -> bool {
-        matches!(self, Self::Capacity { .. })
+        matches!(self, Self::Capacity { .. } | Self::Hook(_))
     }
 
     /// Returns the end of the capacity, if it is known.
     #[must_use]
     pub const fn capacity_ends(self) -> Option<Instant> {
         match self {
-            Self::Capacity { ends } => Some(ends),
+            Self::Capacity { ends } | Self::Hook(HookEnd { ends, .. }) => Some(ends),
             Self::Patience { capacity_ends, .. } => capacity_ends,
         }
+    }
+
+    /// Returns the deadline on a node whose longest grace period of a pod is this one: a hook's default leaves room for it.
+    #[must_use]
+    pub fn lengthened(self, longest_grace: Duration) -> Self {
+        match self {
+            Self::Hook(end) => Self::Hook(end.lengthened(longest_grace)),
+            others => others,
+        }
+    }
+
+    /// Returns the end of the capacity, if it is known and nothing can put it off.
+    #[must_use]
+    pub fn fixed_end(self) -> Option<Instant> {
+        self.capacity_ends().filter(|_| !matches!(self, Self::Hook(_)))
     }
 
     /// Returns the earlier of two deadlines. The end of the capacity stays known.
@@ -72,19 +110,17 @@ impl Deadline {
         Self::first_of(self.at().min(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
     }
 
-    /// Returns the deadline of a drain that two interruptions share: the longer patience counts, and the earlier end of the capacity.
-    fn shared_with(self, other: Self) -> Self {
-        Self::first_of(self.at().max(other.at()), earliest(self.capacity_ends(), other.capacity_ends()))
-    }
-
     /// Returns the same deadline, but not before `least`.
     #[must_use]
     pub fn at_least(self, least: Instant) -> Self {
-        Self::first_of(self.at().max(least), self.capacity_ends().map(|ends| ends.max(least)))
+        match self {
+            Self::Hook(end) => Self::Hook(HookEnd { ends: end.ends.max(least), latest: end.latest.max(least), ..end }),
+            others => Self::first_of(others.at().max(least), others.capacity_ends().map(|ends| ends.max(least))),
+        }
     }
 }
 
-/// The deadlines of all interruptions that share a drain.
+/// When a drain ends that several interruptions share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
     first: Instant,
@@ -92,12 +128,25 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns the plan for several deadlines; `None` without any.
+    /// Returns the plan for several deadlines; `None` without any. `fixed_end` is the earliest end of the capacity that is known besides,
+    /// from interruptions that have left.
+    ///
+    /// AWS waits for every hook of an instance, and each can be kept alive: the latest counts, as long as all live. Of other ends of the
+    /// capacity the earliest counts, of patience the longest.
     #[must_use]
-    pub fn of(all: impl IntoIterator<Item = Deadline>) -> Option<Self> {
-        all.into_iter()
-            .map(Self::from)
-            .reduce(|plan, next| Self { first: plan.first.min(next.first), end: plan.end.shared_with(next.end) })
+    pub fn of(all: impl Iterator<Item = Deadline> + Clone, fixed_end: Option<Instant>) -> Option<Self> {
+        let hooks = all.clone().filter_map(|deadline| match deadline {
+            Deadline::Hook(end) => Some(end),
+            _ => None,
+        });
+        let all_live_until = hooks.clone().map(|end| end.latest).min();
+        let hooks_end = hooks.map(|end| end.ends).max().map(|ends| ends.min(all_live_until.unwrap_or(ends)));
+        let ends = all.clone().map(|deadline| match deadline {
+            Deadline::Hook(end) => hooks_end.unwrap_or(end.ends),
+            others => others.at(),
+        });
+        let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_end).chain(fixed_end).min();
+        Some(Self { first: ends.clone().min()?, end: Deadline::first_of(ends.max()?, capacity_ends) })
     }
 
     /// Returns the first deadline. Tiers share the time until then.
@@ -112,17 +161,11 @@ impl Plan {
     pub const fn end(self) -> Deadline {
         self.end
     }
-
-    /// Returns the same plan with an end of the capacity that is known from an interruption whose patience is over.
-    #[must_use]
-    pub fn knowing(self, capacity_ends: Option<Instant>) -> Self {
-        Self { end: Deadline::first_of(self.end.at(), earliest(self.end.capacity_ends(), capacity_ends)), ..self }
-    }
 }
 
 impl From<Deadline> for Plan {
     fn from(end: Deadline) -> Self {
-        Self { first: end.at(), end }
+        Self { first: end.at(), end: Deadline::first_of(end.at(), end.capacity_ends()) }
     }
 }
 
@@ -134,7 +177,6 @@ fn earliest(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     const fn s(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
@@ -143,8 +185,10 @@ mod tests {
     #[test]
     fn the_capacity_ends_a_drain_and_patience_only_the_last() {
         let now = Instant::now();
-        let plan = |all: &[Deadline]| Plan::of(all.iter().copied());
+        let plan = |all: &[Deadline]| Plan::of(all.iter().copied(), None);
         let (soft, hard) = (|at| Deadline::soft(now + s(at)), |at| Deadline::hard(now + s(at)));
+        let hook =
+            |ends, latest| Deadline::Hook(HookEnd { ends: now + s(ends), latest: now + s(latest), grace_from: None });
         assert_eq!(plan(&[]), None);
         for (all, first, end) in [
             (vec![soft(60)], 60, soft(60)),
@@ -153,10 +197,35 @@ mod tests {
             (vec![hard(3600), hard(120)], 120, hard(120)),
             // Patience with a spot instance ends before its capacity. The capacity counts, because others are more patient.
             (vec![soft(60).or_earlier(hard(120)), hard(3600)], 60, hard(120)),
+            (vec![hook(270, 30_000), hook(3570, 172_800)], 3570, hard(3570)),
+            (vec![hook(270, 3000), hook(3570, 172_800)], 3000, hard(3000)),
+            (vec![hook(270, 30_000), hook(3570, 172_800), hard(120)], 120, hard(120)),
+            (vec![hook(270, 30_000), soft(3600)], 270, hard(270)),
+            (vec![soft(60), hook(270, 30_000)], 60, hard(270)),
         ] {
             let plan = plan(&all).unwrap();
             assert_eq!((plan.first(), plan.end()), (now + s(first), end), "{all:?}");
         }
+    }
+
+    #[test]
+    fn a_hook_s_default_leaves_room_for_the_longest_grace_period() {
+        let now = Instant::now();
+        let end = HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)) };
+        for (end, grace, ends) in [
+            (end, 0, 270),
+            (end, 30, 330),
+            (end, 600, 900),
+            (end, 86_400, 29_970),
+            (HookEnd { grace_from: None, ..end }, 600, 270),
+            (HookEnd { latest: end.ends, ..end }, 600, 270),
+        ] {
+            let lengthened = Deadline::Hook(end).lengthened(s(grace));
+            assert_eq!(lengthened, Deadline::Hook(HookEnd { ends: now + s(ends), ..end }), "{grace} {end:?}");
+            assert_eq!(lengthened.lengthened(s(grace)), lengthened, "once is enough");
+        }
+        let spot = Deadline::hard(now + s(120));
+        assert_eq!(spot.lengthened(s(600)), spot);
     }
 
     #[test]
@@ -165,9 +234,9 @@ mod tests {
         let spot = Deadline::hard(now + s(120)).or_earlier(Deadline::soft(now + s(60)));
         let end = Plan::from(spot).end();
         assert_eq!((end.at(), end.is_hard()), (now + s(60), false));
-        let hook = Plan::from(Deadline::hard(now + s(3600)));
+        let others = Deadline::hard(now + s(3600));
         assert_eq!(
-            hook.knowing(spot.capacity_ends()).end(),
+            Plan::of([others].into_iter(), spot.fixed_end()).unwrap().end(),
             Deadline::hard(now + s(120)),
             "the end of the capacity stays known after patience is over"
         );

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time kept free before a hard deadline: the kubelet has to see a deletion, and the API server the pod's end.
-const REMOVAL_TIME: Duration = Duration::from_secs(2);
+pub(super) const REMOVAL_TIME: Duration = Duration::from_secs(2);
 
 /// Maximum time for which an eviction is tried before the pod is deleted; a quarter of the time left, if that is less.
 const MAX_EVICTION_TIME: Duration = Duration::from_secs(10);

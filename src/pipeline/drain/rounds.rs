@@ -15,6 +15,7 @@
 use super::context::Drain;
 use super::departures::Departures;
 use super::evict::Evictions;
+use super::grace::REMOVAL_TIME;
 use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
@@ -130,6 +131,9 @@ impl<'a> Rounds<'a> {
         let first = self.daemons.is_none();
         selection.keep_new_daemons(self.daemons.get_or_insert_with(|| daemons_of(&selection)));
         evictions.drain.recorder.listed(&selection);
+        if let Some((_, grace)) = selection.longest_grace(evictions.drain.drainer.pod_grace) {
+            evictions.drain.deadlines.make_room(grace);
+        }
         if first {
             self.report_begun(&selection);
         }
@@ -207,13 +211,19 @@ impl<'a> Rounds<'a> {
     fn report_begun(&self, selection: &Selection) {
         let drain = self.evictions.drain;
         let end = drain.end();
+        let until = end.at().saturating_duration_since(Instant::now());
         drain.drainer.facts.emit(&Fact::DrainBegun {
             on: drain.node.named(),
             pods: selection.evict.len() + selection.terminating.len() + selection.finished.len(),
             left_alone: selection.left_alone.len(),
-            until: end.at().saturating_duration_since(Instant::now()),
+            until,
             hard: end.is_hard(),
         });
+        if let Some((pod, grace)) = selection.longest_grace(drain.drainer.pod_grace)
+            && grace + REMOVAL_TIME > until
+        {
+            drain.drainer.facts.emit(&Fact::GraceTooLong { on: drain.node.named(), pod: pod.named(), grace, until });
+        }
     }
 }
 

@@ -136,6 +136,16 @@ impl Selection {
         self.evict.is_empty() && self.terminating.is_empty()
     }
 
+    /// Returns the pod with the longest grace period of those that a drain waits for. `wanted` is the grace period of every pod, if the
+    /// user sets one.
+    #[must_use]
+    pub fn longest_grace(&self, wanted: Option<Duration>) -> Option<(&PodId, Duration)> {
+        let departures = self.evict.iter().chain(&self.terminating).chain(&self.own_pod);
+        departures
+            .map(|departure| (&departure.pod, departure.grace_with(wanted).full()))
+            .max_by_key(|(_, grace)| *grace)
+    }
+
     /// Leaves alone the `DaemonSet` pods that are not `known`: a `DaemonSet` replaces an evicted pod, and one eviction is enough.
     pub fn keep_new_daemons(&mut self, known: &HashSet<Arc<str>>) {
         let new = |departure: &mut Departure| departure.tier == Tier::Daemon && !known.contains(&departure.pod.uid);

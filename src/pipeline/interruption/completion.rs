@@ -1,6 +1,6 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
-use super::heartbeat::{Beating, Heartbeat};
+use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes};
 use crate::clients::gate::{AwsError, Backoff, Category};
@@ -9,6 +9,7 @@ use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -18,34 +19,68 @@ const DENIED_RETRY: Duration = Duration::from_mins(1);
 /// A hook and its heartbeat.
 pub(super) struct KeptHook {
     hook: Hook,
+    state: Arc<watch::Sender<HookState>>,
     heartbeat: Option<Heartbeat>,
-    /// The time until which the hook can be completed at all.
-    ends: Instant,
-    /// The time that the hook lives without a heartbeat.
-    timeout: Duration,
+    /// The begin of the lifecycle action.
+    begun: Instant,
+    /// The end of the hook's life, once its heartbeats have been stopped.
+    ends: Option<Instant>,
 }
 
 impl KeptHook {
     /// Starts the heartbeat of a hook; a dry run has none.
-    pub(super) fn keep(case: &Case, hook: &Hook, times: HookTimes, deadline: Deadline) -> Self {
+    pub(super) fn keep(
+        case: &Case,
+        visibility_timeout: watch::Sender<Duration>,
+        hook: &Hook,
+        state: HookState,
+    ) -> Self {
         let interrupter = &case.interrupter;
         let begun = interrupter.clock.notice_instant(case.notice.at);
-        let beating = || Beating {
-            hooks: interrupter.hooks.clone(),
+        let state = Arc::new(watch::Sender::new(state));
+        let beating = Beating {
+            case: case.clone(),
             hook: hook.clone(),
-            kind: case.notice.kind(),
-            instance: case.notice.instance.as_str().into(),
-            node: case.node.as_ref().map(|node| Arc::clone(&node.name)),
-            message: Arc::clone(&case.message),
-            heartbeats: interrupter.policy.heartbeats,
-            times,
+            visibility_timeout,
+            state: Arc::clone(&state),
             begun,
-            finish: deadline.at(),
-            facts: interrupter.facts.clone(),
             over: CancellationToken::new(),
         };
-        let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, beating()));
-        Self { hook: hook.clone(), heartbeat, ends: begun + times.life(), timeout: times.heartbeat }
+        let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, beating));
+        Self { hook: hook.clone(), state, heartbeat, begun, ends: None }
+    }
+
+    /// Returns the deadline of the work, as far as the hook's times and the pods are known now.
+    pub(super) fn deadline(&self) -> Deadline {
+        self.state.borrow().deadline
+    }
+
+    /// Moves the deadline of the work, unless the hook's own times have just replaced those that it comes from.
+    pub(super) fn set_deadline(&self, deadline: Deadline, from: HookTimes) {
+        self.state.send_if_modified(|state| {
+            let moves = state.times == from && state.deadline != deadline;
+            if moves {
+                state.deadline = deadline;
+            }
+            moves
+        });
+    }
+
+    /// Returns the hook with its present times.
+    pub(super) fn with_times(&self) -> (&Self, HookTimes) {
+        (self, self.state.borrow().times)
+    }
+
+    /// Waits until the hook's times are no longer the known ones; without a hook, forever.
+    pub(super) async fn times_changed(known: Option<(&Self, HookTimes)>) {
+        let Some((hook, known)) = known else { return std::future::pending().await };
+        // The sender is here.
+        let _ = hook.state.subscribe().wait_for(|state| state.times != known).await;
+    }
+
+    /// Returns the time until which the hook can be completed at all.
+    fn ends(&self) -> Instant {
+        self.ends.unwrap_or_else(|| self.begun + self.state.borrow().times.life())
     }
 
     /// Cancelled when AWS has said that the lifecycle action is over.
@@ -73,7 +108,7 @@ impl KeptHook {
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
         loop {
             let Case { interrupter, notice, .. } = case;
-            let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends);
+            let call = interrupter.hooks.complete(&self.hook, notice.instance.as_str(), completion, self.ends());
             let error = match Box::pin(call).await {
                 Ok(answer) => {
                     let result = if answer == HookReply::Done { done } else { CompletionResult::Over };
@@ -91,7 +126,7 @@ impl KeptHook {
                 }
                 _ => backoff.step(),
             };
-            if Instant::now() + wait >= self.ends {
+            if Instant::now() + wait >= self.ends() {
                 return give_up(case, &error);
             }
             let category = error.category;
@@ -105,7 +140,7 @@ impl KeptHook {
     async fn stop_heartbeat(&mut self) {
         if let Some(heartbeat) = self.heartbeat.take() {
             heartbeat.stop().await;
-            self.ends = self.ends.min(Instant::now() + self.timeout);
+            self.ends = Some(self.ends().min(Instant::now() + self.state.borrow().times.heartbeat));
         }
     }
 }

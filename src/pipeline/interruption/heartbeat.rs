@@ -2,38 +2,48 @@
 //!
 //! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
-use super::hook::{HookReply, Hooks};
-use super::policy::Heartbeats;
+use super::Case;
+use super::hook::HookReply;
 use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
-use crate::fact::{Fact, Facts, HeartbeatResult, NoticeKind, NoticeRef, TaskKind};
+use crate::fact::{Fact, HeartbeatResult, TaskKind};
+use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
-use crate::runtime::random;
 use crate::runtime::task::{Handle, Tasks};
+use crate::runtime::{clock, random};
+use futures_util::future::join;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Maximum share of the time to a beat by which the beat goes out earlier, so that a storm's hooks don't beat together.
 const JITTER: f64 = 0.1;
 
-/// The input of a heartbeat.
-#[derive(Clone, Debug)]
-pub(super) struct Beating {
-    pub hooks: Hooks,
-    pub hook: Hook,
-    pub kind: NoticeKind,
-    pub instance: Arc<str>,
-    pub node: Option<Arc<str>>,
-    pub message: Arc<str>,
-    pub heartbeats: Heartbeats,
+/// Waits between look-ups of a hook whose times are only assumed.
+const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_mins(5));
+
+/// The state of a hook that waits for the interruption.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HookState {
     pub times: HookTimes,
+    /// The deadline of the work: the latest time at which the completion is expected.
+    pub deadline: Deadline,
+}
+
+/// The input of a heartbeat.
+#[derive(Clone)]
+pub(super) struct Beating {
+    pub case: Case,
+    pub hook: Hook,
+    /// The visibility timeout that the interruption wants for its messages.
+    pub visibility_timeout: watch::Sender<Duration>,
+    /// Shared with the interruption, which moves the deadline.
+    pub state: Arc<watch::Sender<HookState>>,
     /// The begin of the lifecycle action: the notice's time.
     pub begun: Instant,
-    /// The latest time at which the completion is expected.
-    pub finish: Instant,
-    pub facts: Facts,
     /// Cancelled when AWS says that the action is over.
     pub over: CancellationToken,
 }
@@ -69,35 +79,67 @@ impl Heartbeat {
 
 impl Beating {
     async fn run(self, stop: CancellationToken) {
+        let (beats, look_up) = (pin!(self.beats()), pin!(self.look_up_again()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
-            () = self.beats() => {}
+            _ = join(beats, look_up) => {}
+        }
+    }
+
+    /// Looks up assumed times until AWS answers. They decide when beats go out, and when the work must end.
+    async fn look_up_again(&self) {
+        let Case { interrupter, notice, .. } = &self.case;
+        let mut pause = LOOK_UP_AGAIN;
+        while self.state.borrow().times.assumed {
+            tokio::select! {
+                biased;
+                () = self.over.cancelled() => return,
+                () = sleep(pause.step()) => {}
+            }
+            // Boxed: the call is rare, and large.
+            let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { continue };
+            let deadline = interrupter.policy.deadline(notice, Some(times), &interrupter.clock, Instant::now());
+            self.visibility_timeout.send_replace(times.visibility());
+            self.state.send_replace(HookState { times, deadline });
         }
     }
 
     /// Returns when AWS says that the action is over, or when no more beats are due.
     async fn beats(&self) {
-        let last = self.hooks.last_beat(&self.hook).unwrap_or(self.begun);
-        let mut expires = last.max(self.begun) + self.times.heartbeat;
-        let dead_at = self.begun + self.times.life();
-        while let Some(due) = due_beat(self.heartbeats, self.begun, expires, self.times, self.finish) {
+        let interrupter = &self.case.interrupter;
+        let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
+        let mut state = self.state.subscribe();
+        loop {
+            let HookState { times, deadline } = *state.borrow_and_update();
+            let (expires, finish) = (last + times.heartbeat, deadline.at());
+            let due = due_beat(interrupter.policy.heartbeats, self.begun, expires, times, finish);
+            if due.is_none() && !times.assumed {
+                return;
+            }
             // A beat that is due after the expected completion is for a completion that is late.
-            let floor = if due >= self.finish { self.finish } else { Instant::now() };
-            sleep_until(earlier(due).max(floor)).await;
-            let Some(beaten) = self.beat(expires, dead_at).await else { return };
-            expires = beaten + self.times.heartbeat;
+            let floor = |due| if due >= finish { finish } else { Instant::now() };
+            tokio::select! {
+                biased;
+                Ok(()) = state.changed() => continue,
+                () = clock::until(due.map(|due| earlier(due).max(floor(due)))) => {}
+            }
+            let Some(beaten) = self.beat(times, expires).await else { return };
+            last = beaten;
         }
     }
 
     /// Sends one beat, with retries. Returns when it went out; `None` when no more beats are of any use. Only AWS knows whether the hook
     /// has expired: another process may have sent beats before.
-    async fn beat(&self, expires: Instant, dead_at: Instant) -> Option<Instant> {
-        let mut late = Backoff::new(Duration::from_secs(1), self.times.heartbeat / 2);
+    async fn beat(&self, times: HookTimes, expires: Instant) -> Option<Instant> {
+        let hooks = &self.case.interrupter.hooks;
+        let instance = self.case.notice.instance.as_str();
+        let dead_at = self.begun + times.life();
+        let mut late = Backoff::new(Duration::from_secs(1), times.heartbeat / 2);
         loop {
             let sent = Instant::now();
             // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
-            let error = match Box::pin(self.hooks.beat(&self.hook, &self.instance, expires)).await {
+            let error = match Box::pin(hooks.beat(&self.hook, instance, expires)).await {
                 Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
                     return Some(sent);
@@ -114,22 +156,20 @@ impl Beating {
                 return None;
             }
             let late = if Instant::now() < expires { None } else { Some(late.step()) };
-            sleep(late.unwrap_or_else(|| self.retry_in(expires))).await;
+            sleep(late.unwrap_or_else(|| retry_in(times, expires))).await;
         }
     }
 
-    /// Returns the wait before a retry: a few tries in the time left, because all of the account shares the rate of these calls.
-    fn retry_in(&self, expires: Instant) -> Duration {
-        let left = expires.saturating_duration_since(Instant::now() + self.times.margin());
-        let least = (self.times.margin() / 4).max(Duration::from_secs(1));
-        random::jittered((left / 4).max(least), 0.75..1.0)
-    }
-
     fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
-        let about =
-            NoticeRef { kind: self.kind, instance: &self.instance, node: self.node.as_deref(), message: &self.message };
-        self.facts.emit(&Fact::Heartbeat { about, result, error });
+        self.case.tell(&Fact::Heartbeat { about: self.case.about(), result, error });
     }
+}
+
+/// Returns the wait before a retry: a few tries in the time left, because all of the account shares the rate of these calls.
+fn retry_in(times: HookTimes, expires: Instant) -> Duration {
+    let left = expires.saturating_duration_since(Instant::now() + times.margin());
+    let least = (times.margin() / 4).max(Duration::from_secs(1));
+    random::jittered((left / 4).max(least), 0.75..1.0)
 }
 
 /// Returns `due`, or a time earlier by up to a tenth of the time to it.

@@ -1,6 +1,7 @@
 //! A launched instance: its hook is completed as soon as its Node is Ready.
 
 use super::Case;
+use super::completion::KeptHook;
 use super::decisions::left_for_pool;
 use super::steps::Finding;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
@@ -10,12 +11,12 @@ use crate::pipeline::node::Released;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 impl Case {
-    /// Waits until the watch shows the instance's Node in service, or excluded. `over` is cancelled when the lifecycle action is over.
-    pub(super) async fn await_ready(&self, until: Instant, over: CancellationToken) -> Finding {
+    /// Waits until the watch shows the instance's Node in service, or excluded, while the action lives and the hook's times stay.
+    pub(super) async fn await_ready(&self, until: Instant, hook: Option<&KeptHook>) -> Finding {
         let Self { interrupter, notice, .. } = self;
+        let over = hook.map(KeptHook::over).unwrap_or_default();
         let at_most = until.saturating_duration_since(Instant::now());
         self.tell(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
@@ -25,6 +26,7 @@ impl Case {
             biased;
             node = interrupter.index.until(&notice.instance, in_service) => Some(node),
             () = over.cancelled() => None,
+            () = KeptHook::times_changed(hook.map(KeptHook::with_times)) => return Finding::Begun,
             () = sleep_until(until) => None,
         })
     }

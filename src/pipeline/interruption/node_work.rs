@@ -1,23 +1,30 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
-use super::deadlines::{DeadlineEntry, DrainSeat};
+use super::completion::KeptHook;
 use super::policy::Action;
 use super::steps::{Finding, Target};
-use super::{Case, Deadlines, NoticeOutcome};
+use super::{Case, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
-use crate::pipeline::drain::Deadline;
+use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{CordonOutcome, Node};
-use crate::runtime::task::TaskError;
-use std::convert::Infallible;
+use crate::runtime::task::{Ending, TaskError};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
-use tokio_util::sync::CancellationToken;
 
 /// Maximum time between the end of an instance's Node and its next registration.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A seat in a Node's drain.
+type DrainSeat = Seat<Arc<str>, Deadlines, Arc<Report>>;
+
+impl Ending for Arc<Report> {
+    fn failed(&self) -> bool {
+        !self.outcome.is_success()
+    }
+}
 
 /// A seat in a drain of the Node that runs before the interruption's own step: the drain learns of the deadline at once, whatever
 /// happens to the mark and the delay.
@@ -114,30 +121,43 @@ impl Case {
     }
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
-    /// `over`, the instance is going, and the deadline is now.
-    pub(super) async fn drain(&self, target: &Target, over: CancellationToken) -> Finding {
+    /// over, the instance is going, and the deadline is now.
+    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
+        let own = || hook.map_or(target.deadline, |hook| hook.deadline().at_least(Instant::now() + LAST_CALL));
+        let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
         if joined {
             self.tell(&Fact::DrainJoined { about: self.about() });
         }
         let shared = seat.shared();
-        let _deadline = shared.add(target.deadline);
-        let instance_goes = async {
-            over.cancelled().await;
-            let _now = shared.add(Deadline::hard(Instant::now() + LAST_CALL));
-            std::future::pending::<Infallible>().await
-        };
-        tokio::select! {
-            biased;
-            ended = seat.ended() => match ended {
-                Ok(report) if report.outcome == DrainOutcome::NodeGone => {
-                    Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+        let mut known = hook.map(KeptHook::with_times);
+        let (mut deadline, mut plan) = (shared.add(own()), shared.plan());
+        let mut is_over = false;
+        loop {
+            if let Some((hook, times)) = known {
+                // The drain makes room for its pods, and the hook lives as long.
+                hook.set_deadline(deadline.deadline(), times);
+            }
+            tokio::select! {
+                biased;
+                ended = seat.ended() => return match ended {
+                    Ok(report) if report.outcome == DrainOutcome::NodeGone => {
+                        Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+                    }
+                    Ok(report) => Finding::Ended(report.outcome.into()),
+                    Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
+                },
+                () = over.cancelled(), if !is_over => {
+                    is_over = true;
+                    deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
                 }
-                Ok(report) => Finding::Ended(report.outcome.into()),
-                Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
-            },
-            never = instance_goes => match never {},
-            () = shared.out_of_patience(target.deadline) => Finding::Ended(shared.progress().outcome().into()),
+                () = KeptHook::times_changed(known) => {
+                    known = hook.map(KeptHook::with_times);
+                    deadline.set(own());
+                }
+                Ok(()) = plan.changed() => {}
+                () = deadline.out_of_patience() => return Finding::Ended(shared.progress.outcome().into()),
+            }
         }
     }
 
@@ -149,7 +169,7 @@ impl Case {
             // A drain that nobody waits for any more has no report to make: it is aborted.
             |deadlines, _stop| {
                 let node = Arc::clone(node);
-                async move { Arc::new(drainer.run(&node, deadlines.plan(), deadlines.progress()).await) }
+                async move { Arc::new(drainer.run(&node, &deadlines).await) }
             },
         )
     }

@@ -134,7 +134,7 @@ pub enum Finding {
     OutOfService,
     /// The times of the hook.
     HookTimes(HookTimes),
-    /// The work has begun.
+    /// The work has begun, or its deadline has moved while the launched instance was waited for.
     Begun,
     /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
     Launched(Option<Arc<Node>>),
@@ -169,6 +169,8 @@ pub struct Present<'a> {
     pub now: Instant,
     /// The instance's Node, if it has one.
     pub node: Option<&'a Node>,
+    /// The deadline of the work, if the hook's times or the pods have moved it since the begin.
+    pub deadline: Option<Deadline>,
 }
 
 /// The steps of one notice, chosen one by one.
@@ -195,6 +197,7 @@ impl<'a> Sequence<'a> {
 
     /// Returns the step that follows from `finding`, the result of the step before.
     pub fn next(&mut self, finding: Finding, present: Present<'_>) -> Step<'a> {
+        self.deadline = present.deadline.unwrap_or(self.deadline);
         match finding {
             Finding::Received => self.settle(present),
             Finding::Owner(None) => Step::End(NoticeOutcome::Failed),

@@ -1,7 +1,7 @@
 //! Times of hooks, deadlines of notices, and heartbeats: arithmetic. Pure.
 
 use super::policy::{Heartbeats, Policy};
-use crate::pipeline::drain::Deadline;
+use crate::pipeline::drain::{Deadline, HookEnd};
 use crate::pipeline::event::{Detail, InstanceAction, NoticeKind};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -13,17 +13,20 @@ pub struct HookTimes {
     pub heartbeat: Duration,
     /// Default duration of a drain.
     pub window: Duration,
+    /// Whether the times are assumed, because the hook could not be looked up.
+    pub assumed: bool,
 }
 
 impl HookTimes {
     /// The times assumed if the hook can't be looked up: AWS's shortest heartbeat timeout, and the longest drain that the limit for
     /// this timeout allows.
-    pub const UNKNOWN: Self = Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50) };
+    pub const UNKNOWN: Self =
+        Self { heartbeat: Duration::from_secs(30), window: Duration::from_mins(50), assumed: true };
 
     /// The times of a hook with this heartbeat timeout.
     #[must_use]
     pub const fn of(heartbeat: Duration) -> Self {
-        Self { heartbeat, window: heartbeat }
+        Self { heartbeat, window: heartbeat, assumed: false }
     }
 
     /// Maximum life of the action: 48 h, or 100 timeouts if that is less.
@@ -51,7 +54,9 @@ impl HookTimes {
         let wanted = drain_timeout.unwrap_or(self.window);
         let limit = if heartbeats == Heartbeats::Off { self.heartbeat } else { self.life() };
         let drain = wanted.min(limit).saturating_sub(self.margin());
-        HookRoom { wanted, limit, window: self.window, drain }
+        let at_most = limit.saturating_sub(self.margin());
+        let hard = !self.assumed && wanted >= self.window.min(limit);
+        HookRoom { wanted, limit, drain, at_most, hard, grace_from: drain_timeout.is_none().then_some(self.window) }
     }
 }
 
@@ -62,10 +67,36 @@ pub struct HookRoom {
     pub wanted: Duration,
     /// The time after which the hook expires in any case.
     pub limit: Duration,
-    /// The time that the hook gives a drain by default.
-    pub window: Duration,
     /// The time for the drain: what is wanted, within the limit, less the margin.
     pub drain: Duration,
+    /// Maximum time for a drain with heartbeats: the limit, less the margin.
+    pub at_most: Duration,
+    /// Whether the capacity ends with that time: not with less than the hook's own time, when it is only our patience that ends, nor
+    /// with an assumed one.
+    pub hard: bool,
+    /// The time after which the longest grace period of a pod still fits; `None` if the user has set the time.
+    pub grace_from: Option<Duration>,
+}
+
+impl HookRoom {
+    /// Returns the time for the drain of a node with this longest grace period of a pod.
+    #[must_use]
+    pub fn drain_for(self, longest_grace: Duration) -> Duration {
+        let begun = Instant::now();
+        self.deadline(begun).lengthened(longest_grace).at() - begun
+    }
+
+    /// Returns the deadline of a drain for an action that has begun at `begun`.
+    fn deadline(self, begun: Instant) -> Deadline {
+        if !self.hard {
+            return Deadline::soft(begun + self.drain);
+        }
+        Deadline::Hook(HookEnd {
+            ends: begun + self.drain,
+            latest: begun + self.at_most,
+            grace_from: self.grace_from.map(|from| begun + from),
+        })
+    }
 }
 
 impl Policy {
@@ -106,7 +137,7 @@ pub fn deadline(
     match detail {
         Detail::AsgTerminate(_) | Detail::AsgLaunch(_) => {
             let (times, heartbeats) = hook.unwrap_or((HookTimes::UNKNOWN, Heartbeats::Auto));
-            of_hook(at, times.room(drain_timeout, heartbeats))
+            times.room(drain_timeout, heartbeats).deadline(at)
         }
         Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
@@ -123,12 +154,6 @@ pub fn deadline(
             start.map_or(patience, |start| patience.or_earlier(start))
         }
     }
-}
-
-fn of_hook(at: Instant, room: HookRoom) -> Deadline {
-    let ends = at + room.drain;
-    // With less than the hook's own time it is only our patience that ends.
-    if room.wanted < room.window.min(room.limit) { Deadline::soft(ends) } else { Deadline::hard(ends) }
 }
 
 /// Returns when the next heartbeat is due for a hook that expires at `expires`.

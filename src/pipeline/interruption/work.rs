@@ -1,12 +1,13 @@
 //! The work on one notice: executes its steps, and owns the heartbeat of its hook meanwhile.
 
 use super::completion::KeptHook;
+use super::heartbeat::HookState;
 use super::policy::Policy;
 use super::steps::{Finding, Present, Sequence, Step};
 use super::times::HookTimes;
-use super::{Case, Deadlines, Hooks, NoticeOutcome, Slots};
+use super::{Case, Hooks, NoticeOutcome, Slots};
 use crate::fact::{Fact, Facts};
-use crate::pipeline::drain::{Deadline, Drainer, Report};
+use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
@@ -103,7 +104,8 @@ impl Interruption {
         let mut early = None;
         loop {
             let node = interrupter.index.get(&notice.instance);
-            let step = sequence.next(finding, Present { now: Instant::now(), node: node.as_deref() });
+            let deadline = self.hook.as_ref().map(KeptHook::deadline);
+            let step = sequence.next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline });
             drop(node);
             let case = &self.case;
             // A seat in a drain that runs already is for the steps on its Node only.
@@ -116,19 +118,13 @@ impl Interruption {
                 Step::MarkOutOfService { mark, by } => Box::pin(case.mark_out_of_service(&mark, by)).await,
                 Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
                 Step::Begin { deadline, times } => self.begin(deadline, times),
-                Step::AwaitReady { until } => {
-                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
-                    Box::pin(case.await_ready(until, over)).await
-                }
+                Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
                 Step::ReleasePoolMarks { node, by } => Box::pin(case.release_pool_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until } => case.await_node(until).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
-                Step::Drain(target) => {
-                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
-                    case.drain(&target, over).await
-                }
+                Step::Drain(target) => case.drain(&target, self.hook.as_ref()).await,
                 Step::AwaitSuccessor(node) => case.await_successor(&node).await,
                 Step::HoldBack { by } => {
                     case.tell(&Fact::CompletionHeld { about: case.about(), by });
@@ -175,7 +171,9 @@ impl Interruption {
         let action = interrupter.policy.actions.of(notice.kind());
         let until = Some(deadline.at().saturating_duration_since(Instant::now()));
         self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
-        self.hook = notice.hook().zip(times).map(|(hook, times)| KeptHook::keep(&self.case, hook, times, deadline));
+        self.hook = notice.hook().zip(times).map(|(hook, times)| {
+            KeptHook::keep(&self.case, self.link.visibility_timeout.clone(), hook, HookState { times, deadline })
+        });
         Finding::Begun
     }
 

@@ -105,6 +105,7 @@ impl All {
             | Fact::DrainExcluded { .. }
             | Fact::CompletionHeld { .. }
             | Fact::DrainBegun { .. }
+            | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
             | Fact::HookUnproven { .. }

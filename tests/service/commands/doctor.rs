@@ -157,7 +157,7 @@ async fn each_defect_has_its_own_line() {
         ),
         (
             "groups hook failure",
-            &[],
+            &["--heartbeat", "off"],
             |s| s.world.aws.autoscaling.add_hook("green", "drain", HookSpec::terminating(Duration::from_secs(30))),
             "--heartbeat-timeout 600",
         ),
@@ -388,7 +388,8 @@ async fn pods_that_drains_leave_do_not_count() {
     stage.world.kube.add_pod(Pod::on(&node(0)).named("done").phase("Succeeded").grace(s(3600)));
     assert_eq!(faults(&examined(&stage, &[]).await), []);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("db").grace(s(3600)));
-    let report = examined(&stage, &[]).await;
+    assert_eq!(faults(&examined(&stage, &[]).await), [], "the default leaves room for it");
+    let report = examined(&stage, &["--drain-timeout", "asg-terminate=10m"]).await;
     assert_eq!(faults(&report), [("groups", "hook", "warning")], "{}", report.text());
     let told = report.checks().iter().any(|check| check.found.contains("pod default/db has a grace period of 1h"));
     assert!(told, "{}", report.text());

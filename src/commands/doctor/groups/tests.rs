@@ -16,8 +16,13 @@ fn short(seconds: u64) -> impl FnOnce(&mut Readings) {
 fn a_hook_that_is_shorter_than_a_drain_says_what_fits() {
     for (flags, seconds, said, advised) in [
         // 27 s are not even the default grace period.
-        (&[][..], 30, "leaves a drain 27s", "--heartbeat-timeout 600"),
-        (&["--pod-grace", "5m"], 300, "their grace period of 300 s do not fit", "--drain-timeout asg-terminate=10m"),
+        (&["--heartbeat", "off"][..], 30, "leaves a drain 27s", "--heartbeat-timeout 600"),
+        (
+            &["--pod-grace", "5m", "--drain-timeout", "asg-terminate=5m"],
+            300,
+            "their grace period of 300 s do not fit",
+            "--drain-timeout asg-terminate=10m",
+        ),
         (&["--heartbeat", "off", "--drain-timeout", "10m"], 300, "--heartbeat is off", "--heartbeat-timeout 600"),
         (&["--drain-timeout", "asg-terminate=2h"], 60, "ends after 1h 40m", "--heartbeat-timeout 73"),
     ] {
@@ -30,14 +35,15 @@ fn a_hook_that_is_shorter_than_a_drain_says_what_fits() {
     assert_eq!(found(&["--drain-timeout", "asg-terminate=10m"], short(30)), Vec::new());
     assert_eq!(found(&["--ignore-hook", "drain"], short(30)), Vec::new());
     assert_eq!(found(&["--on", "asg-terminate=cordon"], short(30)), Vec::new());
-    let (_, status, text) = one(&[], short(60));
+    assert_eq!(found(&[], short(30)), Vec::new(), "the default leaves room for a grace period");
+    let (_, status, text) = one(&["--drain-timeout", "asg-terminate=1m"], short(60));
     assert_eq!(status, Status::Warning);
     assert!(
         text.contains("1 hook leaves a drain 54s, and pod shop/web-1 has a grace period of 1m: workers/drain."),
         "{text}"
     );
     assert_eq!(
-        found(&["--pod-grace", "40s"], short(60)),
+        found(&["--drain-timeout", "asg-terminate=1m", "--pod-grace", "40s"], short(60)),
         Vec::new(),
         "the setting replaces each pod's own grace period"
     );

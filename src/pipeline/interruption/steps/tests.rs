@@ -53,7 +53,8 @@ fn path(
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {
-        let step = sequence.next(finding, Present { now: Instant::now(), node: node.map(|node| &**node) });
+        let step =
+            sequence.next(finding, Present { now: Instant::now(), node: node.map(|node| &**node), deadline: None });
         let debug = format!("{step:?}");
         if let Step::End(_) | Step::Complete(_) = step {
             names.push(debug);

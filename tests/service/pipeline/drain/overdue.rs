@@ -94,7 +94,7 @@ async fn a_dead_kubelet_does_not_override_a_budget() {
     let token = stage.terminate(0, s(600), Wrapping::Event);
     sleep(s(500)).await;
     assert!(stage.results(&token).is_empty());
-    stage.until_handled(s(100)).await;
+    stage.until_handled(s(140)).await;
     replica.ended_once("asg-terminate", "blocked");
     stage.rest(&[&replica]).await;
 }

@@ -1,0 +1,117 @@
+//! The deadlines of the interruptions that share a drain. Each adds its own, and may move it.
+
+use super::deadline::{Deadline, Plan};
+use super::recorder::Progress;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// The deadlines of a drain, and how far the drain has come.
+#[derive(Debug)]
+pub struct Deadlines {
+    plan: watch::Sender<Plan>,
+    entries: Mutex<Entries>,
+    /// How far the drain has come.
+    pub progress: Progress,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    deadlines: BTreeMap<u64, Deadline>,
+    /// The longest grace period that a pod of the node has had.
+    longest_grace: Duration,
+    /// The earliest end of the capacity that any interruption has known and nothing can put off: it stays true when the interruption
+    /// has left.
+    fixed_end: Option<Instant>,
+}
+
+impl Deadlines {
+    /// The deadlines of a drain that begins with this one.
+    #[must_use]
+    pub fn new(first: Deadline) -> Self {
+        Self { plan: watch::Sender::new(first.into()), entries: Mutex::default(), progress: Progress::default() }
+    }
+
+    /// The drain's plan, as it changes.
+    #[must_use]
+    pub fn plan(&self) -> watch::Receiver<Plan> {
+        self.plan.subscribe()
+    }
+
+    /// Adds a deadline until the entry is dropped.
+    pub fn add(self: &Arc<Self>, deadline: Deadline) -> DeadlineEntry {
+        let mut entries = self.lock();
+        let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
+        self.insert(&mut entries, id, deadline);
+        DeadlineEntry { deadlines: Arc::clone(self), id, own: deadline }
+    }
+
+    /// Makes room for a pod with this grace period, where a deadline can be put off.
+    pub(super) fn make_room(&self, grace: Duration) {
+        let mut entries = self.lock();
+        entries.longest_grace = entries.longest_grace.max(grace);
+        self.settle(&entries);
+    }
+
+    fn insert(&self, entries: &mut Entries, id: u64, deadline: Deadline) {
+        entries.deadlines.insert(id, deadline);
+        entries.fixed_end = entries.fixed_end.into_iter().chain(deadline.fixed_end()).min();
+        self.settle(entries);
+    }
+
+    fn settle(&self, entries: &Entries) {
+        let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.longest_grace));
+        // Without an entry the drain is on its way out, and its last plan stands.
+        if let Some(plan) = Plan::of(all, entries.fixed_end) {
+            self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// An interruption's deadline in a drain.
+#[derive(Debug)]
+pub struct DeadlineEntry {
+    deadlines: Arc<Deadlines>,
+    id: u64,
+    own: Deadline,
+}
+
+impl DeadlineEntry {
+    /// Moves the deadline.
+    pub fn set(&mut self, deadline: Deadline) {
+        self.own = deadline;
+        self.deadlines.insert(&mut self.deadlines.lock(), self.id, deadline);
+    }
+
+    /// Returns the deadline, with the room that the drain has made for its pods.
+    #[must_use]
+    pub fn deadline(&self) -> Deadline {
+        self.own.lengthened(self.deadlines.lock().longest_grace)
+    }
+
+    /// Returns when the patience of this interruption is over while the drain goes on for others; never, if the drain ends with that
+    /// patience. Must be called again when the deadline has moved.
+    pub async fn out_of_patience(&self) {
+        let mut plan = self.deadlines.plan();
+        let deadline = self.deadline();
+        let goes_on = |plan: &Plan| plan.end().at() > deadline.at();
+        sleep_until(deadline.at()).await;
+        if deadline.is_hard() || plan.wait_for(goes_on).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+impl Drop for DeadlineEntry {
+    fn drop(&mut self) {
+        let mut entries = self.deadlines.lock();
+        entries.deadlines.remove(&self.id);
+        self.deadlines.settle(&entries);
+    }
+}

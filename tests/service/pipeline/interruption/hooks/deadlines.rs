@@ -1,0 +1,154 @@
+//! The deadlines that lifecycle hooks set: they leave room for the pods, wait for each other, and follow AWS's answers.
+
+use crate::drains::{add, deleted, ended, held};
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::By;
+use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const BEAT: &str = "RecordLifecycleActionHeartbeat";
+const COMPLETE: &str = "CompleteLifecycleAction";
+
+/// Begins to terminate the first node's instance under this hook, and sends the notice. Returns the token.
+fn terminate(stage: &Stage, hook: &str, timeout: Duration) -> String {
+    stage.world.aws.autoscaling.add_hook("group", hook, HookSpec::terminating(timeout));
+    let token = stage.world.aws.autoscaling.begin("group", hook, &instance(0));
+    let at = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, true, ("group", hook, &token), &instance(0), at);
+    stage.world.aws.sqs.send(body);
+    token
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_hooks_the_latest_counts_and_both_live() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let short = terminate(&stage, "short", s(60));
+    let long = terminate(&stage, "long", s(600));
+    sleep(s(590)).await;
+    assert!(ended(&stage).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&stage));
+    stage.until_handled(s(45)).await;
+    // 600 s, and the pod's grace period; 2 s for its removal.
+    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    assert!(stage.world.aws.autoscaling.action(&short).is_some_and(|action| action.beats.len() >= 10));
+    stage.completed_once(&short);
+    stage.completed_once(&long);
+    replica.all_ended("asg-terminate", &[("drained", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hooks_wait_for_each_other_no_longer_than_either_can_live() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let short = terminate(&stage, "short", s(30));
+    let long = terminate(&stage, "long", s(7200));
+    stage.until_handled(s(3001)).await;
+    // 100 timeouts less the margin, the grace period, and 2 s for the removal.
+    assert_eq!(ended(&stage), [("held".to_owned(), 3000 - 3 - 30 - 2, Some(30), By::Delete)]);
+    stage.completed_once(&short);
+    stage.completed_once(&long);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_s_default_leaves_a_budget_the_hook_s_timeout() {
+    for (flags, deleted_after) in [(&[][..], Some(s(298))), (&["--heartbeat", "off"], None)] {
+        let stage = held(s(600));
+        let replica = stage.start(flags).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        sleep(s(150)).await;
+        assert_eq!(ended(&stage).is_empty(), deleted_after.is_some(), "{flags:?}: {:?}", ended(&stage));
+        stage.until_handled(s(751)).await;
+        let deletion = stage.ends_of("held").remove(0);
+        if let Some(after) = deleted_after {
+            assert_eq!((deletion.at, deletion.grace), (after, Some(600)));
+        }
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_timeout_stays_whatever_the_grace_period() {
+    let stage = held(s(600));
+    let replica = stage.start(&["--drain-timeout", "asg-terminate=5m"]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(271)).await;
+    let deletion = stage.ends_of("held").remove(0);
+    assert!(deletion.at <= s(11) && deletion.grace < Some(270), "{deletion:?}");
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// A pod with a longer grace period comes to the node while it is drained.
+#[tokio::test(start_paused = true)]
+async fn room_is_made_for_a_pod_that_comes_later() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(60)).await;
+    add(&stage, "late", s(900));
+    stage.unblock(0);
+    stage.until_handled(s(1000)).await;
+    let late = stage.ends_of("late");
+    assert_eq!((late.len(), late[0].by, late[0].grace), (1, By::Eviction, None), "{late:?}");
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_look_up_is_repeated_while_the_drain_goes_on() {
+    let stage = held(s(30));
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Throttle));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(100)).await;
+    assert!(stage.calls(BEAT) >= 5, "it may expire after 30 s: {}", stage.calls(BEAT));
+    stage.world.faults.clear();
+    sleep(s(300)).await;
+    let beats = stage.calls(BEAT);
+    sleep(s(190)).await;
+    assert!(stage.calls(BEAT) <= beats + 1, "the hook's own timeout counts: {beats} {}", stage.calls(BEAT));
+    stage.until_handled(s(45)).await;
+    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assumed_deadline_overrides_no_budget() {
+    let stage = held(s(30));
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    stage.until_handled(s(3000)).await;
+    assert!(ended(&stage).is_empty(), "{:?}", ended(&stage));
+    replica.ended_once("asg-terminate", "blocked");
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_launch_is_awaited_for_the_hook_s_own_time_once_that_is_known() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.set_ready(&node(0), false);
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(500)));
+    let replica = stage.start(&["--on", "asg-launch=ready", "--on-failed-launch", "abandon"]).await;
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::launching(s(300)));
+    let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
+    let at = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, false, ("group", "hook", &token), &instance(0), at);
+    let message = stage.world.aws.sqs.send(body);
+    sleep(s(20)).await;
+    stage.world.faults.clear();
+    sleep(s(245)).await;
+    assert!(!deleted(&stage, &message));
+    stage.until_handled(s(7)).await;
+    assert_eq!(stage.calls(COMPLETE), 1);
+    replica.ended_once("asg-launch", "not-ready");
+    stage.rest(&[&replica]).await;
+}
