@@ -156,6 +156,12 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
     pub delay: Vec<String>,
 
+    /// Evict when no notice of a drain has come for this long, at most 5 s after the first of a burst; 0s evicts at once
+    ///
+    /// Capacity goes in bursts: a pod that is evicted too early may be moved to the next node that goes.
+    #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
+    pub settle: String,
+
     /// What to do shortly before a hard deadline with pods that could not be evicted
     ///
     /// At a hard deadline the node's capacity ends. delete: delete the pod while its grace period still fits before the deadline. leave:

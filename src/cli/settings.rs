@@ -7,7 +7,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, OnFailed, OnUncordon, Policy};
+use crate::pipeline::interruption::{Action, MAX_SETTLE, OnFailed, OnUncordon, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
@@ -119,7 +119,8 @@ impl Settings {
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
-        let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref());
+        let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
+        let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
@@ -149,6 +150,7 @@ impl Settings {
             actions,
             drain_timeout,
             delay,
+            settle: settle.unwrap_or_default(),
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
@@ -281,6 +283,7 @@ mod tests {
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
+        assert_eq!(policy.settle, Duration::from_secs(1));
         let stands = NoticeKind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
@@ -421,6 +424,7 @@ mod tests {
             ("--drain-timeout", "weather=1m"),
             ("--drain-timeout", "spot=soon"),
             ("--delay", "10s"),
+            ("--settle", "6s"),
             ("--delay", "spot=0s"),
             ("--complete-after", "0s"),
             ("--uncordon-after", "soon"),

@@ -8,7 +8,7 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, OutcomeCache};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Hooks, Interrupter, Slots};
+use crate::pipeline::interruption::{Hooks, Interrupter, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -90,6 +90,7 @@ impl Wiring {
             marker,
             drainer: Arc::new(drainer),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
+            settling: Settling::default(),
             drains: Slots::new(tasks.clone(), TaskKind::Drain),
             index: index.clone(),
             policy,

@@ -118,6 +118,9 @@ impl Stage {
         if !flags.contains(&"--check-at-start") {
             all.extend(["--check-at-start", "false"]);
         }
+        if !flags.contains(&"--settle") {
+            all.extend(["--settle", "0s"]);
+        }
         all.extend(flags);
         let Command::Run(run) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
             panic!("it must be run")

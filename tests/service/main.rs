@@ -41,6 +41,7 @@ mod pipeline {
     mod interruption {
         mod delay;
         mod policy;
+        mod settle;
 
         mod hooks {
             mod completion;

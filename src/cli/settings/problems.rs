@@ -265,10 +265,15 @@ impl Problems {
         }
     }
 
-    /// Reads a duration, or 0 for never.
-    pub(super) fn duration_or_zero(&mut self, flag: &'static str, text: Option<&str>) -> Option<Duration> {
+    /// Reads a duration that may be 0.
+    pub(super) fn duration_or_zero(
+        &mut self,
+        flag: &'static str,
+        text: Option<&str>,
+        most: Duration,
+    ) -> Option<Duration> {
         let zero = text.is_some_and(|text| duration::parse(text) == Ok(Duration::ZERO));
-        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, MAX_DRAIN) }
+        if zero { Some(Duration::ZERO) } else { self.duration(flag, text, most) }
     }
 
     pub(super) fn managed_tag(&mut self, text: &str) -> ManagedTag {

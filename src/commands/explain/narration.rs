@@ -5,7 +5,7 @@ use super::pods::{DrainSpan, PodList};
 use super::reader::Reader;
 use super::reasons;
 use super::view::{
-    DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, PodView, WaitView,
+    BeginView, DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, PodView, WaitView,
 };
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
@@ -142,7 +142,13 @@ impl<'a> Narration<'a> {
                 }
                 Step::Delay { target, until } => {
                     begun = until;
-                    self.view.evictions_begin = Some(self.moment(until));
+                    self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why: "--delay" });
+                    Finding::Delayed(target)
+                }
+                Step::Settle { target, quiet, .. } => {
+                    begun = Instant::now() + quiet;
+                    self.view.evictions_begin =
+                        Some(BeginView { moment: self.moment(begun), why: "--settle, if no other drain begins" });
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {

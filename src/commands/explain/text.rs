@@ -84,8 +84,8 @@ impl Text {
         if let Some(hook) = &notice.hook {
             self.hook(hook);
         }
-        if let Some(begin) = notice.evictions_begin {
-            self.line("Delay", &format!("evictions begin {} (--delay)", when(begin)));
+        if let Some(begin) = &notice.evictions_begin {
+            self.line("Delay", &format!("evictions begin {} ({})", when(begin.moment), begin.why));
         }
         for note in &notice.notes {
             self.line("Note", note);

@@ -101,8 +101,8 @@ pub struct NoticeView {
     pub hook: Option<HookView>,
     /// The marks on the Node.
     pub marks: Option<MarksView>,
-    /// The begin of evictions, if they are delayed.
-    pub evictions_begin: Option<Moment>,
+    /// The begin of evictions, if they wait.
+    pub evictions_begin: Option<BeginView>,
     /// The pods that go, in this order.
     pub pods: Vec<PodView>,
     /// The pods that stay.
@@ -156,6 +156,16 @@ pub struct WaitView {
     pub until: Moment,
     /// What happens otherwise.
     pub then: String,
+}
+
+/// The begin of evictions.
+#[derive(Debug, Serialize)]
+pub struct BeginView {
+    /// The time.
+    #[serde(flatten)]
+    pub moment: Moment,
+    /// The setting that they wait for.
+    pub why: &'static str,
 }
 
 /// The deadline of the work.

@@ -72,6 +72,7 @@ impl Case {
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let _cordoning = drains.then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         if drains {
             self.join_early(&target, early);
         }
@@ -118,6 +119,14 @@ impl Case {
             () = sleep_until(until) => false,
         };
         if uncordoned { Finding::Ended(NoticeOutcome::Uncordoned) } else { Finding::Delayed(target) }
+    }
+
+    /// Waits before the drain until no more notices come. A drain that `runs` already does not wait.
+    pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
+        if !runs {
+            Box::pin(self.interrupter.settling.settled(quiet, at_most)).await;
+        }
+        Finding::Delayed(target)
     }
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is

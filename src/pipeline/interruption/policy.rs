@@ -1,5 +1,6 @@
 //! The user's policy for interruptions. Pure.
 
+use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
 use std::time::Duration;
@@ -82,6 +83,8 @@ pub struct Policy {
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
+    /// Time without a new notice of a drain after which evictions begin.
+    pub settle: Duration,
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
     pub uncordon_after: Option<Duration>,
     /// Taints and labels that come with each mark, besides the cordon.
@@ -123,6 +126,15 @@ impl Policy {
             Some(Duration::ZERO) => None,
             given => given.filter(|_| kind == NoticeKind::Rebalance || action == Action::Cordon),
         }
+    }
+
+    /// Returns the quiet time before evictions, and its maximum: less where little time is left to the deadline. `None` if evictions
+    /// begin at once.
+    #[must_use]
+    pub fn settles(&self, now: Instant, deadline: Instant) -> Option<(Duration, Duration)> {
+        let spared = deadline.saturating_duration_since(now) / 20;
+        let (quiet, at_most) = (self.settle.min(spared), MAX_SETTLE.min(spared));
+        (!quiet.is_zero()).then_some((quiet, at_most))
     }
 
     /// Returns when evictions begin for a notice of time `at`: after the user's delay, which takes at most half of the time to the

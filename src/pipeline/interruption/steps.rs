@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleasePoolMarks ──────────────────┐
-//!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay ─▶ Drain ┤
+//!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay|Settle ─▶ Drain ┤
 //!     │                                   the Node is gone ▲      │                │     │
 //!     │                                                    └ AwaitSuccessor ◀──────┘     │
 //!     └▶ MarkOutOfService ─▶ End               End ◀─ Complete | LeaveHook ◀─ HoldBack ◀─┘
@@ -94,6 +94,15 @@ pub enum Step<'a> {
         target: Target,
         /// The end of the wait.
         until: Instant,
+    },
+    /// Wait before evictions until no more notices come.
+    Settle {
+        /// The Node.
+        target: Target,
+        /// The time without a notice.
+        quiet: Duration,
+        /// Maximum wait.
+        at_most: Duration,
     },
     /// Drain the Node.
     Drain(Target),
@@ -310,7 +319,10 @@ impl<'a> Sequence<'a> {
         let at = self.clock.notice_instant(self.notice.at);
         match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
             Some(until) => Step::Delay { target, until },
-            None => Step::Drain(target),
+            None => match self.policy.settles(present.now, self.deadline.at()) {
+                Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
+                None => Step::Drain(target),
+            },
         }
     }
 

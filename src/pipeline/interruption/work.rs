@@ -3,6 +3,7 @@
 use super::completion::KeptHook;
 use super::heartbeat::HookState;
 use super::policy::Policy;
+use super::settling::Settling;
 use super::steps::{Finding, Present, Sequence, Step};
 use super::times::HookTimes;
 use super::{Case, Hooks, NoticeOutcome, Slots};
@@ -39,6 +40,8 @@ pub struct Interrupter {
     pub drainer: Arc<Drainer>,
     /// Completes hooks and keeps them alive.
     pub hooks: Hooks,
+    /// Knows whether more notices come.
+    pub settling: Settling,
     /// The drains that run, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
@@ -109,7 +112,7 @@ impl Interruption {
             drop(node);
             let case = &self.case;
             // A seat in a drain that runs already is for the steps on its Node only.
-            if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Drain(_)) {
+            if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Settle { .. } | Step::Drain(_)) {
                 early = None;
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
@@ -124,6 +127,7 @@ impl Interruption {
                 Step::AwaitNode { until } => case.await_node(until).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
+                Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref()).await,
                 Step::AwaitSuccessor(node) => case.await_successor(&node).await,
                 Step::HoldBack { by } => {

@@ -33,7 +33,8 @@ impl Stage {
 
     /// Runs it at this time, and asserts that it only reads.
     async fn explain_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
-        let all = ["ebbtide", "explain"].iter().chain(flags);
+        let settle: &[&str] = if flags.contains(&"--settle") { &[] } else { &["--settle", "0s"] };
+        let all = ["ebbtide", "explain"].iter().chain(flags).chain(settle);
         let Command::Explain(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
             panic!("it must be explain")
         };
