@@ -77,7 +77,7 @@ def _size(folder: Path, asked: Options, nodes: int) -> tuple[list[Run], list[Run
                 _say("warming the API server up")
                 with Fleet(running, 0, min(nodes, _WARM), asked.pods, asked.stops_after) as fleet:
                     bare_client(parts, fleet, asked)
-            fleets = (Fleet(running, n, nodes, asked.pods, asked.stops_after) for n in itertools.count(1))
+            fleets = (Fleet(running, n, nodes, asked.pods, asked.stops_after, asked.moving) for n in itertools.count(1))
             for n in range(asked.rounds):
                 # Alternates the order, because each run affects the API server's state for the next one.
                 for roofline in (True, False) if n % 2 == 0 else (False, True):
@@ -154,6 +154,7 @@ def _row(name: str, theirs: Sequence[float], ours: Sequence[float]) -> None:
 
 def _save(asked: Options, nodes: int, ours: Sequence[Run], rooflines: Sequence[Run], found: Sequence[Finding]) -> None:
     name = f"storm-{asked.kind}-{nodes}x{asked.pods}" + (f"-{asked.replicas}-replicas" if asked.replicas > 1 else "")
+    name += "-moving" if asked.moving else ""
     numbers = {
         "asked": {key: str(value) for key, value in asdict(asked).items() if key != "out"},
         "findings": [asdict(each) | {"met": each.met} for each in found],

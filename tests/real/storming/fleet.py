@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from harness import manifests
@@ -16,6 +16,9 @@ from harness.wait import eventually
 T = TypeVar("T")
 
 NAMESPACE = "storm"
+
+_MOVING = "moving"
+"""Name of the Deployment whose pods move."""
 
 _WRITERS = 8
 _WITHIN = 900.0
@@ -35,13 +38,16 @@ class Member:
 
 
 class Fleet:
-    """The n-th fleet of a control plane: nodes with the same number of pods each.
+    """The n-th fleet of a control plane: nodes with the same number of pods each, or with pods that a controller moves.
 
     Each fleet has its own node names: kwok loses the pods of a node whose name was in use before.
     """
 
-    def __init__(self, control_plane: ControlPlane, number: int, nodes: int, pods: int, stops_after: float) -> None:
+    def __init__(
+        self, control_plane: ControlPlane, number: int, nodes: int, pods: int, stops_after: float, moving: bool = False
+    ) -> None:
         self.kube = control_plane.kube
+        self._wanted = nodes * pods if moving else 0
         names = [(f"storm-{number}-{n:05}", f"i-{number:04x}{n:013x}") for n in range(nodes)]
         self.members = [
             Member(node, instance, tuple(f"{node}-{pod}" for pod in range(pods))) for node, instance in names
@@ -65,12 +71,22 @@ class Fleet:
         eventually("the namespace can have pods", lambda: self.kube.find(account))
         self._each(self.members, lambda kube, member: kube.create(NODES, _node(member)))
         eventually("every node is Ready", lambda: self._ready() == len(self.members), _WITHIN, _PAUSE)
+        if self._wanted:
+            where = {manifests.WORLD: NAMESPACE}
+            body = manifests.deployment(_MOVING, self._wanted, where, self._stops_after, manifests.GRACE, False)
+            self.kube.create(_deployments(), body)
+            eventually("every pod runs", self.is_whole, _WITHIN)
+            self.members = [replace(member, pods=tuple(self._on(member.node))) for member in self.members]
+            return
         pods = [(member.node, pod) for member in self.members for pod in member.pods]
         self._each(pods, lambda kube, pod: kube.create(_pods(), self._pod(*pod)))
         eventually("every pod runs", lambda: not self.kube.some(_pods(), "status.phase!=Running"), _WITHIN)
 
     def empty(self) -> None:
         """Removes the nodes and their remaining pods."""
+        if self._wanted:
+            self.kube.delete(f"{_deployments()}/{_MOVING}")
+            eventually("the controller is gone", lambda: not self.kube.items(_replica_sets()), _WITHIN)
         self._each(self.members, lambda kube, member: kube.delete(f"{NODES}/{member.node}"))
         left = [pod["metadata"]["name"] for pod in self.kube.items(_pods())]
         self._each(left, lambda kube, pod: kube.remove(f"{_pods()}/{pod}"))
@@ -79,6 +95,13 @@ class Fleet:
     def pods(self) -> int:
         """Returns the number of pods, including terminating ones."""
         return self.kube.count(_pods())
+
+    def is_whole(self) -> bool:
+        """Returns whether the controller's pods all run, and no other is left."""
+        return self.pods() == self._wanted and not self.kube.some(_pods(), "status.phase!=Running")
+
+    def _on(self, node: str) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self.kube.items(_pods(), fields=f"spec.nodeName={node}")]
 
     def _ready(self) -> int:
         """Returns the number of nodes that accept pods: controllers remove a new node's taint after seeing it Ready."""
@@ -101,6 +124,14 @@ class Fleet:
 
 def _pods() -> str:
     return f"/api/v1/namespaces/{NAMESPACE}/pods"
+
+
+def _deployments() -> str:
+    return f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+
+
+def _replica_sets() -> str:
+    return f"/apis/apps/v1/namespaces/{NAMESPACE}/replicasets"
 
 
 def _node(member: Member) -> Object:

@@ -37,6 +37,8 @@ class Run:
     """Durations from a message's receipt to its node's cordon, if notices were sent one by one."""
     twice: int = 0
     """Number of repeated evictions: accepted for a pod whose eviction had already been accepted."""
+    moved_again: int = 0
+    """Number of evictions of pods that had been moved to a node that goes."""
     gone: float = 0.0
     """Time at which all pods were gone."""
     queue_empty: float = 0.0
@@ -86,13 +88,24 @@ class Run:
         """Time at which the last eviction was accepted."""
         return max(self.evictions, default=0.0)
 
+    @property
+    def evictions_took(self) -> float:
+        """Time at which the last eviction was accepted, without the quiet time between the last cordon and the first eviction."""
+        quiet = min(self.evictions, default=0.0) - self.last_cordon
+        return self.last_eviction - max(quiet, 0.0)
+
     def per_notice(self, calls: Mapping[str, int]) -> float:
         """Number of some calls per notice."""
         return sum(calls.values()) / max(self.notices, 1)
 
 
-def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began: float) -> None:
-    """Reads times and counts from the audit log. `sent` maps each node to the time at which its notice was sent."""
+def look(
+    run: Run, requests: Sequence[Request], sent: Mapping[str, float], nodes: Mapping[str, str], began: float
+) -> None:
+    """Reads times and counts from the audit log.
+
+    `sent` maps each node to the time at which its notice was sent, and `nodes` the pods on these to their node.
+    """
     run.began = began
     accepted: Counter[str] = Counter()
     after_hang = run.hung_at + 1 if run.hung_at else float("inf")
@@ -117,17 +130,15 @@ def look(run: Run, requests: Sequence[Request], sent: Mapping[str, float], began
                 # A stopped server later completes the calls in flight; by then the service has repeated them.
                 run.twice += request.time < after_hang
                 continue
+            if request.name not in nodes:
+                run.moved_again += 1
+                continue
             run.evictions.append(request.time - began)
-            run.to_eviction.append(request.time - sent[node_of(request.name)])
+            run.to_eviction.append(request.time - sent[nodes[request.name]])
     if run.who != "roofline":
         run.relisted = max(run.asked.get("list pods", 0) - 2 * len(sent), 0)
     run.cordons.sort()
     run.evictions.sort()
-
-
-def node_of(pod: str) -> str:
-    """Returns the name of the node that a pod of the fleet is on."""
-    return pod.rpartition("-")[0]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

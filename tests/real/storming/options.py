@@ -29,6 +29,7 @@ class Options:
     hang: float
     queue: str
     stops_after: float
+    moving: bool
     one_by_one: bool
     idle: float
     roofline: bool
@@ -64,6 +65,11 @@ def read() -> Options:
     )
     parser.add_argument("--stops-after", type=float, default=20.0, help="seconds that a pod takes to stop (20)")
     parser.add_argument(
+        "--moving",
+        action="store_true",
+        help="half of the nodes get a notice, and a ReplicaSet moves their pods; without a roofline",
+    )
+    parser.add_argument(
         "--one-by-one", action="store_true", help="send a notice when the last one is handled: measures an idle service"
     )
     parser.add_argument(
@@ -88,9 +94,10 @@ def read() -> Options:
         hang=asked.hang,
         queue=asked.queue,
         stops_after=asked.stops_after,
+        moving=asked.moving,
         one_by_one=asked.one_by_one,
         idle=asked.idle,
-        roofline=not (asked.one_by_one or asked.no_roofline),
+        roofline=not (asked.one_by_one or asked.no_roofline or asked.moving),
         flags=tuple(asked.flag),
         out=asked.out,
     )

@@ -85,7 +85,7 @@ def bare_client(parts: Parts, fleet: Fleet, options: Options) -> Run:
     run.gone = time.time() - began
     run.cpu = os.times().children_user + os.times().children_system - used
     run.others = {name: used - before[name] for name, used in parts.cpu().items()}
-    look(run, audit.requests(), {member.node: began for member in members}, began)
+    look(run, audit.requests(), {member.node: began for member in members}, _nodes_of(members), began)
     return run
 
 
@@ -151,9 +151,13 @@ class ServiceRun:
             if self.options.one_by_one:
                 self._wait_handled(len(self.sent))
         stay = (len(self.fleet.members) - len(self.members)) * self.options.pods
-        eventually("every pod is gone", lambda: self._runs() and self.fleet.pods() == stay, _WITHIN)
-        self.run.gone = time.time() - began
+        if not self.options.moving:
+            eventually("every pod is gone", lambda: self._runs() and self.fleet.pods() == stay, _WITHIN)
+            self.run.gone = time.time() - began
         self._wait_handled(sum(len(batch) for batch in batches))
+        if self.options.moving:
+            eventually("every pod has moved", self.fleet.is_whole, _WITHIN)
+            self.run.gone = time.time() - began
         eventually("the service is at rest", lambda: all(service.at_rest() for service in self.services))
 
         used = [cost(pid) for pid in pids]
@@ -161,7 +165,7 @@ class ServiceRun:
         self.run.rss_peak = max(each.peak for each in used)
         self.run.cpu = sum(after.cpu - each.cpu for after, each in zip(used, idle, strict=True))
         self.run.others = {name: cpu - before[name] for name, cpu in self.parts.cpu().items()}
-        look(self.run, audit.requests(), self.sent, began)
+        look(self.run, audit.requests(), self.sent, _nodes_of(self.members), began)
         self.run.drains_took = self.run.gone - min(self.run.cordons, default=0.0)
         calls = self.recorder.calls()[calls_before:]
         self.run.receipts = sorted(call.at - began for call in calls for _ in range(call.messages))
@@ -251,7 +255,11 @@ class ServiceRun:
 
 
 def _noticed(fleet: Fleet, options: Options) -> list[Member]:
-    return fleet.members[: options.notices]
+    return fleet.members[:: 2 if options.moving else 1][: options.notices]
+
+
+def _nodes_of(members: Sequence[Member]) -> dict[str, str]:
+    return {pod: member.node for member in members for pod in member.pods}
 
 
 def _named(processes: Sequence[Process], name: str) -> Process:

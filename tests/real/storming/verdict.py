@@ -58,10 +58,13 @@ def findings(options: Options, ours: Sequence[Run], rooflines: Sequence[Run]) ->
         tail = max(run.last_eviction - (run.hung_at - run.began) for run in ours)
         found.append(Finding("from the stop to the last eviction, s", tail, options.hang + 20, counts=False))
     if rooflines and not options.hang:
-        for what, at_most in (("last_cordon", 1.5), ("last_eviction", 1.3)):
-            theirs = median(getattr(run, what) for run in rooflines)
-            ratio = median(getattr(run, what) for run in ours) / theirs if theirs else 0.0
-            found.append(Finding(f"{what.replace('_', ' ')}, relative to the roofline", ratio, at_most, counts=False))
+        for what, of, at_most in (
+            ("last cordon", lambda run: run.last_cordon, 1.5),
+            ("last eviction without the quiet time", lambda run: run.evictions_took, 1.3),
+        ):
+            theirs = median(map(of, rooflines))
+            ratio = median(map(of, ours)) / theirs if theirs else 0.0
+            found.append(Finding(f"{what}, relative to the roofline", ratio, at_most, counts=False))
     found.append(Finding("last eviction, s", max(run.last_eviction for run in ours), SPOT_DEADLINE, counts=False))
     found.append(Finding("start to ready, s", median(run.ready for run in ours), 1.0, counts=False))
     found.append(Finding("resident before, MiB", median(run.rss_idle for run in ours), _idle(ours[0]), counts=False))
@@ -80,6 +83,9 @@ def _promises(options: Options, ours: Sequence[Run]) -> list[Finding]:
         Finding("repeated evictions", sum(run.twice for run in ours), 0, counts=True),
         Finding("messages left in the queue", sum(run.left for run in ours), 0, counts=True),
     ]
+    if options.moving:
+        again = sum(run.moved_again for run in ours)
+        found.append(Finding("pods moved to a node that goes, and evicted again", again, 0, counts=True))
     if options.replicas > 1 and ours[0].notices >= _ENOUGH_FOR_ALL:
         without = sum(share == 0 for run in ours for share in run.shares)
         found.append(Finding("replicas without work", without, 0, counts=True))
