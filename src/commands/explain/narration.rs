@@ -132,7 +132,7 @@ impl<'a> Narration<'a> {
                 }
                 Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
                 Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
-                Step::AwaitNode { until } => {
+                Step::AwaitNode { until, .. } => {
                     self.awaits_node(until);
                     return Ok(lookups);
                 }

@@ -47,12 +47,18 @@ impl Case {
         index.get(&self.notice.instance).map_or(Finding::NoNode, Finding::Node)
     }
 
-    /// Waits until the instance registers as a Node.
-    pub(super) async fn await_node(&self, until: Instant) -> Finding {
+    /// Waits until the instance registers as a Node; `by` is the end of the wait for a silent watch of Nodes.
+    pub(super) async fn await_node(&self, until: Instant, by: Instant) -> Finding {
         let at_most = until.saturating_duration_since(Instant::now());
         self.tell(&Fact::NodeAwaited { about: self.about(), at_most });
-        let registered = self.interrupter.index.until(&self.notice.instance, |node| node.map(Arc::clone));
-        timeout_at(until, registered).await.map_or(Finding::NoNodeInTime, Finding::Node)
+        let index = &self.interrupter.index;
+        let registered = index.until(&self.notice.instance, |node| node.map(Arc::clone));
+        if let Ok(node) = timeout_at(until, registered).await {
+            return Finding::Node(node);
+        }
+        // The end of the deadline is the end in any case.
+        let _ = timeout_at(by, index.shows(until)).await;
+        index.get(&self.notice.instance).map_or(Finding::NoNodeInTime, Finding::Node)
     }
 
     /// Waits until another Node has taken this one's place.

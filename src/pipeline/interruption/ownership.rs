@@ -5,7 +5,7 @@ use super::steps::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::event::Detail;
-use crate::pipeline::node::{InstanceRecord, Ownership, owned_by_record, owned_without_asking};
+use crate::pipeline::node::{InstanceRecord, Membership, Ownership, owned_by_record, owned_without_asking};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -47,11 +47,16 @@ impl Case {
             };
             match fate {
                 Ok(InstanceRecord::Unknown) if launching => {}
-                // A copy of the message that came from the hook itself may have arrived meanwhile.
                 Ok(fate) => {
-                    let has_node = interrupter.index.get(&notice.instance).is_some();
-                    let ours = self.owned_without_asking(direct, false);
-                    return ours.unwrap_or_else(|| owned_by_record(fate, has_node));
+                    // A copy of the message that came from the hook itself may have arrived meanwhile.
+                    let owned = |has_node| {
+                        let ours = self.owned_without_asking(direct, has_node);
+                        ours.unwrap_or_else(|| owned_by_record(fate, has_node))
+                    };
+                    if !is_certain(fate) && owned(false) != owned(true) {
+                        interrupter.index.shows(interrupter.clock.notice_instant(notice.at)).await;
+                    }
+                    return owned(interrupter.index.get(&notice.instance).is_some());
                 }
                 Err(error) => {
                     let category = error.category();
@@ -61,4 +66,13 @@ impl Case {
             sleep(backoff.step()).await;
         }
     }
+}
+
+/// Whether a Node that the watch has not shown yet can't be the instance's: its tags name another cluster, or it is gone. Most of an
+/// account's events are about such instances.
+const fn is_certain(record: InstanceRecord) -> bool {
+    matches!(
+        record,
+        InstanceRecord::Known { membership: Membership::OtherCluster, .. } | InstanceRecord::Terminated { .. }
+    )
 }

@@ -78,8 +78,10 @@ pub enum Step<'a> {
     },
     /// Wait until the instance registers as a Node.
     AwaitNode {
-        /// The deadline of the wait.
+        /// The end of the wait.
         until: Instant,
+        /// The latest end, if the watch of Nodes is silent.
+        by: Instant,
     },
     /// Cordon the Node and leave the notice's mark on it.
     Cordon {
@@ -295,7 +297,7 @@ impl<'a> Sequence<'a> {
 
     fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
         match self.policy.awaits_node_until(&self.notice.detail, self.deadline.at(), present.now) {
-            Some(until) => Step::AwaitNode { until },
+            Some(until) => Step::AwaitNode { until, by: self.deadline.at() },
             None => self.finish(self.outcome, present),
         }
     }

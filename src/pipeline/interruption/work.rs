@@ -124,7 +124,7 @@ impl Interruption {
                 Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
                 Step::ReleasePoolMarks { node, by } => Box::pin(case.release_pool_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
-                Step::AwaitNode { until } => case.await_node(until).await,
+                Step::AwaitNode { until, by } => case.await_node(until, by).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,

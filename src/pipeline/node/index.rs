@@ -9,9 +9,11 @@ use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use kube::core::Selector;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use table::NodeTable;
 use tokio::sync::oneshot;
 use tokio::sync::watch as signal;
+use tokio::time::{Instant, timeout};
 use watch::NodeWatch;
 
 /// The Nodes by instance ID. Clones share one index.
@@ -27,7 +29,20 @@ struct IndexInner {
     marks: signal::Sender<()>,
     /// Whether the index is current. While it is not, the absence of a Node proves nothing.
     live: signal::Sender<bool>,
+    /// The time whose Nodes the index shows at least, and the time that somebody wants to see.
+    shown: signal::Sender<Shown>,
 }
+
+/// How recent the index is. A watch that has died silently counts as live until its read timeout, but shows nothing new.
+#[derive(Clone, Copy, Debug, Default)]
+struct Shown {
+    until: Option<Instant>,
+    wanted: Option<Instant>,
+}
+
+/// Time for which a quiet watch is waited for. Kubelets write their Node's status every five minutes, so that only the watch of a small
+/// cluster is quiet for longer.
+const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
     /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on.
@@ -94,6 +109,29 @@ impl Index {
     pub async fn live(&self) {
         // The sender lives in the index.
         let _ = self.0.live.subscribe().wait_for(|live| *live).await;
+    }
+
+    /// Waits until the index shows all Nodes that there were at `time`: until its watch delivers something, or has begun anew because it
+    /// was quiet. Before that, the absence of a Node proves nothing. All who wait share one new watch.
+    pub async fn shows(&self, time: Instant) {
+        let mut shown = self.0.shown.subscribe();
+        let reached = |shown: &Shown| shown.until >= Some(time);
+        // The sender lives in the index.
+        if timeout(QUIET, shown.wait_for(reached)).await.is_err() {
+            self.0.shown.send_modify(|shown| shown.wanted = shown.wanted.max(Some(time)));
+            let _ = shown.wait_for(reached).await;
+        }
+    }
+
+    /// Waits until somebody wants to see more than the watch shows that is `synced`.
+    async fn is_behind(&self, synced: impl Fn() -> bool) {
+        let behind = |shown: &Shown| shown.wanted > shown.until && synced();
+        let _ = self.0.shown.subscribe().wait_for(behind).await;
+    }
+
+    /// Notes that the index shows all Nodes that there were at `time`.
+    fn showed(&self, time: Instant) {
+        self.0.shown.send_modify(|shown| shown.until = shown.until.max(Some(time)));
     }
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.

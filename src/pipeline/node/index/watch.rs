@@ -10,6 +10,7 @@
 //!            │ └─┘ a failure: oldest = NEWEST            │   └────────┘
 //!            └───────────────────────────────────────────┘
 //!               a failure, or a version that is too old: oldest = version
+//!               quiet, while somebody wants to know: oldest = NEWEST
 //! ```
 //!
 //! A watch with initial events delivers the Nodes one by one, so that 15,000 Nodes take no more memory than one while they arrive.
@@ -30,7 +31,7 @@ use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Timeout for all Nodes to arrive, by a list or by a watch.
 pub(super) const SYNC_TIMEOUT: Duration = Duration::from_mins(1);
@@ -87,8 +88,9 @@ impl NodeWatch {
             if let Phase::Syncing { oldest, .. } = &self.phase
                 && !self.initial_events.worth_trying()
             {
+                let asked = Instant::now();
                 match list(&self.api, oldest).await {
-                    Ok(list) => self.listed(list),
+                    Ok(list) => self.listed(list, asked),
                     Err(error) => {
                         self.failed(&error);
                         sleep(self.backoff.step()).await;
@@ -105,8 +107,8 @@ impl NodeWatch {
         }
     }
 
-    fn listed(&mut self, list: ObjectList<TrimmedNode>) {
-        self.sync(list.items.into_iter().filter_map(|object| self.index.read(object)).map(keyed).collect());
+    fn listed(&mut self, list: ObjectList<TrimmedNode>, asked: Instant) {
+        self.sync(list.items.into_iter().filter_map(|object| self.index.read(object)).map(keyed).collect(), asked);
         if let Some(version) = list.metadata.resource_version {
             self.phase = Phase::Synced { version };
         }
@@ -121,10 +123,10 @@ impl NodeWatch {
                 (watch::params().initial_events(), oldest.clone())
             }
         };
-        let api = self.api.clone();
+        let (api, index, asked) = (self.api.clone(), self.index.clone(), Instant::now());
         let synced = AtomicBool::new(self.phase.is_synced());
         let see = |seen, version| {
-            self.see(seen, version);
+            self.see(seen, version, asked);
             synced.store(self.phase.is_synced(), Ordering::Relaxed);
         };
         let late = async {
@@ -136,16 +138,23 @@ impl NodeWatch {
         tokio::select! {
             biased;
             ended = watch::follow("nodes", api.watch(&params, &from), see) => ended,
+            () = index.is_behind(|| synced.load(Ordering::Relaxed)) => {
+                // Its cache may be behind, too.
+                self.phase = Phase::syncing(NEWEST.to_owned());
+                Err(WatchError::TooOld)
+            }
             () = late => Err(WatchError::Failed(KubeError::timed_out("watch", "nodes", "", SYNC_TIMEOUT))),
         }
     }
 
-    fn see(&mut self, seen: WatchUpdate<TrimmedNode>, version: String) {
+    /// Takes an update of the watch that was `asked` for at this time.
+    fn see(&mut self, seen: WatchUpdate<TrimmedNode>, version: String, asked: Instant) {
         let arriving = match &mut self.phase {
             Phase::Synced { version: known } => {
                 *known = version;
                 self.backoff.reset();
-                return self.apply(seen);
+                self.apply(seen);
+                return self.index.showed(Instant::now());
             }
             Phase::Syncing { arriving, .. } => arriving,
         };
@@ -159,7 +168,7 @@ impl NodeWatch {
             WatchUpdate::Bookmark => {}
             WatchUpdate::InitialListDone => {
                 let nodes = mem::take(arriving);
-                self.sync(nodes);
+                self.sync(nodes, asked);
                 self.initial_events = InitialEvents::default();
                 self.phase = Phase::Synced { version };
             }
@@ -193,11 +202,12 @@ impl NodeWatch {
         }
     }
 
-    /// Replaces the Nodes of the index by all that there are.
-    fn sync(&mut self, nodes: NodesByInstance) {
+    /// Replaces the Nodes of the index by all that there were when they were `asked` for.
+    fn sync(&mut self, nodes: NodesByInstance, asked: Instant) {
         self.index.lock().replace_all(nodes);
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);
+        self.index.showed(asked);
         self.index.signal_marks(true);
         if let Some(synced) = self.first_sync.take() {
             let _ = synced.send(());

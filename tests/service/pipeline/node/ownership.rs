@@ -169,6 +169,64 @@ async fn without_a_watch_of_nodes_no_hook_is_completed_before_its_drain() {
     stage.rest(&[&replica]).await;
 }
 
+/// The watch is open, but shows nothing any more, and a Node registers.
+async fn silent(stage: &Stage) {
+    sleep(s(30)).await;
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("late"));
+    sleep(s(5)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_takes_no_instance_for_another_clusters() {
+    let stage = Stage::new(1, 0);
+    let replica = stage.start(&[]).await;
+    silent(&stage).await;
+    stage.world.aws.ec2.put(&instance(5), &[("other", "")]);
+    stage.spot(5);
+    stage.until_handled(s(10)).await;
+    assert!(stage.cordoned(5));
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_watch_completes_no_hook_before_its_drain() {
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let replica = stage.start(&["--registration-grace", "10s"]).await;
+    silent(&stage).await;
+    let token = stage.terminate(5, s(3600), Wrapping::Bare);
+    stage.until_handled(s(20)).await;
+    assert!(stage.cordoned(5));
+    assert_eq!(stage.world.kube.pods_on(&node(5)).len(), 0);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// A quiet watch is begun anew once, for all; not for instances that their tags give to another cluster.
+#[tokio::test(start_paused = true)]
+async fn an_absence_is_confirmed_once_for_many_notices() {
+    for (tags, watches) in [(&[("other", "")][..], 1), (&[("kubernetes.io/cluster/other", "owned")], 0)] {
+        let stage = Stage::new(1, 0);
+        stage.world.aws.ec2.put(&instance(0), &[("kubernetes.io/cluster/ours", "owned")]);
+        for n in 5..60 {
+            stage.world.aws.ec2.put(&instance(n), tags);
+        }
+        let replica = stage.start(&["--cluster-name", "ours"]).await;
+        sleep(s(30)).await;
+        let before = stage.calls("watch nodes");
+        for n in 5..60 {
+            stage.spot(n);
+        }
+        stage.until_handled(s(10)).await;
+        replica.all_ended("spot", &[("not-ours", 55)]);
+        assert_eq!(stage.calls("watch nodes") - before, watches, "{tags:?}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
 /// EC2 does not return an instance yet that was launched a second ago.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_ec2_does_not_know_yet_may_be_ours() {

@@ -32,7 +32,7 @@ async fn an_instance_that_never_joined_does_not_block_its_hook() {
     let token = stage.terminate(5, s(300), Wrapping::Event);
     sleep(s(29)).await;
     assert_eq!(stage.calls("CompleteLifecycleAction"), 0);
-    stage.until_handled(s(3)).await;
+    stage.until_handled(s(5)).await;
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
