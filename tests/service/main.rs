@@ -36,6 +36,7 @@ mod pipeline {
         mod reboot;
         mod registration;
         mod release;
+        mod twins;
     }
 
     mod interruption {

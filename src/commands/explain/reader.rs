@@ -98,7 +98,10 @@ impl<'a> Reader<'a> {
             let api = node_api(self.clients.kube.clone());
             let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
             let nodes = objects.into_iter().filter_map(|node| Node::from_wire(node, &self.settings.node_selector));
-            let nodes: HashMap<_, _> = nodes.map(|node| (node.instance.clone(), node)).collect();
+            let mut nodes: Vec<_> = nodes.collect();
+            // Of several Nodes of an instance the index returns the one that is Ready.
+            nodes.sort_by_key(|node| (node.ready, node.ready_since));
+            let nodes: HashMap<_, _> = nodes.into_iter().map(|node| (node.instance.clone(), node)).collect();
             if let Some(instance) = nodes.keys().next() {
                 let _ = self.example.set(instance.clone());
             }

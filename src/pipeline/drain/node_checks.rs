@@ -20,10 +20,9 @@ impl Drainer {
         }
         let mut restored = false;
         loop {
-            let uncordoned = |known: Option<&Arc<Node>>| {
-                known.filter(|known| known.uid == node.uid && (!known.cordoned || known.ignored)).map(Arc::clone)
-            };
-            let known = self.index.until(&node.instance, uncordoned).await;
+            let uncordoned =
+                |known: Option<&Arc<Node>>| known.filter(|known| !known.cordoned || known.ignored).map(Arc::clone);
+            let known = self.index.until_node(node, uncordoned).await;
             if known.ignored || restored || known.boot != node.boot {
                 return;
             }
@@ -45,14 +44,12 @@ impl Drainer {
 
     /// Waits until the watch no longer shows the Node, or shows another in its place.
     pub async fn missing(&self, node: &Node) {
-        let missing = |known: Option<&Arc<Node>>| known.is_none_or(|known| known.uid != node.uid).then_some(());
-        self.index.until(&node.instance, missing).await;
+        self.index.until_node(node, |known| known.is_none().then_some(())).await;
     }
 
-    /// Returns whether the Node is gone: another Node has its instance, or the API server says so. Retries until the API server
-    /// answers.
+    /// Returns whether the Node is gone: another Node has its name, or the API server says so. Retries until the API server answers.
     pub(super) async fn is_gone(&self, node: &Node) -> bool {
-        if self.index.get(&node.instance).is_some_and(|known| known.uid != node.uid) {
+        if self.index.has_another(node) {
             return true;
         }
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));

@@ -112,7 +112,7 @@ impl<'a> Rounds<'a> {
             // The list that ends the drain must show pods that were bound just before the cordon; and a pod that a list does not
             // show is gone only if the list is not older than the one that showed it.
             let drain = self.evictions.drain;
-            let node = drain.drainer.index.get(&drain.node.instance).filter(|node| node.cordoned);
+            let node = drain.drainer.index.newest(drain.node).filter(|node| node.cordoned);
             let cordoned = node.as_ref().map(|node| &*node.resource_version);
             self.freshness = Freshness::next(&version, self.evictions.watch_share.version(), cordoned);
             self.round += 1;
@@ -150,13 +150,11 @@ impl<'a> Rounds<'a> {
             && !selection.terminating.is_empty()
             && selection.terminating.iter().all(over);
         let silent = |known: &Node| {
-            let since = known.ready_since.filter(|_| known.uid == node.uid && !known.ready);
+            let since = known.ready_since.filter(|_| !known.ready);
             since
                 .is_some_and(|since| Duration::try_from(now.duration_since(since)).is_ok_and(|past| past >= DEAD_AFTER))
         };
-        self.freshness != Freshness::Cached
-            && overdue
-            && drainer.index.get(&node.instance).is_some_and(|known| silent(&known))
+        self.freshness != Freshness::Cached && overdue && drainer.index.newest(node).is_some_and(|known| silent(&known))
     }
 
     /// Starts the departures that the list asks for, and waits until all have ended, or the watch may have missed some.

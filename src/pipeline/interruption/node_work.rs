@@ -10,6 +10,7 @@ use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
+use futures_util::future::{join, join_all};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -68,9 +69,46 @@ impl Case {
         timeout(SUCCESSOR_TIMEOUT, successor).await.map_or(Finding::NoNodeInTime, Finding::Node)
     }
 
+    /// Returns the work on the other Nodes of the instance: a kubelet that has changed its name leaves one, with pods.
+    fn others(&self, target: &Target) -> Vec<(Self, Target)> {
+        let others = self.interrupter.index.others(&target.node).into_iter().filter(|node| !node.is_excluded());
+        let case = |node: Arc<Node>| {
+            let target = Target { node: Arc::clone(&node), deadline: target.deadline };
+            (Self { node: Some(node), ..self.clone() }, target)
+        };
+        others.map(case).collect()
+    }
+
+    /// Cordons the Node, and others of its instance.
+    pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+        let others = self.others(&target);
+        let cordon = self.cordon_one(target, mark, early);
+        if others.is_empty() {
+            return cordon.await;
+        }
+        let others = others.iter().map(|(case, target)| async move {
+            let mut early = None;
+            case.cordon_one(target.clone(), mark, &mut early).await
+        });
+        Box::pin(join(cordon, join_all(others))).await.0
+    }
+
+    /// Drains the Node, and others of its instance. The worst end counts.
+    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
+        let others = self.others(target);
+        let drain = self.drain_one(target, hook);
+        if others.is_empty() {
+            return drain.await;
+        }
+        let others = others.iter().map(|(case, target)| case.drain_one(target, None));
+        let (found, others) = Box::pin(join(drain, join_all(others))).await;
+        let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
+        if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
+    }
+
     /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: then pods
     /// are evicted from a Node without a cordon, which the drain goes on trying to set.
-    pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
+    async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
         let drains = interrupter.policy.actions.of(notice.kind()) == Action::Drain;
@@ -137,7 +175,7 @@ impl Case {
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
     /// over, the instance is going, and the deadline is now.
-    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
+    async fn drain_one(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
         let own = || hook.map_or(target.deadline, |hook| hook.deadline().at_least(Instant::now() + LAST_CALL));
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);

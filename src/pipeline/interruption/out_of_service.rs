@@ -32,6 +32,9 @@ impl Case {
                 Ok(InstanceRecord::Known { stopped: true, .. } | InstanceRecord::Terminated { .. })
                     if self.taint(&node, mark, by).await =>
                 {
+                    for other in interrupter.index.others(&node) {
+                        self.taint(&other, mark, by).await;
+                    }
                     return;
                 }
                 Ok(_) => {}

@@ -68,10 +68,29 @@ impl Index {
         self.0.marks.subscribe()
     }
 
-    /// Returns the instance's Node, as last seen.
+    /// Returns the instance's Node, as last seen; of several the one that is Ready.
     #[must_use]
     pub fn get(&self, instance: &InstanceId) -> Option<Arc<Node>> {
         self.lock().get(instance).cloned()
+    }
+
+    /// Returns the other Nodes of this Node's instance.
+    #[must_use]
+    pub fn others(&self, node: &Node) -> Vec<Arc<Node>> {
+        let nodes = self.lock();
+        nodes.of(&node.instance).iter().filter(|other| other.uid != node.uid).map(Arc::clone).collect()
+    }
+
+    /// Returns this Node as last seen; `None` if it is gone, or another has taken its place.
+    #[must_use]
+    pub fn newest(&self, node: &Node) -> Option<Arc<Node>> {
+        self.lock().named(&node.name).filter(|known| known.uid == node.uid).map(Arc::clone)
+    }
+
+    /// Returns whether another Node has taken this Node's name.
+    #[must_use]
+    pub fn has_another(&self, node: &Node) -> bool {
+        self.lock().named(&node.name).is_some_and(|known| known.uid != node.uid)
     }
 
     /// Returns the instance of some Node.
@@ -94,9 +113,19 @@ impl Index {
 
     /// Waits until `wanted` returns a value for the instance's Node, and returns that value.
     pub async fn until<T>(&self, instance: &InstanceId, mut wanted: impl FnMut(Option<&Arc<Node>>) -> Option<T>) -> T {
+        self.until_table(instance, |nodes| wanted(nodes.get(instance))).await
+    }
+
+    /// Waits until `wanted` returns a value for this Node, and returns that value.
+    pub async fn until_node<T>(&self, node: &Node, mut wanted: impl FnMut(Option<&Arc<Node>>) -> Option<T>) -> T {
+        let known = |nodes: &NodeTable| wanted(nodes.named(&node.name).filter(|known| known.uid == node.uid));
+        self.until_table(&node.instance, known).await
+    }
+
+    async fn until_table<T>(&self, instance: &InstanceId, mut wanted: impl FnMut(&NodeTable) -> Option<T>) -> T {
         let mut subscription = Subscription::new(self, instance);
         loop {
-            let found = wanted(self.lock().get(instance));
+            let found = wanted(&self.lock());
             match found {
                 Some(found) => return found,
                 // The index keeps the sender for as long as the subscription lives.
@@ -138,7 +167,7 @@ impl Index {
     pub fn put(&self, node: Node) {
         let marked = is_marked(&node);
         let mut nodes = self.lock();
-        if nodes.get(&node.instance).is_some_and(|known| known.uid == node.uid) {
+        if nodes.named(&node.name).is_some_and(|known| known.uid == node.uid) {
             nodes.apply(node);
         }
         drop(nodes);

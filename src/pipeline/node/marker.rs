@@ -116,8 +116,7 @@ impl Marker {
         // The lock saves conflicts, but is not needed: the version in the patch guards it.
         let _guard = timeout(LOCK_TIMEOUT, lock.lock()).await;
         // The lock's previous holder may have stored a newer version.
-        let known = self.index.get(&node.instance).filter(|known| known.uid == node.uid);
-        let mut current = known.map_or_else(|| node.clone(), |known| Node::clone(&known));
+        let mut current = self.index.newest(node).map_or_else(|| node.clone(), |known| Node::clone(&known));
         let mut backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
         while let Some(value) = patch(&current) {
             let params = PatchParams { dry_run: self.dry_run, ..PatchParams::default() };

@@ -7,44 +7,58 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokio::sync::watch as signal;
 
-/// Nodes by instance ID.
-pub(super) type NodesByInstance = HashMap<InstanceId, Arc<Node>>;
+/// Nodes by name.
+pub(super) type NodesByName = HashMap<Arc<str>, Arc<Node>>;
 
 /// The Nodes, and the subscriptions to their changes.
 #[derive(Debug, Default)]
 pub(super) struct NodeTable {
-    by_instance: NodesByInstance,
-    /// Instance IDs by Node name: a deletion names the Node only.
-    by_name: HashMap<Arc<str>, InstanceId>,
+    by_name: NodesByName,
+    /// The Nodes of each instance: nearly always one. A kubelet that has changed its name leaves a second.
+    by_instance: HashMap<InstanceId, Vec<Arc<Node>>>,
     /// Signals of changes, by instance ID.
     subscriptions: HashMap<InstanceId, signal::Sender<()>>,
 }
 
 impl NodeTable {
+    /// Returns the instance's Node; of several the one that is Ready, and of these the latest.
     pub(super) fn get(&self, instance: &InstanceId) -> Option<&Arc<Node>> {
-        self.by_instance.get(instance)
+        self.of(instance).iter().max_by_key(|node| (node.ready, node.ready_since))
+    }
+
+    /// Returns all Nodes of the instance.
+    pub(super) fn of(&self, instance: &InstanceId) -> &[Arc<Node>] {
+        self.by_instance.get(instance).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the Node with this name.
+    pub(super) fn named(&self, name: &str) -> Option<&Arc<Node>> {
+        self.by_name.get(name)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_instance.len()
+        self.by_name.len()
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Node>> {
-        self.by_instance.values()
+        self.by_name.values()
     }
 
     /// Replaces all Nodes, except those that are known in a newer version.
-    pub(super) fn replace_all(&mut self, mut nodes: NodesByInstance) {
-        for (instance, node) in &mut nodes {
+    pub(super) fn replace_all(&mut self, mut nodes: NodesByName) {
+        for (name, node) in &mut nodes {
             // A patch's answer may have arrived while an older list was read.
-            if let Some(known) = self.by_instance.get(instance)
+            if let Some(known) = self.by_name.get(name)
                 && is_older(node, known)
             {
                 *node = Arc::clone(known);
             }
         }
-        self.by_name = nodes.values().map(|node| (Arc::clone(&node.name), node.instance.clone())).collect();
-        self.by_instance = nodes;
+        self.by_instance.clear();
+        for node in nodes.values() {
+            place(&mut self.by_instance, node);
+        }
+        self.by_name = nodes;
         // A list does not tell which Nodes changed: every subscriber looks again.
         for changes in self.subscriptions.values() {
             changes.send_replace(());
@@ -53,22 +67,34 @@ impl NodeTable {
 
     /// Stores a Node, unless a newer version of it is known.
     pub(super) fn apply(&mut self, node: Node) {
-        if self.by_instance.get(&node.instance).is_some_and(|known| is_older(&node, known)) {
+        if self.by_name.get(&node.name).is_some_and(|known| is_older(&node, known)) {
             return;
         }
-        let instance = node.instance.clone();
-        self.by_name.insert(Arc::clone(&node.name), instance.clone());
-        self.by_instance.insert(instance.clone(), Arc::new(node));
-        self.signal(&instance);
+        let node = Arc::new(node);
+        let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));
+        if let Some(before) = before.filter(|before| before.instance != node.instance) {
+            self.forget(&before);
+        }
+        place(&mut self.by_instance, &node);
+        self.signal(&node.instance);
     }
 
     /// Removes the Node with this name and UID.
     pub(super) fn remove(&mut self, name: &str, uid: &str) {
-        let Some(instance) = self.by_name.get(name).cloned() else { return };
-        if remove_if(&mut self.by_instance, &instance, uid).is_some() {
-            self.by_name.remove(name);
-            self.signal(&instance);
+        if let Some(gone) = remove_if(&mut self.by_name, name, uid) {
+            self.forget(&gone);
         }
+    }
+
+    /// Removes a Node from those of its instance.
+    fn forget(&mut self, gone: &Node) {
+        if let Some(nodes) = self.by_instance.get_mut(&gone.instance) {
+            nodes.retain(|node| node.name != gone.name);
+            if nodes.is_empty() {
+                self.by_instance.remove(&gone.instance);
+            }
+        }
+        self.signal(&gone.instance);
     }
 
     pub(super) fn subscribe(&mut self, instance: &InstanceId) -> signal::Receiver<()> {
@@ -89,14 +115,23 @@ impl NodeTable {
     }
 }
 
-/// Returns a Node's entry for [`NodesByInstance`].
-pub(super) fn keyed(node: Node) -> (InstanceId, Arc<Node>) {
-    (node.instance.clone(), Arc::new(node))
+/// Returns a Node's entry for [`NodesByName`].
+pub(super) fn keyed(node: Node) -> (Arc<str>, Arc<Node>) {
+    (Arc::clone(&node.name), Arc::new(node))
 }
 
-/// Removes the instance's Node if it has this UID. Another Node may have taken its place.
-pub(super) fn remove_if(nodes: &mut NodesByInstance, instance: &InstanceId, uid: &str) -> Option<Arc<Node>> {
-    nodes.get(instance).is_some_and(|node| *node.uid == *uid).then(|| nodes.remove(instance))?
+/// Removes the Node with this name if it has this UID. Another Node may have taken its place.
+pub(super) fn remove_if(nodes: &mut NodesByName, name: &str, uid: &str) -> Option<Arc<Node>> {
+    nodes.get(name).is_some_and(|node| *node.uid == *uid).then(|| nodes.remove(name))?
+}
+
+/// Puts a Node among those of its instance, in place of the one with its name.
+fn place(by_instance: &mut HashMap<InstanceId, Vec<Arc<Node>>>, node: &Arc<Node>) {
+    let nodes = by_instance.entry(node.instance.clone()).or_insert_with(|| Vec::with_capacity(1));
+    match nodes.iter_mut().find(|known| known.name == node.name) {
+        Some(known) => *known = Arc::clone(node),
+        None => nodes.push(Arc::clone(node)),
+    }
 }
 
 /// Returns whether `node` is an older version of the Node `known`.

@@ -18,7 +18,7 @@
 //! client's read timeout, which bookmarks keep from expiring on a quiet watch.
 
 use super::Index;
-use super::table::{NodesByInstance, keyed, remove_if};
+use super::table::{NodesByName, keyed, remove_if};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
@@ -62,7 +62,7 @@ enum Phase {
     Syncing {
         /// Resource version that the Nodes must not be older than.
         oldest: String,
-        arriving: NodesByInstance,
+        arriving: NodesByName,
     },
     /// The index holds all Nodes, up to this resource version.
     Synced { version: String },
@@ -162,7 +162,7 @@ impl NodeWatch {
             WatchUpdate::Applied(object) => arriving.extend(self.index.read(object).map(keyed)),
             WatchUpdate::Deleted(object) => {
                 if let Some(gone) = self.index.read(object) {
-                    drop(remove_if(arriving, &gone.instance, &gone.uid));
+                    drop(remove_if(arriving, &gone.name, &gone.uid));
                 }
             }
             WatchUpdate::Bookmark => {}
@@ -203,7 +203,7 @@ impl NodeWatch {
     }
 
     /// Replaces the Nodes of the index by all that there were when they were `asked` for.
-    fn sync(&mut self, nodes: NodesByInstance, asked: Instant) {
+    fn sync(&mut self, nodes: NodesByName, asked: Instant) {
         self.index.lock().replace_all(nodes);
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);

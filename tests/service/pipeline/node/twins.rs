@@ -1,0 +1,63 @@
+//! Two Nodes with one instance, as a kubelet leaves them that has changed its name.
+
+use crate::harness::{Stage, instance, s};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::{self, Wrapping};
+use tokio::time::sleep;
+
+/// Returns a world of two Nodes, `old` and `new`, of the same instance, with a pod each that takes some time to stop.
+fn twins(old_stops: u64, new_stops: u64) -> Stage {
+    let stage = Stage::new(0, 0);
+    stage.world.aws.ec2.put(&instance(0), &[]);
+    for (name, stops) in [("old", old_stops), ("new", new_stops)] {
+        stage.world.kube.add_node(name, &instance(0));
+        stage.world.kube.add_pod(Pod::on(name).named(&format!("on-{name}")).stops_in(s(stops)));
+    }
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_nodes_are_drained_before_the_hook_is_completed_once() {
+    for (old, new) in [(5, 20), (20, 5)] {
+        let stage = twins(old, new);
+        let replica = stage.start(&[]).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        sleep(s(19)).await;
+        assert_eq!(stage.world.kube.evictions().len(), 2, "both at once\n{}", stage.story());
+        assert!(stage.results(&token).is_empty(), "a pod is left");
+        stage.until_handled(s(5)).await;
+        assert_eq!((stage.world.kube.pods().len(), stage.calls("patch nodes")), (0, 2));
+        stage.completed_once(&token);
+        replica.ended_once("asg-terminate", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A drain of one Node does not take the other for its successor.
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_when_the_other_node_changes() {
+    let stage = twins(20, 20);
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    sleep(s(5)).await;
+    stage.world.kube.set_ready("old", false);
+    sleep(s(5)).await;
+    stage.world.kube.set_ready("old", true);
+    stage.until_handled(s(15)).await;
+    assert_eq!((stage.calls("create pods/eviction"), stage.calls("get nodes")), (2, 0), "{}", stage.story());
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_recommendation_is_reported_for_the_node_that_is_ready() {
+    let stage = twins(5, 5);
+    stage.world.kube.set_ready("old", false);
+    let replica = stage.start(&[]).await;
+    stage.world.aws.sqs.send(messages::rebalance("r", &instance(0), stage.world.clock.now()));
+    stage.until_handled(s(5)).await;
+    let cordoned = |name| stage.world.kube.node(name).and_then(|node| node.spec?.unschedulable) == Some(true);
+    assert!(cordoned("new") && cordoned("old"));
+    assert!(stage.world.kube.evictions().is_empty());
+    stage.rest(&[&replica]).await;
+}
