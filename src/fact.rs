@@ -14,6 +14,7 @@ pub use label::{
 };
 pub use outcome::{Action, DrainOutcome, NoticeKind, NoticeOutcome};
 
+use jiff::SignedDuration;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -97,6 +98,10 @@ pub enum Fact<'a> {
     MessageRetried { message: &'a str, step: MessageStep, category: Category, error: &'a dyn fmt::Display },
     /// A message could neither be deleted nor released; it becomes visible after its visibility timeout.
     MessageLeft { message: &'a str, category: Category, error: &'a dyn fmt::Display },
+    /// The machine's clock was set forward by this much, or its machine was suspended for as long.
+    ClockStepped { by: SignedDuration },
+    /// The machine's clock is ahead of AWS's by this much; 0 if it no longer is.
+    ClockSkewed { ahead: SignedDuration },
     /// Work on a notice begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     NoticeBegun { about: NoticeRef<'a>, action: Action, until: Option<Duration>, hard: bool },
     /// A notice comes from a test message.

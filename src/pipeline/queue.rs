@@ -26,6 +26,7 @@ use aws_sdk_sqs::types::{
     MessageSystemAttributeName,
 };
 use jiff::Timestamp;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -138,6 +139,7 @@ impl Queue {
             .wait_time_seconds(seconds(wait))
             .visibility_timeout(seconds(VISIBILITY_TIMEOUT))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
+            .message_system_attribute_names(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp)
             .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer =
             gate::aws(&inner.facts, Operation::new("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || {
@@ -146,8 +148,21 @@ impl Queue {
             .await?;
         // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
         let received_at = Instant::now().min(asked + wait);
-        let messages = answer.messages.unwrap_or_default().into_iter().zip(permits);
+        let messages = answer.messages.unwrap_or_default();
+        self.adjust_clock(messages.iter().find_map(first_received), asked.elapsed());
+        let messages = messages.into_iter().zip(permits);
         Ok(messages.filter_map(|(message, permit)| self.message(message, received_at, permit)).collect())
+    }
+
+    /// Reads the machine's time again; `aws` is SQS's time during the receive, which took `within`. There is a receive each 20 s.
+    fn adjust_clock(&self, aws: Option<Timestamp>, within: Duration) {
+        let change = self.0.clock.adjust(aws, within);
+        if let Some(by) = change.stepped {
+            self.0.facts.emit(&Fact::ClockStepped { by });
+        }
+        if let Some(ahead) = change.ahead {
+            self.0.facts.emit(&Fact::ClockSkewed { ahead });
+        }
     }
 
     /// Returns `None` for a message without id, receipt or body, which SQS does not send.
@@ -157,11 +172,8 @@ impl Queue {
         received_at: Instant,
         held: OwnedSemaphorePermit,
     ) -> Option<Message> {
-        let attribute = |name| message.attributes.as_ref().and_then(|all| all.get(&name));
-        let receives =
-            attribute(MessageSystemAttributeName::ApproximateReceiveCount).and_then(|n| n.parse().ok()).unwrap_or(1);
-        let sent = attribute(MessageSystemAttributeName::SentTimestamp)
-            .and_then(|ms| Timestamp::from_millisecond(ms.parse().ok()?).ok());
+        let receives = attribute(&message, &MessageSystemAttributeName::ApproximateReceiveCount).unwrap_or(1);
+        let sent = time(&message, &MessageSystemAttributeName::SentTimestamp);
         let age = sent.map(|sent| self.0.clock.now().duration_since(sent).try_into().unwrap_or_default());
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
@@ -301,4 +313,21 @@ impl BatchCalls {
         }
         answers
     }
+}
+
+/// Returns a number among the message's attributes.
+fn attribute<T: FromStr>(message: &aws_sdk_sqs::types::Message, name: &MessageSystemAttributeName) -> Option<T> {
+    message.attributes.as_ref()?.get(name)?.parse().ok()
+}
+
+/// Returns a time among the message's attributes.
+fn time(message: &aws_sdk_sqs::types::Message, name: &MessageSystemAttributeName) -> Option<Timestamp> {
+    Timestamp::from_millisecond(attribute(message, name)?).ok()
+}
+
+/// Returns SQS's time when it delivered the message, if this is the first time.
+fn first_received(message: &aws_sdk_sqs::types::Message) -> Option<Timestamp> {
+    let receives: u32 = attribute(message, &MessageSystemAttributeName::ApproximateReceiveCount)?;
+    let first = time(message, &MessageSystemAttributeName::ApproximateFirstReceiveTimestamp);
+    first.filter(|_| receives == 1)
 }

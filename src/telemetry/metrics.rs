@@ -76,6 +76,7 @@ struct All {
     checks: IntGaugeVec,
     panics: IntCounter,
     nodes: IntGauge,
+    clock_ahead: IntGauge,
     ready: IntGauge,
     tasks: IntGaugeVec,
     tasks_started: IntCounterVec,
@@ -167,6 +168,7 @@ impl Metrics {
             checks: gauges("checks", "Checks of the set-up at the start, by how they ended.", &["status"]),
             panics: counter("panics_total", "Tasks that panicked: bugs."),
             nodes: gauge("nodes", "Nodes in the index."),
+            clock_ahead: gauge("clock_ahead_seconds", "How far the machine's clock is ahead of AWS's; 0 within 5 s."),
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
                 "tasks",
@@ -310,6 +312,7 @@ impl All {
             checks,
             panics,
             nodes,
+            clock_ahead,
             ready,
             tasks,
             tasks_started,

@@ -18,7 +18,9 @@ use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::kube::{Evicted, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
+use jiff::SignedDuration;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -57,6 +59,8 @@ pub fn node(n: usize) -> String {
 /// A world that tests fill before and while replicas run.
 pub struct Stage {
     pub world: World,
+    /// How many seconds the machine's clock is ahead of the world's.
+    pub clock_ahead: Arc<AtomicI64>,
 }
 
 /// One running service.
@@ -95,7 +99,7 @@ impl Stage {
                 world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-{pod}")).stops_in(s(2)));
             }
         }
-        Self { world }
+        Self { world, clock_ahead: Arc::default() }
     }
 
     /// Returns a world of one node with one pod, which takes `takes` to stop.
@@ -126,7 +130,9 @@ impl Stage {
             panic!("it must be run")
         };
         let settings = Settings::from_flags(run).expect("a test's settings must be valid");
-        let clock = Clock::showing(self.world.clock.now());
+        let (world, ahead) = (self.world.clock, Arc::clone(&self.clock_ahead));
+        let machine = move || world.now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed));
+        let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
         let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
         let shutdown = Shutdown::default();

@@ -22,6 +22,7 @@ mod pipeline {
     mod journey;
 
     mod queue {
+        mod clock;
         mod receive;
         mod visibility;
     }

@@ -87,10 +87,12 @@ impl All {
             Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
                 self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
             }
+            Fact::ClockSkewed { ahead } => self.clock_ahead.set(ahead.as_secs()),
             Fact::Ready => self.ready.set(1),
             Fact::ShutdownBegun { .. } => self.ready.set(0),
             Fact::Started { .. }
             | Fact::Checked { .. }
+            | Fact::ClockStepped { .. }
             | Fact::ListsNotStreamed { .. }
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }

@@ -1,0 +1,47 @@
+//! A machine whose clock is wrong, or is set: deadlines are AWS's.
+
+use crate::drains::{ended, held};
+use crate::harness::{Stage, s};
+use ebbtide_sim::kube::By;
+use std::sync::atomic::Ordering;
+use tokio::time::sleep;
+
+const AHEAD: &str = "ebbtide_clock_ahead_seconds";
+
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_moves_no_deadline() {
+    for ahead in [0, 600, -600] {
+        let stage = held(s(30));
+        stage.clock_ahead.store(ahead, Ordering::Relaxed);
+        let replica = stage.start(&[]).await;
+        // Half of the warning's time is over.
+        stage.spot_of_age(0, s(60));
+        sleep(s(20)).await;
+        assert!(ended(&stage).is_empty(), "{ahead}: {:?}", ended(&stage));
+        #[allow(clippy::cast_precision_loss, reason = "small")]
+        let expected = ahead as f64;
+        assert!((replica.metric(AHEAD) - expected).abs() < 1.5, "{ahead}: {}", replica.metric(AHEAD));
+        stage.until_handled(s(45)).await;
+        let ends = ended(&stage);
+        assert!(ends.len() == 1 && matches!(ends[0], (_, 27..=28, Some(29 | 30), By::Delete)), "{ahead}: {ends:?}");
+        replica.ended_once("spot", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_is_followed() {
+    let stage = Stage::new(1, 1);
+    stage.clock_ahead.store(-600, Ordering::Relaxed);
+    let replica = stage.start(&["--on", "rebalance=cordon", "--uncordon-after", "5m"]).await;
+    sleep(s(10)).await;
+    stage.clock_ahead.store(0, Ordering::Relaxed);
+    // The receive that runs ends after 20 s.
+    sleep(s(30)).await;
+    crate::drains::rebalance(&stage, 0);
+    stage.until_handled(s(5)).await;
+    assert!(replica.metric(AHEAD).abs() < f64::EPSILON);
+    assert!(stage.cordoned(0));
+    stage.until("the cordon is undone in time", s(320), || !stage.cordoned(0)).await;
+    stage.rest(&[&replica]).await;
+}
