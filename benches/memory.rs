@@ -113,6 +113,9 @@ fn main() {
         }
         nodes(if measured { 15_000 } else { 100 });
     }
+    if chosen("worst-message") {
+        worst_message(if measured { 30_000 } else { 300 });
+    }
     let _profiler = profiler();
     println!("\n{:<36}{:>12}{:>12}", "an idle interruption", "bytes", "blocks");
     for case in CASES.iter().filter(|case| chosen(case.name)) {
@@ -146,7 +149,7 @@ fn futures() {
     for (name, bytes) in [
         ("Deliverer::deliver, a message's", of_three(Deliverer::deliver)),
         ("Interrupter::act, a notice's", of_five(Interrupter::act)),
-        ("Drainer::run, a drain's", of_four(Drainer::run)),
+        ("Drainer::run, a drain's", of_three(Drainer::run)),
         ("Index::watch, one in a process", of_four(Index::watch)),
         ("Service::run, one in a process", of_one(Service::run)),
     ] {
@@ -236,6 +239,34 @@ fn listed(count: usize) -> Response<StreamBody<Parts>> {
     let begin = r#"{"kind":"NodeList","apiVersion":"v1","metadata":{"resourceVersion":"1000000"},"items":["#.to_owned();
     let items = (0..count).map(|n| if n == 0 { wire::node(n) } else { format!(",{}", wire::node(n)) });
     answer(200, stream::iter(iter::once(begin).chain(items).chain(iter::once("]}".to_owned()))))
+}
+
+/// Maximum heap that a message may take, whatever it names.
+const WORST_MESSAGE: usize = 40 << 20;
+
+/// Prints the heap that one message with this number of instances takes at the peak. It includes the simulation's part.
+fn worst_message(instances: usize) {
+    let _profiler = profiler();
+    runtime().block_on(async {
+        let stage = Stage::new(1, 0);
+        let replica = stage.start(&[]).await;
+        tokio::time::sleep(s(5)).await;
+        let ids: Vec<String> = (0..instances).map(|n| instance(n + 1)).collect();
+        let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+        let now = stage.world.clock.now();
+        let code = "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED";
+        stage.world.aws.sqs.send(messages::scheduled_change("worst", code, &ids, now, now + s(86_400)));
+        drop(ids);
+        let before = Heap::now();
+        stage.until_handled(s(600)).await;
+        let (after, peak) = (Heap::now(), HeapStats::get().max_bytes - before.bytes);
+        println!("\n{:<36}{:>12}{:>12}", format!("a message of {instances} instances"), "bytes", "each");
+        println!("{:<36}{peak:>12}{:>12.0}", "at the peak", peak as f64 / instances as f64);
+        let kept = after.bytes.saturating_sub(before.bytes);
+        println!("{:<36}{kept:>12}{:>12.0}", "kept", kept as f64 / instances as f64);
+        assert!(peak < WORST_MESSAGE, "{peak} bytes for one message");
+        end(replica).await;
+    });
 }
 
 /// Returns the heap use of a service with `count` waiting notices: what its end frees. The simulation's memory is not counted.

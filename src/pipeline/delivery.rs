@@ -13,16 +13,23 @@ use crate::pipeline::event::{Identity, Notice, Parsed};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
-use std::sync::Arc;
+use futures_util::{StreamExt, stream};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
 const CRASH_DELAY: Duration = Duration::from_secs(10);
+
+/// Maximum number of notices of one message that are acted on at once. A message of a MiB names 30,000 instances, and a notice takes some
+/// kilobytes.
+const MAX_AT_ONCE: usize = 4_000;
+
+/// Maximum number of notices that are acted on at once.
+pub const MAX_NOTICES: usize = 20_000;
 
 /// Maximum number of characters that are logged of a malformed message.
 const MAX_EXCERPT: usize = 200;
@@ -60,7 +67,12 @@ pub struct Deliverer {
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
+    /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
+    pub permits: Semaphore,
 }
+
+/// The copies of a message's notices that have not ended, by their number.
+type Copies = Mutex<BTreeMap<usize, Arc<NoticeCopy>>>;
 
 /// A message's copy of a notice.
 enum NoticeCopy {
@@ -101,18 +113,20 @@ impl Deliverer {
         };
         // The message is held while a drain runs; its text is not needed any more.
         message.body = String::new();
-        let copies: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
+        let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
-            verdict = self.all_ended(&copies, &visibility) => DeliveryEnd::Verdict(verdict),
+            verdict = self.all_ended(notices, &message.id, &copies, &visibility) => DeliveryEnd::Verdict(verdict),
             end = message.lease.kept(&self.queue, &message.id, pace) => DeliveryEnd::Lease(end),
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
         // next receiver begins.
-        futures_util::future::join_all(copies.into_iter().map(NoticeCopy::leave)).await;
+        let copies = copies.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let copies = copies.into_values().filter_map(Arc::into_inner);
+        futures_util::future::join_all(copies.map(NoticeCopy::leave)).await;
         match end {
             DeliveryEnd::Verdict(Verdict::Delete) => self.delete(message).await,
             DeliveryEnd::Verdict(Verdict::Release(after)) => {
@@ -161,10 +175,26 @@ impl Deliverer {
         self.facts.emit(&Fact::NoticeJoined { about: NoticeRef { kind, instance, node: None, message } });
     }
 
-    /// Waits until every notice has ended. Meanwhile passes on the shortest visibility timeout that any of them wants.
-    async fn all_ended(&self, copies: &[NoticeCopy], visibility: &watch::Sender<Duration>) -> Verdict {
-        let ends: FuturesUnordered<_> = copies.iter().map(|copy| self.ended(copy, visibility)).collect();
-        verdict(ends.collect::<Vec<_>>().await)
+    /// Acts on every notice until it has ended. Meanwhile passes on the shortest visibility timeout that any of them wants. `copies` holds
+    /// those that are acted on, so that they can be left in order.
+    async fn all_ended(
+        &self,
+        notices: Vec<Notice>,
+        message: &Arc<str>,
+        copies: &Copies,
+        visibility: &watch::Sender<Duration>,
+    ) -> Verdict {
+        let ends = stream::iter(notices.into_iter().enumerate()).map(|(number, notice)| async move {
+            // The semaphore is never closed.
+            let _permit = self.permits.acquire().await;
+            let copy = Arc::new(self.join(notice, message));
+            let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
+            lock().insert(number, Arc::clone(&copy));
+            let end = self.ended(&copy, visibility).await;
+            lock().remove(&number);
+            end
+        });
+        verdict(ends.buffer_unordered(MAX_AT_ONCE).collect::<Vec<_>>().await)
     }
 
     async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<NoticeOutcome, TaskError> {

@@ -6,7 +6,7 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::Election;
-use crate::pipeline::delivery::{Deliverer, OutcomeCache};
+use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{Hooks, Interrupter, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Marker, NodeReleaser, OwnerLookup, node_api};
@@ -15,7 +15,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
 use std::sync::Arc;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What all parts are made of.
@@ -110,6 +110,7 @@ impl Wiring {
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
             outcomes: OutcomeCache::default(),
+            permits: Semaphore::new(MAX_NOTICES),
         }
     }
 }

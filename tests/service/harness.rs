@@ -18,7 +18,6 @@ use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::kube::{Evicted, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
-use jiff::SignedDuration;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -131,7 +130,11 @@ impl Stage {
         };
         let settings = Settings::from_flags(run).expect("a test's settings must be valid");
         let (world, ahead) = (self.world.clock, Arc::clone(&self.clock_ahead));
-        let machine = move || world.now() + SignedDuration::from_secs(ahead.load(Ordering::Relaxed));
+        let machine = move || {
+            let (now, ahead) = (world.now(), ahead.load(Ordering::Relaxed));
+            let by = Duration::from_secs(ahead.unsigned_abs());
+            if ahead < 0 { now - by } else { now + by }
+        };
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
         let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);

@@ -21,7 +21,7 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
 const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
 
-/// Number of beats, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
+/// Number of beats or hooks' times, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 const SWEPT_AT: usize = 1024;
 
 const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
@@ -91,6 +91,13 @@ impl Hooks {
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Arc<AwsError>> {
         let slot = {
             let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+            if cache.len() >= SWEPT_AT && cache.len().is_power_of_two() {
+                let now = Instant::now();
+                // One that is locked is being looked up.
+                cache.retain(|_, slot| {
+                    slot.try_lock().map_or(true, |slot| slot.as_ref().is_some_and(|(_, until)| now < *until))
+                });
+            }
             Arc::clone(cache.entry((hook.group.clone(), hook.name.clone())).or_default())
         };
         let mut slot = slot.lock().await;

@@ -1,8 +1,7 @@
 //! Looks up the owner of an instance without a Node here. EC2 is asked for many instances in one call; its answers are cached.
 
 use crate::clients::batch::{Batcher, Unanswered};
-use crate::clients::gate;
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Operation};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
 use crate::runtime::task::Tasks;
@@ -28,6 +27,8 @@ const KNOWN_TTL: Duration = Duration::from_mins(5);
 /// Time to live of a cached record that says unknown or terminated. EC2 is eventually consistent: an unknown instance may be a
 /// second old.
 const UNKNOWN_TTL: Duration = Duration::from_secs(30);
+
+const DESCRIBE: Operation = Operation::new("ec2", "DescribeInstances");
 
 /// Maximum number of cached records, of some hundred bytes each.
 const MAX_CACHED: usize = 10_000;
@@ -156,7 +157,7 @@ impl OwnerLookup {
     /// Returns a lookup through `client` of instances with the tag `tag`, in a cluster with these names.
     #[must_use]
     pub fn new(client: Client, tag: ManagedTag, cluster: ClusterNames, tasks: &Tasks, facts: Facts) -> Self {
-        let query = InstanceQuery { client, tag: Arc::new(tag), cluster, facts };
+        let query = InstanceQuery { client, gate: Gate::new(facts), tag: Arc::new(tag), cluster };
         // One value is left for the instance that the cluster's name is learned from.
         let batcher =
             Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| query.clone().run(instances));
@@ -209,9 +210,10 @@ impl OwnerLookup {
 #[derive(Clone, Debug)]
 struct InstanceQuery {
     client: Client,
+    /// Limits the calls in flight: thousands of foreign instances make a hundred.
+    gate: Gate<LifecycleClass>,
     tag: Arc<ManagedTag>,
     cluster: ClusterNames,
-    facts: Facts,
 }
 
 impl InstanceQuery {
@@ -240,11 +242,8 @@ impl InstanceQuery {
         let mut page = None;
         loop {
             let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
-            let answer =
-                gate::aws(&self.facts, Operation::new("ec2", "DescribeInstances"), &subject, CALL_TIMEOUT, || {
-                    request.send()
-                })
-                .await?;
+            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
+            let answer = self.gate.aws(DESCRIBE, &subject, class, by, || request.send()).await?;
             page = answer.next_token.clone().filter(|token| !token.is_empty());
             found.extend(instances_in(answer));
             if page.is_none() {

@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::proxy::start_behind;
+use ebbtide::fact::TaskKind;
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages;
 use http_body_util::Full;
@@ -85,5 +86,30 @@ async fn absurd_annotations_cause_few_patches() {
     stage.spot(0);
     stage.until_handled(s(60)).await;
     assert!(stage.calls("patch nodes") < 10, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// One message names thousands of instances, and one of them is ours: more than are acted on at once.
+#[tokio::test(start_paused = true)]
+async fn a_message_of_thousands_of_instances_is_worked_on_in_portions() {
+    const INSTANCES: usize = 9_000;
+    let stage = Stage::new(2, 1);
+    let replica = stage.start(&[]).await;
+    let ids: Vec<String> = (1..INSTANCES).map(|n| instance(100 + n)).chain([instance(0)]).collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let now = stage.world.clock.now();
+    let code = "AWS_EC2_SYSTEM_REBOOT_MAINTENANCE_SCHEDULED";
+    stage.world.aws.sqs.send(messages::scheduled_change("many", code, &ids, now, now + s(86_400)));
+    stage.until("some are acted on", s(5), || replica.tasks.alive(TaskKind::Interruption) > 0).await;
+    let mut most = 0;
+    stage
+        .until("every message deleted", s(60), || {
+            most = most.max(replica.tasks.alive(TaskKind::Interruption));
+            stage.world.aws.sqs.deleted().len() == 1
+        })
+        .await;
+    assert!((1..=4_000).contains(&most), "{most} at once");
+    replica.all_ended("scheduled-change", &[("drained", 1), ("not-ours", INSTANCES - 1)]);
+    assert!(stage.calls("DescribeInstances") < 2 * INSTANCES / 199, "{}", stage.calls("DescribeInstances"));
     stage.rest(&[&replica]).await;
 }

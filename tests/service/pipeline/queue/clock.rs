@@ -1,7 +1,7 @@
-//! A machine whose clock is wrong, or is set: deadlines are AWS's.
+//! A machine whose clock is wrong: deadlines are AWS's.
 
 use crate::drains::{ended, held};
-use crate::harness::{Stage, s};
+use crate::harness::s;
 use ebbtide_sim::kube::By;
 use std::sync::atomic::Ordering;
 use tokio::time::sleep;
@@ -27,21 +27,4 @@ async fn a_wrong_clock_moves_no_deadline() {
         replica.ended_once("spot", "drained");
         stage.rest(&[&replica]).await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_is_followed() {
-    let stage = Stage::new(1, 1);
-    stage.clock_ahead.store(-600, Ordering::Relaxed);
-    let replica = stage.start(&["--on", "rebalance=cordon", "--uncordon-after", "5m"]).await;
-    sleep(s(10)).await;
-    stage.clock_ahead.store(0, Ordering::Relaxed);
-    // The receive that runs ends after 20 s.
-    sleep(s(30)).await;
-    crate::drains::rebalance(&stage, 0);
-    stage.until_handled(s(5)).await;
-    assert!(replica.metric(AHEAD).abs() < f64::EPSILON);
-    assert!(stage.cordoned(0));
-    stage.until("the cordon is undone in time", s(320), || !stage.cordoned(0)).await;
-    stage.rest(&[&replica]).await;
 }
