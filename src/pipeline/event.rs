@@ -183,6 +183,9 @@ pub struct Hook {
     pub token: String,
     /// Whether the instance comes from a warm pool, or goes to one.
     pub pool: Option<WarmPool>,
+    /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back by a reboot. The launch
+    /// action that follows says so, too.
+    pub replaces_root_volume: bool,
     /// Whether the hook notified this queue itself, and not through EventBridge: then the action is meant for us.
     pub direct: bool,
 }

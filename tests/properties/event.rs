@@ -168,12 +168,13 @@ fn required(name: &str) -> &'static [&'static str] {
 }
 
 /// Fields that a notice can lack, though it then has less information.
-const TELLING: [&str; 5] = [
+const TELLING: [&str; 6] = [
     "detail.instance-action",
     "detail.instance-termination-time",
     "detail.startTime",
     "detail.Origin",
     "detail.Destination",
+    "detail.Action",
 ];
 
 #[test]

@@ -156,6 +156,17 @@ impl Stage {
         self.begin(n, HookSpec::terminating(timeout), wrapping, way)
     }
 
+    /// Begins an action of an instance refresh that replaces the root volume of the n-th node's instance: before it, or after it.
+    pub fn replace_root_volume(&self, n: usize, before: bool) -> String {
+        let (spec, hook) =
+            if before { (HookSpec::terminating(s(600)), "hook") } else { (HookSpec::launching(s(600)), "launch-hook") };
+        self.world.aws.autoscaling.add_hook("group", hook, spec);
+        let token = self.world.aws.autoscaling.begin("group", hook, &instance(n));
+        let (names, at) = (("group", hook, token.as_str()), self.world.clock.now());
+        self.world.aws.sqs.send(messages::root_volume(before, names, &instance(n), at));
+        token
+    }
+
     fn begin(&self, n: usize, spec: HookSpec, wrapping: Wrapping, way: (&str, &str)) -> String {
         let hook = if spec.terminating { "hook" } else { "launch-hook" };
         self.world.aws.autoscaling.add_hook("group", hook, spec);

@@ -118,7 +118,7 @@ impl<'a> Narration<'a> {
                 }
                 Step::AwaitReady { until } => {
                     lookups.pool_marks = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
-                    let Some(node) = node.clone().filter(|node| self.policy().in_service(node)) else {
+                    let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {
                         self.awaits_ready(until);
                         return Ok(lookups);
                     };

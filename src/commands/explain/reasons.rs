@@ -30,8 +30,9 @@ pub(super) fn says(detail: &Detail) -> String {
                 Some(WarmPool::From) => ", on its way out of the warm pool",
                 None => "",
             };
+            let volume = if hook.replaces_root_volume { ", to replace the root volume" } else { "" };
             let direct = if hook.direct { ", from the hook itself" } else { "" };
-            format!("hook {} of group {}{pool}{direct}", hook.name, hook.group)
+            format!("hook {} of group {}{pool}{volume}{direct}", hook.name, hook.group)
         }
         Detail::Spot { action } => match action {
             InstanceAction::Terminate => "EC2 reclaims and terminates the instance".to_owned(),

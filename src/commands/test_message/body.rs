@@ -157,8 +157,14 @@ mod tests {
 
     #[test]
     fn each_kind_is_parsed_as_that_kind() {
-        let hook =
-            Hook { group: "g".into(), name: "h".into(), token: identity(u128::MAX / 3), pool: None, direct: false };
+        let hook = Hook {
+            group: "g".into(),
+            name: "h".into(),
+            token: identity(u128::MAX / 3),
+            pool: None,
+            replaces_root_volume: false,
+            direct: false,
+        };
         let start = "2026-12-05T12:00:00Z".parse().ok();
         let details = [
             Detail::AsgTerminate(hook.clone()),

@@ -11,7 +11,7 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign};
-use crate::pipeline::node::release::NodeRelease;
+use crate::pipeline::node::release::{NodeRelease, awaits_boot};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -93,11 +93,14 @@ impl Policy {
         }
     }
 
-    /// Whether a launched instance's Node is ready for its hook's completion.
+    /// Whether a launched instance's Node is ready for its hook's completion. After the replacement of a root volume it is only with
+    /// another boot ID than at the drain: until the kubelet's silence is noticed, the Node looks Ready.
     #[must_use]
-    pub fn in_service(&self, node: &Node) -> bool {
+    pub fn in_service(&self, notice: &Notice, node: &Node) -> bool {
         let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
-        node.ready && !self.startup_taints.iter().any(has)
+        let reboots = notice.hook().is_some_and(|hook| hook.replaces_root_volume)
+            && awaits_boot(node, NoticeKind::AsgTerminate.as_str());
+        node.ready && !reboots && !self.startup_taints.iter().any(has)
     }
 }
 
@@ -119,7 +122,7 @@ pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
 fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
-        | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
+        | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. } | Hook { replaces_root_volume: true, .. })
         | Detail::Rebalance
         | Detail::ScheduledChange(_) => Some(ReturnSign::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }

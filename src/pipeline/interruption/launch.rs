@@ -19,7 +19,7 @@ impl Case {
         let at_most = until.saturating_duration_since(Instant::now());
         self.tell(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
-            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(node)).map(Arc::clone)
+            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(notice, node)).map(Arc::clone)
         };
         Finding::Launched(tokio::select! {
             biased;

@@ -170,7 +170,14 @@ mod tests {
 
     fn hook() -> Detail {
         let name = || "x".to_owned();
-        Detail::AsgTerminate(Hook { group: name(), name: name(), token: name(), pool: None, direct: false })
+        Detail::AsgTerminate(Hook {
+            group: name(),
+            name: name(),
+            token: name(),
+            pool: None,
+            replaces_root_volume: false,
+            direct: false,
+        })
     }
 
     /// The deadline in seconds after the notice, which is 10 s old, and whether it is hard.

@@ -127,6 +127,13 @@ impl NodeRelease {
     }
 }
 
+/// Returns whether a notice of this kind waits for a restart of the Node that has not come.
+#[must_use]
+pub fn awaits_boot(node: &Node, kind: &str) -> bool {
+    let waits = |notice: &NoticeAnnotation| notice.kind == kind && notice.return_sign == Some(ReturnSign::Boot);
+    notices(node).any(|(_, notice)| waits(&notice) && *notice.boot == *node.boot)
+}
+
 /// Returns whether the Node's instance has returned from what the notice announced.
 fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool {
     let rebooted = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;

@@ -68,6 +68,16 @@ pub fn lifecycle_between(
     }
 }
 
+/// Returns the message of a lifecycle hook before (or after) an instance refresh replaces the instance's root volume.
+#[must_use]
+pub fn root_volume(before: bool, names: (&str, &str, &str), instance: &str, at: Timestamp) -> String {
+    let way = ("AutoScalingGroup", "AutoScalingGroup");
+    let body = lifecycle_between(Wrapping::Event, before, names, instance, at, way);
+    let mut event: Value = serde_json::from_str(&body).expect("a message must be JSON");
+    event["detail"]["Action"] = json!("ReplaceRootVolume");
+    event.to_string()
+}
+
 /// Returns a spot interruption warning. `id` is the event's.
 #[must_use]
 pub fn spot(id: &str, instance: &str, at: Timestamp) -> String {

@@ -4,6 +4,8 @@ pub(super) const ASG_LAUNCH: &str = include_str!("../../../../tests/fixtures/eve
 pub(super) const ASG_LAUNCH_DIRECT: &str = include_str!("../../../../tests/fixtures/events/asg-launch-direct.json");
 pub(super) const ASG_LAUNCH_FROM_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-launch-from-warm-pool.json");
+pub(super) const ASG_LAUNCH_ROOT_VOLUME: &str =
+    include_str!("../../../../tests/fixtures/events/asg-launch-root-volume.json");
 pub(super) const ASG_NOTIFICATION: &str = include_str!("../../../../tests/fixtures/events/asg-notification.json");
 pub(super) const ASG_TERMINATE: &str = include_str!("../../../../tests/fixtures/events/asg-terminate.json");
 pub(super) const ASG_TERMINATE_DIRECT: &str =
@@ -12,6 +14,8 @@ pub(super) const ASG_TERMINATE_DIRECT_SNS: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-direct-sns.json");
 pub(super) const ASG_TERMINATE_FROM_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-from-warm-pool.json");
+pub(super) const ASG_TERMINATE_ROOT_VOLUME: &str =
+    include_str!("../../../../tests/fixtures/events/asg-terminate-root-volume.json");
 pub(super) const ASG_TERMINATE_SNS: &str = include_str!("../../../../tests/fixtures/events/asg-terminate-sns.json");
 pub(super) const ASG_TERMINATE_TO_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-to-warm-pool.json");

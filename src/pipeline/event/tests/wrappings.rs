@@ -5,7 +5,14 @@ use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
 fn hook(group: &str, name: &str, token: &str) -> Hook {
-    Hook { group: group.to_owned(), name: name.to_owned(), token: token.to_owned(), pool: None, direct: false }
+    Hook {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        token: token.to_owned(),
+        pool: None,
+        replaces_root_volume: false,
+        direct: false,
+    }
 }
 
 fn drain_hook() -> Hook {
@@ -102,6 +109,21 @@ fn a_warm_pool_on_either_side_is_seen() {
     assert_eq!(one(ASG_TERMINATE_FROM_WARM_POOL).detail, Detail::AsgTerminate(from));
     let launched = warm(WarmPool::From, "wait-until-ready", "1a2b3c4d-5e6f-4071-8293-a4b5c6d7e8f9");
     assert_eq!(one(ASG_LAUNCH_FROM_WARM_POOL).detail, Detail::AsgLaunch(launched));
+}
+
+#[test]
+fn the_replacement_of_a_root_volume_is_seen() {
+    for (body, hook) in [
+        (
+            ASG_TERMINATE_ROOT_VOLUME,
+            hook("workers-a", "drain-before-termination", "71c2d3e4-f506-4817-a928-3b4c5d6e7f80"),
+        ),
+        (ASG_LAUNCH_ROOT_VOLUME, hook("workers-b", "wait-until-ready", "82d3e4f5-0617-4928-ba39-4c5d6e7f8091")),
+    ] {
+        assert_eq!(one(body).hook(), Some(&Hook { replaces_root_volume: true, ..hook.clone() }));
+        let other = with(body, "ReplaceRootVolume", "SomethingElse");
+        assert_eq!(one(&other).hook(), Some(&hook), "an unknown action changes nothing");
+    }
 }
 
 #[test]

@@ -34,7 +34,14 @@ fn node() -> Node {
 }
 
 fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
-    Hook { group: "group".to_owned(), name: name.to_owned(), token: "token".to_owned(), pool, direct: false }
+    Hook {
+        group: "group".to_owned(),
+        name: name.to_owned(),
+        token: "token".to_owned(),
+        pool,
+        replaces_root_volume: false,
+        direct: false,
+    }
 }
 
 const SPOT: Detail = Detail::Spot { action: InstanceAction::Terminate };
