@@ -43,6 +43,8 @@ labels! {
         UnknownType => "unknown-type",
         /// An instance state that takes nothing away (`pending`, `running`).
         HarmlessState => "harmless-state",
+        /// A fleet's event that is no termination notice.
+        OtherFleetChange => "other-fleet-change",
         /// A Health event of another service, of another category, or without affected instances.
         NotScheduledChange => "not-scheduled-change",
         /// A Health event that is over (`closed`).

@@ -151,7 +151,15 @@ fn required(name: &str) -> &'static [&'static str] {
             "Type",
         ],
         "state-stopping" => &["detail", "detail-type", "detail.instance-id", "detail.state", "id", "source", "time"],
-        "spot" | "spot-hibernate" | "rebalance" | "capacity-reservation" | "capacity-block" => EVENT,
+        "fleet-termination" | "spot-fleet-termination" => {
+            &["detail", "detail-type", "detail.instance-id", "detail.sub-type", "id", "source", "time"]
+        }
+        "spot"
+        | "spot-hibernate"
+        | "rebalance"
+        | "rebalance-recommended"
+        | "capacity-reservation"
+        | "capacity-block" => EVENT,
         _ if name.starts_with("asg-") => LIFECYCLE,
         _ => &[
             "detail",
@@ -200,7 +208,7 @@ fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
         missed.sort();
         assert_eq!(missed, required(name), "{name}");
     }
-    assert_eq!(notices, 22);
+    assert_eq!(notices, 27);
 }
 
 #[test]

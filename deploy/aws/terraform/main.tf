@@ -35,16 +35,22 @@ locals {
       wanted      = var.spot
       description = "Spot interruption warnings"
       pattern = {
-        source      = ["aws.ec2"]
-        detail-type = ["EC2 Spot Instance Interruption Warning"]
+        # A fleet that shrinks interrupts its instances.
+        source = ["aws.ec2", "aws.ec2fleet", "aws.ec2spotfleet"]
+        detail-type = [
+          "EC2 Spot Instance Interruption Warning",
+          "EC2 Fleet Instance Change",
+          "EC2 Spot Fleet Instance Change",
+        ]
       }
     }
     "rebalance" = {
       wanted      = var.rebalance
       description = "Rebalance recommendations"
       pattern = {
-        source      = ["aws.ec2"]
-        detail-type = ["EC2 Instance Rebalance Recommendation"]
+        source = ["aws.ec2"]
+        # EventBridge lists both names.
+        detail-type = ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"]
       }
     }
     "state-change" = {

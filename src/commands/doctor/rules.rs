@@ -13,7 +13,7 @@ use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
-/// conditions on other fields is not judged.
+/// conditions on other fields is not judged. Left out: second names of an event, and the events of fleets, which few accounts have.
 fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
     let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
     match kind {
@@ -57,8 +57,15 @@ fn wanted(kind: NoticeKind) -> &'static str {
         NoticeKind::AsgLaunch => {
             r#"{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-launch Lifecycle Action"]}"#
         }
-        NoticeKind::Spot => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}"#,
-        NoticeKind::Rebalance => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]}"#,
+        NoticeKind::Spot => {
+            r#"{"source": ["aws.ec2", "aws.ec2fleet", "aws.ec2spotfleet"],
+     "detail-type": ["EC2 Spot Instance Interruption Warning",
+       "EC2 Fleet Instance Change", "EC2 Spot Fleet Instance Change"]}"#
+        }
+        NoticeKind::Rebalance => {
+            r#"{"source": ["aws.ec2"],
+     "detail-type": ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"]}"#
+        }
         NoticeKind::StateChange => {
             r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}"#
         }

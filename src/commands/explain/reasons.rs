@@ -14,6 +14,7 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
         IgnoreReason::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
         IgnoreReason::HarmlessState => "an instance state that does not end the instance",
+        IgnoreReason::OtherFleetChange => "a fleet's launch or termination, of which nothing is left to do",
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }

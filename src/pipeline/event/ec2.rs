@@ -1,10 +1,10 @@
-//! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end.
+//! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
 use super::{Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
 use serde::Deserialize;
 
-/// The fields of the four details. Each detail has the instance, and some of the other fields.
+/// The fields of the five details. Each detail has the instance, and some of the other fields.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Fields<'a> {
@@ -16,6 +16,8 @@ struct Fields<'a> {
     state: Text<'a>,
     #[serde(borrow)]
     instance_termination_time: Text<'a>,
+    #[serde(borrow)]
+    sub_type: Text<'a>,
 }
 
 /// `EC2 Spot Instance Interruption Warning`.
@@ -29,6 +31,16 @@ pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         _ => InstanceAction::Terminate,
     };
     fields.notice(head, Detail::Spot { action })
+}
+
+/// `EC2 Fleet Instance Change` and `EC2 Spot Fleet Instance Change`: the fleet interrupts a spot instance because it needs fewer.
+pub(super) fn fleet(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    let fields: Fields<'_> = detail(body)?;
+    match fields.sub_type.text(At("detail.", "sub-type"))? {
+        "termination_notified" => fields.notice(head, Detail::Spot { action: InstanceAction::Terminate }),
+        // Launches and terminations that are over.
+        _ => Ok(Parsed::Ignored(IgnoreReason::OtherFleetChange)),
+    }
 }
 
 /// `EC2 Instance Rebalance Recommendation`.

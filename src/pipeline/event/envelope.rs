@@ -84,7 +84,13 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
         ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action") => autoscaling::terminate,
         ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action") => autoscaling::launch,
         ("aws.ec2", "EC2 Spot Instance Interruption Warning") => ec2::spot,
-        ("aws.ec2", "EC2 Instance Rebalance Recommendation") => ec2::rebalance,
+        // EventBridge lists both names for the same event.
+        ("aws.ec2", "EC2 Instance Rebalance Recommendation" | "EC2 Spot Instance Rebalance Recommended") => {
+            ec2::rebalance
+        }
+        ("aws.ec2fleet", "EC2 Fleet Instance Change") | ("aws.ec2spotfleet", "EC2 Spot Fleet Instance Change") => {
+            ec2::fleet
+        }
         ("aws.ec2", "EC2 Instance State-change Notification") => ec2::state_change,
         (
             "aws.ec2",

@@ -53,6 +53,19 @@ fn samples_are_like_the_events_themselves() {
 }
 
 #[test]
+fn the_recommended_pattern_has_every_name_of_its_events() {
+    for text in [
+        include_str!("../../../../tests/fixtures/events/fleet-termination.json"),
+        include_str!("../../../../tests/fixtures/events/spot-fleet-termination.json"),
+        include_str!("../../../../tests/fixtures/events/rebalance-recommended.json"),
+    ] {
+        let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
+        let pattern = serde_json::from_str(wanted(notices[0].kind())).unwrap();
+        assert_eq!(event_pattern::judge(&pattern, &serde_json::from_str(text).unwrap()), Match::Yes, "{text}");
+    }
+}
+
+#[test]
 fn a_kind_without_a_rule_says_how_to_make_one() {
     for (kind, status) in [
         (NoticeKind::AsgTerminate, Status::Failure),

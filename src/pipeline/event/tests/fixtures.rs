@@ -22,6 +22,8 @@ pub(super) const ASG_TERMINATE_TO_WARM_POOL: &str =
 pub(super) const CAPACITY_BLOCK: &str = include_str!("../../../../tests/fixtures/events/capacity-block.json");
 pub(super) const CAPACITY_RESERVATION: &str =
     include_str!("../../../../tests/fixtures/events/capacity-reservation.json");
+pub(super) const FLEET_LAUNCHED: &str = include_str!("../../../../tests/fixtures/events/fleet-launched.json");
+pub(super) const FLEET_TERMINATION: &str = include_str!("../../../../tests/fixtures/events/fleet-termination.json");
 pub(super) const HEALTH_CLOSED: &str = include_str!("../../../../tests/fixtures/events/health-closed.json");
 pub(super) const HEALTH_ISSUE: &str = include_str!("../../../../tests/fixtures/events/health-issue.json");
 pub(super) const HEALTH_MAINTENANCE_THREE: &str =
@@ -36,9 +38,13 @@ pub(super) const HEALTH_RETIREMENT_PERSISTENT: &str =
 pub(super) const HEALTH_STOP: &str = include_str!("../../../../tests/fixtures/events/health-stop.json");
 pub(super) const HEALTH_TERMINATION: &str = include_str!("../../../../tests/fixtures/events/health-termination.json");
 pub(super) const REBALANCE: &str = include_str!("../../../../tests/fixtures/events/rebalance.json");
+pub(super) const REBALANCE_RECOMMENDED: &str =
+    include_str!("../../../../tests/fixtures/events/rebalance-recommended.json");
 pub(super) const SNS_SUBSCRIBE: &str = include_str!("../../../../tests/fixtures/events/sns-subscribe.json");
 pub(super) const SNS_UNSUBSCRIBE: &str = include_str!("../../../../tests/fixtures/events/sns-unsubscribe.json");
 pub(super) const SPOT: &str = include_str!("../../../../tests/fixtures/events/spot.json");
+pub(super) const SPOT_FLEET_TERMINATION: &str =
+    include_str!("../../../../tests/fixtures/events/spot-fleet-termination.json");
 pub(super) const SPOT_HIBERNATE: &str = include_str!("../../../../tests/fixtures/events/spot-hibernate.json");
 pub(super) const SPOT_SNS: &str = include_str!("../../../../tests/fixtures/events/spot-sns.json");
 pub(super) const STATE_RUNNING: &str = include_str!("../../../../tests/fixtures/events/state-running.json");

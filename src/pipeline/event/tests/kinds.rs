@@ -54,6 +54,33 @@ fn a_rebalance_recommendation() {
         }
     );
     assert_eq!(one(REBALANCE).kind(), NoticeKind::Rebalance);
+    let other_name = Notice { identity: event_id("93ad1f50-6be2-4f7c-8d04-c1b2a3948576"), ..one(REBALANCE) };
+    assert_eq!(one(REBALANCE_RECOMMENDED), other_name);
+}
+
+#[test]
+fn a_fleet_that_shrinks_interrupts_its_instance() {
+    for (body, id, event) in [
+        (FLEET_TERMINATION, "i-0d456789012ef0123", "a4be2061-7cf3-4081-9e15-d2c3b4a59687"),
+        (SPOT_FLEET_TERMINATION, "i-0e56789012f012345", "c6d04283-9e15-42a3-b037-f4e5d6c7b8a9"),
+    ] {
+        assert_eq!(
+            one(body),
+            Notice {
+                identity: event_id(event),
+                instance: instance(id),
+                at: time("2026-11-21T11:58:13Z"),
+                detail: Detail::Spot { action: InstanceAction::Terminate },
+            }
+        );
+    }
+    assert_eq!(ignored(FLEET_LAUNCHED), IgnoreReason::OtherFleetChange);
+    for sub_type in ["terminated", "new-word"] {
+        assert_eq!(
+            ignored(&with(FLEET_LAUNCHED, "\"launched\"", &format!("\"{sub_type}\""))),
+            IgnoreReason::OtherFleetChange
+        );
+    }
 }
 
 #[test]
