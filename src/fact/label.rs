@@ -125,6 +125,8 @@ labels! {
         Uncordoned => "uncordoned",
         /// The instance has returned from its group's warm pool.
         FromWarmPool => "from-warm-pool",
+        /// AWS has called off the announced change, or says that it is over.
+        Withdrawn => "withdrawn",
     }
 }
 

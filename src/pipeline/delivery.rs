@@ -9,7 +9,7 @@ pub use outcome_cache::OutcomeCache;
 
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
-use crate::pipeline::event::{Identity, Notice, Parsed};
+use crate::pipeline::event::{Identity, Notice, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
@@ -65,7 +65,7 @@ pub struct Deliverer {
 /// A message's copy of a notice.
 enum NoticeCopy {
     /// The notice is being acted on.
-    Running(Identity, Seat<Identity, MessageLink, NoticeOutcome>),
+    Running(Version, Seat<Identity, MessageLink, NoticeOutcome>),
     /// The notice had ended before this copy came.
     Late(NoticeOutcome),
 }
@@ -132,7 +132,8 @@ impl Deliverer {
     }
 
     fn join(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
-        let ended = self.outcomes.get(&notice.identity);
+        let version = notice.version();
+        let ended = self.outcomes.get(&version);
         let notice = Arc::new(notice);
         if let Some(outcome) = ended {
             self.tell_joined(&notice, message);
@@ -144,16 +145,17 @@ impl Deliverer {
         }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
-            || MessageLink::new(VISIBILITY_TIMEOUT),
-            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), shared, stop),
+            || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
+            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
         );
+        seat.shared().revise(&notice);
         if notice.hook().is_some_and(|hook| hook.direct) {
             seat.shared().direct.store(true, Ordering::Release);
         }
         if joined {
             self.tell_joined(&notice, message);
         }
-        NoticeCopy::Running(notice.identity.clone(), seat)
+        NoticeCopy::Running(version, seat)
     }
 
     fn tell_joined(&self, notice: &Notice, message: &str) {
@@ -168,8 +170,8 @@ impl Deliverer {
     }
 
     async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<NoticeOutcome, TaskError> {
-        let (identity, seat) = match copy {
-            NoticeCopy::Running(identity, seat) => (identity, seat),
+        let (version, seat) = match copy {
+            NoticeCopy::Running(version, seat) => (version, seat),
             NoticeCopy::Late(outcome) => return Ok(*outcome),
         };
         let mut pace = seat.shared().visibility_timeout.subscribe();
@@ -186,7 +188,7 @@ impl Deliverer {
                 biased;
                 end = &mut ended => {
                     if let Ok(outcome) = end {
-                        self.outcomes.remember(identity, outcome);
+                        self.outcomes.remember(version, outcome);
                     }
                     return end;
                 }

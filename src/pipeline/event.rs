@@ -75,6 +75,28 @@ impl Notice {
 }
 
 impl Notice {
+    /// Returns the notice's version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        let (start, withdrawn) = match &self.detail {
+            Detail::ScheduledChange(change) => (change.start, change.withdrawn),
+            _ => (None, false),
+        };
+        Version { identity: self.identity.clone(), start, withdrawn }
+    }
+
+    /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off.
+    #[must_use]
+    pub fn revises(&self, other: &Self) -> bool {
+        self.at > other.at && self.version() != other.version()
+    }
+
+    /// Whether AWS has called off what it announced.
+    #[must_use]
+    pub const fn is_withdrawn(&self) -> bool {
+        matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }))
+    }
+
     /// Returns the lifecycle action that waits for us, if there is one.
     #[must_use]
     pub const fn hook(&self) -> Option<&Hook> {
@@ -233,6 +255,16 @@ pub struct ScheduledChange {
     /// Whether the capacity ends at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
     /// maintenance gives the node back.
     pub hard: bool,
+    /// Whether AWS has called the change off for this instance, or says that it is over: the mark of its notice goes.
+    pub withdrawn: bool,
+}
+
+/// A notice's identity with what AWS may change about it later: two copies of the same version say the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    identity: Identity,
+    start: Option<Timestamp>,
+    withdrawn: bool,
 }
 
 /// Prefix of the identity of a test message, which distinguishes it from AWS's own.

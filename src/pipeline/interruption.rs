@@ -26,7 +26,7 @@ mod times;
 mod work;
 
 pub use deadlines::Deadlines;
-pub use decisions::left_for_pool;
+pub use decisions::ended_marks;
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use shared_work::{Seat, Slots};

@@ -27,6 +27,7 @@ mod pipeline {
     }
 
     mod node {
+        mod changes;
         mod cordon;
         mod exclusion;
         mod index;

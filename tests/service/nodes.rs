@@ -133,6 +133,12 @@ impl Stage {
         self.world.aws.sqs.send(messages::rebalance(&format!("rebalance-{n}-{at}"), &instance(n), at))
     }
 
+    /// Sends a Health event of this code about the n-th node, with this ARN's end, start and status.
+    pub fn health(&self, n: usize, (id, code): (&str, &str), start: jiff::Timestamp, status: &str) {
+        let body = messages::scheduled_change(id, code, &[&instance(n)], self.world.clock.now(), start);
+        self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
+    }
+
     /// Sends the notice of a reboot of the n-th node within a day.
     pub fn schedule_reboot(&self, n: usize) -> String {
         let at = self.world.clock.now();

@@ -13,7 +13,7 @@ use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, due_beat,
-    left_for_pool,
+    ended_marks,
 };
 use crate::pipeline::node::mark::{Mark, written};
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
@@ -117,14 +117,17 @@ impl<'a> Narration<'a> {
                     Finding::Begun
                 }
                 Step::AwaitReady { until } => {
-                    lookups.pool_marks = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
+                    lookups.ended_marks = node.as_ref().is_some_and(|node| ended_marks(self.notice, node).is_some());
                     let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {
                         self.awaits_ready(until);
                         return Ok(lookups);
                     };
                     Finding::Launched(Some(node))
                 }
-                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::ReleaseMarks { node, .. } => {
+                    lookups.ended_marks = ended_marks(self.notice, &node).is_some();
+                    Finding::MarksReleased(true)
+                }
                 Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
                 Step::AwaitNode { until } => {
                     self.awaits_node(until);

@@ -18,7 +18,7 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }
-        IgnoreReason::Closed => "a closed Health event",
+        IgnoreReason::Closed => "a closed Health event that names no instance",
     }
 }
 
@@ -50,10 +50,13 @@ pub(super) fn says(detail: &Detail) -> String {
             };
             format!("the instance is {state}")
         }
-        Detail::ScheduledChange(change) => match change.start {
-            Some(start) => format!("{}, from {start}", change.code),
-            None => change.code.clone(),
-        },
+        Detail::ScheduledChange(change) => {
+            let over = if change.withdrawn { ", which is called off or over" } else { "" };
+            change.start.map_or_else(
+                || format!("{}{over}", change.code),
+                |start| format!("{}, from {start}{over}", change.code),
+            )
+        }
         Detail::CapacityReservation { .. } => "the reservation reclaims its capacity".to_owned(),
     }
 }
@@ -69,6 +72,9 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
         (NoticeOutcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
         (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
+        (NoticeOutcome::Withdrawn, _) => {
+            "AWS has called the change off, or says that it is over: the mark of its notice goes".to_owned()
+        }
         (NoticeOutcome::Ready, _) => "the Node is Ready already".to_owned(),
         (NoticeOutcome::NothingToDrain, Detail::AsgTerminate(_)) => {
             "the instance is terminated in its warm pool, where it is no Node".to_owned()

@@ -10,8 +10,8 @@ use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, ReturnSign};
-use crate::pipeline::node::release::{NodeRelease, awaits_boot};
+use crate::pipeline::node::mark::{Mark, ReturnSign, newest_copy};
+use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -69,6 +69,10 @@ impl Policy {
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
+            .with_start(match &notice.detail {
+                Detail::ScheduledChange(change) => change.start,
+                _ => None,
+            })
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
@@ -132,18 +136,20 @@ fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     }
 }
 
-/// Returns the marks that have been on the Node since its instance went to the warm pool, when it comes out of the pool.
+/// Returns the marks that the notice ends: those that have been on the Node since its instance went to the warm pool, when it comes out
+/// of the pool, and that of a notice which AWS has withdrawn.
 #[must_use]
-pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
-    match notice.detail {
+pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
+    match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
+        _ if notice.is_withdrawn() => NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at),
         _ => None,
     }
 }
 
-/// Whether the instance has come back from the announced event already.
+/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let (goes_at, ready_after) = match &notice.detail {
@@ -153,5 +159,6 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         _ => (deadline.capacity_ends(), notice.at),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    passed && node.ready && node.ready_since > Some(ready_after)
+    let superseded = newest_copy(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);
+    superseded || passed && node.ready && restarted_after(node, ready_after)
 }

@@ -1,7 +1,7 @@
 //! The steps that a notice leads to, in their order. Pure: the time and the instance's Node are inputs.
 //!
 //! ```text
-//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleasePoolMarks ──────────────────┐
+//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleaseMarks ──────────────────────┐
 //!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay ─▶ Drain ┤
 //!     │                                   the Node is gone ▲      │                │     │
 //!     │                                                    └ AwaitSuccessor ◀──────┘     │
@@ -64,8 +64,8 @@ pub enum Step<'a> {
         /// The deadline of the wait.
         until: Instant,
     },
-    /// Remove the marks that the Node has carried since its instance went to the warm pool.
-    ReleasePoolMarks {
+    /// Remove the marks that the notice ends: those from before the warm pool, or that of a notice which AWS has withdrawn.
+    ReleaseMarks {
         /// The Node.
         node: Arc<Node>,
         /// The deadline of the attempt.
@@ -138,8 +138,8 @@ pub enum Finding {
     Begun,
     /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
     Launched(Option<Arc<Node>>),
-    /// The attempt to remove the warm pool's marks is over.
-    PoolMarksReleased,
+    /// Whether the marks that the notice ends were removed.
+    MarksReleased(bool),
     /// The instance's Node.
     Node(Arc<Node>),
     /// The instance has no Node now.
@@ -209,9 +209,14 @@ impl<'a> Sequence<'a> {
             Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
             Finding::Begun => Step::FindNode { by: self.deadline.at() },
             Finding::Launched(node) => self.launched(node, present),
-            Finding::PoolMarksReleased => self.finish(NoticeOutcome::Ready, present),
+            // A launch is worth more than the marks: a cordon can be seen, and removed by hand.
+            Finding::MarksReleased(_) if self.action() == Action::Ready => self.finish(NoticeOutcome::Ready, present),
+            Finding::MarksReleased(true) => Step::End(NoticeOutcome::Withdrawn),
+            Finding::MarksReleased(false) => Step::End(NoticeOutcome::Failed),
             Finding::Node(node) => self.cordon(node, present),
+            Finding::NoNode if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::NoNode => self.await_node(present),
+            Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
             Finding::NoNodeInTime => self.finish(self.outcome, present),
             Finding::Cordoned(target) => self.delay(target, present),
             Finding::Delayed(target) => Step::Drain(target),
@@ -242,7 +247,12 @@ impl<'a> Sequence<'a> {
     /// The first step: nothing, if the policy or the notice itself says so.
     fn settle(&self, present: Present<'_>) -> Step<'a> {
         let by = self.deadline.at().max(present.now + OWNER_TIMEOUT);
-        self.policy.settled(self.notice).map_or(Step::FindOwner { by }, Step::End)
+        match self.policy.settled(self.notice) {
+            Some(outcome) => Step::End(outcome),
+            // Whose the instance is does not matter: only a Node of ours carries the mark.
+            None if self.notice.is_withdrawn() => Step::FindNode { by },
+            None => Step::FindOwner { by },
+        }
     }
 
     /// The first step about an instance of ours.
@@ -276,7 +286,7 @@ impl<'a> Sequence<'a> {
         match node {
             None => self.finish(NoticeOutcome::NotReady, present),
             Some(node) if node.is_excluded() => self.finish(NoticeOutcome::Excluded, present),
-            Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at() },
+            Some(node) if from_pool => Step::ReleaseMarks { node, by: self.deadline.at() },
             Some(_) => self.finish(NoticeOutcome::Ready, present),
         }
     }
@@ -291,6 +301,9 @@ impl<'a> Sequence<'a> {
     fn cordon(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
         if node.is_excluded() {
             return self.finish(NoticeOutcome::Excluded, present);
+        }
+        if self.notice.is_withdrawn() {
+            return Step::ReleaseMarks { node, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
             return self.finish(NoticeOutcome::Stale, present);

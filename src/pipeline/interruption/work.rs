@@ -45,6 +45,8 @@ pub struct Interrupter {
 /// The link between an interruption and the messages that brought its notice.
 #[derive(Debug)]
 pub struct MessageLink {
+    /// The notice, by its newest copy.
+    pub notice: watch::Sender<Arc<Notice>>,
     /// The visibility timeout that the interruption wants for the messages.
     pub visibility_timeout: watch::Sender<Duration>,
     /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
@@ -54,30 +56,49 @@ pub struct MessageLink {
 impl MessageLink {
     /// The link with the usual visibility timeout.
     #[must_use]
-    pub fn new(visibility_timeout: Duration) -> Self {
-        Self { visibility_timeout: watch::Sender::new(visibility_timeout), direct: AtomicBool::new(false) }
+    pub fn new(notice: Arc<Notice>, visibility_timeout: Duration) -> Self {
+        Self {
+            notice: watch::Sender::new(notice),
+            visibility_timeout: watch::Sender::new(visibility_timeout),
+            direct: AtomicBool::new(false),
+        }
+    }
+
+    /// Passes on a copy that revises the notice: the interruption begins again with it.
+    pub fn revise(&self, copy: &Arc<Notice>) {
+        self.notice.send_if_modified(|known| {
+            let newer = copy.revises(known);
+            if newer {
+                known.clone_from(copy);
+            }
+            newer
+        });
     }
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`.
+    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice.
     pub async fn act(
         self: Arc<Self>,
-        notice: Arc<Notice>,
         message: Arc<str>,
         link: Arc<MessageLink>,
         stop: CancellationToken,
     ) -> NoticeOutcome {
         let begun = Instant::now();
+        let mut newest = link.notice.subscribe();
+        let notice = Arc::clone(&newest.borrow_and_update());
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
         let settled = case.interrupter.policy.settled(&case.notice);
         let mut interruption = Interruption { case, link, hook: None };
-        let outcome = tokio::select! {
-            biased;
-            // A notice that the policy settles needs no other receiver.
-            () = stop.cancelled(), if settled.is_none() => NoticeOutcome::HandedOver,
-            outcome = interruption.run() => outcome,
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                // A notice that the policy settles needs no other receiver.
+                () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
+                Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
+                outcome = interruption.run() => break outcome,
+            }
         };
         let case = interruption.end().await;
         case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed() });
@@ -120,7 +141,7 @@ impl Interruption {
                     let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
                     Box::pin(case.await_ready(until, over)).await
                 }
-                Step::ReleasePoolMarks { node, by } => Box::pin(case.release_pool_marks(&node, by)).await,
+                Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until } => case.await_node(until).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,

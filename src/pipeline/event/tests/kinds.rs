@@ -155,6 +155,7 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
             code: "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED".to_owned(),
             start: Some(time("2026-12-05T02:00:00Z")),
             hard: false,
+            withdrawn: false,
         }),
     };
     assert_eq!(
@@ -177,7 +178,10 @@ fn the_code_decides_whether_the_capacity_goes() {
         let notice = one(body);
         assert_eq!(notice.instance, instance(id));
         let start = Some(time("2026-12-09T18:30:00Z"));
-        assert_eq!(notice.detail, Detail::ScheduledChange(ScheduledChange { code: code.to_owned(), start, hard }));
+        assert_eq!(
+            notice.detail,
+            Detail::ScheduledChange(ScheduledChange { code: code.to_owned(), start, hard, withdrawn: false })
+        );
     }
     let hard = |code| {
         let body = with(HEALTH_STOP, "\"AWS_EC2_INSTANCE_STOP_SCHEDULED\"", &format!("\"{code}\""));
@@ -208,22 +212,34 @@ fn a_scheduled_changes_start_is_read_or_left_out() {
 }
 
 #[test]
-fn a_health_event_is_closed_or_not() {
-    assert_eq!(ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
+fn a_health_event_that_is_closed_withdraws_its_notices() {
+    assert!(one(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")).is_withdrawn());
+    assert!(one(HEALTH_CLOSED).is_withdrawn());
+    assert_eq!(ignored(&with(HEALTH_NO_INSTANCE, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
     for status in ["\"open\"", "\"upcoming\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"upcoming\"", status)), one(HEALTH_STOP), "{status}");
     }
 }
 
 #[test]
-fn an_instance_that_a_health_event_no_longer_concerns_is_left_out() {
+fn the_notice_of_an_instance_that_a_health_event_no_longer_concerns_is_withdrawn() {
     for status in ["RESOLVED", "UNIMPAIRED"] {
-        let settled = with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\""));
-        assert_eq!(ignored(&settled), IgnoreReason::Closed, "{status}");
+        let settled = one(&with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\"")));
+        assert!(settled.is_withdrawn() && settled.identity == one(HEALTH_STOP).identity, "{status}");
     }
     for status in ["\"PENDING\"", "\"UNKNOWN\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"IMPAIRED\"", status)), one(HEALTH_STOP), "{status}");
     }
+}
+
+#[test]
+fn a_newer_copy_that_says_something_else_revises_a_notice() {
+    let (first, later) =
+        (one(HEALTH_STOP), |body: &str| one(&with(body, "2026-11-21T07:00:05Z", "2026-11-22T07:00:05Z")));
+    let postponed = HEALTH_STOP.replace("Wed, 09 Dec 2026 18:30:00 GMT", "Thu, 10 Dec 2026 18:30:00 GMT");
+    assert!(later(&postponed).revises(&first) && !first.revises(&later(&postponed)));
+    assert!(later(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")).revises(&first));
+    assert!(!later(HEALTH_STOP).revises(&first), "it says the same");
 }
 
 #[test]

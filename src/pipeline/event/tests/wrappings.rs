@@ -158,7 +158,6 @@ fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
         (UNKNOWN_TYPE, IgnoreReason::UnknownType),
         (ASG_NOTIFICATION, IgnoreReason::UnknownType),
         (STATE_RUNNING, IgnoreReason::HarmlessState),
-        (HEALTH_CLOSED, IgnoreReason::Closed),
         (HEALTH_NO_INSTANCE, IgnoreReason::NotScheduledChange),
         (HEALTH_OTHER_SERVICE, IgnoreReason::NotScheduledChange),
         (HEALTH_ISSUE, IgnoreReason::NotScheduledChange),

@@ -2,7 +2,7 @@
 
 use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
-use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind};
+use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -75,7 +75,7 @@ fn path(
                 Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
                 Step::Begin { .. } => Finding::Begun,
                 Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
-                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
                 Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
@@ -200,10 +200,21 @@ fn a_launch_ends_with_its_node_in_service() {
     assert_eq!(launch(None, Some(&ready)), format!("{begin} Complete(Continue) End(Ready)"));
     assert_eq!(
         launch(Some(WarmPool::From), Some(&ready)),
-        format!("{begin} ReleasePoolMarks Complete(Continue) End(Ready)")
+        format!("{begin} ReleaseMarks Complete(Continue) End(Ready)")
     );
     assert_eq!(launch(None, None), format!("{begin} Complete(Abandon) End(NotReady)"));
     assert_eq!(launch(Some(WarmPool::To), None), format!("{begin} Complete(Continue) End(NotReady)"));
+}
+
+#[test]
+fn a_withdrawn_change_takes_its_mark_back() {
+    let change = ScheduledChange { code: String::new(), start: None, hard: true, withdrawn: true };
+    let withdrawn = || Detail::ScheduledChange(change.clone());
+    assert_eq!(path_of(&policy(), withdrawn()), "FindNode ReleaseMarks End(Withdrawn)");
+    assert_eq!(path(&policy(), withdrawn(), None, |_| None), "FindNode End(Withdrawn)");
+    let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
+    let node = Arc::new(node());
+    assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");
 }
 
 #[test]
