@@ -209,10 +209,7 @@ impl<'a> Sequence<'a> {
             Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
             Finding::Begun => Step::FindNode { by: self.deadline.at() },
             Finding::Launched(node) => self.launched(node, present),
-            // A launch is worth more than the marks: a cordon can be seen, and removed by hand.
-            Finding::MarksReleased(_) if self.action() == Action::Ready => self.finish(NoticeOutcome::Ready, present),
-            Finding::MarksReleased(true) => Step::End(NoticeOutcome::Withdrawn),
-            Finding::MarksReleased(false) => Step::End(NoticeOutcome::Failed),
+            Finding::MarksReleased(released) => self.marks_released(released, present),
             Finding::Node(node) => self.cordon(node, present),
             Finding::NoNode if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::NoNode => self.await_node(present),
@@ -289,6 +286,14 @@ impl<'a> Sequence<'a> {
             Some(node) if from_pool => Step::ReleaseMarks { node, by: self.deadline.at() },
             Some(_) => self.finish(NoticeOutcome::Ready, present),
         }
+    }
+
+    fn marks_released(&mut self, released: bool, present: Present<'_>) -> Step<'a> {
+        if self.action() == Action::Ready {
+            // The launch is worth more than the marks: a cordon can be seen, and removed by hand.
+            return self.finish(NoticeOutcome::Ready, present);
+        }
+        Step::End(if released { NoticeOutcome::Withdrawn } else { NoticeOutcome::Failed })
     }
 
     fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
