@@ -93,6 +93,18 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
+    /// What to do about a fault of an instance that AWS Health reports: drain, cordon or report, by the code of the event; repeatable
+    ///
+    /// Without it events of the category issue are ignored. They need a rule of their own.
+    #[arg(
+        long,
+        env = "EBBTIDE_HEALTH_ISSUE",
+        value_name = "CODE=ACTION",
+        value_delimiter = ',',
+        help_heading = "Notices"
+    )]
+    pub health_issue: Vec<String>,
+
     /// A lifecycle hook that others complete; repeatable
     ///
     /// A value replaces the default, the two hooks of EKS.

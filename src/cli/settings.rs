@@ -113,6 +113,7 @@ impl Settings {
         forget_empty(&mut flags);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
+        let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let delay = problems.delays(&flags.delay);
@@ -147,6 +148,7 @@ impl Settings {
         }
         let policy = Policy {
             actions,
+            health_issues,
             drain_timeout,
             delay,
             heartbeats,
@@ -211,8 +213,8 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
-    for list in [on, ignore_hook, drain_timeout, delay, taint, startup_taint] {
+    let Run { on, health_issue, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
+    for list in [on, health_issue, ignore_hook, drain_timeout, delay, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -281,7 +283,8 @@ mod tests {
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
-        let stands = NoticeKind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
+        let stands =
+            NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
         assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
@@ -348,7 +351,7 @@ mod tests {
         let timeouts = [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
         assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
         assert_eq!(settings.policy.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
-        assert_eq!(settings.policy.stands(NoticeKind::Rebalance), None);
+        assert_eq!(settings.policy.stands(NoticeKind::Rebalance, Action::Cordon), None);
         assert_eq!(settings.policy.mark_settings.taints[0].key, "going");
         assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
         assert_eq!(settings.at_deadline, AtDeadline::Leave);
@@ -418,6 +421,10 @@ mod tests {
         for (flag, bad) in [
             ("--on", "spot"),
             ("--on", "spot=ready"),
+            ("--health-issue", "AWS_EC2_A_FAULT"),
+            ("--health-issue", "AWS_EC2_A_FAULT=ignore"),
+            ("--health-issue", "AWS_EC2_A_FAULT=drain,AWS_EC2_A_FAULT=cordon"),
+            ("--health-issue", "degraded=drain"),
             ("--drain-timeout", "weather=1m"),
             ("--drain-timeout", "spot=soon"),
             ("--delay", "10s"),

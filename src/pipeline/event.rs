@@ -245,7 +245,7 @@ pub enum InstanceState {
     Terminated,
 }
 
-/// AWS Health's announcement for one affected instance.
+/// AWS Health's announcement for one affected instance, or a fault of the instance that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledChange {
     /// Health's code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
@@ -257,6 +257,8 @@ pub struct ScheduledChange {
     pub hard: bool,
     /// Whether AWS has called the change off for this instance, or says that it is over: the mark of its notice goes.
     pub withdrawn: bool,
+    /// Whether this is a fault that AWS reports (the category `issue`), and no change that AWS plans. Its code alone decides the action.
+    pub is_issue: bool,
 }
 
 /// A notice's identity with what AWS may change about it later: two copies of the same version say the same.

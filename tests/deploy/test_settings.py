@@ -31,6 +31,7 @@ EXAMPLES = {
 
 SPECIAL = {
     "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),
+    "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),

@@ -139,6 +139,14 @@ impl Stage {
         self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
     }
 
+    /// Sends a Health event of this code about a fault of the n-th node, with this status.
+    pub fn fault(&self, n: usize, code: &str, status: &str) {
+        let now = self.world.clock.now();
+        let body = messages::scheduled_change("f", code, &[&instance(n)], now, now - s(600));
+        let body = body.replace("\"scheduledChange\"", "\"issue\"");
+        self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
+    }
+
     /// Sends the notice of a reboot of the n-th node within a day.
     pub fn schedule_reboot(&self, n: usize) -> String {
         let at = self.world.clock.now();

@@ -68,7 +68,10 @@ locals {
       pattern = {
         source      = ["aws.health"]
         detail-type = ["AWS Health Event"]
-        detail      = { service = ["EC2"], eventTypeCategory = ["scheduledChange"] }
+        detail = {
+          service           = ["EC2"]
+          eventTypeCategory = var.health_issues ? ["scheduledChange", "issue"] : ["scheduledChange"]
+        }
       }
     }
     "capacity-reservation" = {

@@ -8,6 +8,7 @@ use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
 use crate::runtime::duration;
 use crate::runtime::duration::Words;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
@@ -84,6 +85,26 @@ impl Problems {
         for (kind, action) in self.by_kind("--on", flags, "spot=drain") {
             if let Some(action) = self.action(kind, action) {
                 actions.set(kind, action);
+            }
+        }
+        actions
+    }
+
+    /// Reads the actions for faults, `CODE=ACTION`.
+    pub(super) fn health_issues(&mut self, flags: &[String]) -> BTreeMap<String, Action> {
+        let flag = "--health-issue";
+        let allowed = [Action::Drain, Action::Cordon, Action::Report];
+        let mut actions = BTreeMap::new();
+        for pair in flags {
+            let (code, action) = pair.split_once('=').unwrap_or((pair, ""));
+            let is_code =
+                code.starts_with("AWS_EC2_") && code.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'_'));
+            match allowed.into_iter().find(|known| known.as_str() == action).filter(|_| is_code) {
+                None => self.add(flag, format!("\"{pair}\" is not CODE=ACTION; write it like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=cordon, with one of drain, cordon, report")),
+                Some(action) if actions.insert(code.to_owned(), action).is_some() => {
+                    self.add(flag, format!("\"{code}\" is given twice; remove one"));
+                }
+                Some(_) => {}
             }
         }
         actions

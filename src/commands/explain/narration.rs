@@ -43,7 +43,7 @@ pub(super) struct Narration<'a> {
 
 impl<'a> Narration<'a> {
     pub fn new(notice: &'a Notice, node: Option<Node>, settings: &'a Settings, clock: Clock) -> Self {
-        let action = settings.policy.actions.of(notice.kind());
+        let action = settings.policy.action(notice);
         let in_seconds = notice.at.duration_since(clock.now()).as_secs();
         let view = NoticeView {
             kind: notice.kind(),
@@ -284,7 +284,7 @@ impl<'a> Narration<'a> {
             entries.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()
         };
         let taints: Vec<_> = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap_or_default();
-        let stands = self.policy().stands(self.notice.kind()).filter(|_| self.action == Action::Cordon);
+        let stands = self.policy().stands(self.notice.kind(), self.action).filter(|_| self.action == Action::Cordon);
         MarksView {
             cordon: patch["spec"]["unschedulable"] == true && !node.cordoned,
             annotations: texts("annotations"),

@@ -51,7 +51,11 @@ pub(super) fn says(detail: &Detail) -> String {
             format!("the instance is {state}")
         }
         Detail::ScheduledChange(change) => {
-            let over = if change.withdrawn { ", which is called off or over" } else { "" };
+            let over = match (change.withdrawn, change.is_issue) {
+                (true, _) => ", which is called off or over",
+                (false, true) => ", a fault of the instance",
+                (false, false) => "",
+            };
             change.start.map_or_else(
                 || format!("{}{over}", change.code),
                 |start| format!("{}, from {start}{over}", change.code),
@@ -67,6 +71,12 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
     match (outcome, &notice.detail) {
         (NoticeOutcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
             format!("another program completes the hook {} (--ignore-hook)", hook.name)
+        }
+        (NoticeOutcome::Ignored, Detail::ScheduledChange(change)) if change.is_issue => {
+            format!("a fault that AWS reports, and there is no --health-issue {}=ACTION", change.code)
+        }
+        (NoticeOutcome::Reported | NoticeOutcome::Cordoned, Detail::ScheduledChange(change)) if change.is_issue => {
+            format!("--health-issue {}", change.code)
         }
         (NoticeOutcome::Ignored, _) => format!("--on {kind}=ignore"),
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),

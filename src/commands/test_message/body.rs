@@ -172,7 +172,13 @@ mod tests {
             Detail::Spot { action: InstanceAction::Terminate },
             Detail::Rebalance,
             Detail::StateChange { state: InstanceState::Stopping },
-            Detail::ScheduledChange(ScheduledChange { code: RETIREMENT.into(), start, hard: true, withdrawn: false }),
+            Detail::ScheduledChange(ScheduledChange {
+                code: RETIREMENT.into(),
+                start,
+                hard: true,
+                withdrawn: false,
+                is_issue: false,
+            }),
             Detail::CapacityReservation { terminates_at: "2026-11-21T12:02:00Z".parse().ok() },
         ];
         for (kind, detail) in NoticeKind::ALL.into_iter().zip(details) {

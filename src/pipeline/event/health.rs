@@ -1,4 +1,4 @@
-//! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many.
+//! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
 use super::wire::{At, Head, List, Object, Text, detail};
 use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
@@ -45,7 +45,8 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let fields: Fields<'_> = detail(body)?;
     let service = fields.service.text(At("detail.", "service"))?;
     let category = fields.event_type_category.text(At("detail.", "eventTypeCategory"))?;
-    if service != "EC2" || category != "scheduledChange" {
+    let is_issue = category == "issue";
+    if service != "EC2" || !is_issue && category != "scheduledChange" {
         return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     let closed = fields.status_code.get() == Some("closed");
@@ -59,9 +60,11 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let change = ScheduledChange {
         code: code.to_owned(),
         // An announced change is worth a drain even if its time can't be read.
-        start: fields.start_time.time_if_any(),
-        hard: takes_capacity(code),
+        // A fault's time has passed, and is no deadline.
+        start: fields.start_time.time_if_any().filter(|_| !is_issue),
+        hard: takes_capacity(code) && !is_issue,
         withdrawn: closed,
+        is_issue,
     };
     let notice = |(instance, settled): (InstanceId, bool)| Notice {
         identity: Identity::Health { arn: arn.to_owned(), instance: instance.clone() },

@@ -24,7 +24,7 @@ impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
-        if self.actions.of(notice.kind()) == Action::Ignore {
+        if self.action(notice) == Action::Ignore {
             return Some(NoticeOutcome::Ignored);
         }
         let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
@@ -34,7 +34,7 @@ impl Policy {
     /// Returns the hook that the notice's action keeps alive and completes.
     #[must_use]
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
-        let touches = matches!(self.actions.of(notice.kind()), Action::Drain | Action::Ready);
+        let touches = matches!(self.action(notice), Action::Drain | Action::Ready);
         notice.hook().filter(|_| touches)
     }
 
@@ -61,9 +61,9 @@ impl Policy {
     /// Returns the mark of a notice on its Node; `deadline` is that of the drain, if the notice leads to one.
     #[must_use]
     pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
-        let drains = self.actions.of(notice.kind()) == Action::Drain;
+        let drains = self.action(notice) == Action::Drain;
         let deadline = drains.then_some(deadline);
-        let stands = self.stands(notice.kind());
+        let stands = self.stands(notice.kind(), self.action(notice));
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))

@@ -1,7 +1,8 @@
 //! The user's policy for interruptions. Pure.
 
-use crate::pipeline::event::{Notice, NoticeKind};
+use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -78,6 +79,8 @@ pub enum Heartbeats {
 pub struct Policy {
     /// The action for each kind.
     pub actions: Actions,
+    /// The actions for faults that AWS Health reports, by code. Others are ignored.
+    pub health_issues: BTreeMap<String, Action>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
@@ -114,10 +117,27 @@ pub struct Policy {
 const DEFAULT_UNCORDON_AFTER: Duration = Duration::from_mins(20);
 
 impl Policy {
-    /// Returns the time after which a mark of this kind is removed, if it is.
+    /// Returns the action for the notice.
     #[must_use]
-    pub fn stands(&self, kind: NoticeKind) -> Option<Duration> {
-        let action = self.actions.of(kind);
+    pub fn action(&self, notice: &Notice) -> Action {
+        match &notice.detail {
+            Detail::ScheduledChange(change) if change.is_issue => {
+                self.health_issues.get(&change.code).copied().unwrap_or(Action::Ignore)
+            }
+            _ => self.actions.of(notice.kind()),
+        }
+    }
+
+    /// Whether some notice has one of these actions.
+    #[must_use]
+    pub fn has_any(&self, wanted: &[Action]) -> bool {
+        let kinds = NoticeKind::ALL.into_iter().map(|kind| self.actions.of(kind));
+        kinds.chain(self.health_issues.values().copied()).any(|action| wanted.contains(&action))
+    }
+
+    /// Returns the time after which the mark of a notice of this kind with this action is removed, if it is.
+    #[must_use]
+    pub fn stands(&self, kind: NoticeKind, action: Action) -> Option<Duration> {
         match self.uncordon_after {
             None => (kind == NoticeKind::Rebalance && action == Action::Cordon).then_some(DEFAULT_UNCORDON_AFTER),
             Some(Duration::ZERO) => None,

@@ -237,8 +237,8 @@ impl<'a> Sequence<'a> {
             && age.is_none_or(|age| age > REGISTRATION_TIME)
     }
 
-    const fn action(&self) -> Action {
-        self.policy.actions.of(self.notice.kind())
+    fn action(&self) -> Action {
+        self.policy.action(self.notice)
     }
 
     /// The first step: nothing, if the policy or the notice itself says so.

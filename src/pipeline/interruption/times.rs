@@ -230,7 +230,13 @@ mod tests {
     fn a_scheduled_change_is_drained_now_and_ends_at_its_start() {
         let change = |start: Option<&str>, hard| {
             let start = start.map(|start| start.parse().unwrap());
-            Detail::ScheduledChange(ScheduledChange { code: String::new(), start, hard, withdrawn: false })
+            Detail::ScheduledChange(ScheduledChange {
+                code: String::new(),
+                start,
+                hard,
+                withdrawn: false,
+                is_issue: false,
+            })
         };
         let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
         assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), None), (610, true));

@@ -193,7 +193,7 @@ impl Interruption {
     /// Reports the begin, and starts the heartbeat.
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
         let Case { interrupter, notice, .. } = &self.case;
-        let action = interrupter.policy.actions.of(notice.kind());
+        let action = interrupter.policy.action(notice);
         let until = Some(deadline.at().saturating_duration_since(Instant::now()));
         self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
         self.hook = notice.hook().zip(times).map(|(hook, times)| KeptHook::keep(&self.case, hook, times, deadline));

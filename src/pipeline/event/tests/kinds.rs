@@ -156,6 +156,7 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
             start: Some(time("2026-12-05T02:00:00Z")),
             hard: false,
             withdrawn: false,
+            is_issue: false,
         }),
     };
     assert_eq!(
@@ -180,7 +181,13 @@ fn the_code_decides_whether_the_capacity_goes() {
         let start = Some(time("2026-12-09T18:30:00Z"));
         assert_eq!(
             notice.detail,
-            Detail::ScheduledChange(ScheduledChange { code: code.to_owned(), start, hard, withdrawn: false })
+            Detail::ScheduledChange(ScheduledChange {
+                code: code.to_owned(),
+                start,
+                hard,
+                withdrawn: false,
+                is_issue: false
+            })
         );
     }
     let hard = |code| {
@@ -230,6 +237,22 @@ fn the_notice_of_an_instance_that_a_health_event_no_longer_concerns_is_withdrawn
     for status in ["\"PENDING\"", "\"UNKNOWN\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"IMPAIRED\"", status)), one(HEALTH_STOP), "{status}");
     }
+}
+
+#[test]
+fn a_fault_that_names_instances_is_a_notice_without_a_time() {
+    let expected = ScheduledChange {
+        code: "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED".to_owned(),
+        start: None,
+        hard: false,
+        withdrawn: false,
+        is_issue: true,
+    };
+    assert_eq!(one(HEALTH_ISSUE).detail, Detail::ScheduledChange(expected.clone()));
+    let retired = with(HEALTH_ISSUE, "\"AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED\"", "\"AWS_EC2_A_STOP\"");
+    assert!(matches!(one(&retired).detail, Detail::ScheduledChange(ScheduledChange { hard: false, .. })));
+    let over = with(HEALTH_ISSUE, "\"IMPAIRED\"", "\"UNIMPAIRED\"");
+    assert_eq!(one(&over).detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, ..expected }));
 }
 
 #[test]

@@ -160,7 +160,6 @@ fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
         (STATE_RUNNING, IgnoreReason::HarmlessState),
         (HEALTH_NO_INSTANCE, IgnoreReason::NotScheduledChange),
         (HEALTH_OTHER_SERVICE, IgnoreReason::NotScheduledChange),
-        (HEALTH_ISSUE, IgnoreReason::NotScheduledChange),
     ] {
         assert_eq!(ignored(body), why, "{body}");
     }

@@ -11,6 +11,7 @@ fn policy() -> Policy {
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
         actions,
+        health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
         uncordon_after: None,
@@ -208,13 +209,23 @@ fn a_launch_ends_with_its_node_in_service() {
 
 #[test]
 fn a_withdrawn_change_takes_its_mark_back() {
-    let change = ScheduledChange { code: String::new(), start: None, hard: true, withdrawn: true };
+    let change = ScheduledChange { code: String::new(), start: None, hard: true, withdrawn: true, is_issue: false };
     let withdrawn = || Detail::ScheduledChange(change.clone());
     assert_eq!(path_of(&policy(), withdrawn()), "FindNode ReleaseMarks End(Withdrawn)");
     assert_eq!(path(&policy(), withdrawn(), None, |_| None), "FindNode End(Withdrawn)");
     let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
     let node = Arc::new(node());
     assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");
+}
+
+#[test]
+fn the_code_of_a_fault_decides_its_action() {
+    let fault = |code: &str| {
+        let code = code.to_owned();
+        Detail::ScheduledChange(ScheduledChange { code, start: None, hard: false, withdrawn: false, is_issue: true })
+    };
+    assert_eq!(path_of(&policy(), fault("DEGRADED")), "FindOwner Begin FindNode Cordon End(Cordoned)");
+    assert_eq!(path_of(&policy(), fault("OTHER")), "End(Ignored)");
 }
 
 #[test]

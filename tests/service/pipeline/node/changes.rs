@@ -130,3 +130,23 @@ async fn a_change_that_is_sent_again_after_a_fast_reboot_does_not_cordon_the_nod
     assert!(stage.cordoned(0));
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_fault_that_the_settings_name_drains_the_node_until_aws_closes_it() {
+    const DEGRADED: &str = "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED";
+    let stage = Stage::new(2, 1);
+    let replica =
+        stage.start(&["--on", "scheduled-change=ignore", "--health-issue", &format!("{DEGRADED}=drain")]).await;
+    stage.fault(0, DEGRADED, "open");
+    stage.fault(1, "AWS_EC2_API_ISSUE", "open");
+    stage.until_handled(s(30)).await;
+    assert_eq!((stage.cordoned(0), stage.cordoned(1)), (true, false));
+    assert_eq!((stage.ends_of("web-0-0").len(), stage.ends_of("web-1-0").len()), (1, 0));
+    replica.all_ended("scheduled-change", &[("drained", 1), ("ignored", 1)]);
+    sleep(s(3600)).await;
+    stage.fault(0, DEGRADED, "closed");
+    stage.until_handled(s(30)).await;
+    assert!(!stage.cordoned(0));
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
