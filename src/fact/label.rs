@@ -47,6 +47,8 @@ labels! {
         OtherFleetChange => "other-fleet-change",
         /// A Health event of another service, of another category, or without affected instances.
         NotScheduledChange => "not-scheduled-change",
+        /// The end of a Capacity Block that has no instance.
+        EmptyReservation => "empty-reservation",
         /// A Health event that is over (`closed`).
         Closed => "closed",
     }

@@ -7,9 +7,10 @@ mod outcome_cache;
 
 pub use outcome_cache::OutcomeCache;
 
+use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
-use crate::pipeline::event::{Identity, Notice, Parsed, Version};
+use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
@@ -83,8 +85,9 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let notices = match event::parse(&message.body) {
-            Parsed::Notices(notices) => notices,
+        let (notices, block) = match event::parse(&message.body) {
+            Parsed::Notices(notices) => (notices, None),
+            Parsed::Block(block) => (Vec::new(), Some(block)),
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
@@ -101,13 +104,20 @@ impl Deliverer {
         };
         // The message is held while a drain runs; its text is not needed any more.
         message.body = String::new();
-        let copies: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
+        let id = Arc::clone(&message.id);
+        let mut copies: Vec<_> = notices.into_iter().map(|notice| self.join(notice, &message.id)).collect();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
-            verdict = self.all_ended(&copies, &visibility) => DeliveryEnd::Verdict(verdict),
+            verdict = async {
+                if let Some(block) = block {
+                    let notices = Box::pin(self.notices_of(&block, &id)).await;
+                    copies = notices.into_iter().map(|notice| self.join(notice, &id)).collect();
+                }
+                self.all_ended(&copies, &visibility).await
+            } => DeliveryEnd::Verdict(verdict),
             end = message.lease.kept(&self.queue, &message.id, pace) => DeliveryEnd::Lease(end),
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
@@ -128,6 +138,31 @@ impl Deliverer {
                 };
                 self.release(message, Duration::ZERO, why).await;
             }
+        }
+    }
+
+    /// Returns a notice for each instance of the block. Retries until EC2 answers, or the instances are terminated.
+    async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Vec<Notice> {
+        let Interrupter { clock, owner, .. } = &*self.interrupter;
+        let by = clock.instant_of(block.terminates_at);
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        loop {
+            let error = match owner.in_reservation(&block.reservation).await {
+                Ok(instances) => {
+                    if instances.is_empty() {
+                        self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
+                    }
+                    return block.notices(instances);
+                }
+                Err(error) => error,
+            };
+            let (reservation, category) = (&*block.reservation, error.category);
+            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error: &error });
+            let wait = backoff.step();
+            if Instant::now() + wait >= by {
+                return Vec::new();
+            }
+            sleep(wait).await;
         }
     }
 

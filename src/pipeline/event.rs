@@ -27,10 +27,43 @@ pub fn parse(body: &str) -> Parsed {
 pub enum Parsed {
     /// At least one notice.
     Notices(Vec<Notice>),
+    /// The end of a Capacity Block: a notice for each of its instances, which only EC2 knows.
+    Block(CapacityBlock),
     /// A message of a known form that has no notice for Ebbtide.
     Ignored(IgnoreReason),
     /// A message that can't be read, or that lacks a required field.
     Malformed(Malformed),
+}
+
+/// The announced end of a Capacity Block. The event names the reservation alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapacityBlock {
+    /// The reservation's id.
+    pub reservation: String,
+    /// The end of the reservation, if the event names it.
+    pub ends: Option<Timestamp>,
+    /// The time at which EC2 begins to terminate its instances.
+    pub terminates_at: Timestamp,
+    /// The time of the event, by AWS's clock.
+    pub at: Timestamp,
+}
+
+impl CapacityBlock {
+    /// Returns the notices for these instances of the block.
+    #[must_use]
+    pub fn notices(&self, instances: Vec<InstanceId>) -> Vec<Notice> {
+        let notice = |instance: InstanceId| Notice {
+            identity: Identity::Block {
+                reservation: self.reservation.clone(),
+                ends: self.ends,
+                instance: instance.clone(),
+            },
+            instance,
+            at: self.at,
+            detail: Detail::CapacityReservation { terminates_at: Some(self.terminates_at) },
+        };
+        instances.into_iter().map(notice).collect()
+    }
 }
 
 /// The fault of a message, and its place.
@@ -126,6 +159,15 @@ pub enum Identity {
         /// The affected instance.
         instance: InstanceId,
     },
+    /// The end of a Capacity Block for one of its instances.
+    Block {
+        /// The reservation's id.
+        reservation: String,
+        /// The end of the reservation, if it is known: a block that was extended has another one.
+        ends: Option<Timestamp>,
+        /// The instance.
+        instance: InstanceId,
+    },
     /// Any other event, by EventBridge's id.
     Event(String),
 }
@@ -135,6 +177,8 @@ impl fmt::Display for Identity {
         match self {
             Self::Hook { group, hook, token } => write!(f, "{group}/{hook}/{token}"),
             Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
+            Self::Block { reservation, ends: Some(ends), instance } => write!(f, "{reservation}/{ends}/{instance}"),
+            Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
             Self::Event(id) => f.write_str(id),
         }
     }
@@ -287,6 +331,7 @@ impl Notice {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
             Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Block { .. } => false,
             Identity::Event(id) => id.starts_with(TEST),
         }
     }

@@ -88,6 +88,9 @@ impl Subscriber for Log {
             Fact::OwnerUnknown { about, error, .. } => {
                 about!(warn, about, %error, "looking up the instance's cluster failed; retried");
             }
+            Fact::ReservationUnknown { message, reservation, error, .. } => {
+                warn!(message_id = message, reservation, %error, "looking up a capacity reservation's instances failed; retried");
+            }
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
             }

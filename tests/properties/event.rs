@@ -18,6 +18,7 @@ fn sound(body: &str) -> Parsed {
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => said.extend([group.clone(), hook.clone(), token.clone()]),
                     Identity::Health { arn, .. } => said.push(arn.clone()),
+                    Identity::Block { reservation, .. } => said.push(reservation.clone()),
                     Identity::Event(id) => said.push(id.clone()),
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {
@@ -40,6 +41,7 @@ fn sound(body: &str) -> Parsed {
                 }
             }
         }
+        Parsed::Block(block) => assert!(body.contains(&escaped(&block.reservation)), "{block:?} is not in {body}"),
         Parsed::Ignored(_) => {}
         Parsed::Malformed(fault) => {
             assert!(!fault.at.is_empty() && fault.at.len() < 64, "{fault}");
@@ -203,7 +205,7 @@ fn without_a_required_field_there_is_no_notice_and_without_another_the_same() {
             match sound(&close(&damaged)) {
                 Parsed::Notices(left) if left == original || TELLING.contains(&path.as_str()) => {}
                 Parsed::Notices(left) => panic!("{name} without {path}: {left:?}"),
-                Parsed::Ignored(_) | Parsed::Malformed(_) => missed.push(path),
+                Parsed::Block(_) | Parsed::Ignored(_) | Parsed::Malformed(_) => missed.push(path),
             }
         }
         missed.sort();

@@ -83,6 +83,8 @@ locals {
         detail-type = [
           "EC2 Capacity Reservation Instance Interruption Warning",
           "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+          "Capacity Block Expiration Warning",
+          "Capacity Block Reservation Expiration Warning",
         ]
       }
     }

@@ -83,7 +83,8 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
         }
         NoticeKind::CapacityReservation => {
             r#"{"source": ["aws.ec2"],
-     "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning"]}"#
+     "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning",
+       "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"]}"#
         }
     }
 }

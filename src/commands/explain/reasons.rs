@@ -15,6 +15,7 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
         IgnoreReason::HarmlessState => "an instance state that does not end the instance",
         IgnoreReason::OtherFleetChange => "a fleet's launch or termination, of which nothing is left to do",
+        IgnoreReason::EmptyReservation => "the end of a capacity block in which no instance runs",
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }

@@ -1,10 +1,11 @@
 //! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
-use super::{Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use super::{CapacityBlock, Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
 use serde::Deserialize;
+use std::time::Duration;
 
-/// The fields of the five details. Each detail has the instance, and some of the other fields.
+/// The fields of the details. Each detail has the instance or the reservation, and some of the other fields.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Fields<'a> {
@@ -18,7 +19,17 @@ struct Fields<'a> {
     instance_termination_time: Text<'a>,
     #[serde(borrow)]
     sub_type: Text<'a>,
+    #[serde(borrow)]
+    capacity_reservation_id: Text<'a>,
+    #[serde(borrow)]
+    end_date: Text<'a>,
 }
+
+/// Times before the end of a Capacity Block at which EC2 begins to terminate its instances: those of UltraServers, and the others.
+const BLOCK_LEADS: [Duration; 2] = [Duration::from_mins(60), Duration::from_mins(30)];
+
+/// Time between the warning of a Capacity Block's end and the first terminations.
+const BLOCK_WARNING: Duration = Duration::from_mins(10);
 
 /// `EC2 Spot Instance Interruption Warning`.
 pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
@@ -70,6 +81,18 @@ pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed
     // for capacity blocks, as the current time: a time that is not after the notice would be a deadline already missed.
     let terminates_at = fields.instance_termination_time.time_if_any().filter(|end| *end > head.at);
     fields.notice(head, Detail::CapacityReservation { terminates_at })
+}
+
+/// `Capacity Block Expiration Warning`.
+pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    let fields: Fields<'_> = detail(body)?;
+    let reservation = fields.capacity_reservation_id.name(At("detail.", "capacity-reservation-id"))?.to_owned();
+    let ends = fields.end_date.time_if_any();
+    // The event does not say whether the block is one of UltraServers, but comes before the terminations.
+    let begins = |lead: Duration| ends?.checked_sub(lead).ok().filter(|begins| *begins > head.at);
+    let terminates_at = BLOCK_LEADS.into_iter().find_map(begins);
+    let terminates_at = terminates_at.or_else(|| head.at.checked_add(BLOCK_WARNING).ok()).unwrap_or(head.at);
+    Ok(Parsed::Block(CapacityBlock { reservation, ends, terminates_at, at: head.at }))
 }
 
 impl Fields<'_> {

@@ -98,6 +98,10 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
             // The same event under the name that some of AWS's pages still use.
             | "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
         ) => ec2::capacity_reservation,
+        // The second name is that of the event's example in the documentation.
+        ("aws.ec2", "Capacity Block Expiration Warning" | "Capacity Block Reservation Expiration Warning") => {
+            ec2::capacity_block
+        }
         ("aws.health", "AWS Health Event") => health::event,
         _ => return None,
     })

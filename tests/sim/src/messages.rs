@@ -109,6 +109,13 @@ pub fn capacity_reservation(id: &str, instance: &str, at: Timestamp, until: Time
     event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", id, at, &detail)
 }
 
+/// Returns the warning that a Capacity Block ends at `end`.
+#[must_use]
+pub fn capacity_block(id: &str, reservation: &str, at: Timestamp, end: Timestamp) -> String {
+    let detail = json!({ "capacity-reservation-id": reservation, "end-date": end.to_string() });
+    event("aws.ec2", "Capacity Block Expiration Warning", id, at, &detail)
+}
+
 /// Returns a Health event about several instances, which begins at `start`. `code` is such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
 #[must_use]
 pub fn scheduled_change(id: &str, code: &str, instances: &[&str], at: Timestamp, start: Timestamp) -> String {

@@ -20,6 +20,10 @@ pub(super) const ASG_TERMINATE_SNS: &str = include_str!("../../../../tests/fixtu
 pub(super) const ASG_TERMINATE_TO_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-to-warm-pool.json");
 pub(super) const CAPACITY_BLOCK: &str = include_str!("../../../../tests/fixtures/events/capacity-block.json");
+pub(super) const CAPACITY_BLOCK_EXPIRATION: &str =
+    include_str!("../../../../tests/fixtures/events/capacity-block-expiration.json");
+pub(super) const CAPACITY_BLOCK_EXPIRATION_OLD_NAME: &str =
+    include_str!("../../../../tests/fixtures/events/capacity-block-expiration-old-name.json");
 pub(super) const CAPACITY_RESERVATION: &str =
     include_str!("../../../../tests/fixtures/events/capacity-reservation.json");
 pub(super) const FLEET_LAUNCHED: &str = include_str!("../../../../tests/fixtures/events/fleet-launched.json");

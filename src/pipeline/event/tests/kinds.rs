@@ -1,7 +1,8 @@
 //! The kinds of EC2 and AWS Health.
 
 use super::super::{
-    Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange,
+    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, Parsed,
+    ScheduledChange, parse,
 };
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
@@ -141,6 +142,32 @@ fn a_capacity_reservations_end_is_best_effort() {
     assert_eq!(ends("\"2026-11-21T13:00:00.001Z\""), at("2026-11-21T13:00:00.001Z"));
     assert_eq!(one(CAPACITY_BLOCK).detail, unknown);
     assert_eq!(one(CAPACITY_BLOCK).instance, instance("i-04b5c6d7e8f901234"));
+}
+
+#[test]
+fn a_capacity_block_ends_for_all_its_instances() {
+    let block = |body: &str| match parse(body) {
+        Parsed::Block(block) => block,
+        other => panic!("{other:?}"),
+    };
+    let expected = CapacityBlock {
+        reservation: "cr-0123456789abcdef0".to_owned(),
+        ends: Some(time("2026-11-21T11:30:00Z")),
+        terminates_at: time("2026-11-21T11:00:00Z"),
+        at: time("2026-11-21T10:50:00Z"),
+    };
+    assert_eq!(block(CAPACITY_BLOCK_EXPIRATION), expected);
+    assert_eq!(block(CAPACITY_BLOCK_EXPIRATION_OLD_NAME), expected);
+    let ends = |end: &str| block(&with(CAPACITY_BLOCK_EXPIRATION, "\"2026-11-21T11:30:00Z\"", end)).terminates_at;
+    assert_eq!(ends("\"2026-11-21T12:00:00Z\""), time("2026-11-21T11:00:00Z"), "UltraServers go an hour before");
+    for end in ["\"2026-11-21T11:20:00Z\"", "\"soon\"", "null"] {
+        assert_eq!(ends(end), time("2026-11-21T11:00:00Z"), "{end}: ten minutes after the warning");
+    }
+    let (one, two) = (instance("i-03a4b5c6d7e8f9012"), instance("i-04b5c6d7e8f901234"));
+    let notices = expected.notices(vec![one.clone(), two]);
+    assert_eq!(notices[0].identity.to_string(), format!("cr-0123456789abcdef0/2026-11-21T11:30:00Z/{one}"));
+    assert_ne!(notices[0].identity, notices[1].identity);
+    assert_eq!(notices[1].detail, Detail::CapacityReservation { terminates_at: Some(expected.terminates_at) });
 }
 
 #[test]
