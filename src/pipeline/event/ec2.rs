@@ -25,8 +25,8 @@ struct Fields<'a> {
     end_date: Text<'a>,
 }
 
-/// Times before the end of a Capacity Block at which EC2 begins to terminate its instances: those of UltraServers, and the others.
-const BLOCK_LEADS: [Duration; 2] = [Duration::from_mins(60), Duration::from_mins(30)];
+/// Times before the end of a Capacity Block at which EC2 begins to terminate its instances: those of `UltraServers`, and the others.
+const BLOCK_LEADS: [Duration; 2] = [Duration::from_hours(1), Duration::from_mins(30)];
 
 /// Time between the warning of a Capacity Block's end and the first terminations.
 const BLOCK_WARNING: Duration = Duration::from_mins(10);

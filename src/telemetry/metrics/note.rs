@@ -38,7 +38,7 @@ impl All {
                 self.notice_duration.with_label_values(&[about.kind.as_str()]).observe(took.as_secs_f64());
             }
             Fact::OwnerUnknown { category, .. } | Fact::ReservationUnknown { category, .. } => {
-                retried("owner", category)
+                retried("owner", category);
             }
             Fact::CordonFailed { category, .. } => retried("cordon", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
