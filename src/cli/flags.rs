@@ -168,6 +168,16 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
     pub delay: Vec<String>,
 
+    /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
+    #[arg(
+        long,
+        env = "EBBTIDE_WHEN",
+        value_name = "KIND=now|DURATION-before",
+        value_delimiter = ',',
+        help_heading = "Drain"
+    )]
+    pub when: Vec<String>,
+
     /// What to do shortly before a hard deadline with pods that could not be evicted
     ///
     /// At a hard deadline the node's capacity ends. delete: delete the pod while its grace period still fits before the deadline. leave:

@@ -81,6 +81,9 @@ impl std::error::Error for SettingsError {}
 /// Maximum duration of a drain: the longest life of a lifecycle hook.
 const MAX_DRAIN: Duration = Duration::from_hours(48);
 
+/// Maximum time before a scheduled change at which its Node is drained. AWS announces most changes two weeks ahead.
+const MAX_LEAD: Duration = Duration::from_hours(30 * 24);
+
 /// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
 pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -117,6 +120,7 @@ impl Settings {
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let delay = problems.delays(&flags.delay);
+        let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
@@ -139,6 +143,8 @@ impl Settings {
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
+        let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
+        problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
@@ -149,6 +155,7 @@ impl Settings {
         let policy = Policy {
             actions,
             health_issues,
+            lead,
             drain_timeout,
             delay,
             heartbeats,
@@ -213,8 +220,8 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, health_issue, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
-    for list in [on, health_issue, ignore_hook, drain_timeout, delay, taint, startup_taint] {
+    let Run { on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint, .. } = flags;
+    for list in [on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -428,6 +435,11 @@ mod tests {
             ("--drain-timeout", "weather=1m"),
             ("--drain-timeout", "spot=soon"),
             ("--delay", "10s"),
+            ("--when", "2h-before"),
+            ("--when", "spot=2h-before"),
+            ("--when", "scheduled-change=2h"),
+            ("--when", "scheduled-change=31d-before"),
+            ("--when", "scheduled-change=now,scheduled-change=1h-before"),
             ("--delay", "spot=0s"),
             ("--complete-after", "0s"),
             ("--uncordon-after", "soon"),

@@ -215,6 +215,8 @@ labels! {
         NodeWatch => "node-watch",
         /// Removes marks from Nodes. Fixed.
         Undo => "undo",
+        /// Acts on changes that Nodes keep when they are near. Fixed.
+        Planner => "planner",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",
         /// Writes Events and conditions. Fixed.
@@ -251,6 +253,7 @@ impl TaskKind {
             Self::Poller
                 | Self::NodeWatch
                 | Self::Undo
+                | Self::Planner
                 | Self::Admin
                 | Self::Teller
                 | Self::Collector

@@ -4,6 +4,7 @@
 //! a panic) is one path: the message leaves its interruptions, which stops those that no other message holds, and is released.
 
 mod outcome_cache;
+mod plans;
 
 pub use outcome_cache::OutcomeCache;
 

@@ -19,6 +19,7 @@ mod launch;
 mod node_work;
 mod out_of_service;
 mod ownership;
+mod planning;
 mod policy;
 mod shared_work;
 mod steps;

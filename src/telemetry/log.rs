@@ -94,6 +94,9 @@ impl Subscriber for Log {
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
             }
+            Fact::ChangePlanned { about, start } => {
+                about!(info, about, %start, "the change is not near yet; the node keeps its notice");
+            }
             Fact::NodeCordoned { about, already, .. } => about!(info, about, already, "node cordoned"),
             Fact::CordonFailed { about, error, .. } => {
                 about!(warn, about, %error, "cordon failed; retried");

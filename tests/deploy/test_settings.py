@@ -36,6 +36,7 @@ SPECIAL = {
     "registrationGrace": ("1m30s", "1m30s"),
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
+    "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
     "uncordonAfter": ("0s", "0s"),

@@ -35,6 +35,7 @@ mod pipeline {
         mod marks;
         mod out_of_service;
         mod ownership;
+        mod plans;
         mod reboot;
         mod registration;
         mod release;

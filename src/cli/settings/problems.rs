@@ -1,6 +1,6 @@
 //! Validation of each flag, with all problems so far.
 
-use super::{MAX_DRAIN, MIN_HEARTBEAT_INTERVAL, Problem};
+use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, Problem};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
@@ -156,6 +156,26 @@ impl Problems {
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
+    }
+
+    /// Reads how long before a scheduled change its Node is drained; `None` for at once.
+    pub(super) fn lead(&mut self, flags: &[String]) -> Option<Duration> {
+        let flag = "--when";
+        let mut lead = None;
+        for (kind, text) in self.by_kind(flag, flags, "scheduled-change=2h-before") {
+            if kind != NoticeKind::ScheduledChange {
+                self.add(flag, format!("{kind} is always acted on now; only scheduled-change can wait"));
+            }
+            lead = match text.strip_suffix("-before") {
+                None if text == "now" => None,
+                None => {
+                    self.add(flag, format!("\"{text}\" is not a time; write now, or a duration such as 2h-before"));
+                    None
+                }
+                Some(text) => self.duration(flag, Some(text), MAX_LEAD),
+            };
+        }
+        lead
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {

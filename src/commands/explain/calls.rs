@@ -47,6 +47,9 @@ impl Calls {
             let most = needed + usize::from(marks.taken_back.is_some());
             self.add(to, "patch nodes", needed, Some(most), when);
         }
+        if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
+            self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");
+        }
         if lookups.ended_marks {
             self.add(to, "patch nodes", 0, Some(1), "removes the marks that the notice ends");
         }

@@ -133,6 +133,11 @@ impl<'a> Narration<'a> {
                     self.awaits_node(until);
                     return Ok(lookups);
                 }
+                Step::Plan { plan, .. } => {
+                    let from = self.policy().acts_from(self.notice).unwrap_or(plan.start);
+                    self.note(&format!("the Node keeps the notice, without a cordon, and is drained from {from}"));
+                    Finding::Planned(true)
+                }
                 Step::Cordon { target, mark } => {
                     self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)

@@ -83,6 +83,7 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
         (NoticeOutcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
         (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
+        (NoticeOutcome::Planned, _) => format!("--when {kind}: the change is not near yet"),
         (NoticeOutcome::Withdrawn, _) => {
             "AWS has called the change off, or says that it is over: the mark of its notice goes".to_owned()
         }

@@ -42,10 +42,14 @@ impl OutcomeCache {
 
     /// Keeps the outcome of a notice that has ended for good.
     pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
-        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended.
+        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended, nor has one that is kept.
         if matches!(
             outcome,
-            NoticeOutcome::HandedOver | NoticeOutcome::Crashed | NoticeOutcome::NotOurs | NoticeOutcome::Ignored
+            NoticeOutcome::HandedOver
+                | NoticeOutcome::Crashed
+                | NoticeOutcome::Planned
+                | NoticeOutcome::NotOurs
+                | NoticeOutcome::Ignored
         ) {
             return;
         }

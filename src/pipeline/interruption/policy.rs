@@ -2,6 +2,7 @@
 
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
+use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -81,6 +82,8 @@ pub struct Policy {
     pub actions: Actions,
     /// The actions for faults that AWS Health reports, by code. Others are ignored.
     pub health_issues: BTreeMap<String, Action>,
+    /// Time before a scheduled change at which its Node is drained; `None` drains at once.
+    pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
@@ -126,6 +129,15 @@ impl Policy {
             }
             _ => self.actions.of(notice.kind()),
         }
+    }
+
+    /// Returns when the notice is acted on, if the user wants that shortly before the announced change. A retirement is acted on at once:
+    /// the instance's host fails already.
+    #[must_use]
+    pub fn acts_from(&self, notice: &Notice) -> Option<Timestamp> {
+        let Detail::ScheduledChange(change) = &notice.detail else { return None };
+        let retires = change.code.split('_').any(|word| word == "RETIREMENT");
+        change.start?.checked_sub(self.lead.filter(|_| !retires)?).ok()
     }
 
     /// Whether some notice has one of these actions.

@@ -18,7 +18,8 @@ use super::{Completion, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::mark::{Mark, newest_copy};
+use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -80,6 +81,15 @@ pub enum Step<'a> {
     AwaitNode {
         /// The deadline of the wait.
         until: Instant,
+    },
+    /// Keep the notice on the Node, without a cordon, until the announced change is near.
+    Plan {
+        /// The Node.
+        node: Arc<Node>,
+        /// The notice.
+        plan: Plan,
+        /// The deadline of the attempt.
+        by: Instant,
     },
     /// Cordon the Node and leave the notice's mark on it.
     Cordon {
@@ -146,6 +156,8 @@ pub enum Finding {
     NoNode,
     /// The instance has got no Node in time.
     NoNodeInTime,
+    /// Whether the Node keeps the notice until the announced change is near.
+    Planned(bool),
     /// The Node carries the mark and is cordoned.
     Cordoned(Target),
     /// The wait before evictions is over.
@@ -215,6 +227,7 @@ impl<'a> Sequence<'a> {
             Finding::NoNode => self.await_node(present),
             Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
             Finding::NoNodeInTime => self.finish(self.outcome, present),
+            Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Cordoned(target) => self.delay(target, present),
             Finding::Delayed(target) => Step::Drain(target),
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
@@ -312,6 +325,12 @@ impl<'a> Sequence<'a> {
         }
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
             return self.finish(NoticeOutcome::Stale, present);
+        }
+        // A Node that is cordoned for the change stays so, whenever that begins now.
+        let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
+        let is_far = self.policy.acts_from(self.notice).is_some_and(|from| from > self.clock.timestamp_of(present.now));
+        if let Some(plan) = Plan::of(self.notice, self.message).filter(|_| is_far && !is_marked) {
+            return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);

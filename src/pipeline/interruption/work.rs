@@ -144,6 +144,7 @@ impl Interruption {
                 Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until } => case.await_node(until).await,
+                Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Drain(target) => {

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// Prefix of the annotation of a notice: `ebbtide/notice.<id>`.
-const NOTICE_PREFIX: &str = "ebbtide/notice.";
+pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
 
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
@@ -98,7 +98,7 @@ impl Mark {
     /// name contains a hash, because it has at most 63 characters and an ARN has more.
     #[must_use]
     pub fn new(identity: &str, kind: &str, since: Timestamp, message: &str) -> Self {
-        let key = key_of(identity);
+        let key = key_of(NOTICE_PREFIX, identity);
         let (kind, message) = (kind.to_owned(), message.to_owned());
         let since = Some(whole_seconds(since));
         let notice = NoticeAnnotation { kind, since, message, ..NoticeAnnotation::default() };
@@ -180,9 +180,9 @@ impl Mark {
     }
 }
 
-/// Returns the name of the annotation of the notice with this identity.
-pub(super) fn key_of(identity: &str) -> String {
-    let mut key = NOTICE_PREFIX.to_owned();
+/// Returns the name of the annotation with this prefix for the notice with this identity.
+pub(super) fn key_of(prefix: &str, identity: &str) -> String {
+    let mut key = prefix.to_owned();
     for byte in &Sha256::digest(identity.as_bytes())[..8] {
         // Writing to a String can't fail.
         let _ = write!(key, "{byte:02x}");
@@ -193,7 +193,17 @@ pub(super) fn key_of(identity: &str) -> String {
 /// Returns AWS's time of the newest copy of the notice with this identity that has left a mark on the Node, in whole seconds.
 #[must_use]
 pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
-    read(node.annotations.get(&key_of(identity))?).since
+    mark_of(node, identity)?.since
+}
+
+/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node.
+#[must_use]
+pub fn deadline_of(node: &Node, identity: &str) -> Option<Timestamp> {
+    mark_of(node, identity)?.deadline
+}
+
+fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
+    node.annotations.get(&key_of(NOTICE_PREFIX, identity)).map(|value| read(value))
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.

@@ -2,9 +2,10 @@
 
 use super::Node;
 use super::mark::{
-    BOOTED_ANNOTATION, KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, key_of, newest_copy,
-    notices, out_of_service, text, undo, written,
+    BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, key_of,
+    newest_copy, notices, out_of_service, text, undo, written,
 };
+use super::plan::plan_key;
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
@@ -86,12 +87,13 @@ impl NodeRelease {
         Self::of(&notices(node).collect::<Vec<_>>(), reason, |notice| notice.kind == kind)
     }
 
-    /// Returns the mark of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left it.
+    /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
     #[must_use]
     pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp) -> Option<Self> {
         let is_older = newest_copy(node, identity).is_none_or(|since| since <= at);
-        let mark: Vec<_> = notices(node).filter(|(key, _)| is_older && **key == key_of(identity)).collect();
-        Self::of(&mark, UndoReason::Withdrawn, |_| true)
+        let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
+        let keys: Vec<_> = names.into_iter().filter(|key| is_older && node.annotations.contains_key(key)).collect();
+        (!keys.is_empty()).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None })
     }
 
     fn of(

@@ -97,6 +97,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
+            | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }
             | Fact::NodeRecordoned { .. }

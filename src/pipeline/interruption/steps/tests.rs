@@ -12,6 +12,7 @@ fn policy() -> Policy {
     Policy {
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
+        lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
         uncordon_after: None,
@@ -57,7 +58,8 @@ fn path(
 ) -> String {
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
-    let notice = Notice { identity: Identity::Event("e".to_owned()), instance, at: clock.now(), detail };
+    let identity = Identity::Health { arn: "arn".to_owned(), instance: instance.clone() };
+    let notice = Notice { identity, instance, at: clock.now(), detail };
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {
@@ -76,6 +78,7 @@ fn path(
                 Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
                 Step::Begin { .. } => Finding::Begun,
                 Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
+                Step::Plan { .. } => Finding::Planned(true),
                 Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
                 Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
@@ -216,6 +219,22 @@ fn a_withdrawn_change_takes_its_mark_back() {
     let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
     let node = Arc::new(node());
     assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");
+}
+
+#[test]
+fn a_change_is_drained_for_shortly_before_it_begins() {
+    let change = |code: &str, start: &str| {
+        let (code, start) = (code.to_owned(), start.parse().ok());
+        Detail::ScheduledChange(ScheduledChange { code, start, hard: false, withdrawn: false, is_issue: false })
+    };
+    let (now, later) =
+        ("FindOwner Begin FindNode Cordon Drain End(Drained)", "FindOwner Begin FindNode Plan End(Planned)");
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-11-21T13:00:01Z")), later);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-11-21T13:00:00Z")), now);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "unknown")), now);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "2026-12-21T13:00:00Z")), now);
+    let at_once = Policy { lead: None, ..policy() };
+    assert_eq!(path_of(&at_once, change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-12-21T13:00:00Z")), now);
 }
 
 #[test]
