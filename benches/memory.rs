@@ -139,16 +139,13 @@ fn futures() {
     fn of_four<A, B, C, D, F>(_: impl FnOnce(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
-    fn of_five<A, B, C, D, E, F>(_: impl FnOnce(A, B, C, D, E) -> F) -> usize {
-        size_of::<F>()
-    }
     fn of_one<A, F>(_: impl FnOnce(A) -> F) -> usize {
         size_of::<F>()
     }
     println!("\n{:<36}{:>12}", "a future", "bytes");
     for (name, bytes) in [
         ("Deliverer::deliver, a message's", of_three(Deliverer::deliver)),
-        ("Interrupter::act, a notice's", of_five(Interrupter::act)),
+        ("Interrupter::act, a notice's", of_four(Interrupter::act)),
         ("Drainer::run, a drain's", of_three(Drainer::run)),
         ("Index::watch, one in a process", of_four(Index::watch)),
         ("Service::run, one in a process", of_one(Service::run)),

@@ -114,6 +114,10 @@ pub enum Fact<'a> {
     NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.
     OwnerUnknown { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
+    /// EC2 did not say which instances a capacity reservation has; retried.
+    ReservationUnknown { message: &'a str, reservation: &'a str, category: Category, error: &'a dyn fmt::Display },
+    /// The Node keeps the notice until its change, which begins at `start`, is near.
+    ChangePlanned { about: NoticeRef<'a>, start: jiff::Timestamp },
     /// The Node is cordoned and carries the notice's mark. `already`: it did before. `after`: the time since the notice.
     NodeCordoned { about: NoticeRef<'a>, already: bool, after: Duration },
     /// The patch that cordons the Node failed; retried.

@@ -93,6 +93,18 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
+    /// What to do about a fault of an instance that AWS Health reports: drain, cordon or report, by the code of the event; repeatable
+    ///
+    /// Without it events of the category issue are ignored. They need a rule of their own.
+    #[arg(
+        long,
+        env = "EBBTIDE_HEALTH_ISSUE",
+        value_name = "CODE=ACTION",
+        value_delimiter = ',',
+        help_heading = "Notices"
+    )]
+    pub health_issue: Vec<String>,
+
     /// A lifecycle hook that others complete; repeatable
     ///
     /// A value replaces the default, the two hooks of EKS.
@@ -161,6 +173,16 @@ pub struct Run {
     /// Capacity goes in bursts: a pod that is evicted too early may be moved to the next node that goes.
     #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
     pub settle: String,
+
+    /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
+    #[arg(
+        long,
+        env = "EBBTIDE_WHEN",
+        value_name = "KIND=now|DURATION-before",
+        value_delimiter = ',',
+        help_heading = "Drain"
+    )]
+    pub when: Vec<String>,
 
     /// What to do shortly before a hard deadline with pods that could not be evicted
     ///

@@ -81,6 +81,9 @@ impl std::error::Error for SettingsError {}
 /// Maximum duration of a drain: the longest life of a lifecycle hook.
 const MAX_DRAIN: Duration = Duration::from_hours(48);
 
+/// Maximum time before a scheduled change at which its Node is drained. AWS announces most changes two weeks ahead.
+const MAX_LEAD: Duration = Duration::from_hours(30 * 24);
+
 /// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
 pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -113,9 +116,11 @@ impl Settings {
         forget_empty(&mut flags);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
+        let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let delay = problems.delays(&flags.delay);
+        let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
@@ -139,6 +144,8 @@ impl Settings {
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
+        let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
+        problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
@@ -148,6 +155,8 @@ impl Settings {
         }
         let policy = Policy {
             actions,
+            health_issues,
+            lead,
             drain_timeout,
             delay,
             settle: settle.unwrap_or_default(),
@@ -213,8 +222,8 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, ignore_hook, drain_timeout, delay, taint, startup_taint, .. } = flags;
-    for list in [on, ignore_hook, drain_timeout, delay, taint, startup_taint] {
+    let Run { on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint, .. } = flags;
+    for list in [on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -284,7 +293,8 @@ mod tests {
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
         assert_eq!(policy.settle, Duration::from_secs(1));
-        let stands = NoticeKind::ALL.map(|kind| policy.stands(kind).map(|stands| stands.as_secs()));
+        let stands =
+            NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
         assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
         assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
@@ -351,7 +361,7 @@ mod tests {
         let timeouts = [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
         assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
         assert_eq!(settings.policy.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
-        assert_eq!(settings.policy.stands(NoticeKind::Rebalance), None);
+        assert_eq!(settings.policy.stands(NoticeKind::Rebalance, Action::Cordon), None);
         assert_eq!(settings.policy.mark_settings.taints[0].key, "going");
         assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
         assert_eq!(settings.at_deadline, AtDeadline::Leave);
@@ -421,10 +431,19 @@ mod tests {
         for (flag, bad) in [
             ("--on", "spot"),
             ("--on", "spot=ready"),
+            ("--health-issue", "AWS_EC2_A_FAULT"),
+            ("--health-issue", "AWS_EC2_A_FAULT=ignore"),
+            ("--health-issue", "AWS_EC2_A_FAULT=drain,AWS_EC2_A_FAULT=cordon"),
+            ("--health-issue", "degraded=drain"),
             ("--drain-timeout", "weather=1m"),
             ("--drain-timeout", "spot=soon"),
             ("--delay", "10s"),
             ("--settle", "6s"),
+            ("--when", "2h-before"),
+            ("--when", "spot=2h-before"),
+            ("--when", "scheduled-change=2h"),
+            ("--when", "scheduled-change=31d-before"),
+            ("--when", "scheduled-change=now,scheduled-change=1h-before"),
             ("--delay", "spot=0s"),
             ("--complete-after", "0s"),
             ("--uncordon-after", "soon"),

@@ -29,7 +29,7 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError, UnknownKind};
 use crate::pipeline::event;
-use crate::pipeline::event::{Notice, NoticeKind, Parsed};
+use crate::pipeline::event::{IgnoreReason, Notice, NoticeKind, Parsed};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -111,7 +111,7 @@ impl Question {
     fn without_notices(&self, clock: Clock) -> Option<Answer> {
         let MessageSource::Body(body) = &self.source else { return None };
         let (message, problem) = match event::parse(body) {
-            Parsed::Notices(_) => return None,
+            Parsed::Notices(_) | Parsed::Block(_) => return None,
             Parsed::Ignored(why) => {
                 let what = Some(reasons::ignored(why).to_owned());
                 (MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) }, None)
@@ -134,7 +134,17 @@ impl Question {
     async fn answer(&self, clients: &Clients, clock: Clock) -> Answer {
         let mut reader = Reader::new(clients, clock, &self.settings);
         let explanation = match &self.source {
-            MessageSource::Body(body) => self.explain_body(&mut reader, body).await.map_err(TestMessageError::Kube),
+            MessageSource::Body(body) => {
+                let notices = match event::parse(body) {
+                    Parsed::Notices(notices) => notices,
+                    Parsed::Block(block) => match reader.in_reservation(&block.reservation).await {
+                        Ok(instances) => block.notices(instances),
+                        Err(error) => return self.unexplained(clock, &error),
+                    },
+                    Parsed::Ignored(_) | Parsed::Malformed(_) => Vec::new(),
+                };
+                self.explain_notices(&mut reader, notices).await.map_err(TestMessageError::Kube)
+            }
             MessageSource::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
                 let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy.ignored_hooks);
@@ -177,7 +187,11 @@ impl Question {
         };
         let made = test_message::make(&reader.sources(), request, reader.clock.now(), fallback).await?;
         reader.know(made.node);
-        let mut explanation = self.explain_body(reader, &made.body).await?;
+        let notices = match event::parse(&made.body) {
+            Parsed::Notices(notices) => notices,
+            _ => Vec::new(),
+        };
+        let mut explanation = self.explain_notices(reader, notices).await?;
         explanation.message.made = serde_json::from_str(&made.body).ok();
         if let (Some(why), Some(notice)) = (made_up, explanation.notices.first_mut()) {
             notice.notes.push(format!("{why}: the group and the hook are made up; --group and --hook name others"));
@@ -185,12 +199,16 @@ impl Question {
         Ok(explanation)
     }
 
-    async fn explain_body(&self, reader: &mut Reader<'_>, body: &str) -> Result<Explanation, KubeError> {
+    async fn explain_notices(&self, reader: &mut Reader<'_>, found: Vec<Notice>) -> Result<Explanation, KubeError> {
+        if found.is_empty() {
+            let why = IgnoreReason::EmptyReservation;
+            let what = Some(reasons::ignored(why).to_owned());
+            let message = MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) };
+            return Ok(self.explanation(reader.clock, message));
+        }
         let mut notices = Vec::new();
-        if let Parsed::Notices(found) = event::parse(body) {
-            for notice in found {
-                notices.push(self.explain_notice(reader, &notice).await?);
-            }
+        for notice in found {
+            notices.push(self.explain_notice(reader, &notice).await?);
         }
         let message = MessageView::of(MessageClass::Notices);
         Ok(Explanation { notices, ..self.explanation(reader.clock, message) })

@@ -43,8 +43,12 @@ labels! {
         UnknownType => "unknown-type",
         /// An instance state that takes nothing away (`pending`, `running`).
         HarmlessState => "harmless-state",
+        /// A fleet's event that is no termination notice.
+        OtherFleetChange => "other-fleet-change",
         /// A Health event of another service, of another category, or without affected instances.
         NotScheduledChange => "not-scheduled-change",
+        /// The end of a Capacity Block that has no instance.
+        EmptyReservation => "empty-reservation",
         /// A Health event that is over (`closed`).
         Closed => "closed",
     }
@@ -123,6 +127,8 @@ labels! {
         Uncordoned => "uncordoned",
         /// The instance has returned from its group's warm pool.
         FromWarmPool => "from-warm-pool",
+        /// AWS has called off the announced change, or says that it is over.
+        Withdrawn => "withdrawn",
     }
 }
 
@@ -209,6 +215,8 @@ labels! {
         NodeWatch => "node-watch",
         /// Removes marks from Nodes. Fixed.
         Undo => "undo",
+        /// Acts on changes that Nodes keep when they are near. Fixed.
+        Planner => "planner",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",
         /// Writes Events and conditions. Fixed.
@@ -245,6 +253,7 @@ impl TaskKind {
             Self::Poller
                 | Self::NodeWatch
                 | Self::Undo
+                | Self::Planner
                 | Self::Admin
                 | Self::Teller
                 | Self::Collector

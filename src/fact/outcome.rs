@@ -57,6 +57,10 @@ labels! {
         Excluded => "excluded",
         /// The notice came late: its node has become Ready again since the announced change.
         Stale => "stale",
+        /// The announced change is not near yet: the Node keeps the notice until then.
+        Planned => "planned",
+        /// AWS has called off the announced change, or says that it is over: the mark that its notice left was removed.
+        Withdrawn => "withdrawn",
         /// No node was there to drain: it never registered, or is gone; the hook was completed.
         NothingToDrain => "nothing-to-drain",
         /// The launched instance's node is Ready, and its hook was completed.
@@ -100,6 +104,8 @@ impl NoticeOutcome {
             | Self::NotOurs
             | Self::Excluded
             | Self::Stale
+            | Self::Planned
+            | Self::Withdrawn
             | Self::NothingToDrain
             | Self::Ready
             | Self::HandedOver => false,

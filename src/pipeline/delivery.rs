@@ -4,12 +4,14 @@
 //! a panic) is one path: the message leaves its interruptions, which stops those that no other message holds, and is released.
 
 mod outcome_cache;
+mod plans;
 
 pub use outcome_cache::OutcomeCache;
 
+use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
-use crate::pipeline::event::{Identity, Notice, Parsed};
+use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
@@ -19,6 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
@@ -77,7 +80,7 @@ type Copies = Mutex<BTreeMap<usize, Arc<NoticeCopy>>>;
 /// A message's copy of a notice.
 enum NoticeCopy {
     /// The notice is being acted on.
-    Running(Identity, Seat<Identity, MessageLink, NoticeOutcome>),
+    Running(Version, Seat<Identity, MessageLink, NoticeOutcome>),
     /// The notice had ended before this copy came.
     Late(NoticeOutcome),
 }
@@ -95,8 +98,9 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let notices = match event::parse(&message.body) {
-            Parsed::Notices(notices) => notices,
+        let (notices, block) = match event::parse(&message.body) {
+            Parsed::Notices(notices) => (notices, None),
+            Parsed::Block(block) => (Vec::new(), Some(block)),
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
@@ -113,13 +117,20 @@ impl Deliverer {
         };
         // The message is held while a drain runs; its text is not needed any more.
         message.body = String::new();
+        let id = Arc::clone(&message.id);
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();
         let end = tokio::select! {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
-            verdict = self.all_ended(notices, &message.id, &copies, &visibility) => DeliveryEnd::Verdict(verdict),
+            verdict = async {
+                let notices = match block {
+                    Some(block) => Box::pin(self.notices_of(&block, &id)).await,
+                    None => notices,
+                };
+                self.all_ended(notices, &id, &copies, &visibility).await
+            } => DeliveryEnd::Verdict(verdict),
             end = message.lease.kept(&self.queue, &message.id, pace) => DeliveryEnd::Lease(end),
         };
         // Before the message goes, so that the interruptions that no other message holds, and their heartbeats, have stopped when the
@@ -145,8 +156,34 @@ impl Deliverer {
         }
     }
 
+    /// Returns a notice for each instance of the block. Retries until EC2 answers, or the instances are terminated.
+    async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Vec<Notice> {
+        let Interrupter { clock, owner, .. } = &*self.interrupter;
+        let by = clock.instant_of(block.terminates_at);
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
+        loop {
+            let error = match owner.in_reservation(&block.reservation).await {
+                Ok(instances) => {
+                    if instances.is_empty() {
+                        self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::EmptyReservation });
+                    }
+                    return block.notices(instances);
+                }
+                Err(error) => error,
+            };
+            let (reservation, category) = (&*block.reservation, error.category);
+            self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error: &error });
+            let wait = backoff.step();
+            if Instant::now() + wait >= by {
+                return Vec::new();
+            }
+            sleep(wait).await;
+        }
+    }
+
     fn join(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
-        let ended = self.outcomes.get(&notice.identity);
+        let version = notice.version();
+        let ended = self.outcomes.get(&version);
         let notice = Arc::new(notice);
         if let Some(outcome) = ended {
             self.tell_joined(&notice, message);
@@ -158,16 +195,17 @@ impl Deliverer {
         }
         let (seat, joined) = self.interruptions.join(
             notice.identity.clone(),
-            || MessageLink::new(VISIBILITY_TIMEOUT),
-            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(&notice), Arc::clone(message), shared, stop),
+            || MessageLink::new(Arc::clone(&notice), VISIBILITY_TIMEOUT),
+            |shared, stop| Arc::clone(&self.interrupter).act(Arc::clone(message), shared, stop),
         );
+        seat.shared().revise(&notice);
         if notice.hook().is_some_and(|hook| hook.direct) {
             seat.shared().direct.store(true, Ordering::Release);
         }
         if joined {
             self.tell_joined(&notice, message);
         }
-        NoticeCopy::Running(notice.identity.clone(), seat)
+        NoticeCopy::Running(version, seat)
     }
 
     fn tell_joined(&self, notice: &Notice, message: &str) {
@@ -198,8 +236,8 @@ impl Deliverer {
     }
 
     async fn ended(&self, copy: &NoticeCopy, visibility: &watch::Sender<Duration>) -> Result<NoticeOutcome, TaskError> {
-        let (identity, seat) = match copy {
-            NoticeCopy::Running(identity, seat) => (identity, seat),
+        let (version, seat) = match copy {
+            NoticeCopy::Running(version, seat) => (version, seat),
             NoticeCopy::Late(outcome) => return Ok(*outcome),
         };
         let mut pace = seat.shared().visibility_timeout.subscribe();
@@ -216,7 +254,7 @@ impl Deliverer {
                 biased;
                 end = &mut ended => {
                     if let Ok(outcome) = end {
-                        self.outcomes.remember(identity, outcome);
+                        self.outcomes.remember(version, outcome);
                     }
                     return end;
                 }

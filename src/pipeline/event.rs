@@ -27,10 +27,43 @@ pub fn parse(body: &str) -> Parsed {
 pub enum Parsed {
     /// At least one notice.
     Notices(Vec<Notice>),
+    /// The end of a Capacity Block: a notice for each of its instances, which only EC2 knows.
+    Block(CapacityBlock),
     /// A message of a known form that has no notice for Ebbtide.
     Ignored(IgnoreReason),
     /// A message that can't be read, or that lacks a required field.
     Malformed(Malformed),
+}
+
+/// The announced end of a Capacity Block. The event names the reservation alone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapacityBlock {
+    /// The reservation's id.
+    pub reservation: String,
+    /// The end of the reservation, if the event names it.
+    pub ends: Option<Timestamp>,
+    /// The time at which EC2 begins to terminate its instances.
+    pub terminates_at: Timestamp,
+    /// The time of the event, by AWS's clock.
+    pub at: Timestamp,
+}
+
+impl CapacityBlock {
+    /// Returns the notices for these instances of the block.
+    #[must_use]
+    pub fn notices(&self, instances: Vec<InstanceId>) -> Vec<Notice> {
+        let notice = |instance: InstanceId| Notice {
+            identity: Identity::Block {
+                reservation: self.reservation.clone(),
+                ends: self.ends,
+                instance: instance.clone(),
+            },
+            instance,
+            at: self.at,
+            detail: Detail::CapacityReservation { terminates_at: Some(self.terminates_at) },
+        };
+        instances.into_iter().map(notice).collect()
+    }
 }
 
 /// The fault of a message, and its place.
@@ -75,6 +108,28 @@ impl Notice {
 }
 
 impl Notice {
+    /// Returns the notice's version.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        let (start, withdrawn) = match &self.detail {
+            Detail::ScheduledChange(change) => (change.start, change.withdrawn),
+            _ => (None, false),
+        };
+        Version { identity: self.identity.clone(), start, withdrawn }
+    }
+
+    /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off.
+    #[must_use]
+    pub fn revises(&self, other: &Self) -> bool {
+        self.at > other.at && self.version() != other.version()
+    }
+
+    /// Whether AWS has called off what it announced.
+    #[must_use]
+    pub const fn is_withdrawn(&self) -> bool {
+        matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }))
+    }
+
     /// Returns the lifecycle action that waits for us, if there is one.
     #[must_use]
     pub const fn hook(&self) -> Option<&Hook> {
@@ -104,6 +159,15 @@ pub enum Identity {
         /// The affected instance.
         instance: InstanceId,
     },
+    /// The end of a Capacity Block for one of its instances.
+    Block {
+        /// The reservation's id.
+        reservation: String,
+        /// The end of the reservation, if it is known: a block that was extended has another one.
+        ends: Option<Timestamp>,
+        /// The instance.
+        instance: InstanceId,
+    },
     /// Any other event, by EventBridge's id.
     Event(String),
 }
@@ -113,6 +177,8 @@ impl fmt::Display for Identity {
         match self {
             Self::Hook { group, hook, token } => write!(f, "{group}/{hook}/{token}"),
             Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
+            Self::Block { reservation, ends: Some(ends), instance } => write!(f, "{reservation}/{ends}/{instance}"),
+            Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
             Self::Event(id) => f.write_str(id),
         }
     }
@@ -183,6 +249,9 @@ pub struct Hook {
     pub token: String,
     /// Whether the instance comes from a warm pool, or goes to one.
     pub pool: Option<WarmPool>,
+    /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back by a reboot. The launch
+    /// action that follows says so, too.
+    pub replaces_root_volume: bool,
     /// Whether the hook notified this queue itself, and not through EventBridge: then the action is meant for us.
     pub direct: bool,
 }
@@ -220,7 +289,7 @@ pub enum InstanceState {
     Terminated,
 }
 
-/// AWS Health's announcement for one affected instance.
+/// AWS Health's announcement for one affected instance, or a fault of the instance that it names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledChange {
     /// Health's code, such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.
@@ -230,6 +299,18 @@ pub struct ScheduledChange {
     /// Whether the capacity ends at `start` (a stop or a retirement, by its code), so that the deadline is hard; a reboot or
     /// maintenance gives the node back.
     pub hard: bool,
+    /// Whether AWS has called the change off for this instance, or says that it is over: the mark of its notice goes.
+    pub withdrawn: bool,
+    /// Whether this is a fault that AWS reports (the category `issue`), and no change that AWS plans. Its code alone decides the action.
+    pub is_issue: bool,
+}
+
+/// A notice's identity with what AWS may change about it later: two copies of the same version say the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Version {
+    identity: Identity,
+    start: Option<Timestamp>,
+    withdrawn: bool,
 }
 
 /// Prefix of the identity of a test message, which distinguishes it from AWS's own.
@@ -250,6 +331,7 @@ impl Notice {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
             Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
+            Identity::Block { .. } => false,
             Identity::Event(id) => id.starts_with(TEST),
         }
     }

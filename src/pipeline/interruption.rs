@@ -18,6 +18,7 @@ mod launch;
 mod node_work;
 mod out_of_service;
 mod ownership;
+mod planning;
 mod policy;
 mod settling;
 mod shared_work;
@@ -25,7 +26,7 @@ mod steps;
 mod times;
 mod work;
 
-pub use decisions::left_for_pool;
+pub use decisions::ended_marks;
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use settling::{MAX_SETTLE, Settling};

@@ -6,6 +6,7 @@
 //! mark      cordon, taints, labels and annotation of a notice, as one patch
 //! names     names of annotations and labels
 //! marker    writes and removes marks
+//! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! releaser  the task that removes marks when they are due
 //! ```
@@ -16,6 +17,7 @@ pub mod mark;
 mod marker;
 mod names;
 mod owner;
+pub mod plan;
 pub mod release;
 mod releaser;
 mod wire;

@@ -113,8 +113,10 @@ impl Service {
         let poller = Poller { queue: queue.clone(), messages: sender, answered, stop };
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
         let poller = tasks.spawn(TaskKind::Poller, ready.receive(poller));
+        let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
+        fixed.push(tasks.spawn(TaskKind::Planner, Arc::clone(&deliverer).carry_out_plans()));
         Ok(Self {
-            deliverer: Arc::new(wiring.deliverer(queue, interrupter)),
+            deliverer,
             deliveries: tasks.group(TaskKind::Message),
             facts,
             tasks,

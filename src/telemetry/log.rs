@@ -93,8 +93,14 @@ impl Subscriber for Log {
             Fact::OwnerUnknown { about, error, .. } => {
                 about!(warn, about, %error, "looking up the instance's cluster failed; retried");
             }
+            Fact::ReservationUnknown { message, reservation, error, .. } => {
+                warn!(message_id = message, reservation, %error, "looking up a capacity reservation's instances failed; retried");
+            }
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
+            }
+            Fact::ChangePlanned { about, start } => {
+                about!(info, about, %start, "the change is not near yet; the node keeps its notice");
             }
             Fact::NodeCordoned { about, already, .. } => about!(info, about, already, "node cordoned"),
             Fact::CordonFailed { about, error, .. } => {

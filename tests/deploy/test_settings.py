@@ -31,11 +31,13 @@ EXAMPLES = {
 
 SPECIAL = {
     "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),
+    "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
     "settle": ("0s", "0s"),
+    "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
     "uncordonAfter": ("0s", "0s"),

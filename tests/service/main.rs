@@ -17,6 +17,7 @@ mod proxy;
 
 /// The way of a message, by stage.
 mod pipeline {
+    mod capacity_blocks;
     mod delivery;
     mod dry_run;
     mod journey;
@@ -28,12 +29,14 @@ mod pipeline {
     }
 
     mod node {
+        mod changes;
         mod cordon;
         mod exclusion;
         mod index;
         mod marks;
         mod out_of_service;
         mod ownership;
+        mod plans;
         mod reboot;
         mod registration;
         mod release;

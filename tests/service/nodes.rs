@@ -133,6 +133,20 @@ impl Stage {
         self.world.aws.sqs.send(messages::rebalance(&format!("rebalance-{n}-{at}"), &instance(n), at))
     }
 
+    /// Sends a Health event of this code about the n-th node, with this ARN's end, start and status.
+    pub fn health(&self, n: usize, (id, code): (&str, &str), start: jiff::Timestamp, status: &str) {
+        let body = messages::scheduled_change(id, code, &[&instance(n)], self.world.clock.now(), start);
+        self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
+    }
+
+    /// Sends a Health event of this code about a fault of the n-th node, with this status.
+    pub fn fault(&self, n: usize, code: &str, status: &str) {
+        let now = self.world.clock.now();
+        let body = messages::scheduled_change("f", code, &[&instance(n)], now, now - s(600));
+        let body = body.replace("\"scheduledChange\"", "\"issue\"");
+        self.world.aws.sqs.send(body.replace("\"upcoming\"", &format!("\"{status}\"")));
+    }
+
     /// Sends the notice of a reboot of the n-th node within a day.
     pub fn schedule_reboot(&self, n: usize) -> String {
         let at = self.world.clock.now();
@@ -154,6 +168,17 @@ impl Stage {
     /// Begins to terminate the n-th node's instance, on its way from an origin to a destination.
     pub fn terminate_between(&self, n: usize, timeout: Duration, wrapping: Wrapping, way: (&str, &str)) -> String {
         self.begin(n, HookSpec::terminating(timeout), wrapping, way)
+    }
+
+    /// Begins an action of an instance refresh that replaces the root volume of the n-th node's instance: before it, or after it.
+    pub fn replace_root_volume(&self, n: usize, before: bool) -> String {
+        let (spec, hook) =
+            if before { (HookSpec::terminating(s(600)), "hook") } else { (HookSpec::launching(s(600)), "launch-hook") };
+        self.world.aws.autoscaling.add_hook("group", hook, spec);
+        let token = self.world.aws.autoscaling.begin("group", hook, &instance(n));
+        let (names, at) = (("group", hook, token.as_str()), self.world.clock.now());
+        self.world.aws.sqs.send(messages::root_volume(before, names, &instance(n), at));
+        token
     }
 
     fn begin(&self, n: usize, spec: HookSpec, wrapping: Wrapping, way: (&str, &str)) -> String {

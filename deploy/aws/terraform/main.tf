@@ -35,16 +35,22 @@ locals {
       wanted      = var.spot
       description = "Spot interruption warnings"
       pattern = {
-        source      = ["aws.ec2"]
-        detail-type = ["EC2 Spot Instance Interruption Warning"]
+        # A fleet that shrinks interrupts its instances.
+        source = ["aws.ec2", "aws.ec2fleet", "aws.ec2spotfleet"]
+        detail-type = [
+          "EC2 Spot Instance Interruption Warning",
+          "EC2 Fleet Instance Change",
+          "EC2 Spot Fleet Instance Change",
+        ]
       }
     }
     "rebalance" = {
       wanted      = var.rebalance
       description = "Rebalance recommendations"
       pattern = {
-        source      = ["aws.ec2"]
-        detail-type = ["EC2 Instance Rebalance Recommendation"]
+        source = ["aws.ec2"]
+        # EventBridge lists both names.
+        detail-type = ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"]
       }
     }
     "state-change" = {
@@ -62,7 +68,10 @@ locals {
       pattern = {
         source      = ["aws.health"]
         detail-type = ["AWS Health Event"]
-        detail      = { service = ["EC2"], eventTypeCategory = ["scheduledChange"] }
+        detail = {
+          service           = ["EC2"]
+          eventTypeCategory = var.health_issues ? ["scheduledChange", "issue"] : ["scheduledChange"]
+        }
       }
     }
     "capacity-reservation" = {
@@ -74,6 +83,8 @@ locals {
         detail-type = [
           "EC2 Capacity Reservation Instance Interruption Warning",
           "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+          "Capacity Block Expiration Warning",
+          "Capacity Block Reservation Expiration Warning",
         ]
       }
     }

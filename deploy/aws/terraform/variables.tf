@@ -150,6 +150,12 @@ variable "scheduled_change" {
   default     = true
 }
 
+variable "health_issues" {
+  description = "With the scheduled changes also faults of EC2 that AWS Health reports, for --health-issue"
+  type        = bool
+  default     = false
+}
+
 variable "capacity_reservation" {
   description = "Interruptions of instances in capacity reservations"
   type        = bool

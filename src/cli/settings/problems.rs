@@ -1,6 +1,6 @@
 //! Validation of each flag, with all problems so far.
 
-use super::{MAX_DRAIN, MIN_HEARTBEAT_INTERVAL, Problem};
+use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, Problem};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
@@ -8,6 +8,7 @@ use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
 use crate::runtime::duration;
 use crate::runtime::duration::Words;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
@@ -89,6 +90,26 @@ impl Problems {
         actions
     }
 
+    /// Reads the actions for faults, `CODE=ACTION`.
+    pub(super) fn health_issues(&mut self, flags: &[String]) -> BTreeMap<String, Action> {
+        let flag = "--health-issue";
+        let allowed = [Action::Drain, Action::Cordon, Action::Report];
+        let mut actions = BTreeMap::new();
+        for pair in flags {
+            let (code, action) = pair.split_once('=').unwrap_or((pair, ""));
+            let is_code =
+                code.starts_with("AWS_EC2_") && code.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'_'));
+            match allowed.into_iter().find(|known| known.as_str() == action).filter(|_| is_code) {
+                None => self.add(flag, format!("\"{pair}\" is not CODE=ACTION; write it like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=cordon, with one of drain, cordon, report")),
+                Some(action) if actions.insert(code.to_owned(), action).is_some() => {
+                    self.add(flag, format!("\"{code}\" is given twice; remove one"));
+                }
+                Some(_) => {}
+            }
+        }
+        actions
+    }
+
     /// Reads values for one kind each, `KIND=VALUE`.
     fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(NoticeKind, &'a str)> {
         let mut found: Vec<(NoticeKind, &str)> = Vec::new();
@@ -135,6 +156,26 @@ impl Problems {
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
+    }
+
+    /// Reads how long before a scheduled change its Node is drained; `None` for at once.
+    pub(super) fn lead(&mut self, flags: &[String]) -> Option<Duration> {
+        let flag = "--when";
+        let mut lead = None;
+        for (kind, text) in self.by_kind(flag, flags, "scheduled-change=2h-before") {
+            if kind != NoticeKind::ScheduledChange {
+                self.add(flag, format!("{kind} is always acted on now; only scheduled-change can wait"));
+            }
+            lead = match text.strip_suffix("-before") {
+                None if text == "now" => None,
+                None => {
+                    self.add(flag, format!("\"{text}\" is not a time; write now, or a duration such as 2h-before"));
+                    None
+                }
+                Some(text) => self.duration(flag, Some(text), MAX_LEAD),
+            };
+        }
+        lead
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {

@@ -28,7 +28,10 @@ pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
         room.wanted.min(room.limit)
     });
     // A cordon holds its message only while the instance has no Node yet.
-    let held = |kind: &NoticeKind| matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon);
+    let held = |kind: &NoticeKind| {
+        matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon)
+            || *kind == NoticeKind::ScheduledChange && !policy.health_issues.is_empty()
+    };
     let soft = [NoticeKind::Rebalance, NoticeKind::ScheduledChange].into_iter().filter(held);
     let soft = soft.map(|kind| policy.drain_timeout.of(kind).unwrap_or(DEFAULT_DRAIN_TIMEOUT));
     hooks.chain(soft).max().unwrap_or(WARNING_TIME)

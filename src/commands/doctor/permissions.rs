@@ -30,7 +30,7 @@ const HARD_KINDS: [NoticeKind; 4] =
 pub fn needed(settings: &Settings) -> Vec<Permission> {
     let need = Permission::all;
     let policy = &settings.policy;
-    let any = |wanted: &[Action]| NoticeKind::ALL.into_iter().any(|kind| wanted.contains(&policy.actions.of(kind)));
+    let any = |wanted: &[Action]| policy.has_any(wanted);
     let mut needed =
         vec![need("", "nodes", "list", "no Node is ever found"), need("", "nodes", "watch", "no Node is ever found")];
     if any(&[Action::Drain, Action::Cordon]) {

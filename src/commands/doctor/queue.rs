@@ -104,10 +104,11 @@ fn set(url: &str, attribute: &str) -> String {
 fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttributes, arn: &str) -> Check {
     let (area, name) = (Area::Queue, "policy");
     // Lifecycle hooks may notify the queue directly, with a role of their own. All other notices come from EventBridge.
-    let needed = NoticeKind::ALL.into_iter().any(|kind| {
-        settings.policy.actions.of(kind) != Action::Ignore
-            && !matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch)
-    });
+    let needed = !settings.policy.health_issues.is_empty()
+        || NoticeKind::ALL.into_iter().any(|kind| {
+            settings.policy.actions.of(kind) != Action::Ignore
+                && !matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch)
+        });
     let ArnParts { partition, region, account } = ArnParts::of(arn);
     let statement = format!(
         "Add this statement to the queue's policy; the SQS console shows it under Access policy:\n  \

@@ -13,7 +13,7 @@ use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
-/// conditions on other fields is not judged.
+/// conditions on other fields is not judged. Left out: second names of an event, and the events of fleets, which few accounts have.
 fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
     let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
     match kind {
@@ -39,8 +39,12 @@ fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
                 .collect()
         }
         NoticeKind::ScheduledChange => {
-            let detail = json!({ "service": "EC2", "eventTypeCategory": "scheduledChange" });
-            vec![event("aws.health", "AWS Health Event", detail)]
+            let planned = json!({ "service": "EC2", "eventTypeCategory": "scheduledChange" });
+            let wanted = settings.policy.actions.of(kind) != Action::Ignore;
+            let issue = |code| json!({ "service": "EC2", "eventTypeCategory": "issue", "eventTypeCode": code });
+            let details = Some(planned).filter(|_| wanted).into_iter();
+            let details = details.chain(settings.policy.health_issues.keys().map(issue));
+            details.map(|detail| event("aws.health", "AWS Health Event", detail)).collect()
         }
         NoticeKind::CapacityReservation => {
             vec![event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", json!({}))]
@@ -49,7 +53,7 @@ fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
 }
 
 /// Returns the recommended pattern of a rule for this kind.
-fn wanted(kind: NoticeKind) -> &'static str {
+fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
     match kind {
         NoticeKind::AsgTerminate => {
             r#"{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"]}"#
@@ -57,10 +61,21 @@ fn wanted(kind: NoticeKind) -> &'static str {
         NoticeKind::AsgLaunch => {
             r#"{"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-launch Lifecycle Action"]}"#
         }
-        NoticeKind::Spot => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]}"#,
-        NoticeKind::Rebalance => r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]}"#,
+        NoticeKind::Spot => {
+            r#"{"source": ["aws.ec2", "aws.ec2fleet", "aws.ec2spotfleet"],
+     "detail-type": ["EC2 Spot Instance Interruption Warning",
+       "EC2 Fleet Instance Change", "EC2 Spot Fleet Instance Change"]}"#
+        }
+        NoticeKind::Rebalance => {
+            r#"{"source": ["aws.ec2"],
+     "detail-type": ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"]}"#
+        }
         NoticeKind::StateChange => {
             r#"{"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]}"#
+        }
+        NoticeKind::ScheduledChange if !settings.policy.health_issues.is_empty() => {
+            r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"],
+     "detail": {"service": ["EC2"], "eventTypeCategory": ["scheduledChange", "issue"]}}"#
         }
         NoticeKind::ScheduledChange => {
             r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"],
@@ -68,7 +83,8 @@ fn wanted(kind: NoticeKind) -> &'static str {
         }
         NoticeKind::CapacityReservation => {
             r#"{"source": ["aws.ec2"],
-     "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning"]}"#
+     "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning",
+       "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"]}"#
         }
     }
 }
@@ -83,9 +99,15 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Ok(rules) => rules,
         Err(error) => return vec![unread(error)],
     };
-    let kinds = NoticeKind::ALL.into_iter().filter(|kind| settings.policy.actions.of(*kind) != Action::Ignore);
+    let kinds = NoticeKind::ALL.into_iter().filter(|kind| acts(*kind, settings));
     let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
     rules.unread.iter().map(unread).chain(checks).collect()
+}
+
+/// Returns whether the settings ask for events of this kind.
+fn acts(kind: NoticeKind, settings: &Settings) -> bool {
+    let issues = kind == NoticeKind::ScheduledChange && !settings.policy.health_issues.is_empty();
+    issues || settings.policy.actions.of(kind) != Action::Ignore
 }
 
 fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules: &EventRules) -> Check {
@@ -152,7 +174,7 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
     let remedy = format!(
         "Create one, or set --on {kind}=ignore:\n  aws events put-rule --name ebbtide-{kind} --event-pattern \\\n    '{}'\n  \
          aws events put-targets --rule ebbtide-{kind} --targets \\\n    Id=queue,Arn={arn}",
-        wanted(kind)
+        wanted(kind, settings)
     );
     missing_events(kind, readings, found, remedy)
 }

@@ -15,8 +15,8 @@ pub(super) struct Lookups {
     pub owner: bool,
     /// Whether Auto Scaling is asked for the hook's times.
     pub hook: bool,
-    /// Whether the Node carries marks that the warm pool has left.
-    pub pool_marks: bool,
+    /// Whether the Node carries marks that the notice ends.
+    pub ended_marks: bool,
     /// The message's visibility timeout, if it is not the usual one.
     pub visibility_timeout: Option<Duration>,
 }
@@ -47,8 +47,11 @@ impl Calls {
             let most = needed + usize::from(marks.taken_back.is_some());
             self.add(to, "patch nodes", needed, Some(most), when);
         }
-        if lookups.pool_marks {
-            self.add(to, "patch nodes", 0, Some(1), "removes the marks from the instance's way to the warm pool");
+        if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
+            self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");
+        }
+        if lookups.ended_marks {
+            self.add(to, "patch nodes", 0, Some(1), "removes the marks that the notice ends");
         }
         let drains = notice.action == Action::Drain && notice.ends.is_none() && notice.node.is_some();
         if !drains {

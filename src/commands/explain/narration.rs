@@ -13,7 +13,7 @@ use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, due_beat,
-    left_for_pool,
+    ended_marks,
 };
 use crate::pipeline::node::mark::{Mark, written};
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
@@ -46,7 +46,7 @@ pub(super) struct Narration<'a> {
 
 impl<'a> Narration<'a> {
     pub fn new(notice: &'a Notice, node: Option<Node>, settings: &'a Settings, clock: Clock) -> Self {
-        let action = settings.policy.actions.of(notice.kind());
+        let action = settings.policy.action(notice);
         let in_seconds = notice.at.duration_since(clock.now()).as_secs();
         let view = NoticeView {
             kind: notice.kind(),
@@ -123,18 +123,26 @@ impl<'a> Narration<'a> {
                     Finding::Begun
                 }
                 Step::AwaitReady { until } => {
-                    lookups.pool_marks = node.as_ref().is_some_and(|node| left_for_pool(self.notice, node).is_some());
-                    let Some(node) = node.clone().filter(|node| self.policy().in_service(node)) else {
+                    lookups.ended_marks = node.as_ref().is_some_and(|node| ended_marks(self.notice, node).is_some());
+                    let Some(node) = node.clone().filter(|node| self.policy().in_service(self.notice, node)) else {
                         self.awaits_ready(until);
                         return Ok(lookups);
                     };
                     Finding::Launched(Some(node))
                 }
-                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::ReleaseMarks { node, .. } => {
+                    lookups.ended_marks = ended_marks(self.notice, &node).is_some();
+                    Finding::MarksReleased(true)
+                }
                 Step::FindNode { .. } => node.clone().map_or(Finding::NoNode, Finding::Node),
                 Step::AwaitNode { until, .. } => {
                     self.awaits_node(until);
                     return Ok(lookups);
+                }
+                Step::Plan { plan, .. } => {
+                    let from = self.policy().acts_from(self.notice).unwrap_or(plan.start);
+                    self.note(&format!("the Node keeps the notice, without a cordon, and is drained from {from}"));
+                    Finding::Planned(true)
                 }
                 Step::Cordon { target, mark } => {
                     self.view.marks = Some(self.marks(&target.node, &mark));
@@ -294,7 +302,7 @@ impl<'a> Narration<'a> {
             entries.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()
         };
         let taints: Vec<_> = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap_or_default();
-        let stands = self.policy().stands(self.notice.kind()).filter(|_| self.action == Action::Cordon);
+        let stands = self.policy().stands(self.notice.kind(), self.action).filter(|_| self.action == Action::Cordon);
         MarksView {
             cordon: patch["spec"]["unschedulable"] == true && !node.cordoned,
             annotations: texts("annotations"),

@@ -128,6 +128,11 @@ impl<'a> Reader<'a> {
         Ok(self.owner.ask_anew(instance).await?)
     }
 
+    /// Returns the instances of a capacity reservation.
+    pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, Unasked> {
+        self.owner.in_reservation(reservation).await.map_err(|error| Unasked::Failed(Arc::new(error)))
+    }
+
     /// Returns a hook's times.
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Unasked> {
         self.hooks.times(hook).await.map_err(Unasked::Failed)

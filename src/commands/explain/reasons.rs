@@ -14,10 +14,12 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::SnsControl => "SNS's own traffic, such as the confirmation of a subscription",
         IgnoreReason::UnknownType => "an event of a source or a detail-type that Ebbtide does not act on",
         IgnoreReason::HarmlessState => "an instance state that does not end the instance",
+        IgnoreReason::OtherFleetChange => "a fleet's launch or termination, of which nothing is left to do",
+        IgnoreReason::EmptyReservation => "the end of a capacity block in which no instance runs",
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }
-        IgnoreReason::Closed => "a closed Health event",
+        IgnoreReason::Closed => "a closed Health event that names no instance",
     }
 }
 
@@ -30,8 +32,9 @@ pub(super) fn says(detail: &Detail) -> String {
                 Some(WarmPool::From) => ", on its way out of the warm pool",
                 None => "",
             };
+            let volume = if hook.replaces_root_volume { ", to replace the root volume" } else { "" };
             let direct = if hook.direct { ", from the hook itself" } else { "" };
-            format!("hook {} of group {}{pool}{direct}", hook.name, hook.group)
+            format!("hook {} of group {}{pool}{volume}{direct}", hook.name, hook.group)
         }
         Detail::Spot { action } => match action {
             InstanceAction::Terminate => "EC2 reclaims and terminates the instance".to_owned(),
@@ -48,10 +51,17 @@ pub(super) fn says(detail: &Detail) -> String {
             };
             format!("the instance is {state}")
         }
-        Detail::ScheduledChange(change) => match change.start {
-            Some(start) => format!("{}, from {start}", change.code),
-            None => change.code.clone(),
-        },
+        Detail::ScheduledChange(change) => {
+            let over = match (change.withdrawn, change.is_issue) {
+                (true, _) => ", which is called off or over",
+                (false, true) => ", a fault of the instance",
+                (false, false) => "",
+            };
+            change.start.map_or_else(
+                || format!("{}{over}", change.code),
+                |start| format!("{}, from {start}{over}", change.code),
+            )
+        }
         Detail::CapacityReservation { .. } => "the reservation reclaims its capacity".to_owned(),
     }
 }
@@ -63,10 +73,20 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         (NoticeOutcome::NotOurs, Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook)) => {
             format!("another program completes the hook {} (--ignore-hook)", hook.name)
         }
+        (NoticeOutcome::Ignored, Detail::ScheduledChange(change)) if change.is_issue => {
+            format!("a fault that AWS reports, and there is no --health-issue {}=ACTION", change.code)
+        }
+        (NoticeOutcome::Reported | NoticeOutcome::Cordoned, Detail::ScheduledChange(change)) if change.is_issue => {
+            format!("--health-issue {}", change.code)
+        }
         (NoticeOutcome::Ignored, _) => format!("--on {kind}=ignore"),
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
         (NoticeOutcome::Cordoned, _) => format!("--on {kind}=cordon: the Node takes no new pods, and none is evicted"),
         (NoticeOutcome::Stale, _) => "the Node has become Ready again since the announced event".to_owned(),
+        (NoticeOutcome::Planned, _) => format!("--when {kind}: the change is not near yet"),
+        (NoticeOutcome::Withdrawn, _) => {
+            "AWS has called the change off, or says that it is over: the mark of its notice goes".to_owned()
+        }
         (NoticeOutcome::Ready, _) => "the Node is Ready already".to_owned(),
         (NoticeOutcome::NothingToDrain, Detail::AsgTerminate(_)) => {
             "the instance is terminated in its warm pool, where it is no Node".to_owned()

@@ -157,8 +157,14 @@ mod tests {
 
     #[test]
     fn each_kind_is_parsed_as_that_kind() {
-        let hook =
-            Hook { group: "g".into(), name: "h".into(), token: identity(u128::MAX / 3), pool: None, direct: false };
+        let hook = Hook {
+            group: "g".into(),
+            name: "h".into(),
+            token: identity(u128::MAX / 3),
+            pool: None,
+            replaces_root_volume: false,
+            direct: false,
+        };
         let start = "2026-12-05T12:00:00Z".parse().ok();
         let details = [
             Detail::AsgTerminate(hook.clone()),
@@ -166,7 +172,13 @@ mod tests {
             Detail::Spot { action: InstanceAction::Terminate },
             Detail::Rebalance,
             Detail::StateChange { state: InstanceState::Stopping },
-            Detail::ScheduledChange(ScheduledChange { code: RETIREMENT.into(), start, hard: true }),
+            Detail::ScheduledChange(ScheduledChange {
+                code: RETIREMENT.into(),
+                start,
+                hard: true,
+                withdrawn: false,
+                is_issue: false,
+            }),
             Detail::CapacityReservation { terminates_at: "2026-11-21T12:02:00Z".parse().ok() },
         ];
         for (kind, detail) in NoticeKind::ALL.into_iter().zip(details) {

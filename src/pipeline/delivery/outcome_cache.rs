@@ -1,6 +1,6 @@
 //! Outcomes of notices that ended lately, for copies that come late.
 
-use crate::pipeline::event::Identity;
+use crate::pipeline::event::Version;
 use crate::pipeline::interruption::NoticeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,33 +19,37 @@ pub struct OutcomeCache(Mutex<Entries>);
 
 #[derive(Debug, Default)]
 struct Entries {
-    outcomes: HashMap<Arc<Identity>, (NoticeOutcome, Instant)>,
+    outcomes: HashMap<Arc<Version>, (NoticeOutcome, Instant)>,
     /// The same in the order of their times, so that nothing is searched when a notice ends.
-    order: VecDeque<(Arc<Identity>, Instant)>,
+    order: VecDeque<(Arc<Version>, Instant)>,
 }
 
 impl Entries {
     /// Removes old outcomes.
     fn sweep(&mut self, now: Instant) {
-        while let Some((identity, _)) = self.order.pop_front_if(|(_, at)| now - *at >= KEPT_FOR) {
-            self.outcomes.remove(&identity);
+        while let Some((version, _)) = self.order.pop_front_if(|(_, at)| now - *at >= KEPT_FOR) {
+            self.outcomes.remove(&version);
         }
     }
 }
 
 impl OutcomeCache {
     /// Returns the outcome of the notice, if it has ended.
-    pub(super) fn get(&self, identity: &Identity) -> Option<NoticeOutcome> {
+    pub(super) fn get(&self, version: &Version) -> Option<NoticeOutcome> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.outcomes.get(identity).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
+        entries.outcomes.get(version).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
     }
 
     /// Keeps the outcome of a notice that has ended for good.
-    pub(super) fn remember(&self, identity: &Identity, outcome: NoticeOutcome) {
-        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended.
+    pub(super) fn remember(&self, version: &Version, outcome: NoticeOutcome) {
+        // The last two cost no call to find out again; a notice that was handed over or crashed has not ended, nor has one that is kept.
         if matches!(
             outcome,
-            NoticeOutcome::HandedOver | NoticeOutcome::Crashed | NoticeOutcome::NotOurs | NoticeOutcome::Ignored
+            NoticeOutcome::HandedOver
+                | NoticeOutcome::Crashed
+                | NoticeOutcome::Planned
+                | NoticeOutcome::NotOurs
+                | NoticeOutcome::Ignored
         ) {
             return;
         }
@@ -53,10 +57,10 @@ impl OutcomeCache {
         let now = Instant::now();
         entries.sweep(now);
         // Copies that waited together end together, and are one notice.
-        if entries.outcomes.len() < MAX_ENTRIES && !entries.outcomes.contains_key(identity) {
-            let identity = Arc::new(identity.clone());
-            entries.order.push_back((Arc::clone(&identity), now));
-            entries.outcomes.insert(identity, (outcome, now));
+        if entries.outcomes.len() < MAX_ENTRIES && !entries.outcomes.contains_key(version) {
+            let version = Arc::new(version.clone());
+            entries.order.push_back((Arc::clone(&version), now));
+            entries.outcomes.insert(version, (outcome, now));
         }
     }
 }
@@ -64,6 +68,7 @@ impl OutcomeCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pipeline::event;
     use tokio::time::advance;
 
     impl OutcomeCache {
@@ -74,8 +79,10 @@ mod tests {
         }
     }
 
-    fn event(n: usize) -> Identity {
-        Identity::Event(n.to_string())
+    fn event(n: usize) -> Version {
+        let body = include_str!("../../../tests/fixtures/events/spot.json").replace("4a6f9e2d", &n.to_string());
+        let event::Parsed::Notices(notices) = event::parse(&body) else { panic!("{body}") };
+        notices[0].version()
     }
 
     #[tokio::test(start_paused = true)]

@@ -4,6 +4,7 @@ use super::Drainer;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::is_marked;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -12,18 +13,20 @@ use tokio::time::{Instant, sleep};
 const RECORDON_RETRY: Duration = Duration::from_secs(1);
 
 impl Drainer {
-    /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, or was uncordoned
-    /// for the second time. The first removal may be another controller's mistake, so the cordon is restored.
+    /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, has been released by a
+    /// replica, or was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored.
     pub async fn uncordoned(&self, node: &Node) {
         if self.dry_run {
             std::future::pending::<()>().await;
         }
         let mut restored = false;
+        let was_marked = self.index.newest(node).is_some_and(|known| is_marked(&known));
         loop {
             let uncordoned =
                 |known: Option<&Arc<Node>>| known.filter(|known| !known.cordoned || known.ignored).map(Arc::clone);
             let known = self.index.until_node(node, uncordoned).await;
-            if known.ignored || restored || known.boot != node.boot {
+            let released = was_marked && !is_marked(&known);
+            if known.ignored || restored || released || known.boot != node.boot {
                 return;
             }
             match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {

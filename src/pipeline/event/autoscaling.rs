@@ -10,6 +10,7 @@ use serde::Deserialize;
 
 const TERMINATING: &str = "autoscaling:EC2_INSTANCE_TERMINATING";
 const WARM_POOL: &str = "WarmPool";
+const REPLACE_ROOT_VOLUME: &str = "ReplaceRootVolume";
 const LAUNCHING: &str = "autoscaling:EC2_INSTANCE_LAUNCHING";
 
 /// A lifecycle action on the wire.
@@ -30,6 +31,9 @@ struct Action<'a> {
     origin: Text<'a>,
     #[serde(borrow)]
     destination: Text<'a>,
+    /// Set by an instance refresh that replaces root volumes.
+    #[serde(borrow)]
+    action: Text<'a>,
     /// Set in bare messages only: an event has its time in its envelope.
     #[serde(borrow)]
     time: Text<'a>,
@@ -97,6 +101,7 @@ impl Action<'_> {
                 (Some(WARM_POOL), _) => Some(WarmPool::From),
                 _ => None,
             },
+            replaces_root_volume: self.action.get() == Some(REPLACE_ROOT_VOLUME),
             direct,
         };
         let identity = Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone() };

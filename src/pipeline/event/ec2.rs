@@ -1,10 +1,11 @@
-//! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end.
+//! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
-use super::{Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use super::{CapacityBlock, Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
 use serde::Deserialize;
+use std::time::Duration;
 
-/// The fields of the four details. Each detail has the instance, and some of the other fields.
+/// The fields of the details. Each detail has the instance or the reservation, and some of the other fields.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "kebab-case")]
 struct Fields<'a> {
@@ -16,7 +17,19 @@ struct Fields<'a> {
     state: Text<'a>,
     #[serde(borrow)]
     instance_termination_time: Text<'a>,
+    #[serde(borrow)]
+    sub_type: Text<'a>,
+    #[serde(borrow)]
+    capacity_reservation_id: Text<'a>,
+    #[serde(borrow)]
+    end_date: Text<'a>,
 }
+
+/// Times before the end of a Capacity Block at which EC2 begins to terminate its instances: those of `UltraServers`, and the others.
+const BLOCK_LEADS: [Duration; 2] = [Duration::from_hours(1), Duration::from_mins(30)];
+
+/// Time between the warning of a Capacity Block's end and the first terminations.
+const BLOCK_WARNING: Duration = Duration::from_mins(10);
 
 /// `EC2 Spot Instance Interruption Warning`.
 pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
@@ -29,6 +42,16 @@ pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         _ => InstanceAction::Terminate,
     };
     fields.notice(head, Detail::Spot { action })
+}
+
+/// `EC2 Fleet Instance Change` and `EC2 Spot Fleet Instance Change`: the fleet interrupts a spot instance because it needs fewer.
+pub(super) fn fleet(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    let fields: Fields<'_> = detail(body)?;
+    match fields.sub_type.text(At("detail.", "sub-type"))? {
+        "termination_notified" => fields.notice(head, Detail::Spot { action: InstanceAction::Terminate }),
+        // Launches and terminations that are over.
+        _ => Ok(Parsed::Ignored(IgnoreReason::OtherFleetChange)),
+    }
 }
 
 /// `EC2 Instance Rebalance Recommendation`.
@@ -58,6 +81,18 @@ pub(super) fn capacity_reservation(body: &str, head: &Head<'_>) -> Result<Parsed
     // for capacity blocks, as the current time: a time that is not after the notice would be a deadline already missed.
     let terminates_at = fields.instance_termination_time.time_if_any().filter(|end| *end > head.at);
     fields.notice(head, Detail::CapacityReservation { terminates_at })
+}
+
+/// `Capacity Block Expiration Warning`.
+pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
+    let fields: Fields<'_> = detail(body)?;
+    let reservation = fields.capacity_reservation_id.name(At("detail.", "capacity-reservation-id"))?.to_owned();
+    let ends = fields.end_date.time_if_any();
+    // The event does not say whether the block is one of UltraServers, but comes before the terminations.
+    let begins = |lead: Duration| ends?.checked_sub(lead).ok().filter(|begins| *begins > head.at);
+    let terminates_at = BLOCK_LEADS.into_iter().find_map(begins);
+    let terminates_at = terminates_at.or_else(|| head.at.checked_add(BLOCK_WARNING).ok()).unwrap_or(head.at);
+    Ok(Parsed::Block(CapacityBlock { reservation, ends, terminates_at, at: head.at }))
 }
 
 impl Fields<'_> {

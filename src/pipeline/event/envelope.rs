@@ -84,7 +84,13 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
         ("aws.autoscaling", "EC2 Instance-terminate Lifecycle Action") => autoscaling::terminate,
         ("aws.autoscaling", "EC2 Instance-launch Lifecycle Action") => autoscaling::launch,
         ("aws.ec2", "EC2 Spot Instance Interruption Warning") => ec2::spot,
-        ("aws.ec2", "EC2 Instance Rebalance Recommendation") => ec2::rebalance,
+        // EventBridge lists both names for the same event.
+        ("aws.ec2", "EC2 Instance Rebalance Recommendation" | "EC2 Spot Instance Rebalance Recommended") => {
+            ec2::rebalance
+        }
+        ("aws.ec2fleet", "EC2 Fleet Instance Change") | ("aws.ec2spotfleet", "EC2 Spot Fleet Instance Change") => {
+            ec2::fleet
+        }
         ("aws.ec2", "EC2 Instance State-change Notification") => ec2::state_change,
         (
             "aws.ec2",
@@ -92,6 +98,10 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
             // The same event under the name that some of AWS's pages still use.
             | "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
         ) => ec2::capacity_reservation,
+        // The second name is that of the event's example in the documentation.
+        ("aws.ec2", "Capacity Block Expiration Warning" | "Capacity Block Reservation Expiration Warning") => {
+            ec2::capacity_block
+        }
         ("aws.health", "AWS Health Event") => health::event,
         _ => return None,
     })

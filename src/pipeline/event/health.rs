@@ -1,9 +1,9 @@
-//! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many.
+//! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
 use super::wire::{At, Head, List, Object, Text, detail};
 use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
 use serde::Deserialize;
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -45,47 +45,40 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     let fields: Fields<'_> = detail(body)?;
     let service = fields.service.text(At("detail.", "service"))?;
     let category = fields.event_type_category.text(At("detail.", "eventTypeCategory"))?;
-    if service != "EC2" || category != "scheduledChange" {
+    let is_issue = category == "issue";
+    if service != "EC2" || !is_issue && category != "scheduledChange" {
         return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
-    if fields.status_code.get() == Some("closed") {
-        return Ok(Parsed::Ignored(IgnoreReason::Closed));
+    let closed = fields.status_code.get() == Some("closed");
+    let instances = fields.instances()?;
+    if instances.is_empty() {
+        let why = if closed { IgnoreReason::Closed } else { IgnoreReason::NotScheduledChange };
+        return Ok(Parsed::Ignored(why));
     }
-    let instances = match fields.instances()? {
-        Affected::Instances(instances) => instances,
-        Affected::None => return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange)),
-        Affected::Settled => return Ok(Parsed::Ignored(IgnoreReason::Closed)),
-    };
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
     let change = ScheduledChange {
         code: code.to_owned(),
         // An announced change is worth a drain even if its time can't be read.
-        start: fields.start_time.time_if_any(),
-        hard: takes_capacity(code),
+        // A fault's time has passed, and is no deadline.
+        start: fields.start_time.time_if_any().filter(|_| !is_issue),
+        hard: takes_capacity(code) && !is_issue,
+        withdrawn: closed,
+        is_issue,
     };
-    let notice = |instance: InstanceId| Notice {
+    let notice = |(instance, settled): (InstanceId, bool)| Notice {
         identity: Identity::Health { arn: arn.to_owned(), instance: instance.clone() },
         instance,
         at: head.at,
-        detail: Detail::ScheduledChange(change.clone()),
+        detail: Detail::ScheduledChange(ScheduledChange { withdrawn: closed || settled, ..change.clone() }),
     };
     Ok(Parsed::Notices(instances.into_iter().map(notice).collect()))
 }
 
-/// The instances that an event is about.
-enum Affected {
-    /// Instances that it still concerns, each once, in the event's order.
-    Instances(Vec<InstanceId>),
-    /// Instances that it no longer concerns, alone.
-    Settled,
-    /// No instance.
-    None,
-}
-
 impl Fields<'_> {
-    /// Returns the affected instances. Dedicated hosts, volumes and accounts are entities, too.
-    fn instances(&self) -> Result<Affected, Malformed> {
+    /// Returns the affected instances, each once, in the event's order, and whether the event no longer concerns them. Dedicated hosts,
+    /// volumes and accounts are entities, too.
+    fn instances(&self) -> Result<Vec<(InstanceId, bool)>, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
             // The list is optional in the schema: an event may concern the whole account.
@@ -94,23 +87,19 @@ impl Fields<'_> {
                 return Err(At("detail.", "affectedEntities").bad(format!("{found} where a list is expected")));
             }
         };
-        let mut seen = HashSet::new();
-        let mut settled = false;
-        let mut instances = Vec::new();
+        let mut places = HashMap::new();
+        let mut instances: Vec<(InstanceId, bool)> = Vec::new();
         for entity in entities {
             let Object::Is(entity) = entity else { continue };
             let Some(instance) = entity.entity_value.get().and_then(InstanceId::new) else { continue };
-            if entity.is_settled() {
-                settled = true;
-            } else if seen.insert(instance.clone()) {
-                instances.push(instance);
+            let place = *places.entry(instance.clone()).or_insert(instances.len());
+            match instances.get_mut(place) {
+                // Of two that contradict each other, the one that announces a change counts.
+                Some((_, settled)) => *settled &= entity.is_settled(),
+                None => instances.push((instance, entity.is_settled())),
             }
         }
-        Ok(match (instances.is_empty(), settled) {
-            (false, _) => Affected::Instances(instances),
-            (true, true) => Affected::Settled,
-            (true, false) => Affected::None,
-        })
+        Ok(instances)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, ReturnSign};
-use crate::pipeline::node::release::NodeRelease;
+use crate::pipeline::node::mark::{Mark, ReturnSign, newest_copy};
+use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
-        if self.actions.of(notice.kind()) == Action::Ignore {
+        if self.action(notice) == Action::Ignore {
             return Some(NoticeOutcome::Ignored);
         }
         let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
@@ -34,7 +34,7 @@ impl Policy {
     /// Returns the hook that the notice's action keeps alive and completes.
     #[must_use]
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
-        let touches = matches!(self.actions.of(notice.kind()), Action::Drain | Action::Ready);
+        let touches = matches!(self.action(notice), Action::Drain | Action::Ready);
         notice.hook().filter(|_| touches)
     }
 
@@ -61,14 +61,18 @@ impl Policy {
     /// Returns the mark of a notice on its Node; `deadline` is that of the drain, if the notice leads to one.
     #[must_use]
     pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
-        let drains = self.actions.of(notice.kind()) == Action::Drain;
+        let drains = self.action(notice) == Action::Drain;
         let deadline = drains.then_some(deadline);
-        let stands = self.stands(notice.kind());
+        let stands = self.stands(notice.kind(), self.action(notice));
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
         Mark::new(&notice.identity.to_string(), notice.kind().as_str(), notice.at, message)
             .with_deadline(deadline.map(|at| clock.timestamp_of(at)))
             .with_expiry(over.map(|at| clock.timestamp_of(at)))
             .with_return_sign(comes_back(&notice.detail))
+            .with_start(match &notice.detail {
+                Detail::ScheduledChange(change) => change.start,
+                _ => None,
+            })
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
@@ -93,11 +97,14 @@ impl Policy {
         }
     }
 
-    /// Whether a launched instance's Node is ready for its hook's completion.
+    /// Whether a launched instance's Node is ready for its hook's completion. After the replacement of a root volume it is only with
+    /// another boot ID than at the drain: until the kubelet's silence is noticed, the Node looks Ready.
     #[must_use]
-    pub fn in_service(&self, node: &Node) -> bool {
+    pub fn in_service(&self, notice: &Notice, node: &Node) -> bool {
         let has = |key: &String| node.taints.iter().any(|taint| taint.key == *key);
-        node.ready && !self.startup_taints.iter().any(has)
+        let reboots = notice.hook().is_some_and(|hook| hook.replaces_root_volume)
+            && awaits_boot(node, NoticeKind::AsgTerminate.as_str());
+        node.ready && !reboots && !self.startup_taints.iter().any(has)
     }
 }
 
@@ -119,7 +126,7 @@ pub fn out_of_service_mark(notice: &Notice, message: &str) -> Mark {
 fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     match detail {
         Detail::Spot { action: InstanceAction::Stop }
-        | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. })
+        | Detail::AsgTerminate(Hook { pool: Some(WarmPool::To), .. } | Hook { replaces_root_volume: true, .. })
         | Detail::Rebalance
         | Detail::ScheduledChange(_) => Some(ReturnSign::Boot),
         Detail::Spot { action: InstanceAction::Hibernate }
@@ -129,18 +136,20 @@ fn comes_back(detail: &Detail) -> Option<ReturnSign> {
     }
 }
 
-/// Returns the marks that have been on the Node since its instance went to the warm pool, when it comes out of the pool.
+/// Returns the marks that the notice ends: those that have been on the Node since its instance went to the warm pool, when it comes out
+/// of the pool, and that of a notice which AWS has withdrawn.
 #[must_use]
-pub fn left_for_pool(notice: &Notice, node: &Node) -> Option<NodeRelease> {
-    match notice.detail {
+pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
+    match &notice.detail {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
+        _ if notice.is_withdrawn() => NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at),
         _ => None,
     }
 }
 
-/// Whether the instance has come back from the announced event already.
+/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let (goes_at, ready_after) = match &notice.detail {
@@ -150,5 +159,6 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         _ => (deadline.capacity_ends(), notice.at),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    passed && node.ready && node.ready_since > Some(ready_after)
+    let superseded = newest_copy(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);
+    superseded || passed && node.ready && restarted_after(node, ready_after)
 }

@@ -1,8 +1,8 @@
-//! A launched instance: its hook is completed as soon as its Node is Ready.
+//! A launched instance: its hook is completed as soon as its Node is Ready. And the marks that a notice ends.
 
 use super::Case;
 use super::completion::KeptHook;
-use super::decisions::left_for_pool;
+use super::decisions::ended_marks;
 use super::steps::Finding;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::Fact;
@@ -20,7 +20,7 @@ impl Case {
         let at_most = until.saturating_duration_since(Instant::now());
         self.tell(&Fact::LaunchAwaited { about: self.about(), at_most });
         let in_service = |node: Option<&Arc<Node>>| {
-            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(node)).map(Arc::clone)
+            node.filter(|node| node.is_excluded() || interrupter.policy.in_service(notice, node)).map(Arc::clone)
         };
         Finding::Launched(tokio::select! {
             biased;
@@ -31,31 +31,29 @@ impl Case {
         })
     }
 
-    /// Removes the marks that were left on the Node when its instance went to the warm pool. An instance that was stopped there has
-    /// another boot ID now, which releases it; one that went on running has not.
-    pub(super) async fn release_pool_marks(&self, node: &Node, by: Instant) -> Finding {
+    /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has another boot ID now, which releases it;
+    /// one that went on running has not.
+    pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
         let marker = &self.interrupter.marker;
-        let over = |current: &Node| left_for_pool(&self.notice, current);
+        let over = |current: &Node| ended_marks(&self.notice, current);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
-                Ok(None) => break,
+                Ok(None) => return Finding::MarksReleased(true),
                 Ok(Some(Released { release, uncordoned })) => {
                     let (on, why, has_condition) = (node.named(), release.reason, node.draining);
                     self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
-                    break;
+                    return Finding::MarksReleased(true);
                 }
                 Err(error) => error,
             };
             let category = error.category;
             self.tell(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
             let wait = error.wait(backoff.step());
-            // The launch is worth more than the marks: a cordon can be seen, and removed by hand.
             if Instant::now() + wait >= by {
-                break;
+                return Finding::MarksReleased(false);
             }
             sleep(wait).await;
         }
-        Finding::PoolMarksReleased
     }
 }

@@ -1,8 +1,10 @@
 //! The user's policy for interruptions. Pure.
 
 use super::settling::MAX_SETTLE;
-use crate::pipeline::event::{Notice, NoticeKind};
+use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -79,6 +81,10 @@ pub enum Heartbeats {
 pub struct Policy {
     /// The action for each kind.
     pub actions: Actions,
+    /// The actions for faults that AWS Health reports, by code. Others are ignored.
+    pub health_issues: BTreeMap<String, Action>,
+    /// Time before a scheduled change at which its Node is drained; `None` drains at once.
+    pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
@@ -117,10 +123,36 @@ pub struct Policy {
 const DEFAULT_UNCORDON_AFTER: Duration = Duration::from_mins(20);
 
 impl Policy {
-    /// Returns the time after which a mark of this kind is removed, if it is.
+    /// Returns the action for the notice.
     #[must_use]
-    pub fn stands(&self, kind: NoticeKind) -> Option<Duration> {
-        let action = self.actions.of(kind);
+    pub fn action(&self, notice: &Notice) -> Action {
+        match &notice.detail {
+            Detail::ScheduledChange(change) if change.is_issue => {
+                self.health_issues.get(&change.code).copied().unwrap_or(Action::Ignore)
+            }
+            _ => self.actions.of(notice.kind()),
+        }
+    }
+
+    /// Returns when the notice is acted on, if the user wants that shortly before the announced change. A retirement is acted on at once:
+    /// the instance's host fails already.
+    #[must_use]
+    pub fn acts_from(&self, notice: &Notice) -> Option<Timestamp> {
+        let Detail::ScheduledChange(change) = &notice.detail else { return None };
+        let retires = change.code.split('_').any(|word| word == "RETIREMENT");
+        change.start?.checked_sub(self.lead.filter(|_| !retires)?).ok()
+    }
+
+    /// Whether some notice has one of these actions.
+    #[must_use]
+    pub fn has_any(&self, wanted: &[Action]) -> bool {
+        let kinds = NoticeKind::ALL.into_iter().map(|kind| self.actions.of(kind));
+        kinds.chain(self.health_issues.values().copied()).any(|action| wanted.contains(&action))
+    }
+
+    /// Returns the time after which the mark of a notice of this kind with this action is removed, if it is.
+    #[must_use]
+    pub fn stands(&self, kind: NoticeKind, action: Action) -> Option<Duration> {
         match self.uncordon_after {
             None => (kind == NoticeKind::Rebalance && action == Action::Cordon).then_some(DEFAULT_UNCORDON_AFTER),
             Some(Duration::ZERO) => None,

@@ -1,7 +1,7 @@
 //! The steps that a notice leads to, in their order. Pure: the time and the instance's Node are inputs.
 //!
 //! ```text
-//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleasePoolMarks ──────────────────┐
+//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleaseMarks ──────────────────────┐
 //!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay|Settle ─▶ Drain ┤
 //!     │                                   the Node is gone ▲      │                │     │
 //!     │                                                    └ AwaitSuccessor ◀──────┘     │
@@ -18,7 +18,8 @@ use super::{Completion, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::mark::{Mark, newest_copy};
+use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
 use jiff::Timestamp;
@@ -64,8 +65,8 @@ pub enum Step<'a> {
         /// The deadline of the wait.
         until: Instant,
     },
-    /// Remove the marks that the Node has carried since its instance went to the warm pool.
-    ReleasePoolMarks {
+    /// Remove the marks that the notice ends: those from before the warm pool, or that of a notice which AWS has withdrawn.
+    ReleaseMarks {
         /// The Node.
         node: Arc<Node>,
         /// The deadline of the attempt.
@@ -81,6 +82,15 @@ pub enum Step<'a> {
         /// The end of the wait.
         until: Instant,
         /// The latest end, if the watch of Nodes is silent.
+        by: Instant,
+    },
+    /// Keep the notice on the Node, without a cordon, until the announced change is near.
+    Plan {
+        /// The Node.
+        node: Arc<Node>,
+        /// The notice.
+        plan: Plan,
+        /// The deadline of the attempt.
         by: Instant,
     },
     /// Cordon the Node and leave the notice's mark on it.
@@ -149,14 +159,16 @@ pub enum Finding {
     Begun,
     /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
     Launched(Option<Arc<Node>>),
-    /// The attempt to remove the warm pool's marks is over.
-    PoolMarksReleased,
+    /// Whether the marks that the notice ends were removed.
+    MarksReleased(bool),
     /// The instance's Node.
     Node(Arc<Node>),
     /// The instance has no Node now.
     NoNode,
     /// The instance has got no Node in time.
     NoNodeInTime,
+    /// Whether the Node keeps the notice until the announced change is near.
+    Planned(bool),
     /// The Node carries the mark and is cordoned.
     Cordoned(Target),
     /// The wait before evictions is over.
@@ -223,10 +235,13 @@ impl<'a> Sequence<'a> {
             Finding::Begun if self.action() == Action::Ready => Step::AwaitReady { until: self.deadline.at() },
             Finding::Begun => Step::FindNode { by: self.deadline.at() },
             Finding::Launched(node) => self.launched(node, present),
-            Finding::PoolMarksReleased => self.finish(NoticeOutcome::Ready, present),
+            Finding::MarksReleased(released) => self.marks_released(released, present),
             Finding::Node(node) => self.cordon(node, present),
+            Finding::NoNode if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::NoNode => self.await_node(present),
+            Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
             Finding::NoNodeInTime => self.finish(self.outcome, present),
+            Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Cordoned(target) => self.delay(target, present),
             Finding::Delayed(target) => Step::Drain(target),
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
@@ -249,14 +264,19 @@ impl<'a> Sequence<'a> {
             && age.is_none_or(|age| age > REGISTRATION_TIME)
     }
 
-    const fn action(&self) -> Action {
-        self.policy.actions.of(self.notice.kind())
+    fn action(&self) -> Action {
+        self.policy.action(self.notice)
     }
 
     /// The first step: nothing, if the policy or the notice itself says so.
     fn settle(&self, present: Present<'_>) -> Step<'a> {
         let by = self.deadline.at().max(present.now + OWNER_TIMEOUT);
-        self.policy.settled(self.notice).map_or(Step::FindOwner { by }, Step::End)
+        match self.policy.settled(self.notice) {
+            Some(outcome) => Step::End(outcome),
+            // Whose the instance is does not matter: only a Node of ours carries the mark.
+            None if self.notice.is_withdrawn() => Step::FindNode { by },
+            None => Step::FindOwner { by },
+        }
     }
 
     /// The first step about an instance of ours.
@@ -290,9 +310,17 @@ impl<'a> Sequence<'a> {
         match node {
             None => self.finish(NoticeOutcome::NotReady, present),
             Some(node) if node.is_excluded() => self.finish(NoticeOutcome::Excluded, present),
-            Some(node) if from_pool => Step::ReleasePoolMarks { node, by: self.deadline.at() },
+            Some(node) if from_pool => Step::ReleaseMarks { node, by: self.deadline.at() },
             Some(_) => self.finish(NoticeOutcome::Ready, present),
         }
+    }
+
+    fn marks_released(&mut self, released: bool, present: Present<'_>) -> Step<'a> {
+        if self.action() == Action::Ready {
+            // The launch is worth more than the marks: a cordon can be seen, and removed by hand.
+            return self.finish(NoticeOutcome::Ready, present);
+        }
+        Step::End(if released { NoticeOutcome::Withdrawn } else { NoticeOutcome::Failed })
     }
 
     fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
@@ -306,8 +334,17 @@ impl<'a> Sequence<'a> {
         if node.is_excluded() {
             return self.finish(NoticeOutcome::Excluded, present);
         }
+        if self.notice.is_withdrawn() {
+            return Step::ReleaseMarks { node, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
+        }
         if is_late(self.notice, &node, self.deadline, &self.clock, present.now) {
             return self.finish(NoticeOutcome::Stale, present);
+        }
+        // A Node that is cordoned for the change stays so, whenever that begins now.
+        let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
+        let is_far = self.policy.acts_from(self.notice).is_some_and(|from| from > self.clock.timestamp_of(present.now));
+        if let Some(plan) = Plan::of(self.notice, self.message).filter(|_| is_far && !is_marked) {
+            return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);

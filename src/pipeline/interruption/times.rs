@@ -195,7 +195,14 @@ mod tests {
 
     fn hook() -> Detail {
         let name = || "x".to_owned();
-        Detail::AsgTerminate(Hook { group: name(), name: name(), token: name(), pool: None, direct: false })
+        Detail::AsgTerminate(Hook {
+            group: name(),
+            name: name(),
+            token: name(),
+            pool: None,
+            replaces_root_volume: false,
+            direct: false,
+        })
     }
 
     /// The deadline in seconds after the notice, which is 10 s old, and whether it is hard.
@@ -248,7 +255,13 @@ mod tests {
     fn a_scheduled_change_is_drained_now_and_ends_at_its_start() {
         let change = |start: Option<&str>, hard| {
             let start = start.map(|start| start.parse().unwrap());
-            Detail::ScheduledChange(ScheduledChange { code: String::new(), start, hard })
+            Detail::ScheduledChange(ScheduledChange {
+                code: String::new(),
+                start,
+                hard,
+                withdrawn: false,
+                is_issue: false,
+            })
         };
         let of = |detail: &Detail, timeout| table(detail, timeout, 60, Heartbeats::Auto);
         assert_eq!(of(&change(Some("2026-11-21T12:10:00Z"), true), None), (610, true));

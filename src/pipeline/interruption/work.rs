@@ -49,6 +49,8 @@ pub struct Interrupter {
 /// The link between an interruption and the messages that brought its notice.
 #[derive(Debug)]
 pub struct MessageLink {
+    /// The notice, by its newest copy.
+    pub notice: watch::Sender<Arc<Notice>>,
     /// The visibility timeout that the interruption wants for the messages.
     pub visibility_timeout: watch::Sender<Duration>,
     /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
@@ -58,30 +60,49 @@ pub struct MessageLink {
 impl MessageLink {
     /// The link with the usual visibility timeout.
     #[must_use]
-    pub fn new(visibility_timeout: Duration) -> Self {
-        Self { visibility_timeout: watch::Sender::new(visibility_timeout), direct: AtomicBool::new(false) }
+    pub fn new(notice: Arc<Notice>, visibility_timeout: Duration) -> Self {
+        Self {
+            notice: watch::Sender::new(notice),
+            visibility_timeout: watch::Sender::new(visibility_timeout),
+            direct: AtomicBool::new(false),
+        }
+    }
+
+    /// Passes on a copy that revises the notice: the interruption begins again with it.
+    pub fn revise(&self, copy: &Arc<Notice>) {
+        self.notice.send_if_modified(|known| {
+            let newer = copy.revises(known);
+            if newer {
+                known.clone_from(copy);
+            }
+            newer
+        });
     }
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`.
+    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice.
     pub async fn act(
         self: Arc<Self>,
-        notice: Arc<Notice>,
         message: Arc<str>,
         link: Arc<MessageLink>,
         stop: CancellationToken,
     ) -> NoticeOutcome {
         let begun = Instant::now();
+        let mut newest = link.notice.subscribe();
+        let notice = Arc::clone(&newest.borrow_and_update());
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
         let settled = case.interrupter.policy.settled(&case.notice);
         let mut interruption = Interruption { case, link, hook: None };
-        let outcome = tokio::select! {
-            biased;
-            // A notice that the policy settles needs no other receiver.
-            () = stop.cancelled(), if settled.is_none() => NoticeOutcome::HandedOver,
-            outcome = interruption.run() => outcome,
+        let outcome = loop {
+            tokio::select! {
+                biased;
+                // A notice that the policy settles needs no other receiver.
+                () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
+                Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
+                outcome = interruption.run() => break outcome,
+            }
         };
         let case = interruption.end().await;
         case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed() });
@@ -122,9 +143,10 @@ impl Interruption {
                 Step::LookUpHook(hook) => Box::pin(self.look_up(hook)).await,
                 Step::Begin { deadline, times } => self.begin(deadline, times),
                 Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
-                Step::ReleasePoolMarks { node, by } => Box::pin(case.release_pool_marks(&node, by)).await,
+                Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until, by } => case.await_node(until, by).await,
+                Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
@@ -172,7 +194,7 @@ impl Interruption {
     /// Reports the begin, and starts the heartbeat.
     fn begin(&mut self, deadline: Deadline, times: Option<HookTimes>) -> Finding {
         let Case { interrupter, notice, .. } = &self.case;
-        let action = interrupter.policy.actions.of(notice.kind());
+        let action = interrupter.policy.action(notice);
         let until = Some(deadline.at().saturating_duration_since(Instant::now()));
         self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
         self.hook = notice.hook().zip(times).map(|(hook, times)| {

@@ -4,6 +4,7 @@ mod table;
 mod watch;
 
 use super::mark::is_marked;
+use super::plan::Plan;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
@@ -60,6 +61,14 @@ impl Index {
     #[must_use]
     pub fn marked(&self) -> Vec<Arc<Node>> {
         self.lock().all().filter(|node| is_marked(node)).map(Arc::clone).collect()
+    }
+
+    /// Returns the plans on Nodes that Ebbtide may act on.
+    #[must_use]
+    pub fn plans(&self) -> Vec<(Arc<Node>, Plan)> {
+        let nodes = self.lock();
+        let planned = nodes.all().filter(|node| !node.is_excluded());
+        planned.flat_map(|node| Plan::all(node).map(|plan| (Arc::clone(node), plan))).collect()
     }
 
     /// Returns a receiver that is signalled when a marked Node changes.

@@ -14,10 +14,13 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 
 /// Prefix of the annotation of a notice: `ebbtide/notice.<id>`.
-const NOTICE_PREFIX: &str = "ebbtide/notice.";
+pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
 
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
+
+/// Name of the annotation that a restart leaves which the Node's Ready condition does not show.
+pub(super) const BOOTED_ANNOTATION: &str = "ebbtide/booted";
 
 /// Name of the label with the kind of the Node's newest notice.
 pub(super) const KIND_LABEL: &str = "ebbtide/kind";
@@ -50,6 +53,9 @@ pub(super) struct NoticeAnnotation {
     /// Deadline of the drain, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// Begin of the announced change, if AWS names it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start: Option<Timestamp>,
     message: String,
     /// The Node's boot ID at the time of the mark. Another one ends the notice.
     #[serde(skip_serializing_if = "String::is_empty")]
@@ -92,11 +98,7 @@ impl Mark {
     /// name contains a hash, because it has at most 63 characters and an ARN has more.
     #[must_use]
     pub fn new(identity: &str, kind: &str, since: Timestamp, message: &str) -> Self {
-        let mut key = NOTICE_PREFIX.to_owned();
-        for byte in &Sha256::digest(identity.as_bytes())[..8] {
-            // Writing to a String can't fail.
-            let _ = write!(key, "{byte:02x}");
-        }
+        let key = key_of(NOTICE_PREFIX, identity);
         let (kind, message) = (kind.to_owned(), message.to_owned());
         let since = Some(whole_seconds(since));
         let notice = NoticeAnnotation { kind, since, message, ..NoticeAnnotation::default() };
@@ -107,6 +109,13 @@ impl Mark {
     #[must_use]
     pub fn with_deadline(mut self, at: Option<Timestamp>) -> Self {
         self.notice.deadline = at.map(whole_seconds);
+        self
+    }
+
+    /// Sets the begin of the announced change.
+    #[must_use]
+    pub fn with_start(mut self, at: Option<Timestamp>) -> Self {
+        self.notice.start = at.map(whole_seconds);
         self
     }
 
@@ -136,8 +145,10 @@ impl Mark {
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> Option<Value> {
         let missing = self.missing_taints(node, settings);
         let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
-        // A mark from before a restart of the node is about to be removed, so it must be written again.
-        let marked = node.annotations.get(&self.key).is_some_and(|value| read(value).boot == *node.boot);
+        // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
+        // was put off.
+        let marked = node.annotations.get(&self.key).map(|value| read(value));
+        let marked = marked.is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
         if node.cordoned && marked && missing.is_empty() && !unlabelled {
             return None;
         }
@@ -167,6 +178,32 @@ impl Mark {
         let has = |taint: &Taint| node.taints.iter().any(|has| has.key == taint.key && has.effect == taint.effect);
         wanted.filter(|taint| !has(taint)).collect()
     }
+}
+
+/// Returns the name of the annotation with this prefix for the notice with this identity.
+pub(super) fn key_of(prefix: &str, identity: &str) -> String {
+    let mut key = prefix.to_owned();
+    for byte in &Sha256::digest(identity.as_bytes())[..8] {
+        // Writing to a String can't fail.
+        let _ = write!(key, "{byte:02x}");
+    }
+    key
+}
+
+/// Returns AWS's time of the newest copy of the notice with this identity that has left a mark on the Node, in whole seconds.
+#[must_use]
+pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
+    mark_of(node, identity)?.since
+}
+
+/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node.
+#[must_use]
+pub fn deadline_of(node: &Node, identity: &str) -> Option<Timestamp> {
+    mark_of(node, identity)?.deadline
+}
+
+fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
+    node.annotations.get(&key_of(NOTICE_PREFIX, identity)).map(|value| read(value))
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.
@@ -202,7 +239,8 @@ pub(super) fn recordon(node: &Node) -> Value {
 }
 
 /// Returns whether the Node carries the annotation of a notice.
-pub(super) fn is_marked(node: &Node) -> bool {
+#[must_use]
+pub fn is_marked(node: &Node) -> bool {
     node.annotations.keys().any(|key| key.starts_with(NOTICE_PREFIX))
 }
 

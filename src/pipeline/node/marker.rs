@@ -1,6 +1,7 @@
 //! Writes marks on Nodes, and removes them.
 
 use super::mark::{Mark, MarkSettings, recordon};
+use super::plan::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
@@ -102,6 +103,15 @@ impl Marker {
         });
         let exists = write.await?;
         Ok(released.filter(|_| exists))
+    }
+
+    /// Writes the plan on the Node, or removes it. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn plan(&self, node: &Node, plan: &Plan, write: bool, by: Instant) -> Result<bool, KubeError> {
+        let patch = |current: &Node| if write { plan.patch(current) } else { plan.removal(current) };
+        self.write(node, Class::List, by, patch).await
     }
 
     /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.

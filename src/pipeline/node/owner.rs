@@ -149,6 +149,7 @@ pub enum OwnerLookupError {
 #[derive(Clone, Debug)]
 pub struct OwnerLookup {
     batcher: Arc<Batcher<InstanceId, Result<InstanceRecord, AwsError>>>,
+    query: InstanceQuery,
     /// Records, and when they expire.
     cache: Arc<Mutex<HashMap<InstanceId, (InstanceRecord, Instant)>>>,
 }
@@ -158,10 +159,11 @@ impl OwnerLookup {
     #[must_use]
     pub fn new(client: Client, tag: ManagedTag, cluster: ClusterNames, tasks: &Tasks, facts: Facts) -> Self {
         let query = InstanceQuery { client, gate: Gate::new(facts), tag: Arc::new(tag), cluster };
+        let batched = query.clone();
         // One value is left for the instance that the cluster's name is learned from.
         let batcher =
-            Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| query.clone().run(instances));
-        Self { batcher: Arc::new(batcher), cache: Arc::default() }
+            Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| batched.clone().run(instances));
+        Self { batcher: Arc::new(batcher), query, cache: Arc::default() }
     }
 
     /// Returns EC2's record of the instance, which may be some minutes old.
@@ -183,6 +185,24 @@ impl OwnerLookup {
         let record = self.batcher.ask(instance.clone()).await??;
         self.cache(instance, record);
         Ok(record)
+    }
+
+    /// Returns the instances that run in the capacity reservation of this id. Keeps their records.
+    ///
+    /// # Errors
+    /// If EC2 gave no answer. The caller retries.
+    pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, AwsError> {
+        let filter = Filter::builder().name("capacity-reservation-id").values(reservation).build();
+        let mut running = Vec::new();
+        for instance in self.query.all(&filter, reservation).await? {
+            let Some(id) = instance.instance_id().and_then(InstanceId::new) else { continue };
+            let record = self.query.record(&instance);
+            self.cache(&id, record);
+            if !matches!(record, InstanceRecord::Terminated { .. }) {
+                running.push(id);
+            }
+        }
+        Ok(running)
     }
 
     fn cached(&self, instance: &InstanceId) -> Option<InstanceRecord> {
@@ -237,19 +257,7 @@ impl InstanceQuery {
         let mut ids: Vec<String> = instances.iter().chain(&example).map(ToString::to_string).collect();
         ids.sort_unstable();
         ids.dedup();
-        let filter = by_id(ids);
-        let mut found: Vec<Instance> = Vec::new();
-        let mut page = None;
-        loop {
-            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
-            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
-            let answer = self.gate.aws(DESCRIBE, &subject, class, by, || request.send()).await?;
-            page = answer.next_token.clone().filter(|token| !token.is_empty());
-            found.extend(instances_in(answer));
-            if page.is_none() {
-                break;
-            }
-        }
+        let found = self.all(&by_id(ids), &subject).await?;
         let example = example.and_then(|id| found.iter().find(|found| found.instance_id() == Some(id.as_str())));
         let names = example.map(|example| clusters_in(example.tags())).unwrap_or_default();
         // An instance without such a tag proves nothing about others: the next lookup asks again, in the same call.
@@ -259,6 +267,22 @@ impl InstanceQuery {
         }
         let of = |instance: Instance| Some((instance.instance_id.clone()?, self.record(&instance)));
         Ok(found.into_iter().filter_map(of).collect())
+    }
+
+    /// Returns all instances that the filter finds; `subject` names them in errors.
+    async fn all(&self, filter: &Filter, subject: &str) -> Result<Vec<Instance>, AwsError> {
+        let mut found: Vec<Instance> = Vec::new();
+        let mut page = None;
+        loop {
+            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
+            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
+            let answer = self.gate.aws(DESCRIBE, subject, class, by, || request.send()).await?;
+            page = answer.next_token.clone().filter(|token| !token.is_empty());
+            found.extend(instances_in(answer));
+            if page.is_none() {
+                return Ok(found);
+            }
+        }
     }
 
     fn record(&self, instance: &Instance) -> InstanceRecord {

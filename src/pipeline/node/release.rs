@@ -2,11 +2,14 @@
 
 use super::Node;
 use super::mark::{
-    KIND_LABEL, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, notices, out_of_service, text, undo, written,
+    BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, key_of,
+    newest_copy, notices, out_of_service, text, undo, written,
 };
+use super::plan::plan_key;
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 /// Grace period after a notice's deadline, after which an instance that still runs was kept.
@@ -18,6 +21,17 @@ pub struct NodeRelease {
     keys: Vec<String>,
     /// The reason.
     pub reason: UndoReason,
+    /// The time of this release after a restart that the Ready condition does not show, because it was too fast.
+    restarted: Option<Timestamp>,
+}
+
+/// The value of the annotation about a restart that the Ready condition does not show.
+#[derive(Debug, Deserialize, Serialize)]
+struct BootedAnnotation {
+    /// The Node's boot ID after the restart.
+    boot: String,
+    /// The time at which the restart was seen.
+    since: Timestamp,
 }
 
 /// The marks of a Node that are due for removal, or the time at which the next are.
@@ -46,8 +60,13 @@ impl NodeRelease {
         let all: Vec<_> = notices(node).collect();
         let returned = |notice: &NoticeAnnotation| has_returned(node, notice, now);
         let expired = |notice: &NoticeAnnotation| notice.expires.is_some_and(|at| at <= now);
-        let due =
-            Self::of(&all, UndoReason::Rebooted, returned).or_else(|| Self::of(&all, UndoReason::Expired, expired));
+        let unseen = all.iter().any(|(_, notice)| {
+            let after = notice.start.max(notice.since);
+            returned(notice) && after.is_some_and(|after| after < now && !restarted_after(node, after))
+        });
+        let due = Self::of(&all, UndoReason::Rebooted, returned)
+            .map(|due| Self { restarted: unseen.then_some(now), ..due })
+            .or_else(|| Self::of(&all, UndoReason::Expired, expired));
         let next = |notice: &NoticeAnnotation| {
             let terminates = terminates_at(notice).filter(|at| *at >= now);
             notice.expires.into_iter().chain(terminates).min()
@@ -68,6 +87,15 @@ impl NodeRelease {
         Self::of(&notices(node).collect::<Vec<_>>(), reason, |notice| notice.kind == kind)
     }
 
+    /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
+    #[must_use]
+    pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp) -> Option<Self> {
+        let is_older = newest_copy(node, identity).is_none_or(|since| since <= at);
+        let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
+        let keys: Vec<_> = names.into_iter().filter(|key| is_older && node.annotations.contains_key(key)).collect();
+        (!keys.is_empty()).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None })
+    }
+
     fn of(
         all: &[(&String, NoticeAnnotation)],
         reason: UndoReason,
@@ -75,12 +103,16 @@ impl NodeRelease {
     ) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
         let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
-        (!keys.is_empty()).then_some(Self { keys, reason })
+        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None })
     }
 
     /// Returns the patch that removes the marks.
     pub(super) fn patch(&self, node: &Node) -> ReleasePatch {
-        let annotations = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
+        let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
+        if let Some(since) = self.restarted {
+            let booted = BootedAnnotation { boot: node.boot.to_string(), since };
+            annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(text(&booted)));
+        }
         let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {
             Some(newest) => self.partial_patch(node, annotations, &newest),
@@ -125,6 +157,22 @@ impl NodeRelease {
         let body = guarded(node, &annotations.into(), &labels.into(), spec);
         ReleasePatch { body, uncordons: undo.cordon && node.cordoned }
     }
+}
+
+/// Returns whether a notice of this kind waits for a restart of the Node that has not come.
+#[must_use]
+pub fn awaits_boot(node: &Node, kind: &str) -> bool {
+    let waits = |notice: &NoticeAnnotation| notice.kind == kind && notice.return_sign == Some(ReturnSign::Boot);
+    notices(node).any(|(_, notice)| waits(&notice) && *notice.boot == *node.boot)
+}
+
+/// Returns whether the Node has become Ready or was restarted after `at`. A restart may be too fast for the Ready condition, which
+/// changes only when the kubelet was missed for a while.
+#[must_use]
+pub fn restarted_after(node: &Node, at: Timestamp) -> bool {
+    let booted = node.annotations.get(BOOTED_ANNOTATION);
+    let booted = booted.and_then(|value| serde_json::from_str::<BootedAnnotation>(value).ok());
+    node.ready_since > Some(at) || booted.is_some_and(|booted| *booted.boot == *node.boot && booted.since > at)
 }
 
 /// Returns whether the Node's instance has returned from what the notice announced.

@@ -37,7 +37,9 @@ impl All {
                 self.notices.with_label_values(&[about.kind.as_str(), outcome.as_str()]).inc();
                 self.notice_duration.with_label_values(&[about.kind.as_str()]).observe(took.as_secs_f64());
             }
-            Fact::OwnerUnknown { category, .. } => retried("owner", category),
+            Fact::OwnerUnknown { category, .. } | Fact::ReservationUnknown { category, .. } => {
+                retried("owner", category);
+            }
             Fact::CordonFailed { category, .. } => retried("cordon", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),
@@ -97,6 +99,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
+            | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }
             | Fact::NodeRecordoned { .. }

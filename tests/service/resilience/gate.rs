@@ -46,6 +46,7 @@ async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
         name: "hook".to_owned(),
         token: autoscaling.begin("group", "hook", &instance(n)),
         pool: None,
+        replaces_root_volume: false,
         direct: true,
     };
     let hooks: Vec<_> = (0..20).map(hook).collect();

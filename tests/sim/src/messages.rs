@@ -68,6 +68,16 @@ pub fn lifecycle_between(
     }
 }
 
+/// Returns the message of a lifecycle hook before (or after) an instance refresh replaces the instance's root volume.
+#[must_use]
+pub fn root_volume(before: bool, names: (&str, &str, &str), instance: &str, at: Timestamp) -> String {
+    let way = ("AutoScalingGroup", "AutoScalingGroup");
+    let body = lifecycle_between(Wrapping::Event, before, names, instance, at, way);
+    let mut event: Value = serde_json::from_str(&body).expect("a message must be JSON");
+    event["detail"]["Action"] = json!("ReplaceRootVolume");
+    event.to_string()
+}
+
 /// Returns a spot interruption warning. `id` is the event's.
 #[must_use]
 pub fn spot(id: &str, instance: &str, at: Timestamp) -> String {
@@ -97,6 +107,13 @@ pub fn capacity_reservation(id: &str, instance: &str, at: Timestamp, until: Time
         "instance-termination-time": until.to_string(),
     });
     event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", id, at, &detail)
+}
+
+/// Returns the warning that a Capacity Block ends at `end`.
+#[must_use]
+pub fn capacity_block(id: &str, reservation: &str, at: Timestamp, end: Timestamp) -> String {
+    let detail = json!({ "capacity-reservation-id": reservation, "end-date": end.to_string() });
+    event("aws.ec2", "Capacity Block Expiration Warning", id, at, &detail)
 }
 
 /// Returns a Health event about several instances, which begins at `start`. `code` is such as `AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED`.

@@ -112,6 +112,9 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- if eq "drain" (default "drain" (index $on .)) }} {{ . }} {{ end }}
 {{- end }}
 {{- if eq "drain" (default "cordon" (index $on "rebalance")) }} rebalance {{ end }}
+{{- range $action := (.Values.settings).healthIssue }}
+{{- if eq "drain" (default "" $action) }} health-issue {{ end }}
+{{- end }}
 {{- end }}
 
 {{/* Whether a drain may delete pods: if a kind with a hard deadline is drained. */}}

@@ -16,9 +16,9 @@ fn keep(kinds: &[NoticeKind]) -> Vec<String> {
 
 #[test]
 fn the_recommended_pattern_matches_its_kind() {
-    let settings = settings(&["--out-of-service-taint"]);
+    let settings = settings(&["--out-of-service-taint", "--health-issue=AWS_EC2_A_FAULT=drain"]);
     for kind in NoticeKind::ALL {
-        let pattern = serde_json::from_str(wanted(kind)).unwrap();
+        let pattern = serde_json::from_str(wanted(kind, &settings)).unwrap();
         for sample in samples(kind, &settings) {
             assert_eq!(event_pattern::judge(&pattern, &sample), Match::Yes, "{kind}");
         }
@@ -47,8 +47,21 @@ fn samples_are_like_the_events_themselves() {
             sample["source"] == real["source"] && sample["detail-type"] == real["detail-type"] && detail
         };
         assert!(samples(kind, &settings).iter().any(is_part), "{kind}");
-        let pattern = serde_json::from_str(wanted(kind)).unwrap();
+        let pattern = serde_json::from_str(wanted(kind, &settings)).unwrap();
         assert_eq!(event_pattern::judge(&pattern, &real), Match::Yes, "{kind}");
+    }
+}
+
+#[test]
+fn the_recommended_pattern_has_every_name_of_its_events() {
+    for text in [
+        include_str!("../../../../tests/fixtures/events/fleet-termination.json"),
+        include_str!("../../../../tests/fixtures/events/spot-fleet-termination.json"),
+        include_str!("../../../../tests/fixtures/events/rebalance-recommended.json"),
+    ] {
+        let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
+        let pattern = serde_json::from_str(wanted(notices[0].kind(), &settings(&[]))).unwrap();
+        assert_eq!(event_pattern::judge(&pattern, &serde_json::from_str(text).unwrap()), Match::Yes, "{text}");
     }
 }
 
@@ -128,4 +141,18 @@ fn hooks_that_notify_the_queue_need_no_rule() {
         readings.trials.push(CallTrial { call: TrialCall::Complete, answers: Vec::new() });
     });
     assert_eq!(status, Status::Warning);
+}
+
+#[test]
+fn the_faults_that_are_asked_for_need_a_rule_of_their_category() {
+    let flags = [keep(&[]), vec!["--health-issue=AWS_EC2_A_FAULT=drain".to_owned()]].concat();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let health = |categories: &str| {
+        let pattern = format!(r#"{{"source": ["aws.health"], "detail": {{"eventTypeCategory": [{categories}]}}}}"#);
+        only(vec![rule("health", &pattern)])
+    };
+    let (name, status, text) = one(&flags, health("\"scheduledChange\""));
+    assert_eq!((name, status), ("scheduled-change", Status::Warning), "{text}");
+    assert!(text.contains(r#"["scheduledChange", "issue"]"#), "{text}");
+    assert_eq!(found(&flags, health("\"scheduledChange\", \"issue\"")), Vec::new());
 }

@@ -4,6 +4,8 @@ pub(super) const ASG_LAUNCH: &str = include_str!("../../../../tests/fixtures/eve
 pub(super) const ASG_LAUNCH_DIRECT: &str = include_str!("../../../../tests/fixtures/events/asg-launch-direct.json");
 pub(super) const ASG_LAUNCH_FROM_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-launch-from-warm-pool.json");
+pub(super) const ASG_LAUNCH_ROOT_VOLUME: &str =
+    include_str!("../../../../tests/fixtures/events/asg-launch-root-volume.json");
 pub(super) const ASG_NOTIFICATION: &str = include_str!("../../../../tests/fixtures/events/asg-notification.json");
 pub(super) const ASG_TERMINATE: &str = include_str!("../../../../tests/fixtures/events/asg-terminate.json");
 pub(super) const ASG_TERMINATE_DIRECT: &str =
@@ -12,12 +14,20 @@ pub(super) const ASG_TERMINATE_DIRECT_SNS: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-direct-sns.json");
 pub(super) const ASG_TERMINATE_FROM_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-from-warm-pool.json");
+pub(super) const ASG_TERMINATE_ROOT_VOLUME: &str =
+    include_str!("../../../../tests/fixtures/events/asg-terminate-root-volume.json");
 pub(super) const ASG_TERMINATE_SNS: &str = include_str!("../../../../tests/fixtures/events/asg-terminate-sns.json");
 pub(super) const ASG_TERMINATE_TO_WARM_POOL: &str =
     include_str!("../../../../tests/fixtures/events/asg-terminate-to-warm-pool.json");
 pub(super) const CAPACITY_BLOCK: &str = include_str!("../../../../tests/fixtures/events/capacity-block.json");
+pub(super) const CAPACITY_BLOCK_EXPIRATION: &str =
+    include_str!("../../../../tests/fixtures/events/capacity-block-expiration.json");
+pub(super) const CAPACITY_BLOCK_EXPIRATION_OLD_NAME: &str =
+    include_str!("../../../../tests/fixtures/events/capacity-block-expiration-old-name.json");
 pub(super) const CAPACITY_RESERVATION: &str =
     include_str!("../../../../tests/fixtures/events/capacity-reservation.json");
+pub(super) const FLEET_LAUNCHED: &str = include_str!("../../../../tests/fixtures/events/fleet-launched.json");
+pub(super) const FLEET_TERMINATION: &str = include_str!("../../../../tests/fixtures/events/fleet-termination.json");
 pub(super) const HEALTH_CLOSED: &str = include_str!("../../../../tests/fixtures/events/health-closed.json");
 pub(super) const HEALTH_ISSUE: &str = include_str!("../../../../tests/fixtures/events/health-issue.json");
 pub(super) const HEALTH_MAINTENANCE_THREE: &str =
@@ -32,9 +42,13 @@ pub(super) const HEALTH_RETIREMENT_PERSISTENT: &str =
 pub(super) const HEALTH_STOP: &str = include_str!("../../../../tests/fixtures/events/health-stop.json");
 pub(super) const HEALTH_TERMINATION: &str = include_str!("../../../../tests/fixtures/events/health-termination.json");
 pub(super) const REBALANCE: &str = include_str!("../../../../tests/fixtures/events/rebalance.json");
+pub(super) const REBALANCE_RECOMMENDED: &str =
+    include_str!("../../../../tests/fixtures/events/rebalance-recommended.json");
 pub(super) const SNS_SUBSCRIBE: &str = include_str!("../../../../tests/fixtures/events/sns-subscribe.json");
 pub(super) const SNS_UNSUBSCRIBE: &str = include_str!("../../../../tests/fixtures/events/sns-unsubscribe.json");
 pub(super) const SPOT: &str = include_str!("../../../../tests/fixtures/events/spot.json");
+pub(super) const SPOT_FLEET_TERMINATION: &str =
+    include_str!("../../../../tests/fixtures/events/spot-fleet-termination.json");
 pub(super) const SPOT_HIBERNATE: &str = include_str!("../../../../tests/fixtures/events/spot-hibernate.json");
 pub(super) const SPOT_SNS: &str = include_str!("../../../../tests/fixtures/events/spot-sns.json");
 pub(super) const STATE_RUNNING: &str = include_str!("../../../../tests/fixtures/events/state-running.json");

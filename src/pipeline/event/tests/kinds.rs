@@ -1,7 +1,8 @@
 //! The kinds of EC2 and AWS Health.
 
 use super::super::{
-    Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange,
+    CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, Parsed,
+    ScheduledChange, parse,
 };
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
@@ -54,6 +55,33 @@ fn a_rebalance_recommendation() {
         }
     );
     assert_eq!(one(REBALANCE).kind(), NoticeKind::Rebalance);
+    let other_name = Notice { identity: event_id("93ad1f50-6be2-4f7c-8d04-c1b2a3948576"), ..one(REBALANCE) };
+    assert_eq!(one(REBALANCE_RECOMMENDED), other_name);
+}
+
+#[test]
+fn a_fleet_that_shrinks_interrupts_its_instance() {
+    for (body, id, event) in [
+        (FLEET_TERMINATION, "i-0d456789012ef0123", "a4be2061-7cf3-4081-9e15-d2c3b4a59687"),
+        (SPOT_FLEET_TERMINATION, "i-0e56789012f012345", "c6d04283-9e15-42a3-b037-f4e5d6c7b8a9"),
+    ] {
+        assert_eq!(
+            one(body),
+            Notice {
+                identity: event_id(event),
+                instance: instance(id),
+                at: time("2026-11-21T11:58:13Z"),
+                detail: Detail::Spot { action: InstanceAction::Terminate },
+            }
+        );
+    }
+    assert_eq!(ignored(FLEET_LAUNCHED), IgnoreReason::OtherFleetChange);
+    for sub_type in ["terminated", "new-word"] {
+        assert_eq!(
+            ignored(&with(FLEET_LAUNCHED, "\"launched\"", &format!("\"{sub_type}\""))),
+            IgnoreReason::OtherFleetChange
+        );
+    }
 }
 
 #[test]
@@ -117,6 +145,32 @@ fn a_capacity_reservations_end_is_best_effort() {
 }
 
 #[test]
+fn a_capacity_block_ends_for_all_its_instances() {
+    let block = |body: &str| match parse(body) {
+        Parsed::Block(block) => block,
+        other => panic!("{other:?}"),
+    };
+    let expected = CapacityBlock {
+        reservation: "cr-0123456789abcdef0".to_owned(),
+        ends: Some(time("2026-11-21T11:30:00Z")),
+        terminates_at: time("2026-11-21T11:00:00Z"),
+        at: time("2026-11-21T10:50:00Z"),
+    };
+    assert_eq!(block(CAPACITY_BLOCK_EXPIRATION), expected);
+    assert_eq!(block(CAPACITY_BLOCK_EXPIRATION_OLD_NAME), expected);
+    let ends = |end: &str| block(&with(CAPACITY_BLOCK_EXPIRATION, "\"2026-11-21T11:30:00Z\"", end)).terminates_at;
+    assert_eq!(ends("\"2026-11-21T12:00:00Z\""), time("2026-11-21T11:00:00Z"), "UltraServers go an hour before");
+    for end in ["\"2026-11-21T11:20:00Z\"", "\"soon\"", "null"] {
+        assert_eq!(ends(end), time("2026-11-21T11:00:00Z"), "{end}: ten minutes after the warning");
+    }
+    let (one, two) = (instance("i-03a4b5c6d7e8f9012"), instance("i-04b5c6d7e8f901234"));
+    let notices = expected.notices(vec![one.clone(), two]);
+    assert_eq!(notices[0].identity.to_string(), format!("cr-0123456789abcdef0/2026-11-21T11:30:00Z/{one}"));
+    assert_ne!(notices[0].identity, notices[1].identity);
+    assert_eq!(notices[1].detail, Detail::CapacityReservation { terminates_at: Some(expected.terminates_at) });
+}
+
+#[test]
 fn a_scheduled_change_is_one_notice_for_each_instance_once() {
     let arn = "arn:aws:health:eu-central-1::event/EC2/AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED/\
                AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED_EXAMPLE-0001";
@@ -128,6 +182,8 @@ fn a_scheduled_change_is_one_notice_for_each_instance_once() {
             code: "AWS_EC2_INSTANCE_POWER_MAINTENANCE_SCHEDULED".to_owned(),
             start: Some(time("2026-12-05T02:00:00Z")),
             hard: false,
+            withdrawn: false,
+            is_issue: false,
         }),
     };
     assert_eq!(
@@ -150,7 +206,16 @@ fn the_code_decides_whether_the_capacity_goes() {
         let notice = one(body);
         assert_eq!(notice.instance, instance(id));
         let start = Some(time("2026-12-09T18:30:00Z"));
-        assert_eq!(notice.detail, Detail::ScheduledChange(ScheduledChange { code: code.to_owned(), start, hard }));
+        assert_eq!(
+            notice.detail,
+            Detail::ScheduledChange(ScheduledChange {
+                code: code.to_owned(),
+                start,
+                hard,
+                withdrawn: false,
+                is_issue: false
+            })
+        );
     }
     let hard = |code| {
         let body = with(HEALTH_STOP, "\"AWS_EC2_INSTANCE_STOP_SCHEDULED\"", &format!("\"{code}\""));
@@ -181,22 +246,50 @@ fn a_scheduled_changes_start_is_read_or_left_out() {
 }
 
 #[test]
-fn a_health_event_is_closed_or_not() {
-    assert_eq!(ignored(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
+fn a_health_event_that_is_closed_withdraws_its_notices() {
+    assert!(one(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")).is_withdrawn());
+    assert!(one(HEALTH_CLOSED).is_withdrawn());
+    assert_eq!(ignored(&with(HEALTH_NO_INSTANCE, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
     for status in ["\"open\"", "\"upcoming\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"upcoming\"", status)), one(HEALTH_STOP), "{status}");
     }
 }
 
 #[test]
-fn an_instance_that_a_health_event_no_longer_concerns_is_left_out() {
+fn the_notice_of_an_instance_that_a_health_event_no_longer_concerns_is_withdrawn() {
     for status in ["RESOLVED", "UNIMPAIRED"] {
-        let settled = with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\""));
-        assert_eq!(ignored(&settled), IgnoreReason::Closed, "{status}");
+        let settled = one(&with(HEALTH_STOP, "\"IMPAIRED\"", &format!("\"{status}\"")));
+        assert!(settled.is_withdrawn() && settled.identity == one(HEALTH_STOP).identity, "{status}");
     }
     for status in ["\"PENDING\"", "\"UNKNOWN\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"IMPAIRED\"", status)), one(HEALTH_STOP), "{status}");
     }
+}
+
+#[test]
+fn a_fault_that_names_instances_is_a_notice_without_a_time() {
+    let expected = ScheduledChange {
+        code: "AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED".to_owned(),
+        start: None,
+        hard: false,
+        withdrawn: false,
+        is_issue: true,
+    };
+    assert_eq!(one(HEALTH_ISSUE).detail, Detail::ScheduledChange(expected.clone()));
+    let retired = with(HEALTH_ISSUE, "\"AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED\"", "\"AWS_EC2_A_STOP\"");
+    assert!(matches!(one(&retired).detail, Detail::ScheduledChange(ScheduledChange { hard: false, .. })));
+    let over = with(HEALTH_ISSUE, "\"IMPAIRED\"", "\"UNIMPAIRED\"");
+    assert_eq!(one(&over).detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, ..expected }));
+}
+
+#[test]
+fn a_newer_copy_that_says_something_else_revises_a_notice() {
+    let (first, later) =
+        (one(HEALTH_STOP), |body: &str| one(&with(body, "2026-11-21T07:00:05Z", "2026-11-22T07:00:05Z")));
+    let postponed = HEALTH_STOP.replace("Wed, 09 Dec 2026 18:30:00 GMT", "Thu, 10 Dec 2026 18:30:00 GMT");
+    assert!(later(&postponed).revises(&first) && !first.revises(&later(&postponed)));
+    assert!(later(&with(HEALTH_STOP, "\"upcoming\"", "\"closed\"")).revises(&first));
+    assert!(!later(HEALTH_STOP).revises(&first), "it says the same");
 }
 
 #[test]

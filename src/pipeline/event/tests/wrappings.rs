@@ -5,7 +5,14 @@ use super::fixtures::*;
 use super::{hook_id, ignored, instance, one, time, with};
 
 fn hook(group: &str, name: &str, token: &str) -> Hook {
-    Hook { group: group.to_owned(), name: name.to_owned(), token: token.to_owned(), pool: None, direct: false }
+    Hook {
+        group: group.to_owned(),
+        name: name.to_owned(),
+        token: token.to_owned(),
+        pool: None,
+        replaces_root_volume: false,
+        direct: false,
+    }
 }
 
 fn drain_hook() -> Hook {
@@ -105,6 +112,21 @@ fn a_warm_pool_on_either_side_is_seen() {
 }
 
 #[test]
+fn the_replacement_of_a_root_volume_is_seen() {
+    for (body, hook) in [
+        (
+            ASG_TERMINATE_ROOT_VOLUME,
+            hook("workers-a", "drain-before-termination", "71c2d3e4-f506-4817-a928-3b4c5d6e7f80"),
+        ),
+        (ASG_LAUNCH_ROOT_VOLUME, hook("workers-b", "wait-until-ready", "82d3e4f5-0617-4928-ba39-4c5d6e7f8091")),
+    ] {
+        assert_eq!(one(body).hook(), Some(&Hook { replaces_root_volume: true, ..hook.clone() }));
+        let other = with(body, "ReplaceRootVolume", "SomethingElse");
+        assert_eq!(one(&other).hook(), Some(&hook), "an unknown action changes nothing");
+    }
+}
+
+#[test]
 fn what_no_one_needs_may_be_anything() {
     for (old, new) in [
         (r#""Origin": "AutoScalingGroup""#, r#""Origin": ["WarmPool"]"#),
@@ -136,10 +158,8 @@ fn messages_that_ask_nothing_are_ignored_each_for_its_reason() {
         (UNKNOWN_TYPE, IgnoreReason::UnknownType),
         (ASG_NOTIFICATION, IgnoreReason::UnknownType),
         (STATE_RUNNING, IgnoreReason::HarmlessState),
-        (HEALTH_CLOSED, IgnoreReason::Closed),
         (HEALTH_NO_INSTANCE, IgnoreReason::NotScheduledChange),
         (HEALTH_OTHER_SERVICE, IgnoreReason::NotScheduledChange),
-        (HEALTH_ISSUE, IgnoreReason::NotScheduledChange),
     ] {
         assert_eq!(ignored(body), why, "{body}");
     }

@@ -2,7 +2,7 @@
 
 use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
-use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind};
+use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
 const S: Duration = Duration::from_secs(1);
 
@@ -11,6 +11,8 @@ fn policy() -> Policy {
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
         actions,
+        health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
+        lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
         settle: Duration::ZERO,
@@ -35,7 +37,14 @@ fn node() -> Node {
 }
 
 fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
-    Hook { group: "group".to_owned(), name: name.to_owned(), token: "token".to_owned(), pool, direct: false }
+    Hook {
+        group: "group".to_owned(),
+        name: name.to_owned(),
+        token: "token".to_owned(),
+        pool,
+        replaces_root_volume: false,
+        direct: false,
+    }
 }
 
 const SPOT: Detail = Detail::Spot { action: InstanceAction::Terminate };
@@ -50,7 +59,8 @@ fn path(
 ) -> String {
     let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
     let instance = InstanceId::new("i-00000001").unwrap();
-    let notice = Notice { identity: Identity::Event("e".to_owned()), instance, at: clock.now(), detail };
+    let identity = Identity::Health { arn: "arn".to_owned(), instance: instance.clone() };
+    let notice = Notice { identity, instance, at: clock.now(), detail };
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {
@@ -70,7 +80,8 @@ fn path(
                 Step::LookUpHook(_) => Finding::HookTimes(HookTimes::of(300 * S)),
                 Step::Begin { .. } => Finding::Begun,
                 Step::AwaitReady { .. } => Finding::Launched(node.cloned()),
-                Step::ReleasePoolMarks { .. } => Finding::PoolMarksReleased,
+                Step::Plan { .. } => Finding::Planned(true),
+                Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
                 Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
@@ -195,10 +206,47 @@ fn a_launch_ends_with_its_node_in_service() {
     assert_eq!(launch(None, Some(&ready)), format!("{begin} Complete(Continue) End(Ready)"));
     assert_eq!(
         launch(Some(WarmPool::From), Some(&ready)),
-        format!("{begin} ReleasePoolMarks Complete(Continue) End(Ready)")
+        format!("{begin} ReleaseMarks Complete(Continue) End(Ready)")
     );
     assert_eq!(launch(None, None), format!("{begin} Complete(Abandon) End(NotReady)"));
     assert_eq!(launch(Some(WarmPool::To), None), format!("{begin} Complete(Continue) End(NotReady)"));
+}
+
+#[test]
+fn a_withdrawn_change_takes_its_mark_back() {
+    let change = ScheduledChange { code: String::new(), start: None, hard: true, withdrawn: true, is_issue: false };
+    let withdrawn = || Detail::ScheduledChange(change.clone());
+    assert_eq!(path_of(&policy(), withdrawn()), "FindNode ReleaseMarks End(Withdrawn)");
+    assert_eq!(path(&policy(), withdrawn(), None, |_| None), "FindNode End(Withdrawn)");
+    let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
+    let node = Arc::new(node());
+    assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");
+}
+
+#[test]
+fn a_change_is_drained_for_shortly_before_it_begins() {
+    let change = |code: &str, start: &str| {
+        let (code, start) = (code.to_owned(), start.parse().ok());
+        Detail::ScheduledChange(ScheduledChange { code, start, hard: false, withdrawn: false, is_issue: false })
+    };
+    let (now, later) =
+        ("FindOwner Begin FindNode Cordon Drain End(Drained)", "FindOwner Begin FindNode Plan End(Planned)");
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-11-21T13:00:01Z")), later);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-11-21T13:00:00Z")), now);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "unknown")), now);
+    assert_eq!(path_of(&policy(), change("AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED", "2026-12-21T13:00:00Z")), now);
+    let at_once = Policy { lead: None, ..policy() };
+    assert_eq!(path_of(&at_once, change("AWS_EC2_SYSTEM_REBOOT_SCHEDULED", "2026-12-21T13:00:00Z")), now);
+}
+
+#[test]
+fn the_code_of_a_fault_decides_its_action() {
+    let fault = |code: &str| {
+        let code = code.to_owned();
+        Detail::ScheduledChange(ScheduledChange { code, start: None, hard: false, withdrawn: false, is_issue: true })
+    };
+    assert_eq!(path_of(&policy(), fault("DEGRADED")), "FindOwner Begin FindNode Cordon End(Cordoned)");
+    assert_eq!(path_of(&policy(), fault("OTHER")), "End(Ignored)");
 }
 
 #[test]

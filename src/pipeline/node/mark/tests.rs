@@ -3,7 +3,7 @@
 use super::*;
 use crate::fact::UndoReason;
 use crate::pipeline::node::label::taint;
-use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule};
+use crate::pipeline::node::release::{NodeRelease, ReleaseSchedule, restarted_after};
 use serde_json::Map;
 
 fn at(text: &str) -> Timestamp {
@@ -118,6 +118,18 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     held.ready = false;
     assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING, "not Ready yet");
     held.ready = true;
+    let unseen = due(&held, "2026-11-21T13:00:00Z").unwrap().patch(&held);
+    let unseen = patched(&held, &unseen.body);
+    assert_eq!(
+        unseen.annotations,
+        [("ebbtide/booted".to_owned(), r#"{"boot":"boot-2","since":"2026-11-21T13:00:00Z"}"#.to_owned(),)].into(),
+        "the Ready condition does not show the restart"
+    );
+    assert!(
+        restarted_after(&unseen, at("2026-11-21T12:59:59Z")) && !restarted_after(&unseen, at("2026-11-21T13:00:00Z"))
+    );
+    assert!(!restarted_after(&Node { boot: "boot-3".into(), ..unseen }, at("2026-11-21T12:59:59Z")), "an older boot");
+    held.ready_since = Some(at("2026-11-21T12:50:00Z"));
     let release = due(&held, "2026-11-21T13:00:00Z").unwrap();
     assert_eq!(release.reason, UndoReason::Rebooted);
     let patch = release.patch(&held);
@@ -125,6 +137,7 @@ fn a_node_is_released_when_its_last_mark_is_due() {
     assert!(patch.uncordons && !released.cordoned && released.taints.is_empty());
     assert!(released.annotations.is_empty() && released.labels.is_empty());
 
+    held.ready_since = None;
     held.boot = "boot-1".into();
     assert_eq!(schedule(&held, "2026-11-21T13:00:00Z"), NOTHING);
     let frozen = patched(
@@ -165,4 +178,23 @@ fn the_out_of_service_taint_comes_with_its_mark() {
     let named: Vec<_> =
         marked.taints.iter().map(|taint| (&*taint.key, taint.value.as_deref(), &*taint.effect)).collect();
     assert_eq!(named, [("node.kubernetes.io/out-of-service", Some("nodeshutdown"), "NoExecute")]);
+}
+
+#[test]
+fn a_change_that_is_put_off_rewrites_its_mark() {
+    let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let starting = |start| mark("h", "scheduled-change").with_start(Some(at(start)));
+    let marked = patched(&node, &starting("2026-12-05T02:00:00.5Z").patch(&node, &settings).unwrap());
+    assert_eq!(starting("2026-12-05T02:00:00Z").patch(&marked, &settings), None);
+    let put_off = patched(&marked, &starting("2026-12-12T02:00:00Z").patch(&marked, &settings).unwrap());
+    assert_eq!(notices(&put_off).next().unwrap().1.start, Some(at("2026-12-12T02:00:00Z")));
+}
+
+#[test]
+fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
+    let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
+    let marked = patched(&node, &mark("h", "scheduled-change").patch(&node, &settings).unwrap());
+    let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when));
+    assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
+    assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
 }

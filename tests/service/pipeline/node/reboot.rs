@@ -163,3 +163,28 @@ async fn a_scheduled_change_that_is_sent_again_after_the_reboot_does_not_cordon_
     assert!(!stage.cordoned(0), "{}", stage.story());
     stage.rest(&[&replica]).await;
 }
+
+/// An instance refresh that replaces root volumes: the instance comes back by a reboot, and its launch action follows.
+#[tokio::test(start_paused = true)]
+async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+    let before = stage.replace_root_volume(0, true);
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&before);
+    replica.ended_once("asg-terminate", "drained");
+    assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty());
+    // The instance reboots. Nobody has noticed the kubelet's silence when the launch action comes.
+    let after = stage.replace_root_volume(0, false);
+    sleep(s(30)).await;
+    assert_eq!(stage.results(&after), Vec::<String>::new(), "still the kernel from before");
+    assert!(stage.cordoned(0));
+    // The new kernel may report before anybody has missed the old one.
+    stage.world.kube.reboot(&node(0));
+    stage.until("completed", s(2), || !stage.results(&after).is_empty()).await;
+    stage.completed_once(&after);
+    stage.until("released", s(3), || !stage.cordoned(0)).await;
+    assert_eq!(stage.notices(0).len(), 0);
+    stage.until_handled(s(3)).await;
+    stage.rest(&[&replica]).await;
+}

@@ -50,6 +50,8 @@ struct Instance {
     state: (&'static str, u32),
     private_dns_name: String,
     tags: BTreeMap<String, String>,
+    /// Capacity reservation in which the instance runs.
+    reservation: Option<String>,
     launched: Timestamp,
 }
 
@@ -75,6 +77,7 @@ impl Ec2 {
         let instance = Instance {
             state: state_named("running"),
             private_dns_name: format!("ip-10-{high}-{middle}-{low}.{REGION}.compute.internal"),
+            reservation: None,
             launched: self.clock.now(),
             tags: tags.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect(),
         };
@@ -89,6 +92,17 @@ impl Ec2 {
     pub fn set_state(&self, id: &str, state: &str) {
         let named = state_named(state);
         self.state().instances.get_mut(id).expect("the instance must have been put").state = named;
+    }
+
+    /// Puts an instance into a capacity reservation.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such instance.
+    pub fn reserve(&self, id: &str, reservation: &str) {
+        let mut state = self.state();
+        let instance = state.instances.get_mut(id).expect("the instance must have been put");
+        instance.reservation = Some(reservation.to_owned());
     }
 
     /// Makes an instance older.
@@ -202,6 +216,7 @@ impl Filter<'_> {
         let wanted = |value: &str| self.values.contains(value);
         match self.name {
             "instance-id" => wanted(id),
+            "capacity-reservation-id" => instance.reservation.as_deref().is_some_and(wanted),
             "instance-state-name" => wanted(instance.state.0),
             "tag-key" => instance.tags.keys().any(|key| wanted(key)),
             name => {
@@ -228,8 +243,10 @@ fn filters(form: &Form) -> Vec<Filter<'_>> {
 }
 
 fn check_filters(filters: &[Filter<'_>]) -> Result<(), Refusal> {
-    let known =
-        |name: &str| matches!(name, "instance-id" | "instance-state-name" | "tag-key") || name.starts_with("tag:");
+    let known = |name: &str| {
+        matches!(name, "instance-id" | "capacity-reservation-id" | "instance-state-name" | "tag-key")
+            || name.starts_with("tag:")
+    };
     if let Some(unknown) = filters.iter().find(|filter| !known(filter.name)) {
         let message = format!("The filter '{}' is invalid", unknown.name);
         return Err(Refusal::new("InvalidParameterValue", message));

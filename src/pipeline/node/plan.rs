@@ -1,0 +1,128 @@
+//! A change that a Node is drained for later. An annotation keeps its notice until then, so any replica can act on it after any restart.
+//! Pure.
+
+use super::Node;
+use super::mark::{guarded, key_of, text};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Prefix of the annotation of a planned change: `ebbtide/planned.<id>`.
+const PLAN_PREFIX: &str = "ebbtide/planned.";
+
+/// The notice of a change that is not near yet.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct Plan {
+    code: String,
+    /// Begin of the change.
+    pub start: Timestamp,
+    /// AWS's time of the notice.
+    since: Timestamp,
+    /// Whether the capacity ends at the start.
+    hard: bool,
+    /// ARN of the Health event.
+    event: String,
+    /// The message that brought the notice.
+    pub message: String,
+}
+
+impl Plan {
+    /// Returns the plan for a notice of a change whose begin is known.
+    #[must_use]
+    pub fn of(notice: &Notice, message: &str) -> Option<Self> {
+        let (Identity::Health { arn, .. }, Detail::ScheduledChange(change)) = (&notice.identity, &notice.detail) else {
+            return None;
+        };
+        Some(Self {
+            code: change.code.clone(),
+            start: change.start?,
+            since: notice.at,
+            hard: change.hard,
+            event: arn.clone(),
+            message: message.to_owned(),
+        })
+    }
+
+    /// Returns the plans on the Node. An annotation that somebody has edited beyond parsing is none.
+    pub fn all(node: &Node) -> impl Iterator<Item = Self> {
+        let plans = node.annotations.iter().filter(|(key, _)| key.starts_with(PLAN_PREFIX));
+        plans.filter_map(|(_, value)| serde_json::from_str(value).ok())
+    }
+
+    /// Returns the notice for the instance of the Node.
+    #[must_use]
+    pub fn notice(&self, instance: &InstanceId) -> Notice {
+        let change = ScheduledChange {
+            code: self.code.clone(),
+            start: Some(self.start),
+            hard: self.hard,
+            withdrawn: false,
+            is_issue: false,
+        };
+        Notice {
+            identity: Identity::Health { arn: self.event.clone(), instance: instance.clone() },
+            instance: instance.clone(),
+            at: self.since,
+            detail: Detail::ScheduledChange(change),
+        }
+    }
+
+    /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice.
+    #[must_use]
+    pub fn patch(&self, node: &Node) -> Option<Value> {
+        let key = self.key(node);
+        let known = node.annotations.get(&key).and_then(|value| serde_json::from_str::<Self>(value).ok());
+        let is_new = known.is_none_or(|known| known.start != self.start && known.since <= self.since);
+        is_new.then(|| guarded(node, &json!({ key: text(self) }), &json!({}), json!({})))
+    }
+
+    /// Returns the patch that removes the plan, unless a newer copy of the notice has replaced it.
+    #[must_use]
+    pub fn removal(&self, node: &Node) -> Option<Value> {
+        let key = self.key(node);
+        let is_there = node.annotations.get(&key).is_some_and(|value| *value == text(self));
+        is_there.then(|| guarded(node, &json!({ key: Value::Null }), &json!({}), json!({})))
+    }
+
+    fn key(&self, node: &Node) -> String {
+        plan_key(&self.notice(&node.instance).identity.to_string())
+    }
+}
+
+/// Returns the name of the annotation for the notice with this identity.
+pub(super) fn plan_key(identity: &str) -> String {
+    key_of(PLAN_PREFIX, identity)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::event::{Parsed, parse};
+
+    fn notice() -> Notice {
+        let body = include_str!("../../../tests/fixtures/events/health-stop.json");
+        let Parsed::Notices(notices) = parse(body) else { panic!("{body}") };
+        notices[0].clone()
+    }
+
+    #[test]
+    fn a_plan_keeps_the_notice_on_the_node() {
+        let notice = notice();
+        let mut node = Node { instance: notice.instance.clone(), ..Node::for_tests("node-1") };
+        let plan = Plan::of(&notice, "m-1").unwrap();
+        let patch = plan.patch(&node).unwrap();
+        assert!(patch.get("spec").is_none(), "no cordon: {patch}");
+        let written = patch["metadata"]["annotations"].as_object().unwrap().iter().next().unwrap();
+        node.annotations.insert(written.0.clone(), written.1.as_str().unwrap().to_owned());
+        assert_eq!(Plan::all(&node).map(|plan| plan.notice(&node.instance)).collect::<Vec<_>>(), [notice]);
+        assert_eq!(plan.patch(&node), None);
+        let later = Plan { start: plan.start + std::time::Duration::from_hours(1), ..plan.clone() };
+        assert!(later.patch(&node).is_some() && later.removal(&node).is_none());
+        let older = Plan { since: plan.since - std::time::Duration::from_hours(1), ..later };
+        assert_eq!(older.patch(&node), None, "AWS has said something else since");
+        assert!(plan.removal(&node).is_some());
+        node.annotations.insert(written.0.clone(), "{".to_owned());
+        assert_eq!(Plan::all(&node).count(), 0);
+    }
+}

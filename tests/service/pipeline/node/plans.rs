@@ -1,0 +1,95 @@
+//! Changes that are acted on shortly before they begin: until then their notices are kept on the Nodes.
+
+use crate::harness::{Stage, node, s};
+use tokio::time::sleep;
+
+const REBOOT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED");
+/// A time in seconds that is far ahead, and no longer: every poll of the queue costs real time.
+const FAR: u64 = 6 * 3600;
+const BEFORE: [&str; 2] = ["--when", "scheduled-change=2h-before"];
+
+/// Returns the annotations of node 0 that keep notices.
+fn plans(stage: &Stage) -> Vec<String> {
+    stage.annotations(0).into_keys().filter(|key| key.starts_with("ebbtide/planned.")).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_far_ahead_is_drained_for_shortly_before_it_begins_though_replicas_come_and_go() {
+    let stage = Stage::new(1, 2);
+    let first = stage.start(&BEFORE).await;
+    stage.health(0, REBOOT, stage.world.clock.now() + s(2 * FAR), "upcoming");
+    stage.until_handled(s(30)).await;
+    first.ended_once("scheduled-change", "planned");
+    assert!(!stage.cordoned(0) && plans(&stage).len() == 1, "{:?}", stage.annotations(0));
+    stage.rest(&[&first]).await;
+    first.stop().await.2.gone(|_| true).await;
+    let (a, b) = (stage.start(&BEFORE).await, stage.start(&BEFORE).await);
+    sleep(s(2 * FAR - 2 * 3600 - 1900)).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.pods().len() == 2);
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0) && stage.world.kube.pods().is_empty(), "{}", stage.story());
+    assert_eq!(plans(&stage), Vec::<String>::new());
+    let drained = |replica: &crate::harness::Replica| {
+        replica.metric("ebbtide_notices_total{kind=\"scheduled-change\",outcome=\"drained\"}")
+    };
+    assert!((drained(&a) + drained(&b) - 1.0).abs() < f64::EPSILON, "one of the two drained it");
+    sleep(s(7200)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.rest(&[&a, &b]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_is_put_off_and_called_off_on_the_node() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&BEFORE).await;
+    let begun = stage.world.clock.now();
+    stage.health(0, REBOOT, begun + s(FAR), "upcoming");
+    stage.until_handled(s(30)).await;
+    sleep(s(60)).await;
+    stage.health(0, REBOOT, begun + s(3 * FAR), "upcoming");
+    stage.until_handled(s(30)).await;
+    assert_eq!(plans(&stage).len(), 1);
+    sleep(s(2 * FAR)).await;
+    assert!(!stage.cordoned(0), "it begins later");
+    stage.health(0, REBOOT, begun + s(3 * FAR), "closed");
+    stage.until_handled(s(30)).await;
+    stage.no_trace(0);
+    sleep(s(2 * FAR)).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.pods().len() == 1);
+    replica.all_ended("scheduled-change", &[("planned", 2), ("withdrawn", 1)]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retirement_and_a_change_that_is_near_are_drained_for_at_once() {
+    let stage = Stage::new(2, 1);
+    let replica = stage.start(&BEFORE).await;
+    let now = stage.world.clock.now();
+    stage.health(0, ("r", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), now + s(2 * FAR), "upcoming");
+    stage.health(1, REBOOT, now + s(7000), "upcoming");
+    stage.until_handled(s(30)).await;
+    replica.all_ended("scheduled-change", &[("drained", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// A replica that is killed in the middle of the drain leaves the plan; another one continues when the first one's time is over.
+#[tokio::test(start_paused = true)]
+async fn another_replica_continues_after_a_crash() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.start(&BEFORE).await;
+    stage.health(0, REBOOT, stage.world.clock.now() + s(FAR), "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.until("cordoned", s(FAR), || stage.cordoned(0)).await;
+    first.kill().await.gone(|_| true).await;
+    let second = stage.start(&BEFORE).await;
+    stage.unblock(0);
+    sleep(s(60)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 1, "the first may still be at work");
+    stage.until("drained", s(3700), || stage.world.kube.pods().is_empty()).await;
+    stage.until("carried out", s(60), || plans(&stage).is_empty()).await;
+    second.ended_once("scheduled-change", "drained");
+    stage.rest(&[&second]).await;
+}
