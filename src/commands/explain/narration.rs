@@ -58,6 +58,7 @@ impl<'a> Narration<'a> {
             node: node.as_ref().map(node_view),
             owner: None,
             action,
+            setting: reasons::setting(notice, action),
             ends: None,
             waits: None,
             deadline: None,

@@ -1,5 +1,6 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
+use crate::fact::Action;
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy};
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
@@ -63,6 +64,14 @@ pub(super) fn says(detail: &Detail) -> String {
             )
         }
         Detail::CapacityReservation { .. } => "the reservation reclaims its capacity".to_owned(),
+    }
+}
+
+/// The setting that decides the action for a notice.
+pub(super) fn setting(notice: &Notice, action: Action) -> String {
+    match &notice.detail {
+        Detail::ScheduledChange(change) if change.is_issue => format!("--health-issue {}={action}", change.code),
+        _ => format!("--on {}={action}", notice.kind()),
     }
 }
 

@@ -69,7 +69,7 @@ impl Text {
             };
             self.line("Owner", &format!("{whose}: {}", owner.why));
         }
-        self.line("Action", &format!("{} (--on {}={})", notice.action, notice.kind, notice.action));
+        self.line("Action", &format!("{} ({})", notice.action, notice.setting));
         if let Some(deadline) = &notice.deadline {
             let hard = if deadline.hard { "hard, the capacity ends then" } else { "soft, our patience ends then" };
             self.line("Deadline", &format!("{}, {hard}: {}", when(deadline.moment), deadline.why));

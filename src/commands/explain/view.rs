@@ -91,6 +91,9 @@ pub struct NoticeView {
     /// The action for this kind.
     #[serde(serialize_with = "label")]
     pub action: Action,
+    /// The setting that decides the action.
+    #[serde(skip)]
+    pub setting: String,
     /// The end, if it is known now.
     pub ends: Option<EndView>,
     /// The wait before anything else.

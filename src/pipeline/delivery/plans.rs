@@ -13,7 +13,8 @@ use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use std::collections::HashSet;
+use jiff::Timestamp;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -27,6 +28,7 @@ impl Deliverer {
     pub async fn carry_out_plans(self: Arc<Self>) {
         let mut running = FuturesUnordered::new();
         let mut identities: HashSet<Identity> = HashSet::new();
+        let mut due: HashMap<Identity, Timestamp> = HashMap::new();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
             let pause = sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5));
@@ -40,20 +42,20 @@ impl Deliverer {
             }
             // An index that is not current may show plans that were carried out long ago.
             self.interrupter.index.live().await;
+            let known = std::mem::take(&mut due);
             for (node, plan) in self.interrupter.index.plans() {
                 let notice = plan.notice(&node.instance);
-                if self.is_due(&node, &notice) && identities.insert(notice.identity.clone()) {
+                let now = self.interrupter.clock.now();
+                if self.interrupter.policy.acts_from(&notice).is_some_and(|from| from > now) {
+                    continue;
+                }
+                let since = known.get(&notice.identity).copied().unwrap_or(now);
+                due.insert(notice.identity.clone(), since);
+                if !in_other_hands(&node, &notice, since, now) && identities.insert(notice.identity.clone()) {
                     running.push(Box::pin(self.carry_out(node, plan, notice)));
                 }
             }
         }
-    }
-
-    /// Whether the change is near, and no other replica drains the Node for it: that one's mark has a deadline ahead.
-    fn is_due(&self, node: &Node, notice: &Notice) -> bool {
-        let now = self.interrupter.clock.now();
-        let is_far = self.interrupter.policy.acts_from(notice).is_some_and(|from| from > now);
-        !is_far && deadline_of(node, &notice.identity.to_string()).is_none_or(|deadline| deadline <= now)
     }
 
     /// Acts on the notice of a plan until it has ended, and removes the plan.
@@ -72,4 +74,11 @@ impl Deliverer {
         }
         identity
     }
+}
+
+/// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A plan that outlives half of the time from
+/// `since`, when it was first seen due, to that deadline is probably one of a replica that has ended.
+fn in_other_hands(node: &Node, notice: &Notice, since: Timestamp, now: Timestamp) -> bool {
+    let deadline = deadline_of(node, &notice.identity.to_string());
+    deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }

@@ -234,6 +234,35 @@ async fn a_message_that_needs_no_action_says_why_without_any_call() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_capacity_blocks_instances_are_asked_for() {
+    let stage = Stage::new(2, 1);
+    stage.world.aws.ec2.reserve(&instance(1), "cr-1");
+    let at = stage.world.clock.now();
+    let block = |reservation| Body::holding(messages::capacity_block("e", reservation, at, at + s(2400)).as_bytes());
+    let (reserved, empty) = (block("cr-1"), block("cr-2"));
+    let told = stage.explained(&[&reserved.0]).await;
+    let notices = told["notices"].as_array().unwrap();
+    assert_eq!((notices.len(), &notices[0]["instance"]), (1, &instance(1).into()));
+    assert_eq!(notices[0]["deadline"]["in_seconds"], 600);
+    assert_eq!(stage.explained(&[&empty.0]).await["message"]["reason"], "empty-reservation");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_waits_and_a_fault_name_their_settings() {
+    let stage = Stage::new(1, 1);
+    let (at, code) = (stage.world.clock.now(), "AWS_EC2_INSTANCE_STOP_SCHEDULED");
+    let change = messages::scheduled_change("c", code, &[&instance(0)], at, at + s(86_400));
+    let told = stage.explained_body(&change, &["--when", "scheduled-change=2h-before"]).await;
+    assert_eq!(told["ends"]["outcome"], "planned");
+    assert!(told["notes"][0].as_str().unwrap().contains("is drained from"), "{told}");
+    let closed = change.replace("\"upcoming\"", "\"closed\"");
+    assert_eq!(stage.explained_body(&closed, &[]).await["ends"]["outcome"], "withdrawn");
+    let fault = Body::holding(change.replace("\"scheduledChange\"", "\"issue\"").as_bytes());
+    let text = stage.explain(&[&fault.0, "--health-issue", &format!("{code}=cordon")]).await.said;
+    assert!(text.contains(&format!("cordon (--health-issue {code}=cordon)")), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_malformed_message_is_reported_with_its_position() {
     let stage = Stage::new(1, 1);
     let spot = messages::spot("s", &instance(0), stage.world.clock.now());
