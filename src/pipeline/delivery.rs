@@ -98,7 +98,7 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (notices, block) = match event::parse(&message.body) {
+        let (mut notices, block) = match event::parse(&message.body) {
             Parsed::Notices(notices) => (notices, None),
             Parsed::Block(block) => (Vec::new(), Some(block)),
             Parsed::Ignored(why) => {
@@ -118,6 +118,10 @@ impl Deliverer {
         // The message is held while a drain runs; its text is not needed any more.
         message.body = String::new();
         let id = Arc::clone(&message.id);
+        if let Some(sent) = message.sent {
+            // An event is not later than its message, whatever clock wrote it.
+            notices.iter_mut().for_each(|notice| notice.at = notice.at.min(sent));
+        }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
         let pace = visibility.subscribe();

@@ -60,6 +60,8 @@ pub struct Message {
     pub id: Arc<str>,
     /// The text that was sent.
     pub body: String,
+    /// SQS's time when it was sent.
+    pub sent: Option<Timestamp>,
     /// The time during which the message is ours.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
@@ -178,7 +180,7 @@ impl Queue {
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
         let lease = Lease::new(Receipt(message.receipt_handle?), received_at);
-        Some(Message { id, body: message.body?, lease, _held: held })
+        Some(Message { id, body: message.body?, sent, lease, _held: held })
     }
 
     /// Makes the message invisible for `visibility` from now.

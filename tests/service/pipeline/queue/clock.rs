@@ -1,8 +1,9 @@
 //! A machine whose clock is wrong: deadlines are AWS's.
 
 use crate::drains::{ended, held};
-use crate::harness::s;
+use crate::harness::{instance, s};
 use ebbtide_sim::kube::By;
+use ebbtide_sim::messages;
 use std::sync::atomic::Ordering;
 use tokio::time::sleep;
 
@@ -27,4 +28,19 @@ async fn a_wrong_clock_moves_no_deadline() {
         replica.ended_once("spot", "drained");
         stage.rest(&[&replica]).await;
     }
+}
+
+/// The event's time lies after its message, which another receiver has held for a minute.
+#[tokio::test(start_paused = true)]
+async fn an_event_is_not_later_than_its_message() {
+    let stage = held(s(30));
+    let at = stage.world.clock.now() + s(600);
+    stage.world.aws.sqs.send(messages::spot("late", &instance(0), at));
+    sleep(s(60)).await;
+    let replica = stage.start(&[]).await;
+    stage.until_handled(s(62)).await;
+    let ends = ended(&stage);
+    assert!(ends.len() == 1 && matches!(ends[0], (_, 86..=88, Some(29 | 30), By::Delete)), "{ends:?}");
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
 }
