@@ -120,7 +120,9 @@ impl Deliverer {
         let id = Arc::clone(&message.id);
         if let Some(sent) = message.sent {
             // An event is not later than its message, whatever clock wrote it.
-            notices.iter_mut().for_each(|notice| notice.at = notice.at.min(sent));
+            for notice in &mut notices {
+                notice.at = notice.at.min(sent);
+            }
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
