@@ -229,8 +229,9 @@ impl Deliverer {
         visibility: &watch::Sender<Duration>,
     ) -> Verdict {
         let ends = stream::iter(notices.into_iter().enumerate()).map(|(number, notice)| async move {
-            // The semaphore is never closed.
-            let _permit = self.permits.acquire().await;
+            // The first needs none: a message that names one instance must not wait for those that name thousands.
+            let permit = async { if number > 0 { self.permits.acquire().await.ok() } else { None } };
+            let _permit = permit.await;
             let copy = Arc::new(self.join(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));

@@ -31,7 +31,11 @@ impl Deliverer {
         let mut due: HashMap<Identity, Timestamp> = HashMap::new();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
-            let pause = sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5));
+            let pause = async {
+                sleep(random::jittered(SCAN_INTERVAL, 0.5..1.5)).await;
+                // An index that is not current may show plans that were carried out long ago.
+                self.interrupter.index.live().await;
+            };
             tokio::pin!(pause);
             loop {
                 tokio::select! {
@@ -40,8 +44,6 @@ impl Deliverer {
                     () = &mut pause => break,
                 }
             }
-            // An index that is not current may show plans that were carried out long ago.
-            self.interrupter.index.live().await;
             let known = std::mem::take(&mut due);
             for (node, plan) in self.interrupter.index.plans() {
                 let notice = plan.notice(&node.instance);

@@ -6,6 +6,9 @@
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Time for the first list of pods, if a hook's default deadline has passed before.
+const FIRST_LIST: Duration = Duration::from_secs(30);
+
 /// The deadline of one interruption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deadline {
@@ -98,6 +101,15 @@ impl Deadline {
         }
     }
 
+    /// Returns the end of the capacity, if it is known, with all that heartbeats can put it off.
+    #[must_use]
+    pub fn latest_end(self) -> Option<Instant> {
+        match self {
+            Self::Hook(end) => Some(end.latest),
+            others => others.capacity_ends(),
+        }
+    }
+
     /// Returns the end of the capacity, if it is known and nothing can put it off.
     #[must_use]
     pub fn fixed_end(self) -> Option<Instant> {
@@ -114,7 +126,13 @@ impl Deadline {
     #[must_use]
     pub fn at_least(self, least: Instant) -> Self {
         match self {
-            Self::Hook(end) => Self::Hook(HookEnd { ends: end.ends.max(least), latest: end.latest.max(least), ..end }),
+            Self::Hook(end) => {
+                let latest = end.latest.max(least);
+                // A takeover: the pods have more room than the new drain knows before its first list.
+                let first_list = if end.grace_from.is_some() { FIRST_LIST } else { Duration::ZERO };
+                let ends = if end.ends < least { (least + first_list).min(latest) } else { end.ends };
+                Self::Hook(HookEnd { ends, latest, ..end })
+            }
             others => Self::first_of(others.at().max(least), others.capacity_ends().map(|ends| ends.max(least))),
         }
     }

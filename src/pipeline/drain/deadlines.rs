@@ -22,8 +22,8 @@ struct Entries {
     deadlines: BTreeMap<u64, Deadline>,
     /// The longest grace period that a pod of the node has had.
     longest_grace: Duration,
-    /// The earliest end of the capacity that any interruption has known and nothing can put off: it stays true when the interruption
-    /// has left.
+    /// The earliest end of the capacity that nothing can put off, of the interruptions that have left because their patience is over:
+    /// it stays true.
     fixed_end: Option<Instant>,
 }
 
@@ -57,7 +57,6 @@ impl Deadlines {
 
     fn insert(&self, entries: &mut Entries, id: u64, deadline: Deadline) {
         entries.deadlines.insert(id, deadline);
-        entries.fixed_end = entries.fixed_end.into_iter().chain(deadline.fixed_end()).min();
         self.settle(entries);
     }
 
@@ -87,6 +86,19 @@ impl DeadlineEntry {
     pub fn set(&mut self, deadline: Deadline) {
         self.own = deadline;
         self.deadlines.insert(&mut self.deadlines.lock(), self.id, deadline);
+    }
+
+    /// Whether another lifecycle hook keeps the instance.
+    #[must_use]
+    pub fn has_other_hook(&self) -> bool {
+        let entries = self.deadlines.lock();
+        entries.deadlines.iter().any(|(id, deadline)| *id != self.id && matches!(deadline, Deadline::Hook(_)))
+    }
+
+    /// Leaves the end of the capacity, if it is known, to the drain, because the patience of this interruption is over.
+    pub fn outlive(self) {
+        let mut entries = self.deadlines.lock();
+        entries.fixed_end = entries.fixed_end.into_iter().chain(self.own.fixed_end()).min();
     }
 
     /// Returns the deadline, with the room that the drain has made for its pods.

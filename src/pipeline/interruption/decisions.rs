@@ -156,7 +156,7 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::StateChange { .. } => (Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME), notice.at),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => (Some(clock.instant_of(*start)), *start),
-        _ => (deadline.capacity_ends(), notice.at),
+        _ => (deadline.latest_end(), notice.at),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     let superseded = newest_copy(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);

@@ -34,16 +34,24 @@ impl Case {
     /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has another boot ID now, which releases it;
     /// one that went on running has not.
     pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
+        let mut all = self.release_marks_of(node, by).await;
+        for other in self.interrupter.index.others(node) {
+            all &= self.release_marks_of(&other, by).await;
+        }
+        Finding::MarksReleased(all)
+    }
+
+    async fn release_marks_of(&self, node: &Node, by: Instant) -> bool {
         let marker = &self.interrupter.marker;
         let over = |current: &Node| ended_marks(&self.notice, current);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
-                Ok(None) => return Finding::MarksReleased(true),
+                Ok(None) => return true,
                 Ok(Some(Released { release, uncordoned })) => {
                     let (on, why, has_condition) = (node.named(), release.reason, node.draining);
                     self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
-                    return Finding::MarksReleased(true);
+                    return true;
                 }
                 Err(error) => error,
             };
@@ -51,7 +59,7 @@ impl Case {
             self.tell(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
             let wait = error.wait(backoff.step());
             if Instant::now() + wait >= by {
-                return Finding::MarksReleased(false);
+                return false;
             }
             sleep(wait).await;
         }

@@ -18,6 +18,9 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 /// Maximum time between the end of an instance's Node and its next registration.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Maximum time of the cordon of other Nodes of the instance.
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// A seat in a Node's drain.
 type DrainSeat = Seat<Arc<str>, Deadlines, Arc<Report>>;
 
@@ -90,7 +93,8 @@ impl Case {
             let mut early = None;
             case.cordon_one(target.clone(), mark, &mut early).await
         });
-        Box::pin(join(cordon, join_all(others))).await.0
+        // Only for some time, because the Node that is Ready waits for them: a drain restores a missing cordon, too.
+        Box::pin(join(cordon, timeout(OTHERS_TIMEOUT, join_all(others)))).await.0
     }
 
     /// Drains the Node, and others of its instance. The worst end counts.
@@ -200,6 +204,10 @@ impl Case {
                     Ok(report) => Finding::Ended(report.outcome.into()),
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
+                // AWS waits for the other hook.
+                () = over.cancelled(), if !is_over && deadline.has_other_hook() => {
+                    return Finding::Ended(shared.progress.outcome().into());
+                }
                 () = over.cancelled(), if !is_over => {
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
@@ -209,7 +217,10 @@ impl Case {
                     deadline.set(own());
                 }
                 Ok(()) = plan.changed() => {}
-                () = deadline.out_of_patience() => return Finding::Ended(shared.progress.outcome().into()),
+                () = deadline.out_of_patience() => {
+                    deadline.outlive();
+                    return Finding::Ended(shared.progress.outcome().into());
+                }
             }
         }
     }

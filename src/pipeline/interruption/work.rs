@@ -2,7 +2,7 @@
 
 use super::completion::KeptHook;
 use super::heartbeat::HookState;
-use super::policy::Policy;
+use super::policy::{Action, Policy};
 use super::settling::Settling;
 use super::steps::{Finding, Present, Sequence, Step};
 use super::times::HookTimes;
@@ -126,6 +126,9 @@ impl Interruption {
         let mut sequence = Sequence::new(&interrupter.policy, interrupter.clock, &notice, &message);
         let mut finding = Finding::Received;
         let mut early = None;
+        // Until its own cordon, so that others that are cordoned before wait for it.
+        let mut arriving = (interrupter.policy.action(&notice) == Action::Drain && self.case.node.is_some())
+            .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
             let node = interrupter.index.get(&notice.instance);
             let deadline = self.hook.as_ref().map(KeptHook::deadline);
@@ -135,6 +138,16 @@ impl Interruption {
             // A seat in a drain that runs already is for the steps on its Node only.
             if !matches!(step, Step::Cordon { .. } | Step::Delay { .. } | Step::Settle { .. } | Step::Drain(_)) {
                 early = None;
+            }
+            if !matches!(
+                step,
+                Step::FindOwner { .. }
+                    | Step::LookUpHook(_)
+                    | Step::Begin { .. }
+                    | Step::FindNode { .. }
+                    | Step::Cordon { .. }
+            ) {
+                drop(arriving.take());
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {

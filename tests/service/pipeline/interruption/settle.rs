@@ -3,7 +3,7 @@
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
-use ebbtide_sim::messages;
+use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -84,5 +84,18 @@ async fn a_notice_that_joins_a_drain_does_not_wait() {
     stage.spot_of_age(0, s(118));
     stage.until_handled(s(4)).await;
     replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+/// The second notice is there, but its hook's times are looked up for some seconds before its cordon.
+#[tokio::test(start_paused = true)]
+async fn evictions_wait_for_notices_that_are_looked_up() {
+    let stage = moving(3, 3);
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Throttle).times(4));
+    let replica = stage.start(&["--settle", "1s"]).await;
+    stage.terminate(1, s(300), Wrapping::Event);
+    stage.spot(0);
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 6, "each pod is evicted once");
     stage.rest(&[&replica]).await;
 }

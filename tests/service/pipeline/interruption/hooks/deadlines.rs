@@ -40,6 +40,44 @@ async fn of_two_hooks_the_latest_counts_and_both_live() {
     stage.rest(&[&replica]).await;
 }
 
+/// Another program completes one of two hooks: the instance waits for the other.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_hook_is_not_that_of_the_other() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let short = terminate(&stage, "short", s(60));
+    let long = terminate(&stage, "long", s(600));
+    sleep(s(100)).await;
+    stage.world.aws.autoscaling.complete(&short, ebbtide_sim::aws::HookResult::Continue);
+    sleep(s(490)).await;
+    assert!(ended(&stage).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&stage));
+    stage.until_handled(s(45)).await;
+    assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    stage.completed_once(&long);
+    stage.rest(&[&replica]).await;
+}
+
+/// A replica takes over when only the longest grace period keeps the hook, and its first list is slow.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_waits_for_the_first_list() {
+    let stage = Stage::new(1, 0);
+    add(&stage, "slow", s(600));
+    let first = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(400)).await;
+    stage.world.faults.add(Rule::on("list pods", Fault::Status(503)).times(6));
+    let second = stage.start(&[]).await;
+    let (exit, ..) = first.stop().await;
+    assert_eq!(exit, ebbtide::service::Exit::Clean);
+    sleep(s(190)).await;
+    assert!(stage.has_pod("slow"));
+    assert!(stage.world.aws.autoscaling.action(&token).is_some_and(|action| action.completions.is_empty()));
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.ends_of("slow").len(), 1, "its grace period is not shortened");
+    stage.completed_once(&token);
+    stage.rest(&[&second]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn two_hooks_wait_for_each_other_no_longer_than_either_can_live() {
     let stage = held(s(30));
