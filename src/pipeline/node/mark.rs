@@ -256,7 +256,7 @@ fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 
-fn read(value: &str) -> NoticeAnnotation {
+pub(super) fn read(value: &str) -> NoticeAnnotation {
     serde_json::from_str(value).unwrap_or_default()
 }
 

@@ -3,7 +3,7 @@
 use super::Node;
 use super::mark::{
     BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, key_of,
-    newest_copy, notices, out_of_service, text, undo, written,
+    notices, out_of_service, read, text, undo, written,
 };
 use super::plan::plan_key;
 use crate::fact::UndoReason;
@@ -90,9 +90,11 @@ impl NodeRelease {
     /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
     #[must_use]
     pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp) -> Option<Self> {
-        let is_older = newest_copy(node, identity).is_none_or(|since| since <= at);
+        // A plan has the same field for AWS's time.
+        let since = |key: &String| node.annotations.get(key).map(|value| read(value).since);
+        let is_older = |key: &String| since(key).is_some_and(|since| since.is_none_or(|since| since <= at));
         let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
-        let keys: Vec<_> = names.into_iter().filter(|key| is_older && node.annotations.contains_key(key)).collect();
+        let keys: Vec<_> = names.into_iter().filter(is_older).collect();
         (!keys.is_empty()).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None })
     }
 

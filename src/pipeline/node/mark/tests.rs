@@ -197,4 +197,9 @@ fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when));
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
+    let mut planned = Node::for_tests("node-1");
+    let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
+    planned.annotations.insert(crate::pipeline::node::plan::plan_key("h"), plan.to_owned());
+    let of = |when| NodeRelease::of_withdrawn(&planned, "h", at(when)).is_some();
+    assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
 }
