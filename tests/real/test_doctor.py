@@ -140,7 +140,7 @@ def test_a_missing_rule_is_reported(world: World, good: SetUp) -> None:
 def test_a_short_hook_timeout_is_reported(world: World) -> None:
     set_up = SetUp(world, world.node(), heartbeat_timeout=30)
 
-    report = faults(world, "groups hook failure")
+    report = faults(world, "groups hook failure", flags=("--heartbeat", "off"))
 
     assert report.code == 1
     said = report.said("groups", "hook")

@@ -146,7 +146,10 @@ impl Beating {
                 }
                 Ok(HookReply::Over) => {
                     self.tell(HeartbeatResult::Over, None);
-                    self.over.cancel();
+                    // AWS does not know the action of a test message: that says nothing about the instance.
+                    if !self.hook.is_test() {
+                        self.over.cancel();
+                    }
                     return None;
                 }
                 Err(error) => error,

@@ -64,6 +64,22 @@ async fn every_kind_reaches_the_service_and_is_acted_on() {
     }
 }
 
+/// AWS does not know the action of a test: its answer to a heartbeat does not end the drain.
+#[tokio::test(start_paused = true)]
+async fn a_test_of_a_long_drain_takes_its_time() {
+    let stage = Stage::slow(s(200));
+    stage.allow(0, "true");
+    stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(60)));
+    stage.world.aws.autoscaling.join("group", &instance(0));
+    let replica = stage.start(&[]).await;
+    let answer = stage.send(&["--kind", "asg-terminate", "--node", "node-0"]).await;
+    assert_eq!(answer.code, 0, "{}", answer.problems);
+    stage.until_handled(s(210)).await;
+    assert_eq!(stage.ends_of("slow").len(), 1, "its grace period is not shortened");
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_allow_it_is_left_alone() {
     let stage = Stage::new(2, 1);
