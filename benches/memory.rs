@@ -114,7 +114,7 @@ fn main() {
         nodes(if measured { 15_000 } else { 100 });
     }
     if chosen("worst-message") {
-        worst_message(if measured { 30_000 } else { 300 });
+        worst_message(if measured { 16_500 } else { 300 });
     }
     let _profiler = profiler();
     println!("\n{:<36}{:>12}{:>12}", "an idle interruption", "bytes", "blocks");
@@ -238,7 +238,7 @@ fn listed(count: usize) -> Response<StreamBody<Parts>> {
     answer(200, stream::iter(iter::once(begin).chain(items).chain(iter::once("]}".to_owned()))))
 }
 
-/// Maximum heap that a message may take, whatever it names.
+/// Maximum heap that a message of a MiB may take, which names 16,500 instances with their status.
 const WORST_MESSAGE: usize = 40 << 20;
 
 /// Prints the heap that one message with this number of instances takes at the peak. It includes the simulation's part.

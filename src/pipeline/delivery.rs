@@ -27,9 +27,9 @@ use tokio_util::sync::CancellationToken;
 /// Delay of a message's release after a panic: the next receiver may panic, too, until the dead-letter queue takes the message.
 const CRASH_DELAY: Duration = Duration::from_secs(10);
 
-/// Maximum number of notices of one message that are acted on at once. A message of a MiB names 30,000 instances, and a notice takes some
+/// Maximum number of notices of one message that are acted on at once. A message of a MiB names tens of thousands, and a notice takes some
 /// kilobytes.
-const MAX_AT_ONCE: usize = 4_000;
+const MAX_AT_ONCE: usize = 1_000;
 
 /// Maximum number of notices that are acted on at once.
 pub const MAX_NOTICES: usize = 20_000;
