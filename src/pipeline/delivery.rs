@@ -230,8 +230,7 @@ impl Deliverer {
     ) -> Verdict {
         let ends = stream::iter(notices.into_iter().enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
-            let permit = async { if number > 0 { self.permits.acquire().await.ok() } else { None } };
-            let _permit = permit.await;
+            let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
             let copy = Arc::new(self.join(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));

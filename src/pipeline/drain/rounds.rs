@@ -20,6 +20,7 @@ use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
 use super::select::{Departure, Selection, Tier};
+use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
@@ -131,11 +132,12 @@ impl<'a> Rounds<'a> {
         let first = self.daemons.is_none();
         selection.keep_new_daemons(self.daemons.get_or_insert_with(|| daemons_of(&selection)));
         evictions.drain.recorder.listed(&selection);
-        if let Some((_, grace)) = selection.longest_grace(evictions.drain.drainer.pod_grace) {
+        let longest = selection.longest_grace(evictions.drain.drainer.pod_grace);
+        if let Some((_, grace)) = longest {
             evictions.drain.deadlines.make_room(grace);
         }
         if first {
-            self.report_begun(&selection);
+            self.report_begun(&selection, longest);
         }
         (selection, version)
     }
@@ -206,7 +208,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    fn report_begun(&self, selection: &Selection) {
+    fn report_begun(&self, selection: &Selection, longest_grace: Option<(&PodId, Duration)>) {
         let drain = self.evictions.drain;
         let end = drain.end();
         let until = end.at().saturating_duration_since(Instant::now());
@@ -217,7 +219,7 @@ impl<'a> Rounds<'a> {
             until,
             hard: end.is_hard(),
         });
-        if let Some((pod, grace)) = selection.longest_grace(drain.drainer.pod_grace)
+        if let Some((pod, grace)) = longest_grace
             && grace + REMOVAL_TIME > until
         {
             drain.drainer.facts.emit(&Fact::GraceTooLong { on: drain.node.named(), pod: pod.named(), grace, until });
