@@ -108,6 +108,7 @@ impl Drainer {
         let drain = Drain { drainer: self, node, recorder, deadlines, plan, begun, earliest_end: begun + LAST_CALL };
         let outcome = tokio::select! {
             biased;
+            never = drain.follow_marks() => match never {},
             outcome = drain.work() => outcome,
             () = drain.ended() => drain.recorder.outcome_at_deadline(),
         };

@@ -1,8 +1,9 @@
 //! Helpers for drains: pods to add, and the ends of pods.
 
 use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::kube::{By, Evicted, Pod};
-use ebbtide_sim::messages;
+use ebbtide_sim::messages::{self, Wrapping};
 use std::time::Duration;
 
 pub const CRITICAL: i32 = 2_000_000_000;
@@ -39,6 +40,16 @@ pub fn held(grace: Duration) -> Stage {
     add(&stage, "held", grace);
     stage.block(0);
     stage
+}
+
+/// Begins to terminate the first node's instance under this hook, and sends the notice. Returns the token.
+pub fn terminate(stage: &Stage, hook: &str, timeout: Duration) -> String {
+    stage.world.aws.autoscaling.add_hook("group", hook, HookSpec::terminating(timeout));
+    let token = stage.world.aws.autoscaling.begin("group", hook, &instance(0));
+    let at = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, true, ("group", hook, &token), &instance(0), at);
+    stage.world.aws.sqs.send(body);
+    token
 }
 
 pub fn rebalance(stage: &Stage, n: usize) -> String {

@@ -108,6 +108,14 @@ impl Stage {
         stage
     }
 
+    /// Returns the same world with another queue, so that a test decides which replica receives a message. Must be called before time
+    /// passes.
+    pub fn with_own_queue(&self) -> Self {
+        let mut world = self.world.clone();
+        world.aws.sqs = World::new(!seed()).aws.sqs;
+        Self { world, clock_ahead: Arc::clone(&self.clock_ahead) }
+    }
+
     /// Starts a replica with these flags.
     pub async fn start(&self, flags: &[&str]) -> Replica {
         self.start_with(flags, |_| {}).await

@@ -46,6 +46,7 @@ mod pipeline {
     mod interruption {
         mod delay;
         mod policy;
+        mod replicas;
         mod settle;
 
         mod hooks {

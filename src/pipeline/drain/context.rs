@@ -2,8 +2,12 @@
 
 use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
+use crate::fact::NoticeKind;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::deadlines_of;
 use crate::runtime::clock;
+use std::convert::Infallible;
+use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
@@ -20,6 +24,17 @@ pub(super) struct Drain<'a> {
 }
 
 impl Drain<'_> {
+    /// Follows the marks on the Node, which tell of the hooks that other replicas keep alive.
+    pub(super) async fn follow_marks(&self) -> Infallible {
+        let Drainer { index, clock, .. } = self.drainer;
+        let take = |known: Option<&Arc<Node>>| {
+            let ends = known.into_iter().flat_map(|node| deadlines_of(node, NoticeKind::AsgTerminate.as_str()));
+            self.deadlines.take_marks(ends.map(|(mark, at)| (mark.clone(), clock.instant_of(at))));
+            None
+        };
+        index.until_node(self.node, take).await
+    }
+
     /// Returns the end of the drain, as the plan has it now.
     pub(super) fn end(&self) -> Deadline {
         self.plan.borrow().end()

@@ -37,6 +37,8 @@ pub struct HookEnd {
     pub latest: Instant,
     /// The time after which the longest grace period of a pod still has to fit; `None` if the user has chosen the end.
     pub grace_from: Option<Instant>,
+    /// Whether the times of the hook are not known yet: the end is only our patience then, but the hook may live as long.
+    pub assumed: bool,
 }
 
 impl HookEnd {
@@ -80,15 +82,16 @@ impl Deadline {
     /// Returns whether the capacity ends at the deadline, not only patience.
     #[must_use]
     pub const fn is_hard(self) -> bool {
-        matches!(self, Self::Capacity { .. } | Self::Hook(_))
+        matches!(self, Self::Capacity { .. } | Self::Hook(HookEnd { assumed: false, .. }))
     }
 
     /// Returns the end of the capacity, if it is known.
     #[must_use]
     pub const fn capacity_ends(self) -> Option<Instant> {
         match self {
-            Self::Capacity { ends } | Self::Hook(HookEnd { ends, .. }) => Some(ends),
+            Self::Capacity { ends } | Self::Hook(HookEnd { ends, assumed: false, .. }) => Some(ends),
             Self::Patience { capacity_ends, .. } => capacity_ends,
+            Self::Hook(_) => None,
         }
     }
 
@@ -147,23 +150,30 @@ pub struct Plan {
 
 impl Plan {
     /// Returns the plan for several deadlines; `None` without any. `fixed_end` is the earliest end of the capacity that is known besides,
-    /// from interruptions that have left.
+    /// from interruptions that have left; `elsewhere` is the latest end of a hook that another replica keeps alive.
     ///
     /// AWS waits for every hook of an instance, and each can be kept alive: the latest counts, as long as all live. Of other ends of the
     /// capacity the earliest counts, of patience the longest.
     #[must_use]
-    pub fn of(all: impl Iterator<Item = Deadline> + Clone, fixed_end: Option<Instant>) -> Option<Self> {
+    pub fn of(
+        all: impl Iterator<Item = Deadline> + Clone,
+        fixed_end: Option<Instant>,
+        elsewhere: Option<Instant>,
+    ) -> Option<Self> {
         let hooks = all.clone().filter_map(|deadline| match deadline {
             Deadline::Hook(end) => Some(end),
             _ => None,
         });
         let all_live_until = hooks.clone().map(|end| end.latest).min();
-        let hooks_end = hooks.map(|end| end.ends).max().map(|ends| ends.min(all_live_until.unwrap_or(ends)));
+        let last = hooks.max_by_key(|end| end.ends);
+        let hooks_end = last.map(|end| elsewhere.map_or(end.ends, |elsewhere| end.ends.max(elsewhere)));
+        let hooks_end = hooks_end.map(|ends| ends.min(all_live_until.unwrap_or(ends)));
+        let hooks_capacity_ends = hooks_end.filter(|_| last.is_some_and(|end| !end.assumed));
         let ends = all.clone().map(|deadline| match deadline {
             Deadline::Hook(end) => hooks_end.unwrap_or(end.ends),
             others => others.at(),
         });
-        let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_end).chain(fixed_end).min();
+        let capacity_ends = all.filter_map(Deadline::fixed_end).chain(hooks_capacity_ends).chain(fixed_end).min();
         Some(Self { first: ends.clone().min()?, end: Deadline::first_of(ends.max()?, capacity_ends) })
     }
 
@@ -203,10 +213,15 @@ mod tests {
     #[test]
     fn the_capacity_ends_a_drain_and_patience_only_the_last() {
         let now = Instant::now();
-        let plan = |all: &[Deadline]| Plan::of(all.iter().copied(), None);
+        let plan = |all: &[Deadline]| Plan::of(all.iter().copied(), None, None);
         let (soft, hard) = (|at| Deadline::soft(now + s(at)), |at| Deadline::hard(now + s(at)));
-        let hook =
-            |ends, latest| Deadline::Hook(HookEnd { ends: now + s(ends), latest: now + s(latest), grace_from: None });
+        let hook = |ends, latest| {
+            Deadline::Hook(HookEnd { ends: now + s(ends), latest: now + s(latest), grace_from: None, assumed: false })
+        };
+        let assumed = |ends| {
+            let at = now + s(ends);
+            Deadline::Hook(HookEnd { ends: at, latest: at, grace_from: None, assumed: true })
+        };
         assert_eq!(plan(&[]), None);
         for (all, first, end) in [
             (vec![soft(60)], 60, soft(60)),
@@ -220,6 +235,8 @@ mod tests {
             (vec![hook(270, 30_000), hook(3570, 172_800), hard(120)], 120, hard(120)),
             (vec![hook(270, 30_000), soft(3600)], 270, hard(270)),
             (vec![soft(60), hook(270, 30_000)], 60, hard(270)),
+            (vec![hook(270, 30_000), assumed(2997)], 2997, soft(2997)),
+            (vec![hook(3570, 172_800), assumed(2997)], 2997, hard(2997)),
         ] {
             let plan = plan(&all).unwrap();
             assert_eq!((plan.first(), plan.end()), (now + s(first), end), "{all:?}");
@@ -227,9 +244,25 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_elsewhere_puts_off_the_end_of_hooks_only() {
+        let now = Instant::now();
+        let hook = HookEnd { ends: now + s(270), latest: now + s(3000), grace_from: None, assumed: false };
+        let end = |deadline: Deadline, elsewhere| {
+            let plan = Plan::of([deadline].into_iter(), None, Some(now + s(elsewhere))).unwrap();
+            plan.end().at() - now
+        };
+        assert_eq!(end(Deadline::Hook(hook), 100), s(270));
+        assert_eq!(end(Deadline::Hook(hook), 600), s(600));
+        assert_eq!(end(Deadline::Hook(hook), 6000), s(3000), "it lives no longer itself");
+        assert_eq!(end(Deadline::hard(now + s(120)), 600), s(120));
+        assert_eq!(end(Deadline::soft(now + s(120)), 600), s(120));
+    }
+
+    #[test]
     fn a_hook_s_default_leaves_room_for_the_longest_grace_period() {
         let now = Instant::now();
-        let end = HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)) };
+        let end =
+            HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)), assumed: false };
         for (end, grace, ends) in [
             (end, 0, 270),
             (end, 30, 330),
@@ -254,7 +287,7 @@ mod tests {
         assert_eq!((end.at(), end.is_hard()), (now + s(60), false));
         let others = Deadline::hard(now + s(3600));
         assert_eq!(
-            Plan::of([others].into_iter(), spot.fixed_end()).unwrap().end(),
+            Plan::of([others].into_iter(), spot.fixed_end(), None).unwrap().end(),
             Deadline::hard(now + s(120)),
             "the end of the capacity stays known after patience is over"
         );

@@ -1,8 +1,9 @@
-//! The deadlines of the interruptions that share a drain. Each adds its own, and may move it.
+//! The deadlines of the interruptions that share a drain. Each adds its own, and may move it. The hooks that other replicas keep alive
+//! are known by their marks on the Node.
 
-use super::deadline::{Deadline, Plan};
+use super::deadline::{Deadline, HookEnd, Plan};
 use super::recorder::Progress;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -25,6 +26,18 @@ struct Entries {
     /// The earliest end of the capacity that nothing can put off, of the interruptions that have left because their patience is over:
     /// it stays true.
     fixed_end: Option<Instant>,
+    /// The names of the marks of the interruptions here, also of those that have left.
+    marks: BTreeSet<String>,
+    /// The ends of hooks by the marks on the Node.
+    marked: Vec<(String, Instant)>,
+}
+
+impl Entries {
+    /// Returns the latest end of a hook that another replica keeps alive.
+    fn elsewhere(&self) -> Option<Instant> {
+        let others = self.marked.iter().filter(|(mark, _)| !self.marks.contains(mark));
+        others.map(|(_, ends)| *ends).max()
+    }
 }
 
 impl Deadlines {
@@ -40,9 +53,10 @@ impl Deadlines {
         self.plan.subscribe()
     }
 
-    /// Adds a deadline until the entry is dropped.
-    pub fn add(self: &Arc<Self>, deadline: Deadline) -> DeadlineEntry {
+    /// Adds the deadline of the notice whose mark has this name, until the entry is dropped.
+    pub fn add(self: &Arc<Self>, mark: String, deadline: Deadline) -> DeadlineEntry {
         let mut entries = self.lock();
+        entries.marks.insert(mark);
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
         self.insert(&mut entries, id, deadline);
         DeadlineEntry { deadlines: Arc::clone(self), id, own: deadline }
@@ -55,6 +69,13 @@ impl Deadlines {
         self.settle(&entries);
     }
 
+    /// Takes the ends of hooks that the marks on the Node tell of. Those of interruptions here are known better, and don't count.
+    pub(super) fn take_marks(&self, hooks: impl Iterator<Item = (String, Instant)>) {
+        let mut entries = self.lock();
+        entries.marked = hooks.collect();
+        self.settle(&entries);
+    }
+
     fn insert(&self, entries: &mut Entries, id: u64, deadline: Deadline) {
         entries.deadlines.insert(id, deadline);
         self.settle(entries);
@@ -62,8 +83,12 @@ impl Deadlines {
 
     fn settle(&self, entries: &Entries) {
         let all = entries.deadlines.values().map(|deadline| deadline.lengthened(entries.longest_grace));
+        // Their default has room for the same pods.
+        let by_default = |deadline| matches!(deadline, Deadline::Hook(HookEnd { grace_from: Some(_), .. }));
+        let room = if all.clone().any(by_default) { entries.longest_grace } else { Duration::ZERO };
+        let elsewhere = entries.elsewhere().map(|ends| ends + room);
         // Without an entry the drain is on its way out, and its last plan stands.
-        if let Some(plan) = Plan::of(all, entries.fixed_end) {
+        if let Some(plan) = Plan::of(all, entries.fixed_end, elsewhere) {
             self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
         }
     }
@@ -92,7 +117,8 @@ impl DeadlineEntry {
     #[must_use]
     pub fn has_other_hook(&self) -> bool {
         let entries = self.deadlines.lock();
-        entries.deadlines.iter().any(|(id, deadline)| *id != self.id && matches!(deadline, Deadline::Hook(_)))
+        let is_other = |(id, deadline): (&u64, &Deadline)| *id != self.id && matches!(deadline, Deadline::Hook(_));
+        entries.deadlines.iter().any(is_other) || entries.elsewhere().is_some_and(|ends| ends > Instant::now())
     }
 
     /// Leaves the end of the capacity, if it is known, to the drain, because the patience of this interruption is over.

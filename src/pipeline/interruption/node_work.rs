@@ -3,14 +3,16 @@
 use super::completion::KeptHook;
 use super::policy::Action;
 use super::steps::{Finding, Target};
-use super::{Case, NoticeOutcome, Seat};
+use super::{Case, Interrupter, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
-use crate::pipeline::node::mark::Mark;
+use crate::pipeline::event::{Detail, Notice, ScheduledChange};
+use crate::pipeline::node::mark::{Mark, name_of, newer_start};
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
+use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -38,6 +40,21 @@ pub(super) struct EarlySeat {
 }
 
 impl Case {
+    /// Waits until another replica has received a newer copy of the notice, by which the change begins at another time: it has left that
+    /// on the Node. Returns the copy.
+    pub(super) async fn revised_elsewhere(&self) -> Notice {
+        let notice = &self.notice;
+        let Detail::ScheduledChange(change) = &notice.detail else { return std::future::pending().await };
+        let (identity, begins) = (notice.identity.to_string(), change.start.map(Timestamp::as_second));
+        let newer = |known: Option<&Arc<Node>>| {
+            let (at, start) = newer_start(known?, &identity, notice.at)?;
+            (Some(start.as_second()) != begins).then_some((at, start))
+        };
+        let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
+        let change = ScheduledChange { start: Some(start), withdrawn: false, ..change.clone() };
+        Notice { at, detail: Detail::ScheduledChange(change), ..Notice::clone(notice) }
+    }
+
     /// Finds the instance's Node.
     pub(super) async fn find_node(&self, by: Instant) -> Finding {
         let index = &self.interrupter.index;
@@ -98,13 +115,13 @@ impl Case {
     }
 
     /// Drains the Node, and others of its instance. The worst end counts.
-    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
+    pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let others = self.others(target);
-        let drain = self.drain_one(target, hook);
+        let drain = self.drain_one(target, hook, early);
         if others.is_empty() {
             return drain.await;
         }
-        let others = others.iter().map(|(case, target)| case.drain_one(target, None));
+        let others = others.iter().map(|(case, target)| case.drain_one(target, None, None));
         let (found, others) = Box::pin(join(drain, join_all(others))).await;
         let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
         if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
@@ -172,14 +189,15 @@ impl Case {
     /// Waits before the drain until no more notices come. A drain that `runs` already does not wait.
     pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
         if !runs {
-            Box::pin(self.interrupter.settling.settled(quiet, at_most)).await;
+            let Interrupter { settling, index, .. } = &*self.interrupter;
+            Box::pin(settling.settled(quiet, at_most, || index.marked_at())).await;
         }
         Finding::Delayed(target)
     }
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
     /// over, the instance is going, and the deadline is now.
-    async fn drain_one(&self, target: &Target, hook: Option<&KeptHook>) -> Finding {
+    async fn drain_one(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let own = || hook.map_or(target.deadline, |hook| hook.deadline().at_least(Instant::now() + LAST_CALL));
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
@@ -188,7 +206,9 @@ impl Case {
         }
         let shared = seat.shared();
         let mut known = hook.map(KeptHook::with_times);
-        let (mut deadline, mut plan) = (shared.add(own()), shared.plan());
+        let (mut deadline, mut plan) = (shared.add(name_of(&self.notice.identity.to_string()), own()), shared.plan());
+        // Its deadline does not move.
+        drop(early);
         let mut is_over = false;
         loop {
             if let Some((hook, times)) = known {
@@ -242,7 +262,8 @@ impl Case {
     fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
         if early.is_none() {
             let seat = self.interrupter.drains.join_running(&target.node.uid);
-            *early = seat.map(|seat| EarlySeat { _deadline: seat.shared().add(target.deadline), _seat: seat });
+            let mark = || name_of(&self.notice.identity.to_string());
+            *early = seat.map(|seat| EarlySeat { _deadline: seat.shared().add(mark(), target.deadline), _seat: seat });
         }
         early.is_some()
     }

@@ -42,8 +42,13 @@ impl Settling {
     }
 
     /// Waits until no notice of a drain has come for `quiet`, and no cordon is under way; no longer than `at_most`, or than a burst may
-    /// last.
-    pub(super) async fn settled(&self, quiet: Duration, at_most: Duration) {
+    /// last. `elsewhere` returns when another replica has last cordoned a Node.
+    pub(super) async fn settled(
+        &self,
+        quiet: Duration,
+        at_most: Duration,
+        elsewhere: impl Fn() -> Option<Instant> + Send,
+    ) {
         let now = Instant::now();
         let first = self.lock().notices.map_or(now, |(first, _)| first);
         let give_up = (now + at_most).min(first + MAX_SETTLE);
@@ -54,6 +59,7 @@ impl Settling {
                 let burst = self.lock();
                 (burst.notices.map_or(now, |(_, last)| last), burst.cordons)
             };
+            let last = elsewhere().map_or(last, |elsewhere| last.max(elsewhere));
             let until = (last + quiet).min(give_up);
             if Instant::now() < until {
                 sleep_until(until).await;
@@ -98,7 +104,7 @@ mod tests {
 
     async fn settles_after(settling: &Settling, quiet: Duration, at_most: Duration) -> u64 {
         let begun = Instant::now();
-        settling.settled(quiet, at_most).await;
+        settling.settled(quiet, at_most, || None).await;
         u64::try_from(begun.elapsed().as_millis()).unwrap()
     }
 

@@ -55,8 +55,9 @@ impl HookTimes {
         let limit = if heartbeats == Heartbeats::Off { self.heartbeat } else { self.life() };
         let drain = wanted.min(limit).saturating_sub(self.margin());
         let at_most = limit.saturating_sub(self.margin());
-        let hard = !self.assumed && wanted >= self.window.min(limit);
-        HookRoom { wanted, limit, drain, at_most, hard, grace_from: drain_timeout.is_none().then_some(self.window) }
+        let hard = wanted >= self.window.min(limit);
+        let grace_from = (drain_timeout.is_none() && !self.assumed).then_some(self.window);
+        HookRoom { wanted, limit, drain, at_most, hard, grace_from, assumed: self.assumed }
     }
 }
 
@@ -71,9 +72,10 @@ pub struct HookRoom {
     pub drain: Duration,
     /// Maximum time for a drain with heartbeats: the limit, less the margin.
     pub at_most: Duration,
-    /// Whether the capacity ends with that time: not with less than the hook's own time, when it is only our patience that ends, nor
-    /// with an assumed one.
+    /// Whether the capacity ends with that time: not with less than the hook's own time, when it is only our patience that ends.
     pub hard: bool,
+    /// Whether the hook's own time is not known.
+    pub assumed: bool,
     /// The time after which the longest grace period of a pod still fits; `None` if the user has set the time.
     pub grace_from: Option<Duration>,
 }
@@ -95,6 +97,7 @@ impl HookRoom {
             ends: begun + self.drain,
             latest: begun + self.at_most,
             grace_from: self.grace_from.map(|from| begun + from),
+            assumed: self.assumed,
         })
     }
 }

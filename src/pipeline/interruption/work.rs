@@ -96,11 +96,13 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let mut interruption = Interruption { case, link, hook: None };
         let outcome = loop {
+            let case = interruption.case.clone();
             tokio::select! {
                 biased;
                 // A notice that the policy settles needs no other receiver.
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
                 Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
+                copy = case.revised_elsewhere() => interruption.link.revise(&Arc::new(copy)),
                 outcome = interruption.run() => break outcome,
             }
         };
@@ -163,7 +165,7 @@ impl Interruption {
                 Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
-                Step::Drain(target) => case.drain(&target, self.hook.as_ref()).await,
+                Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
                 Step::AwaitSuccessor(node) => case.await_successor(&node).await,
                 Step::HoldBack { by } => {
                     case.tell(&Fact::CompletionHeld { about: case.about(), by });

@@ -32,6 +32,8 @@ struct IndexInner {
     live: signal::Sender<bool>,
     /// The time whose Nodes the index shows at least, and the time that somebody wants to see.
     shown: signal::Sender<Shown>,
+    /// When another replica has last marked a Node for a drain.
+    marked_at: Mutex<Option<Instant>>,
 }
 
 /// How recent the index is. A watch that has died silently counts as live until its read timeout, but shows nothing new.
@@ -69,6 +71,17 @@ impl Index {
         let nodes = self.lock();
         let planned = nodes.all().filter(|node| !node.is_excluded());
         planned.flat_map(|node| Plan::all(node).map(|plan| (Arc::clone(node), plan))).collect()
+    }
+
+    /// Returns when the watch has last shown a new mark of a drain, which no write of this process has left.
+    #[must_use]
+    pub fn marked_at(&self) -> Option<Instant> {
+        *self.0.marked_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a new mark of another replica.
+    fn marked_elsewhere(&self) {
+        *self.0.marked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Returns a receiver that is signalled when a marked Node changes.

@@ -98,7 +98,7 @@ impl Mark {
     /// name contains a hash, because it has at most 63 characters and an ARN has more.
     #[must_use]
     pub fn new(identity: &str, kind: &str, since: Timestamp, message: &str) -> Self {
-        let key = key_of(NOTICE_PREFIX, identity);
+        let key = name_of(identity);
         let (kind, message) = (kind.to_owned(), message.to_owned());
         let since = Some(whole_seconds(since));
         let notice = NoticeAnnotation { kind, since, message, ..NoticeAnnotation::default() };
@@ -202,8 +202,28 @@ pub fn deadline_of(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.deadline
 }
 
+/// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
+pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
+    notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+}
+
+/// Returns the begin of the change by the mark of the notice with this identity, if a copy that is newer than `at` has left it: another
+/// replica received it.
+#[must_use]
+pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timestamp, Timestamp)> {
+    let mark = mark_of(node, identity)?;
+    let since = mark.since.filter(|since| *since > at)?;
+    Some((since, mark.start?))
+}
+
+/// Returns the name of the mark of the notice with this identity.
+#[must_use]
+pub fn name_of(identity: &str) -> String {
+    key_of(NOTICE_PREFIX, identity)
+}
+
 fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
-    node.annotations.get(&key_of(NOTICE_PREFIX, identity)).map(|value| read(value))
+    node.annotations.get(&name_of(identity)).map(|value| read(value))
 }
 
 /// Returns the taint that lets the pods of a stopped or terminated instance move, defined by Kubernetes.
@@ -236,6 +256,11 @@ pub(super) fn recordon(node: &Node) -> Value {
     let mut undo = undo(node);
     undo.cordon = true;
     guarded(node, &json!({ UNDO_ANNOTATION: text(&undo) }), &json!({}), json!({ "unschedulable": true }))
+}
+
+/// Returns whether the Node carries a mark of a drain that it did not carry when it was `known`.
+pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
+    notices(node).any(|(name, mark)| mark.deadline.is_some() && !known.annotations.contains_key(name))
 }
 
 /// Returns whether the Node carries the annotation of a notice.

@@ -23,7 +23,7 @@ use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, WatchedResource};
-use crate::pipeline::node::mark::is_marked;
+use crate::pipeline::node::mark::{has_new_drain, is_marked};
 use crate::pipeline::node::{NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::HashMap;
@@ -184,6 +184,9 @@ impl NodeWatch {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
                     marked = is_marked(&node);
+                    if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
+                        self.index.marked_elsewhere();
+                    }
                     nodes.apply(node);
                 }
             }

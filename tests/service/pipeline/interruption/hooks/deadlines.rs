@@ -1,26 +1,15 @@
 //! The deadlines that lifecycle hooks set: they leave room for the pods, wait for each other, and follow AWS's answers.
 
-use crate::drains::{add, deleted, ended, held};
+use crate::drains::{add, deleted, ended, held, terminate};
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::By;
 use ebbtide_sim::messages::{self, Wrapping};
-use std::time::Duration;
 use tokio::time::sleep;
 
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
 const COMPLETE: &str = "CompleteLifecycleAction";
-
-/// Begins to terminate the first node's instance under this hook, and sends the notice. Returns the token.
-fn terminate(stage: &Stage, hook: &str, timeout: Duration) -> String {
-    stage.world.aws.autoscaling.add_hook("group", hook, HookSpec::terminating(timeout));
-    let token = stage.world.aws.autoscaling.begin("group", hook, &instance(0));
-    let at = stage.world.clock.now();
-    let body = messages::lifecycle(Wrapping::Event, true, ("group", hook, &token), &instance(0), at);
-    stage.world.aws.sqs.send(body);
-    token
-}
 
 #[tokio::test(start_paused = true)]
 async fn of_two_hooks_the_latest_counts_and_both_live() {
@@ -154,6 +143,24 @@ async fn a_failed_look_up_is_repeated_while_the_drain_goes_on() {
     stage.until_handled(s(45)).await;
     assert_eq!(ended(&stage), [("held".to_owned(), 598, Some(30), By::Delete)]);
     stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// Of two hooks one is short, and the other's times can't be read for some minutes.
+#[tokio::test(start_paused = true)]
+async fn a_hook_of_unknown_times_may_be_the_latest() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let short = terminate(&stage, "short", s(30));
+    sleep(s(5)).await;
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Throttle));
+    let long = terminate(&stage, "long", s(600));
+    sleep(s(200)).await;
+    stage.world.faults.clear();
+    stage.until_handled(s(440)).await;
+    assert_eq!(ended(&stage), [("held".to_owned(), 603, Some(30), By::Delete)]);
+    stage.completed_once(&short);
+    stage.completed_once(&long);
     stage.rest(&[&replica]).await;
 }
 

@@ -1,0 +1,101 @@
+//! Two replicas, each with messages of its own about the same Nodes: what one has left on a Node counts for the other.
+
+use crate::drains::{ended, held, terminate};
+use crate::harness::{Stage, node, s};
+use ebbtide_sim::aws::HookResult;
+use ebbtide_sim::kube::{By, Pod};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const RETIREMENT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
+
+#[tokio::test(start_paused = true)]
+async fn of_two_hooks_the_latest_counts_whoever_received_it() {
+    for short_first in [true, false] {
+        let one = held(s(30));
+        let other = one.with_own_queue();
+        let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+        let (short, long) = if short_first {
+            (terminate(&one, "short", s(60)), terminate(&other, "long", s(600)))
+        } else {
+            let long = terminate(&other, "long", s(600));
+            (terminate(&one, "short", s(60)), long)
+        };
+        sleep(s(565)).await;
+        assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
+        one.until_handled(s(70)).await;
+        other.until_handled(s(5)).await;
+        let deletions: Vec<_> = ended(&one).into_iter().filter(|(.., by)| *by == By::Delete).collect();
+        assert_eq!(deletions.len(), 1, "{deletions:?}");
+        assert_eq!(deletions[0].2, Some(30), "all of its grace period");
+        one.completed_once(&short);
+        one.completed_once(&long);
+        one.rest(&[&first, &second]).await;
+    }
+}
+
+/// Another program completes the hook of one replica: the instance waits for that of the other.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_replica_s_hook_is_not_that_of_the_other_s() {
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+    let short = terminate(&one, "short", s(60));
+    let long = terminate(&other, "long", s(600));
+    sleep(s(100)).await;
+    one.world.aws.autoscaling.complete(&short, HookResult::Continue);
+    one.until_handled(s(100)).await;
+    assert!(ended(&one).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&one));
+    other.until_handled(s(540)).await;
+    assert_eq!(ended(&one), [("held".to_owned(), 598, Some(30), By::Delete)]);
+    one.completed_once(&long);
+    one.rest(&[&first, &second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_put_off_moves_the_deadline_of_the_other_replica_s_drain() {
+    let one = Stage::new(1, 1);
+    let other = one.with_own_queue();
+    one.block(0);
+    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+    let begun = one.world.clock.now();
+    one.health(0, RETIREMENT, begun + s(1800), "upcoming");
+    sleep(s(600)).await;
+    assert!(one.cordoned(0));
+    other.health(0, RETIREMENT, begun + s(3600), "upcoming");
+    sleep(s(1800)).await;
+    assert_eq!(one.world.kube.pods_on(&node(0)).len(), 1, "the budget holds after the first start\n{}", one.story());
+    one.until_handled(s(1800)).await;
+    other.until_handled(s(1800)).await;
+    assert_eq!(one.world.kube.pods().len(), 0, "deleted before the second");
+    first.all_ended("scheduled-change", &[("drained", 1)]);
+    second.all_ended("scheduled-change", &[("drained", 1)]);
+    one.rest(&[&first, &second]).await;
+}
+
+/// Half of the nodes go, and each replica receives half of the messages.
+#[tokio::test(start_paused = true)]
+async fn evictions_wait_for_the_cordons_of_the_other_replica() {
+    for (settle, twice) in [("1s", false), ("0s", true)] {
+        let one = Stage::new(40, 0);
+        let other = one.with_own_queue();
+        one.world.kube.replace(Duration::ZERO);
+        for n in (0..40).flat_map(|n| std::iter::repeat_n(n, 3)) {
+            one.world.kube.add_pod(Pod::on(&node(n)).owner("ReplicaSet", "web").stops_in(s(2)));
+        }
+        let (first, second) = (one.start(&["--settle", settle]).await, other.start(&["--settle", settle]).await);
+        for n in (0..20).step_by(2) {
+            one.spot(n);
+        }
+        // The other's messages begin to come when the first's quiet time is almost over.
+        for n in (20..40).step_by(2) {
+            sleep(Duration::from_millis(if n == 20 { 800 } else { 40 })).await;
+            other.spot(n);
+        }
+        one.until_handled(s(60)).await;
+        other.until_handled(s(60)).await;
+        let moved_again = one.world.kube.evictions().len() - 20 * 3;
+        assert_eq!(moved_again > 0, twice, "--settle {settle}: {moved_again} pods evicted twice");
+        one.rest(&[&first, &second]).await;
+    }
+}
