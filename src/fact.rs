@@ -12,7 +12,7 @@ pub use label::{
     HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
-pub use outcome::{Action, DrainOutcome, NoticeKind, NoticeOutcome};
+pub use outcome::{Action, DrainOutcome, NoticeKind, NoticeOutcome, Wait, WaitOutcome};
 
 use jiff::SignedDuration;
 use std::fmt;
@@ -178,6 +178,10 @@ pub enum Fact<'a> {
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// The drain is done; the hook is completed later, as the settings say.
     CompletionHeld { about: NoticeRef<'a>, by: Duration },
+    /// The drain is done, and something else is waited for; `reason` says what exactly.
+    WaitBegun { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
+    /// A wait ended.
+    WaitEnded { about: NoticeRef<'a>, wait: Wait, outcome: WaitOutcome, took: Duration },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.

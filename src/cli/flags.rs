@@ -292,6 +292,16 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_COMPLETE_AFTER", value_name = "DURATION", help_heading = "Lifecycle hooks")]
     pub complete_after: Option<String>,
 
+    /// Maximum wait between the drain and a hook's completion for the volumes of the drained pods to be detached; 0s: none
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_VOLUMES",
+        value_name = "DURATION",
+        default_value = "60s",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_volumes: String,
+
     /// For asg-launch=ready: key of a taint that the Node must have lost; repeatable
     #[arg(
         long,

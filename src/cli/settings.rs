@@ -126,6 +126,8 @@ impl Settings {
         let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
+        let wait_for_volumes =
+            problems.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
@@ -171,6 +173,7 @@ impl Settings {
             on_uncordon: flags.on_uncordon.into(),
             on_failed_launch: flags.on_failed_launch.into(),
             complete_after: complete_after.unwrap_or_default(),
+            wait_for_volumes: wait_for_volumes.unwrap_or_default(),
             startup_taints,
             dry_run: flags.dry_run,
         };

@@ -175,6 +175,8 @@ labels! {
         Nodes => "nodes",
         /// Pods.
         Pods => "pods",
+        /// Attachments of volumes.
+        VolumeAttachments => "volumeattachments",
     }
 }
 
@@ -237,6 +239,8 @@ labels! {
         Drain => "drain",
         /// Watches pods while drains run.
         PodWatch => "pod-watch",
+        /// Watches the attachments of volumes while somebody waits for them.
+        AttachmentWatch => "attachment-watch",
         /// Checks the set-up once, some seconds after the start.
         Checks => "checks",
         /// Answers one connection of the admin server. Whoever reads the gauges has one open.

@@ -39,6 +39,28 @@ labels! {
 }
 
 labels! {
+    /// What is waited for between a drain and the completion of its hook.
+    Wait {
+        /// The volumes of the drained pods, until they are detached.
+        Volumes => "volumes",
+    }
+}
+
+labels! {
+    /// How a wait ended.
+    WaitOutcome {
+        /// There was nothing to wait for.
+        NotNeeded => "not-needed",
+        /// What was waited for has happened.
+        Met => "met",
+        /// The time for it was over.
+        TimeOver => "time-over",
+        /// The right to see it is missing.
+        Denied => "denied",
+    }
+}
+
+labels! {
     /// How a notice ended.
     NoticeOutcome {
         /// The node was drained, and the hook completed.

@@ -5,6 +5,7 @@
 //! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
 //! policy     what the user decided                 heartbeat   keeps a hook alive
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
+//! waits      what a completion waits for           step        the vocabulary of the steps
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -25,6 +26,7 @@ mod shared_work;
 mod step;
 mod steps;
 mod times;
+mod waits;
 mod work;
 
 pub use decisions::ended_marks;
@@ -35,6 +37,7 @@ pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
+pub use waits::{Attachments, Waits};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

@@ -8,7 +8,7 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Hooks, Interrupter, Settling, Slots};
+use crate::pipeline::interruption::{Attachments, Hooks, Interrupter, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -91,6 +91,7 @@ impl Wiring {
             drainer: Arc::new(drainer),
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
             settling: Settling::default(),
+            attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             drains: Slots::new(tasks.clone(), TaskKind::Drain),
             index: index.clone(),
             policy,

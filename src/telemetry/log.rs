@@ -2,7 +2,9 @@
 //!
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
-use crate::fact::{CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, label};
+use crate::fact::{
+    CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome, label,
+};
 use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};
 
@@ -145,6 +147,17 @@ impl Subscriber for Log {
             }
             Fact::CompletionHeld { about, by } => {
                 about!(info, about, by = %Words(*by), "drained; the lifecycle action is completed later, as the settings say");
+            }
+            Fact::WaitBegun { about, wait, reason } => {
+                about!(info, about, wait = wait.as_str(), reason, "drained; waiting before the completion");
+            }
+            Fact::WaitEnded { about, wait, outcome: outcome @ (WaitOutcome::TimeOver | WaitOutcome::Denied), took } => {
+                let (wait, outcome) = (wait.as_str(), outcome.as_str());
+                about!(warn, about, wait, outcome, took = %Words(*took), "a wait ended without what it waited for");
+            }
+            Fact::WaitEnded { about, wait, outcome, took } => {
+                let (wait, outcome) = (wait.as_str(), outcome.as_str());
+                about!(debug, about, wait, outcome, took = %Words(*took), "a wait ended");
             }
             Fact::HookLeft { about } => about!(warn, about, "the lifecycle action is left to its own timeout"),
             Fact::HookUnproven { about } => {

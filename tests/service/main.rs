@@ -48,6 +48,7 @@ mod pipeline {
         mod policy;
         mod replicas;
         mod settle;
+        mod waits;
 
         mod hooks {
             mod completion;

@@ -165,7 +165,7 @@ impl<'a> Narration<'a> {
                     return Ok(lookups);
                 }
                 Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
-                Step::HoldBack { .. } => Finding::HeldBack,
+                Step::Wait(_) => Finding::Waited,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,
                 Step::LeaveUnprovenHook => {

@@ -160,7 +160,7 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
     let mut selection = Selection::default();
     for object in pods {
         let terminating = object.metadata.deletion_timestamp.is_some();
-        let finished = is_finished(&object);
+        let finished = object.is_finished();
         let own = is_own(&object, rules);
         let stays = stay_reason(&object, rules);
         // A pod without a name or a UID can't come from an API server.
@@ -181,7 +181,7 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
 /// Applies the filters of `kubectl drain`, in its order.
 fn stay_reason(object: &TrimmedPod, rules: &SelectionRules) -> Option<StayReason> {
     let meta = &object.metadata;
-    let finished = is_finished(object);
+    let finished = object.is_finished();
     if is_daemon(object) && !finished && !rules.evict_daemonsets {
         return Some(StayReason::DaemonSet);
     }
@@ -192,10 +192,6 @@ fn stay_reason(object: &TrimmedPod, rules: &SelectionRules) -> Option<StayReason
         return Some(StayReason::EmptyDir);
     }
     (rules.keep_unmanaged && !finished && controller(object).is_none()).then_some(StayReason::Unmanaged)
-}
-
-fn is_finished(object: &TrimmedPod) -> bool {
-    matches!(object.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
 fn controller(object: &TrimmedPod) -> Option<&OwnerReference> {

@@ -45,6 +45,14 @@ pub struct Spec {
 }
 
 impl Spec {
+    /// Returns the names of the claims that the pod `name` uses. A volume that is made for the pod has a claim named after both.
+    fn claims(&self, name: &str) -> impl Iterator<Item = String> {
+        self.volumes.iter().filter_map(move |volume| {
+            let claim = volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.clone());
+            claim.or_else(|| volume.ephemeral.as_ref().map(|_| format!("{name}-{}", volume.name)))
+        })
+    }
+
     pub(super) fn has_empty_dir(&self) -> bool {
         self.volumes.iter().any(|volume| volume.empty_dir.is_some())
     }
@@ -54,11 +62,39 @@ impl Spec {
 #[serde(rename_all = "camelCase")]
 struct Volume {
     #[serde(default)]
-    empty_dir: Option<EmptyDir>,
+    name: String,
+    #[serde(default)]
+    empty_dir: Option<Present>,
+    #[serde(default)]
+    persistent_volume_claim: Option<Claim>,
+    #[serde(default)]
+    ephemeral: Option<Present>,
 }
 
+/// An object whose fields are not used.
 #[derive(Clone, Debug, Deserialize)]
-struct EmptyDir {}
+struct Present {}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Claim {
+    claim_name: String,
+}
+
+impl TrimmedPod {
+    /// Returns namespace and name of the claims that the pod uses.
+    #[must_use]
+    pub fn claims(&self) -> Vec<(String, String)> {
+        let (Some(namespace), Some(name)) = (&self.metadata.namespace, &self.metadata.name) else { return Vec::new() };
+        self.spec.claims(name).map(|claim| (namespace.clone(), claim)).collect()
+    }
+
+    /// Returns whether the pod's containers have ended for good.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
 
 /// The used fields of a pod's status.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -105,6 +105,8 @@ pub struct Policy {
     pub on_failed_launch: OnFailed,
     /// Wait between a drain and the hook's completion.
     pub complete_after: Duration,
+    /// Maximum wait between a drain and the hook's completion for the volumes of the drained pods to be detached.
+    pub wait_for_volumes: Duration,
     /// Keys of taints that a launched Node must have lost.
     pub startup_taints: Vec<String>,
     /// When heartbeats go out.

@@ -1,6 +1,7 @@
 //! The vocabulary of the steps that a notice leads to: what is done, what was found, and the state in which the next is chosen.
 
 use super::times::HookTimes;
+use super::waits::Waits;
 use super::{Completion, NoticeOutcome};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
@@ -96,10 +97,7 @@ pub enum Step<'a> {
     /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again.
     AwaitSuccessor(Arc<Node>),
     /// Wait between the drain and the hook's completion.
-    HoldBack {
-        /// The length of the wait.
-        by: Duration,
-    },
+    Wait(Waits),
     /// Complete the hook.
     Complete(Completion),
     /// Leave the hook to its own timeout.
@@ -152,8 +150,8 @@ pub enum Finding {
     NodeGone(Arc<Node>, NoticeOutcome),
     /// The work has ended.
     Ended(NoticeOutcome),
-    /// The wait before the completion is over.
-    HeldBack,
+    /// The waits before the completion are over.
+    Waited,
     /// Whether the hook was completed.
     Completed(bool),
     /// The hook is left to its own timeout.

@@ -5,7 +5,7 @@
 //!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay|Settle ─▶ Drain ┤
 //!     │                                   the Node is gone ▲      │                │     │
 //!     │                                                    └ AwaitSuccessor ◀──────┘     │
-//!     └▶ MarkOutOfService ─▶ End               End ◀─ Complete | LeaveHook ◀─ HoldBack ◀─┘
+//!     └▶ MarkOutOfService ─▶ End               End ◀─ Complete | LeaveHook ◀─── Wait ◀───┘
 //! ```
 //!
 //! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
@@ -16,10 +16,11 @@ use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
+use super::waits::Waits;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::mark::{Mark, newest_copy};
+use crate::pipeline::node::mark::newest_copy;
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
@@ -87,7 +88,7 @@ impl<'a> Sequence<'a> {
             Finding::Delayed(target) => Step::Drain(target),
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
             Finding::Ended(outcome) => self.finish(outcome, present),
-            Finding::HeldBack => self.complete(present),
+            Finding::Waited => self.complete(present),
             Finding::Completed(true) | Finding::HookLeft => Step::End(self.outcome),
             Finding::Completed(false) => Step::End(NoticeOutcome::HookFailed),
         }
@@ -225,8 +226,18 @@ impl<'a> Sequence<'a> {
             NoticeOutcome::Uncordoned => left,
             _ => Duration::ZERO,
         };
+        let volumes = if outcome == NoticeOutcome::Drained && !self.policy.dry_run {
+            self.policy.wait_for_volumes.min(left)
+        } else {
+            Duration::ZERO
+        };
+        let until = |by: Duration| (!by.is_zero()).then(|| present.now + by);
+        let waits = Waits {
+            hold_back: until(by),
+            volumes: until(volumes).filter(|_| present.node.is_some_and(|node| node.has_volumes)),
+        };
         match self.complete(present) {
-            Step::Complete(_) if !by.is_zero() => Step::HoldBack { by },
+            Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,
         }
     }

@@ -7,7 +7,7 @@ use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Case, Hooks, NoticeOutcome, Slots};
+use super::{Attachments, Case, Hooks, NoticeOutcome, Slots};
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Acts on notices: the parts that all interruptions use.
@@ -43,6 +43,8 @@ pub struct Interrupter {
     pub hooks: Hooks,
     /// Knows whether more notices come.
     pub settling: Settling,
+    /// The volumes that are attached to Nodes.
+    pub attachments: Attachments,
     /// The drains that run, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
@@ -168,11 +170,7 @@ impl Interruption {
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
                 Step::AwaitSuccessor(node) => case.await_successor(&node).await,
-                Step::HoldBack { by } => {
-                    case.tell(&Fact::CompletionHeld { about: case.about(), by });
-                    sleep(by).await;
-                    Finding::HeldBack
-                }
+                Step::Wait(waits) => Box::pin(case.wait(waits, self.hook.as_ref())).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,

@@ -11,6 +11,7 @@ use kube::api::ApiResource;
 use kube::core::{Selector, SelectorExt};
 use kube::{Api, Client};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -39,6 +40,8 @@ pub struct Node {
     pub ready_since: Option<Timestamp>,
     /// Whether the condition `EbbtideDraining` is True.
     pub draining: bool,
+    /// Whether volumes are attached to the Node, or its kubelet uses some.
+    pub has_volumes: bool,
     /// Whether the Node carries the annotation `ebbtide/ignore: "true"`.
     pub ignored: bool,
     /// Whether `--node-selector` selects the Node.
@@ -89,6 +92,10 @@ pub struct Status {
     conditions: Vec<Condition>,
     #[serde(default)]
     node_info: NodeInfo,
+    #[serde(default)]
+    volumes_attached: Vec<IgnoredAny>,
+    #[serde(default)]
+    volumes_in_use: Vec<IgnoredAny>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -128,6 +135,7 @@ impl Node {
             ready: is("Ready"),
             ready_since,
             draining: is(DRAINING_CONDITION),
+            has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
             ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
             selected,
@@ -174,6 +182,7 @@ impl Node {
             ready: true,
             ready_since: None,
             draining: false,
+            has_volumes: false,
             ignored: false,
             selected: true,
             taints: Box::default(),
@@ -200,6 +209,7 @@ mod tests {
             "status": {
                 "conditions": [{ "type": "Ready", "status": "True" }, { "type": "EbbtideDraining", "status": "False" }],
                 "images": [{ "names": ["skipped"] }],
+                "volumesAttached": [{ "name": "kubernetes.io/csi/ebs.csi.aws.com^vol-1", "devicePath": "" }],
                 "nodeInfo": { "bootID": "boot-1", "kernelVersion": "6.12" },
             },
         });
@@ -215,7 +225,7 @@ mod tests {
         let node = node(&spec).unwrap();
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
-        assert!(node.cordoned && node.ready && node.ignored && node.selected && !node.draining);
+        assert!(node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && !node.draining);
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
         assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind"]);

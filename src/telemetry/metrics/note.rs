@@ -85,6 +85,9 @@ impl All {
                     self.checks.with_label_values(&[status.as_str()]).set(i64::try_from(*number).unwrap_or(i64::MAX));
                 }
             }
+            Fact::WaitEnded { wait, outcome, took, .. } => {
+                self.wait_duration.with_label_values(&[wait.as_str(), outcome.as_str()]).observe(took.as_secs_f64());
+            }
             Fact::TaskPanicked { .. } => self.panics.inc(),
             Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
                 self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
@@ -109,6 +112,7 @@ impl All {
             | Fact::DrainAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::CompletionHeld { .. }
+            | Fact::WaitBegun { .. }
             | Fact::DrainBegun { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }

@@ -27,6 +27,7 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod volume;
 mod watch;
 mod workers;
 
@@ -309,6 +310,25 @@ impl Kube {
     #[must_use]
     pub fn disruptions_allowed(&self, namespace: &str, name: &str) -> Option<i32> {
         self.state().disruptions_allowed(&Key::new(namespace, name))
+    }
+}
+
+/// Volumes.
+impl Kube {
+    /// Sets how long after the last pod that uses a volume its attachment is removed, 2 s at first; with `None` it leaks.
+    pub fn detach_after(&self, after: Option<Duration>) {
+        self.state().detach_after = after;
+    }
+
+    /// Returns the names of the volume attachments, by name.
+    #[must_use]
+    pub fn attachments(&self) -> Vec<String> {
+        self.state().store.all(Resource::Attachments).map(|attachment| attachment.name().to_owned()).collect()
+    }
+
+    /// Removes a volume attachment, as the controller does.
+    pub fn remove_attachment(&self, name: &str) {
+        self.state().remove(Resource::Attachments, &Key::cluster(name));
     }
 }
 

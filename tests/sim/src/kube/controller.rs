@@ -37,6 +37,7 @@ impl State {
     /// Reacts to a pod's removal, for controllers that wait for it or had no warning.
     pub fn pod_gone(&mut self, key: &Key, object: &Object) {
         self.waiting.remove(key);
+        self.release_volume(key);
         if object.is_finished() {
             self.lives.remove(key);
             return;
@@ -138,9 +139,11 @@ impl State {
                 continue;
             };
             life.pod.node = Some(node);
+            let pod = life.pod.clone();
             let running = life.pod.object(&key.name, object.uid(), self.clock.now());
             let created = object.meta.creation_timestamp.clone();
             self.put(Resource::Pods, running.with_meta(|meta| meta.creation_timestamp = created));
+            self.attach(&pod);
         }
     }
 }

@@ -24,6 +24,8 @@ pub(super) enum Due {
     Replaced { pod: Box<Pod> },
     /// The garbage collector removes the pods of a deleted node.
     Orphaned { node: String },
+    /// The attach-detach controller detaches a volume, unless another pod uses it by now.
+    Detached { volume: String, node: String },
     /// The disruption controller stops waiting for a pod that was to be evicted.
     Recount { budget: Key },
 }
@@ -99,6 +101,7 @@ impl State {
                 Due::Stopped { key, uid } => self.stopped(&key, &uid, now),
                 Due::Replaced { pod } => self.place(*pod),
                 Due::Orphaned { node } => self.remove_orphans(&node),
+                Due::Detached { volume, node } => self.detach(&volume, &node),
                 Due::Recount { budget } => self.recount(&budget),
             }
         }

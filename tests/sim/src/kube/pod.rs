@@ -23,6 +23,7 @@ pub struct Pod {
     pub(super) priority: i32,
     pub(super) ready: bool,
     pub(super) emptydir: bool,
+    pub(super) claim: Option<String>,
     pub(super) finalizer: Option<String>,
 }
 
@@ -55,6 +56,7 @@ impl Pod {
             priority: 0,
             ready: true,
             emptydir: false,
+            claim: None,
             finalizer: None,
         }
     }
@@ -175,6 +177,14 @@ impl Pod {
         self
     }
 
+    /// Adds a volume with this claim: its PersistentVolume `pv-CLAIM` is attached to the pod's node, and detached some time after the last
+    /// pod there that uses it is gone.
+    #[must_use]
+    pub fn claim(mut self, name: &str) -> Self {
+        self.claim = Some(name.to_owned());
+        self
+    }
+
     /// Adds a finalizer: the pod stays when its containers have ended, until somebody removes the finalizer.
     #[must_use]
     pub fn finalizer(mut self, name: &str) -> Self {
@@ -223,6 +233,9 @@ impl Pod {
         }
         if self.emptydir {
             spec["volumes"] = json!([{ "name": "scratch", "emptyDir": {} }]);
+        }
+        if let Some(claim) = &self.claim {
+            spec["volumes"] = json!([{ "name": "data", "persistentVolumeClaim": { "claimName": claim } }]);
         }
         let mut object = Map::new();
         object.insert("metadata".to_owned(), metadata);

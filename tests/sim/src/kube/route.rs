@@ -15,10 +15,13 @@ pub(super) enum Resource {
     Budgets,
     Events,
     Leases,
+    Claims,
+    Attachments,
 }
 
 impl Resource {
-    pub const ALL: [Self; 5] = [Self::Nodes, Self::Pods, Self::Budgets, Self::Events, Self::Leases];
+    pub const ALL: [Self; 7] =
+        [Self::Nodes, Self::Pods, Self::Budgets, Self::Events, Self::Leases, Self::Claims, Self::Attachments];
 
     /// Returns group, version, plural name and kind.
     const fn names(self) -> [&'static str; 4] {
@@ -28,6 +31,8 @@ impl Resource {
             Self::Budgets => ["policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget"],
             Self::Events => ["", "v1", "events", "Event"],
             Self::Leases => ["coordination.k8s.io", "v1", "leases", "Lease"],
+            Self::Claims => ["", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"],
+            Self::Attachments => ["storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"],
         }
     }
 
@@ -56,7 +61,7 @@ impl Resource {
     }
 
     pub const fn is_namespaced(self) -> bool {
-        !matches!(self, Self::Nodes)
+        !matches!(self, Self::Nodes | Self::Attachments)
     }
 }
 
@@ -213,7 +218,7 @@ fn target(path: &str) -> (Target, bool) {
     let Some(resource) = found else {
         return (Target::Path, false);
     };
-    // Nodes have no namespace, and a single pod needs one.
+    // Some resources have no namespace, and a single pod needs one.
     if namespace.is_empty() == resource.is_namespaced() && (name.is_some() || !namespace.is_empty()) {
         return (Target::Path, false);
     }

@@ -45,6 +45,8 @@ pub(super) struct State {
     pub behind: bool,
     /// Time that controllers take to replace a pod, if they do.
     pub replace_after: Option<Duration>,
+    /// Time from the end of the last pod that uses a volume to the removal of its attachment; `None` leaks it.
+    pub detach_after: Option<Duration>,
     /// Nodes that accept new pods, and the last node that got one.
     pub open_nodes: BTreeSet<String>,
     pub last_placed: String,
@@ -77,6 +79,7 @@ impl Shared {
             evicted: Vec::new(),
             behind: false,
             replace_after: None,
+            detach_after: Some(Duration::from_secs(2)),
             open_nodes: BTreeSet::new(),
             last_placed: String::new(),
             waiting: BTreeSet::new(),
@@ -164,6 +167,7 @@ impl State {
         };
         let uid = self.uuid();
         let object = pod.object(&name, &uid, self.clock.now());
+        self.attach(&pod);
         self.lives.insert(key, Life::new(pod));
         self.put(Resource::Pods, object);
         name

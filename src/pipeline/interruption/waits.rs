@@ -1,0 +1,68 @@
+//! What the interruption waits for between the drain and the hook's completion, side by side. A wait ends as met, not needed or over;
+//! it never fails the drain, and never outlasts the deadline.
+//!
+//! ```text
+//! volumes      until the volumes of the drained pods are detached
+//! attachments  the watch of all attachments, for as long as somebody waits
+//! ```
+
+mod attachments;
+mod volumes;
+
+pub use attachments::Attachments;
+
+use super::Case;
+use super::completion::KeptHook;
+use super::step::Finding;
+use crate::fact::{Fact, Wait, WaitOutcome};
+use futures_util::future::join;
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+/// The waits before a completion, each with its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// The user's wait.
+    pub hold_back: Option<Instant>,
+    /// The wait for the volumes of the instance's Nodes.
+    pub volumes: Option<Instant>,
+}
+
+impl Waits {
+    /// Whether there is nothing to wait for.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.hold_back.is_none() && self.volumes.is_none()
+    }
+}
+
+impl Case {
+    /// Waits for all of it, or until AWS says that the lifecycle action is over.
+    pub(super) async fn wait(&self, waits: Waits, hook: Option<&KeptHook>) -> Finding {
+        let hold_back = async {
+            if let Some(until) = waits.hold_back {
+                let by = until.saturating_duration_since(Instant::now());
+                self.tell(&Fact::CompletionHeld { about: self.about(), by });
+                sleep_until(until).await;
+            }
+        };
+        let volumes = async {
+            if let Some(until) = waits.volumes {
+                self.wait_for(Wait::Volumes, until, self.volumes_detached()).await;
+            }
+        };
+        let over = hook.map(KeptHook::over).unwrap_or_default();
+        tokio::select! {
+            biased;
+            _ = join(hold_back, volumes) => {}
+            () = over.cancelled() => {}
+        }
+        Finding::Waited
+    }
+
+    /// Waits for one thing, until its time is over, and tells how that ended.
+    async fn wait_for(&self, wait: Wait, until: Instant, thing: impl Future<Output = WaitOutcome>) {
+        let begun = Instant::now();
+        let outcome = timeout_at(until, thing).await.unwrap_or(WaitOutcome::TimeOver);
+        self.tell(&Fact::WaitEnded { about: self.about(), wait, outcome, took: begun.elapsed() });
+    }
+}

@@ -1,0 +1,175 @@
+//! The attachments of volumes to Nodes, kept current by one watch that lives only while somebody waits.
+
+use crate::clients::gate::{Backoff, Category, KubeError};
+use crate::clients::trimmed::Trimmed;
+use crate::clients::watch::{self as client, StartPacer, WatchError, WatchUpdate};
+use crate::fact::{Fact, Facts, TaskKind, WatchedResource};
+use crate::pipeline::interruption::{Seat, Slots};
+use crate::runtime::task::Tasks;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{ApiResource, ListParams};
+use kube::{Api, Client};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// Timeout of the list of all attachments.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// An attachment on the wire.
+type TrimmedAttachment = Trimmed<Spec, IgnoredAny>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    node_name: String,
+    source: Source,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Source {
+    /// None for a volume that a pod's spec contains: it goes with the pod.
+    #[serde(default)]
+    persistent_volume_name: Option<String>,
+}
+
+/// The volumes attached to each Node, by the names of the attachments.
+type ByNode = HashMap<String, HashMap<String, String>>;
+
+/// What is known of the attachments.
+#[derive(Debug, Default)]
+enum Known {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    All(ByNode),
+    /// We have no right to see them.
+    Denied,
+}
+
+/// The attachments. Clones share one watch.
+pub struct Attachments {
+    api: Api<TrimmedAttachment>,
+    facts: Facts,
+    watches: Slots<(), watch::Sender<Known>, ()>,
+}
+
+/// A share in the watch. Dropping the last share ends the watch.
+pub(super) struct WatchShare(Seat<(), watch::Sender<Known>, ()>);
+
+impl Attachments {
+    /// The attachments that `client` sees. Nothing is asked before somebody waits.
+    #[must_use]
+    pub fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
+        let api = Api::all_with(client, &ApiResource::erase::<VolumeAttachment>(&()));
+        Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch) }
+    }
+
+    pub(super) fn join(&self) -> WatchShare {
+        let (api, facts) = (self.api.clone(), self.facts.clone());
+        WatchShare(
+            self.watches
+                .join((), watch::Sender::default, |known, _stop| async move { run(&api, &facts, &known).await })
+                .0,
+        )
+    }
+}
+
+impl WatchShare {
+    /// Returns the volumes that are attached to the Node, once they are known; `None` without the right to see them.
+    pub(super) async fn of(&self, node: &str) -> Option<BTreeSet<String>> {
+        let mut known = self.0.shared().subscribe();
+        // The sender lives as long as the share.
+        let known = known.wait_for(|known| !matches!(known, Known::Nothing)).await.ok()?;
+        match &*known {
+            Known::All(nodes) => Some(nodes.get(node).into_iter().flat_map(HashMap::values).cloned().collect()),
+            Known::Nothing | Known::Denied => None,
+        }
+    }
+
+    /// Waits until no volume but these is attached to the Node.
+    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>) {
+        let none = |known: &Known| match known {
+            Known::All(nodes) => {
+                nodes.get(node).is_none_or(|volumes| volumes.values().all(|volume| but.contains(volume)))
+            }
+            Known::Nothing | Known::Denied => false,
+        };
+        let _ = self.0.shared().subscribe().wait_for(none).await;
+    }
+}
+
+/// Lists and watches, until aborted, or until a list is denied.
+async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<Known>) {
+    let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
+    let mut pace = StartPacer::default();
+    loop {
+        let (nodes, mut version) = match list(api).await {
+            Ok(listed) => listed,
+            Err(error) => {
+                facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
+                if error.category == Category::Denied {
+                    known.send_replace(Known::Denied);
+                    return;
+                }
+                sleep(backoff.step()).await;
+                continue;
+            }
+        };
+        known.send_replace(Known::All(nodes));
+        loop {
+            pace.turn().await;
+            let from = version.clone();
+            let see = |seen, at| {
+                backoff.reset();
+                version = at;
+                known.send_if_modified(|known| apply(known, seen));
+            };
+            match client::follow("volumeattachments", api.watch(&client::params(), &from), see).await {
+                // The server ends each watch after some minutes.
+                Ok(()) => {}
+                Err(WatchError::TooOld) => break,
+                Err(WatchError::Failed(error)) => {
+                    facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
+                    sleep(backoff.step()).await;
+                }
+            }
+        }
+    }
+}
+
+/// Applies an update; returns whether an attachment is gone, or has changed its Node.
+fn apply(known: &mut Known, seen: WatchUpdate<TrimmedAttachment>) -> bool {
+    let Known::All(nodes) = known else { return false };
+    match seen {
+        WatchUpdate::Applied(attachment) => {
+            insert(nodes, attachment);
+            false
+        }
+        WatchUpdate::Deleted(TrimmedAttachment { metadata, spec, .. }) => {
+            let of_node = nodes.get_mut(&spec.node_name);
+            of_node.zip(metadata.name).is_some_and(|(of_node, name)| of_node.remove(&name).is_some())
+        }
+        WatchUpdate::Bookmark | WatchUpdate::InitialListDone => false,
+    }
+}
+
+fn insert(nodes: &mut ByNode, attachment: TrimmedAttachment) {
+    let Spec { node_name, source } = attachment.spec;
+    if let (Some(name), Some(volume)) = (attachment.metadata.name, source.persistent_volume_name) {
+        nodes.entry(node_name).or_default().insert(name, volume);
+    }
+}
+
+async fn list(api: &Api<TrimmedAttachment>) -> Result<(ByNode, String), KubeError> {
+    let listed = timeout(LIST_TIMEOUT, api.list(&ListParams::default())).await;
+    let listed = listed.map_err(|_| KubeError::timed_out("list", "volumeattachments", "", LIST_TIMEOUT))?;
+    let listed = listed.map_err(|error| KubeError::new("list", "volumeattachments", "", &error))?;
+    let mut nodes = ByNode::new();
+    listed.items.into_iter().for_each(|attachment| insert(&mut nodes, attachment));
+    Ok((nodes, listed.metadata.resource_version.unwrap_or_default()))
+}

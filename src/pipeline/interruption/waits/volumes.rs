@@ -1,0 +1,81 @@
+//! The volumes of a Node's drained pods. One that is still attached when the instance goes stays so for six minutes: Kubernetes does not
+//! know whether the instance still writes to it. Their pods wait elsewhere meanwhile.
+
+use crate::clients::gate::{Backoff, Call, Class, KubeError};
+use crate::fact::{DrainStep, Fact, Wait, WaitOutcome};
+use crate::pipeline::drain::pods_of;
+use crate::pipeline::interruption::Case;
+use crate::pipeline::node::Node;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::Api;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Timeout of the questions which volumes pods use that stay on the node.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Case {
+    /// Waits until the instance's Nodes have no volumes but those of pods that stay.
+    pub(super) async fn volumes_detached(&self) -> WaitOutcome {
+        let Self { interrupter, notice, .. } = self;
+        let Some(node) = interrupter.index.get(&notice.instance) else { return WaitOutcome::NotNeeded };
+        let mut outcome = self.volumes_detached_from(&node).await;
+        for other in interrupter.index.others(&node) {
+            outcome = outcome.max(self.volumes_detached_from(&other).await);
+        }
+        outcome
+    }
+
+    /// Waits until the attachments are deleted whose volumes no pod uses that stays on the Node.
+    async fn volumes_detached_from(&self, node: &Node) -> WaitOutcome {
+        let watch = self.interrupter.attachments.join();
+        let Some(attached) = watch.of(&node.name).await else { return WaitOutcome::Denied };
+        if attached.is_empty() {
+            return WaitOutcome::NotNeeded;
+        }
+        let used = self.volumes_in_use(node).await;
+        let waited: Vec<_> = attached.difference(&used).map(String::as_str).collect();
+        if waited.is_empty() {
+            return WaitOutcome::NotNeeded;
+        }
+        let (about, reason) = (self.about(), format!("attached: {}", waited.join(", ")));
+        self.tell(&Fact::WaitBegun { about, wait: Wait::Volumes, reason: &reason });
+        watch.until_none(&node.name, &used).await;
+        WaitOutcome::Met
+    }
+
+    /// Returns the volumes of the pods that are on the Node. Retries until they are known.
+    async fn volumes_in_use(&self, node: &Node) -> BTreeSet<String> {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            match Box::pin(self.try_volumes_in_use(node)).await {
+                Ok(used) => return used,
+                Err(error) => {
+                    let (on, category) = (node.named(), error.category);
+                    self.tell(&Fact::DrainRetried { on, step: DrainStep::List, category, error: &error });
+                    sleep(error.wait(backoff.step())).await;
+                }
+            }
+        }
+    }
+
+    async fn try_volumes_in_use(&self, node: &Node) -> Result<BTreeSet<String>, KubeError> {
+        let drainer = &self.interrupter.drainer;
+        let by = Instant::now() + TIMEOUT;
+        let call = Call { verb: "list", resource: "pods", subject: &node.name };
+        let params = pods_of(&node.name, None);
+        let pods = drainer.gate.kube(call, Class::List, by, || drainer.pods.list(&params)).await?;
+        let claims: BTreeSet<_> =
+            pods.items.iter().filter(|pod| !pod.is_finished()).flat_map(|pod| pod.claims()).collect();
+        let mut used = BTreeSet::new();
+        for (namespace, name) in claims {
+            let api: Api<PersistentVolumeClaim> = Api::namespaced(drainer.client.clone(), &namespace);
+            let subject = format!("{namespace}/{name}");
+            let call = Call { verb: "get", resource: "persistentvolumeclaims", subject: &subject };
+            let claim = drainer.gate.kube(call, Class::List, by, || api.get_opt(&name)).await?;
+            used.extend(claim.and_then(|claim| claim.spec?.volume_name));
+        }
+        Ok(used)
+    }
+}

@@ -1,0 +1,166 @@
+//! What is waited for between a drain and the completion of its hook.
+
+use crate::harness::{Replica, Stage, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Returns a world of one node with a pod that has a volume, which is detached this long after the pod is gone.
+fn with_volume(detached_after: Option<Duration>) -> Stage {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.detach_after(detached_after);
+    stage.world.kube.add_pod(Pod::on(&node(0)).statefulset("db").named("db-0").claim("data-db-0").stops_in(s(2)));
+    stage
+}
+
+/// Returns when the action was completed.
+fn completed_at(stage: &Stage, token: &str) -> Duration {
+    stage.completed_once(token);
+    stage.world.aws.autoscaling.action(token).unwrap().completions[0].0
+}
+
+fn waited(replica: &Replica, outcome: &str) -> f64 {
+    replica.metric(&format!("ebbtide_wait_duration_seconds_count{{outcome=\"{outcome}\",wait=\"volumes\"}}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_completed_when_the_volumes_are_detached() {
+    let stage = with_volume(Some(s(20)));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(22)..s(24)).contains(&at), "{at:?}");
+    assert_eq!(waited(&replica, "met"), 1.0);
+    replica.ended_once("asg-terminate", "drained");
+    assert_eq!(stage.calls("list volumeattachments"), 1);
+    stage.rest(&[&replica]).await;
+    assert_eq!(stage.world.kube.attachments(), Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaked_attachment_holds_no_hook_longer_than_the_user_says() {
+    for (flags, waits) in [(&[][..], 60), (&["--wait-for-volumes", "10s"], 10), (&["--wait-for-volumes", "0s"], 0)] {
+        let stage = with_volume(None);
+        let replica = stage.start(flags).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        stage.until_handled(s(90)).await;
+        let at = completed_at(&stage, &token);
+        assert!((s(2 + waits)..s(4 + waits)).contains(&at), "{flags:?}: {at:?}");
+        assert_eq!(waited(&replica, "time-over"), if waits == 0 { 0.0 } else { 1.0 });
+        replica.ended_once("asg-terminate", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_in_time_for_the_hook() {
+    let stage = with_volume(None);
+    let replica = stage.start(&["--wait-for-volumes", "1h"]).await;
+    let token = stage.terminate(0, s(100), Wrapping::Event);
+    stage.until_handled(s(150)).await;
+    // The timeout, and the pod's grace period; the margin is no longer needed after it.
+    let at = completed_at(&stage, &token);
+    assert!((s(85)..s(131)).contains(&at), "{at:?}");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_of_a_pod_that_stays_is_not_waited_for() {
+    let stage = with_volume(Some(s(5)));
+    stage.world.kube.add_pod(Pod::on(&node(0)).daemonset().named("cache").claim("cache"));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(7)..s(9)).contains(&at), "{at:?}");
+    assert_eq!(stage.world.kube.attachments(), ["csi-pv-cache-node-0"]);
+    assert_eq!((waited(&replica, "met"), stage.calls("get persistentvolumeclaims")), (1.0, 1));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_nothing_is_to_be_waited_for_nothing_is_asked() {
+    let stage = Stage::new(1, 2);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    assert!(completed_at(&stage, &token) < s(4));
+    stage.world.kube.add_node(&node(1), &crate::harness::instance(1));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("db").claim("data"));
+    stage.spot(1);
+    stage.until_handled(s(30)).await;
+    assert_eq!((stage.calls("list volumeattachments"), stage.calls("get persistentvolumeclaims")), (0, 0));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_right_delays_nothing() {
+    let stage = with_volume(None);
+    stage.world.kube.deny("list volumeattachments");
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    assert!(completed_at(&stage, &token) < s(4));
+    assert_eq!(waited(&replica, "denied"), 1.0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_calls_are_repeated_within_the_wait() {
+    let stage = with_volume(Some(s(20)));
+    stage.world.faults.add(Rule::on("list volumeattachments", Fault::Status(503)).times(2));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(22)..s(24)).contains(&at), "{at:?}");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_takes_the_wait_over() {
+    let stage = with_volume(Some(s(40)));
+    let first = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(20)).await;
+    let second = stage.start(&[]).await;
+    let (exit, ..) = first.stop().await;
+    assert_eq!(exit, ebbtide::service::Exit::Clean);
+    stage.until_handled(s(60)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(42)..s(44)).contains(&at), "{at:?}");
+    stage.rest(&[&second]).await;
+}
+
+/// Somebody else completes the hook meanwhile.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_action_ends_the_wait() {
+    let stage = with_volume(None);
+    let replica = stage.start(&["--wait-for-volumes", "10m"]).await;
+    let token = stage.terminate(0, s(60), Wrapping::Event);
+    sleep(s(20)).await;
+    stage.world.aws.autoscaling.complete(&token, ebbtide_sim::aws::HookResult::Continue);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// Fifty hooks share one watch.
+#[tokio::test(start_paused = true)]
+async fn a_storm_shares_one_watch() {
+    let stage = Stage::new(50, 0);
+    stage.world.kube.detach_after(Some(s(10)));
+    for n in 0..50 {
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("db-{n}")).claim(&format!("data-{n}")));
+    }
+    let replica = stage.start(&[]).await;
+    let tokens: Vec<_> = (0..50).map(|n| stage.terminate(n, s(300), Wrapping::Event)).collect();
+    stage.until_handled(s(60)).await;
+    tokens.iter().for_each(|token| stage.completed_once(token));
+    assert_eq!(waited(&replica, "met"), 50.0);
+    assert!(stage.calls("list volumeattachments") <= 3, "{}", stage.calls("list volumeattachments"));
+    assert_eq!(stage.calls("list pods"), 50 * 3);
+    stage.rest(&[&replica]).await;
+}
