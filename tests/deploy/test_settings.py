@@ -42,6 +42,7 @@ SPECIAL = {
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
     "uncordonAfter": ("0s", "0s"),
     "completeAfter": ("10s", "10s"),
+    "waitForVolumes": ("0s", "0s"),
     "heartbeat": ("off", "off"),
 }
 """Examples for flags whose type is not enough."""

@@ -48,6 +48,16 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
             needed.push(need("", "pods", "delete", without));
         }
     }
+    if policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain
+        && !policy.wait_for_volumes.is_zero()
+        && !policy.dry_run
+    {
+        let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
+        needed.push(need("storage.k8s.io", "volumeattachments", "list", without));
+        needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));
+        let without = "after a drain Ebbtide waits for the volumes of pods that stay, too";
+        needed.push(need("", "persistentvolumeclaims", "get", without));
+    }
     if settings.events.is_some() && !policy.dry_run && any(&[Action::Drain]) {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));
         needed.push(need("", "events", "create", "no Event is written"));

@@ -18,13 +18,14 @@ const AWS_CALLS: [[&str; 2]; 8] = [
     ["autoscaling", "CompleteLifecycleAction"],
     ["ec2", "DescribeInstances"],
 ];
-const KUBE_CALLS: [[&str; 2]; 13] = [
+const KUBE_CALLS: [[&str; 2]; 14] = [
     ["get", "nodes"],
     ["patch", "nodes"],
     ["patch", "nodes/status"],
     ["list", "pods"],
     ["delete", "pods"],
     ["create", "pods/eviction"],
+    ["get", "persistentvolumeclaims"],
     ["create", "events"],
     ["patch", "events"],
     ["get", "leases"],

@@ -127,6 +127,11 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- end }}
 {{- end }}
 
+{{/* Whether hooks are kept until volumes are detached. A dry run completes none. */}}
+{{- define "ebbtide.waitsForVolumes" -}}
+{{- if and (contains " asg-terminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}
+{{- end }}
+
 {{/* Whether Events and the Node condition are written. A dry run writes none. Without drains they still end those of earlier drains. */}}
 {{- define "ebbtide.tells" -}}
 {{- if and (ne "none" (default "blocked" (.Values.settings).events)) (not (.Values.settings).dryRun) }}yes{{ end }}
