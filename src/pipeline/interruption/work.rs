@@ -13,6 +13,7 @@ use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -81,7 +82,8 @@ impl MessageLink {
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice.
+    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice, and when wall time has
+    /// jumped: its deadlines were computed before.
     pub async fn act(
         self: Arc<Self>,
         message: Arc<str>,
@@ -94,6 +96,8 @@ impl Interrupter {
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
         let settled = case.interrupter.policy.settled(&case.notice);
+        let clock = case.interrupter.clock;
+        let mut jumped = pin!(clock.jumped());
         let mut interruption = Interruption { case, link, hook: None };
         let outcome = loop {
             let case = interruption.case.clone();
@@ -101,6 +105,7 @@ impl Interrupter {
                 biased;
                 // A notice that the policy settles needs no other receiver.
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
+                () = &mut jumped => jumped.set(clock.jumped()),
                 Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
                 copy = case.revised_elsewhere() => interruption.link.revise(&Arc::new(copy)),
                 outcome = interruption.run() => break outcome,
