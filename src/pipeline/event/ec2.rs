@@ -98,6 +98,6 @@ pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malf
 impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
-        Ok(Parsed::Notices(vec![Notice { identity: head.identity()?, instance, at: head.at, detail }]))
+        Ok(Parsed::Notices(Notice { identity: head.identity()?, instance, at: head.at, detail }.into()))
     }
 }

@@ -118,8 +118,9 @@ pub enum Step<'a> {
     },
     /// Drain the Node.
     Drain(Target),
-    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again.
-    AwaitSuccessor(Arc<Node>),
+    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again. With the latest end of
+    /// the wait, if the watch of Nodes is silent.
+    AwaitSuccessor(Arc<Node>, Instant),
     /// Wait between the drain and the hook's completion.
     HoldBack {
         /// The length of the wait.
@@ -368,7 +369,8 @@ impl<'a> Sequence<'a> {
     fn node_gone(&mut self, node: Arc<Node>, outcome: NoticeOutcome, present: Present<'_>) -> Step<'a> {
         self.gone += 1;
         self.outcome = outcome;
-        if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node) }
+        let by = self.deadline.at();
+        if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node, by) }
     }
 
     /// The first step after the work.

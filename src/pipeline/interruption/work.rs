@@ -171,7 +171,7 @@ impl Interruption {
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
-                Step::AwaitSuccessor(node) => case.await_successor(&node).await,
+                Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
                 Step::HoldBack { by } => {
                     case.tell(&Fact::CompletionHeld { about: case.about(), by });
                     sleep(by).await;

@@ -102,8 +102,8 @@ mod tests {
 
     fn notice() -> Notice {
         let body = include_str!("../../../tests/fixtures/events/health-stop.json");
-        let Parsed::Notices(notices) = parse(body) else { panic!("{body}") };
-        notices[0].clone()
+        let Parsed::Notices(mut notices) = parse(body) else { panic!("{body}") };
+        notices.next().unwrap()
     }
 
     #[test]

@@ -22,7 +22,7 @@ fn healthy() -> Stage {
     let queue = aws.sqs.queue_arn();
     aws.sqs.set_attribute("Policy", &policy(&queue, RULES));
     aws.sqs.set_dead_letter(10);
-    aws.events.put_rule("ec2", r#"{"source": ["aws.ec2"]}"#, &queue);
+    aws.events.put_rule("ec2", r#"{"source": [{"prefix": "aws.ec2"}]}"#, &queue);
     aws.events.put_rule("asg", r#"{"source": ["aws.autoscaling"]}"#, &queue);
     aws.events.put_rule("health", r#"{"source": ["aws.health"]}"#, &queue);
     aws.events.put_rule("other", r#"{"source": ["aws.s3"]}"#, "arn:aws:sqs:eu-west-1:123456789012:other");
