@@ -22,6 +22,7 @@ mod planning;
 mod policy;
 mod settling;
 mod shared_work;
+mod step;
 mod steps;
 mod times;
 mod work;
@@ -31,7 +32,8 @@ pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
-pub use steps::{Finding, Present, Sequence, Step, Target};
+pub use step::{Finding, Present, Step, Target};
+pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
 pub use work::{Interrupter, MessageLink};
 

@@ -3,7 +3,7 @@
 use super::Case;
 use super::completion::KeptHook;
 use super::decisions::ended_marks;
-use super::steps::Finding;
+use super::step::Finding;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;

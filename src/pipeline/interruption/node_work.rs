@@ -2,7 +2,7 @@
 
 use super::completion::KeptHook;
 use super::policy::Action;
-use super::steps::{Finding, Target};
+use super::step::{Finding, Target};
 use super::{Case, Interrupter, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};

@@ -1,7 +1,7 @@
 //! An instance that is gone: its Node's taint lets its pods be moved.
 
 use super::Case;
-use super::steps::Finding;
+use super::step::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::mark::Mark;

@@ -1,7 +1,7 @@
 //! The owner of an instance.
 
 use super::Case;
-use super::steps::Finding;
+use super::step::Finding;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::event::Detail;

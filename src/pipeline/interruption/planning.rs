@@ -1,7 +1,7 @@
 //! A change that is not near yet: its notice is kept on the Node.
 
 use super::Case;
-use super::steps::Finding;
+use super::step::Finding;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT};
 use crate::fact::Fact;
 use crate::pipeline::node::Node;

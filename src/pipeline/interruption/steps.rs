@@ -11,14 +11,15 @@
 //! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
 //! interruption executes the steps, and `explain` narrates them: what is decided about a notice is decided here and nowhere else.
 
+use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
+use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
-use super::{Completion, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};
-use crate::pipeline::node::mark::{Mark, newest_copy};
+use crate::pipeline::node::mark::newest_copy;
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{Node, Ownership};
 use crate::runtime::clock::Clock;
@@ -35,167 +36,6 @@ const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time between an instance's launch and its registration as a Node.
 const REGISTRATION_TIME: Duration = Duration::from_mins(15);
-
-/// The next thing to do about a notice.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Step<'a> {
-    /// Find out which cluster owns the instance.
-    FindOwner {
-        /// The deadline of the search.
-        by: Instant,
-    },
-    /// Taint the Node of an instance that no longer runs, once EC2 confirms that.
-    MarkOutOfService {
-        /// The mark with the taint.
-        mark: Mark,
-        /// The deadline of the attempt.
-        by: Instant,
-    },
-    /// Look up the times of the lifecycle hook.
-    LookUpHook(&'a Hook),
-    /// Begin the work: report it, and keep the hook alive.
-    Begin {
-        /// The deadline of the work.
-        deadline: Deadline,
-        /// The times of the hook, if the notice has one to complete.
-        times: Option<HookTimes>,
-    },
-    /// Wait until the launched instance's Node is in service, or excluded.
-    AwaitReady {
-        /// The deadline of the wait.
-        until: Instant,
-    },
-    /// Remove the marks that the notice ends: those from before the warm pool, or that of a notice which AWS has withdrawn.
-    ReleaseMarks {
-        /// The Node.
-        node: Arc<Node>,
-        /// The deadline of the attempt.
-        by: Instant,
-    },
-    /// Find the instance's Node, without waiting for one that has not registered.
-    FindNode {
-        /// The deadline of the search.
-        by: Instant,
-    },
-    /// Wait until the instance registers as a Node.
-    AwaitNode {
-        /// The end of the wait.
-        until: Instant,
-        /// The latest end, if the watch of Nodes is silent.
-        by: Instant,
-    },
-    /// Keep the notice on the Node, without a cordon, until the announced change is near.
-    Plan {
-        /// The Node.
-        node: Arc<Node>,
-        /// The notice.
-        plan: Plan,
-        /// The deadline of the attempt.
-        by: Instant,
-    },
-    /// Cordon the Node and leave the notice's mark on it.
-    Cordon {
-        /// The Node.
-        target: Target,
-        /// The mark.
-        mark: Mark,
-    },
-    /// Wait before evictions begin.
-    Delay {
-        /// The Node.
-        target: Target,
-        /// The end of the wait.
-        until: Instant,
-    },
-    /// Wait before evictions until no more notices come.
-    Settle {
-        /// The Node.
-        target: Target,
-        /// The time without a notice.
-        quiet: Duration,
-        /// Maximum wait.
-        at_most: Duration,
-    },
-    /// Drain the Node.
-    Drain(Target),
-    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again. With the latest end of
-    /// the wait, if the watch of Nodes is silent.
-    AwaitSuccessor(Arc<Node>, Instant),
-    /// Wait between the drain and the hook's completion.
-    HoldBack {
-        /// The length of the wait.
-        by: Duration,
-    },
-    /// Complete the hook.
-    Complete(Completion),
-    /// Leave the hook to its own timeout.
-    LeaveHook,
-    /// Leave the hook of an instance that may belong to another cluster.
-    LeaveUnprovenHook,
-    /// Stop: this is the notice's outcome.
-    End(NoticeOutcome),
-}
-
-/// The Node to work on.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Target {
-    /// The Node.
-    pub node: Arc<Node>,
-    /// The deadline of its drain; leaves some time, even if the notice's own deadline has passed.
-    pub deadline: Deadline,
-}
-
-/// The result of a step.
-#[derive(Clone, Debug)]
-pub enum Finding {
-    /// The notice has been received.
-    Received,
-    /// The owner of the instance; `None` if it could not be found out in time.
-    Owner(Option<Ownership>),
-    /// The attempt to mark the Node as out of service is over.
-    OutOfService,
-    /// The times of the hook.
-    HookTimes(HookTimes),
-    /// The work has begun, or its deadline has moved while the launched instance was waited for.
-    Begun,
-    /// The launched instance's Node, in service or excluded; `None` if neither was so in time.
-    Launched(Option<Arc<Node>>),
-    /// Whether the marks that the notice ends were removed.
-    MarksReleased(bool),
-    /// The instance's Node.
-    Node(Arc<Node>),
-    /// The instance has no Node now.
-    NoNode,
-    /// The instance has got no Node in time.
-    NoNodeInTime,
-    /// Whether the Node keeps the notice until the announced change is near.
-    Planned(bool),
-    /// The Node carries the mark and is cordoned.
-    Cordoned(Target),
-    /// The wait before evictions is over.
-    Delayed(Target),
-    /// The Node is gone; the outcome is the notice's, unless another Node takes its place.
-    NodeGone(Arc<Node>, NoticeOutcome),
-    /// The work has ended.
-    Ended(NoticeOutcome),
-    /// The wait before the completion is over.
-    HeldBack,
-    /// Whether the hook was completed.
-    Completed(bool),
-    /// The hook is left to its own timeout.
-    HookLeft,
-}
-
-/// The state of the world when a step is chosen.
-#[derive(Clone, Copy, Debug)]
-pub struct Present<'a> {
-    /// The time.
-    pub now: Instant,
-    /// The instance's Node, if it has one.
-    pub node: Option<&'a Node>,
-    /// The deadline of the work, if the hook's times or the pods have moved it since the begin.
-    pub deadline: Option<Deadline>,
-}
 
 /// The steps of one notice, chosen one by one.
 #[derive(Debug)]
