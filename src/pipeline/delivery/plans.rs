@@ -84,7 +84,7 @@ impl Deliverer {
             for due in due {
                 let identity = due.notice.identity.clone();
                 let first = *since.entry(identity.clone()).or_insert(known.get(&identity).copied().unwrap_or(now));
-                if !in_other_hands(&due, first, now) && identities.insert(identity) {
+                if (due.told || !in_other_hands(&due, first, now)) && identities.insert(identity) {
                     running.push(Box::pin(self.carry_out(due)));
                 }
             }

@@ -199,6 +199,22 @@ async fn a_change_far_ahead_is_planned_like_that_of_a_message() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_plan_that_a_message_brought_is_carried_out_once() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[POLLS[0], POLLS[1], "--when", "scheduled-change=2h-before"]).await;
+    let start = schedule(&stage, FAR);
+    stage.health(0, HEALTH, start, "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.until("noted", s(ROUND), || handled(&stage) == 1).await;
+    assert!(!stage.cordoned(0));
+    stage.until("drained", s(FAR - 7200 + 200), || stage.world.kube.pods().is_empty()).await;
+    sleep(s(2 * ROUND)).await;
+    replica.all_ended("scheduled-change", &[("drained", 1), ("planned", 1)]);
+    assert_eq!(stage.notices(0).len(), 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_replicas_drain_once() {
     let stage = Stage::new(1, 2);
     let (a, b) = (stage.start(&POLLS).await, stage.start(&POLLS).await);
