@@ -5,8 +5,10 @@
 
 mod outcome_cache;
 mod plans;
+mod polling;
 
 pub use outcome_cache::OutcomeCache;
+pub use polling::Polling;
 
 use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
@@ -229,7 +231,7 @@ impl Deliverer {
         let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
-            let copy = Arc::new(self.join(notice, message));
+            let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility).await;

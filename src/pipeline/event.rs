@@ -112,11 +112,16 @@ impl Notice {
     /// Returns the notice's version.
     #[must_use]
     pub fn version(&self) -> Version {
-        let (start, withdrawn) = match &self.detail {
-            Detail::ScheduledChange(change) => (change.start, change.withdrawn),
-            _ => (None, false),
-        };
-        Version { identity: self.identity.clone(), start, withdrawn }
+        Version { identity: self.identity.clone(), start: self.start(), withdrawn: self.is_withdrawn() }
+    }
+
+    /// Returns the begin of the announced change, if the notice is about one and names it.
+    #[must_use]
+    pub const fn start(&self) -> Option<Timestamp> {
+        match &self.detail {
+            Detail::ScheduledChange(change) => change.start,
+            _ => None,
+        }
     }
 
     /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off.
@@ -212,7 +217,7 @@ pub enum Identity {
     },
     /// A Health event and one of the instances it affects; AWS sends the event again when it changes.
     Health {
-        /// The event's ARN.
+        /// The event's ARN; of a change that EC2 lists, its id there.
         arn: String,
         /// The affected instance.
         instance: InstanceId,
@@ -228,6 +233,18 @@ pub enum Identity {
     },
     /// Any other event, by EventBridge's id.
     Event(String),
+}
+
+impl Identity {
+    /// Returns what EC2 calls a notice that it lists, whoever told of it: the id of the change or of the reservation.
+    #[must_use]
+    pub fn listed_as(&self) -> Option<&str> {
+        match self {
+            Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
+            Self::Block { reservation, .. } => Some(reservation),
+            Self::Hook { .. } | Self::Event(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Identity {

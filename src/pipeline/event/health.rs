@@ -2,6 +2,7 @@
 
 use super::wire::{At, Head, List, Object, Text, detail};
 use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Notices, Parsed, ScheduledChange};
+use jiff::Timestamp;
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -72,6 +73,26 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         }),
     };
     Ok(Parsed::Notices(Notices::new(instances, first)))
+}
+
+impl Notice {
+    /// Returns the notice of a change that EC2 itself lists for an instance, by its id there and its code, such as `instance-retirement`.
+    /// `withdrawn` says that the change is over, or was called off.
+    #[must_use]
+    pub fn listed(
+        (id, code): (&str, &str),
+        instance: InstanceId,
+        start: Option<Timestamp>,
+        withdrawn: bool,
+        at: Timestamp,
+    ) -> Self {
+        // In the words of Health's codes, which say what the change does to the instance.
+        let code = code.to_uppercase().replace('-', "_");
+        let hard = takes_capacity(&code);
+        let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
+        let identity = Identity::Health { arn: id.to_owned(), instance: instance.clone() };
+        Self { identity, instance, at, detail: Detail::ScheduledChange(change) }
+    }
 }
 
 impl Fields<'_> {

@@ -21,9 +21,9 @@ pub struct Plan {
     since: Timestamp,
     /// Whether the capacity ends at the start.
     hard: bool,
-    /// ARN of the Health event.
-    event: String,
-    /// The message that brought the notice.
+    /// ARN of the Health event; of a change that EC2 lists, its id there.
+    pub event: String,
+    /// The message that brought the notice; the same id, if none did.
     pub message: String,
 }
 
