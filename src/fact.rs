@@ -116,6 +116,10 @@ pub enum Fact<'a> {
     OwnerUnknown { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// EC2 did not say which instances a capacity reservation has; retried.
     ReservationUnknown { message: &'a str, reservation: &'a str, category: Category, error: &'a dyn fmt::Display },
+    /// EC2 lists something that no message has told of; it is acted on.
+    NoticeListed { about: NoticeRef<'a> },
+    /// EC2 did not say what it lists; asked again. Emitted once until it answers or fails differently.
+    PollFailed { category: Category, error: &'a dyn fmt::Display },
     /// The Node keeps the notice until its change, which begins at `start`, is near.
     ChangePlanned { about: NoticeRef<'a>, start: jiff::Timestamp },
     /// The Node is cordoned and carries the notice's mark. `already`: it did before. `after`: the time since the notice.

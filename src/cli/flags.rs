@@ -147,6 +147,12 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
+    /// Ask EC2 at this interval for scheduled changes and ends of Capacity Blocks that no message told of, such as 5m [default: never]
+    ///
+    /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
+    #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]
+    pub ec2_poll_interval: Option<String>,
+
     /// Act only on Nodes whose labels match, such as pool=spot,zone!=a
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,

@@ -15,6 +15,7 @@ use crate::telemetry::kube_events::Scope;
 use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
@@ -43,6 +44,8 @@ pub struct Settings {
     pub at_deadline: AtDeadline,
     /// The drains that get Events; `None` for no Events.
     pub events: Option<Scope>,
+    /// Interval between two polls of EC2; `None` for no polls.
+    pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
     pub check_at_start: bool,
     /// Whether the service collects leaked Leases. Then its own pod is known.
@@ -87,6 +90,10 @@ const MAX_LEAD: Duration = Duration::from_hours(30 * 24);
 /// Minimum interval between heartbeats. Shorter ones would exceed the rate limit of the account.
 pub(crate) const MIN_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Bounds of the interval between polls of EC2. Shorter ones would use up the account's rate of calls; after longer ones the end of a
+/// Capacity Block, with its ten minutes of warning, would be found late.
+const POLL_INTERVALS: RangeInclusive<Duration> = Duration::from_mins(1)..=Duration::from_hours(1);
+
 /// Maximum grace period of a pod. Kubernetes allows any, but more than a day is a typing error.
 const MAX_POD_GRACE: Duration = Duration::from_hours(24);
 
@@ -128,6 +135,7 @@ impl Settings {
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
         let wait_for_volumes =
             problems.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
+        let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
@@ -148,6 +156,9 @@ impl Settings {
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
         let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
+        let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
+        let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
+        problems.idle("--ec2-poll-interval", ec2_poll_interval.is_some() && ignored, "--on scheduled-change=drain");
         for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
@@ -206,6 +217,7 @@ impl Settings {
             pod_selector,
             at_deadline,
             events,
+            ec2_poll_interval,
             check_at_start: flags.check_at_start,
             collect_leases: flags.collect_leases,
             log,
@@ -232,9 +244,12 @@ fn forget_empty(flags: &mut Run) {
         }
         list.retain(|value| !value.is_empty());
     }
-    let Run { pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name, .. } =
-        flags;
-    for value in [pod_grace, complete_after, uncordon_after, node_selector, pod_selector, pod_namespace, pod_name] {
+    let Run { pod_grace, complete_after, uncordon_after, ec2_poll_interval, .. } = flags;
+    for value in [pod_grace, complete_after, uncordon_after, ec2_poll_interval] {
+        value.take_if(|value| value.is_empty());
+    }
+    let Run { node_selector, pod_selector, pod_namespace, pod_name, .. } = flags;
+    for value in [node_selector, pod_selector, pod_namespace, pod_name] {
         value.take_if(|value| value.is_empty());
     }
 }
@@ -314,7 +329,7 @@ mod tests {
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
         assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
         assert_eq!(settings.log.to_string(), "info");
-        assert!(!settings.collect_leases);
+        assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
     }
 
     #[test]
@@ -382,7 +397,7 @@ mod tests {
     fn an_empty_value_says_as_much_as_none() {
         let flags =
             ["on", "drain-timeout", "delay", "taint", "startup-taint", "pod-grace", "complete-after", "uncordon-after"];
-        let more = ["node-selector", "pod-selector", "pod-name", "pod-namespace"];
+        let more = ["ec2-poll-interval", "node-selector", "pod-selector", "pod-name", "pod-namespace"];
         let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
@@ -484,6 +499,13 @@ mod tests {
             assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
         }
         assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
+        let flag = "--ec2-poll-interval";
+        for wrong in ["59s", "2h", "0s", "often"] {
+            assert_eq!(problems(&[flag, wrong]), [flag], "{wrong}");
+        }
+        let ignored = ["--on", "scheduled-change=ignore", "--on", "capacity-reservation=ignore", flag, "5m"];
+        assert_eq!(problems(&ignored), [flag]);
+        assert_eq!(settings(&[flag, "5m"]).unwrap().ec2_poll_interval, Some(Duration::from_mins(5)));
         assert_eq!(problems(&["--collect-leases", "--pod-namespace", "kube-system"]), ["--pod-name"]);
         assert_eq!(problems(&["--on", "asg-terminate=cordon", "--complete-after", "1m"]), ["--complete-after"]);
         assert_eq!(problems(&["--on", "state-change=report", "--out-of-service-taint"]), ["--out-of-service-taint"]);

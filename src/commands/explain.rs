@@ -29,7 +29,7 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError, UnknownKind};
 use crate::pipeline::event;
-use crate::pipeline::event::{IgnoreReason, Notice, NoticeKind, Parsed};
+use crate::pipeline::event::{IgnoreReason, Notice, NoticeKind, Notices, Parsed};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -141,7 +141,7 @@ impl Question {
                         Ok(instances) => block.notices(instances),
                         Err(error) => return self.unexplained(clock, &error),
                     },
-                    Parsed::Ignored(_) | Parsed::Malformed(_) => Vec::new(),
+                    Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
                 };
                 self.explain_notices(&mut reader, notices).await.map_err(TestMessageError::Kube)
             }
@@ -189,7 +189,7 @@ impl Question {
         reader.know(made.node);
         let notices = match event::parse(&made.body) {
             Parsed::Notices(notices) => notices,
-            _ => Vec::new(),
+            _ => Notices::default(),
         };
         let mut explanation = self.explain_notices(reader, notices).await?;
         explanation.message.made = serde_json::from_str(&made.body).ok();
@@ -199,16 +199,16 @@ impl Question {
         Ok(explanation)
     }
 
-    async fn explain_notices(&self, reader: &mut Reader<'_>, found: Vec<Notice>) -> Result<Explanation, KubeError> {
-        if found.is_empty() {
+    async fn explain_notices(&self, reader: &mut Reader<'_>, found: Notices) -> Result<Explanation, KubeError> {
+        let mut notices = Vec::new();
+        for notice in found {
+            notices.push(self.explain_notice(reader, &notice).await?);
+        }
+        if notices.is_empty() {
             let why = IgnoreReason::EmptyReservation;
             let what = Some(reasons::ignored(why).to_owned());
             let message = MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) };
             return Ok(self.explanation(reader.clock, message));
-        }
-        let mut notices = Vec::new();
-        for notice in found {
-            notices.push(self.explain_notice(reader, &notice).await?);
         }
         let message = MessageView::of(MessageClass::Notices);
         Ok(Explanation { notices, ..self.explanation(reader.clock, message) })

@@ -217,7 +217,7 @@ labels! {
         NodeWatch => "node-watch",
         /// Removes marks from Nodes. Fixed.
         Undo => "undo",
-        /// Acts on changes that Nodes keep when they are near. Fixed.
+        /// Acts on changes that Nodes keep when they are near, and polls EC2. Fixed.
         Planner => "planner",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",

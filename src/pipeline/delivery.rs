@@ -5,13 +5,15 @@
 
 mod outcome_cache;
 mod plans;
+mod polling;
 
 pub use outcome_cache::OutcomeCache;
+pub use polling::Polling;
 
 use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
 use crate::pipeline::event;
-use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Parsed, Version};
+use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Notices, Parsed, Version};
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
@@ -100,7 +102,7 @@ impl Deliverer {
         }
         let (mut notices, block) = match event::parse(&message.body) {
             Parsed::Notices(notices) => (notices, None),
-            Parsed::Block(block) => (Vec::new(), Some(block)),
+            Parsed::Block(block) => (Notices::default(), Some(block)),
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
@@ -120,9 +122,7 @@ impl Deliverer {
         let id = Arc::clone(&message.id);
         if let Some(sent) = message.sent {
             // An event is not later than its message, whatever clock wrote it.
-            for notice in &mut notices {
-                notice.at = notice.at.min(sent);
-            }
+            notices.not_after(sent);
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -163,7 +163,7 @@ impl Deliverer {
     }
 
     /// Returns a notice for each instance of the block. Retries until EC2 answers, or the instances are terminated.
-    async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Vec<Notice> {
+    async fn notices_of(&self, block: &CapacityBlock, message: &str) -> Notices {
         let Interrupter { clock, owner, .. } = &*self.interrupter;
         let by = clock.instant_of(block.terminates_at);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(20));
@@ -181,7 +181,7 @@ impl Deliverer {
             self.facts.emit(&Fact::ReservationUnknown { message, reservation, category, error: &error });
             let wait = backoff.step();
             if Instant::now() + wait >= by {
-                return Vec::new();
+                return Notices::default();
             }
             sleep(wait).await;
         }
@@ -223,15 +223,15 @@ impl Deliverer {
     /// those that are acted on, so that they can be left in order.
     async fn all_ended(
         &self,
-        notices: Vec<Notice>,
+        notices: Notices,
         message: &Arc<str>,
         copies: &Copies,
         visibility: &watch::Sender<Duration>,
     ) -> Verdict {
-        let ends = stream::iter(notices.into_iter().enumerate()).map(|(number, notice)| async move {
+        let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
-            let copy = Arc::new(self.join(notice, message));
+            let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility).await;

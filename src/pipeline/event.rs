@@ -14,6 +14,7 @@ mod tests;
 pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
 
 use jiff::Timestamp;
+use std::collections::VecDeque;
 use std::fmt;
 
 /// Reads one message body: an EventBridge event, an SNS notification around one, or a bare lifecycle message.
@@ -26,7 +27,7 @@ pub fn parse(body: &str) -> Parsed {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// At least one notice.
-    Notices(Vec<Notice>),
+    Notices(Notices),
     /// The end of a Capacity Block: a notice for each of its instances, which only EC2 knows.
     Block(CapacityBlock),
     /// A message of a known form that has no notice for Ebbtide.
@@ -51,8 +52,8 @@ pub struct CapacityBlock {
 impl CapacityBlock {
     /// Returns the notices for these instances of the block.
     #[must_use]
-    pub fn notices(&self, instances: Vec<InstanceId>) -> Vec<Notice> {
-        let notice = |instance: InstanceId| Notice {
+    pub fn notices(&self, instances: Vec<InstanceId>) -> Notices {
+        let first = |instance: InstanceId, _| Notice {
             identity: Identity::Block {
                 reservation: self.reservation.clone(),
                 ends: self.ends,
@@ -62,7 +63,7 @@ impl CapacityBlock {
             at: self.at,
             detail: Detail::CapacityReservation { terminates_at: Some(self.terminates_at) },
         };
-        instances.into_iter().map(notice).collect()
+        Notices::new(instances.into_iter().map(|instance| (instance, false)).collect(), first)
     }
 }
 
@@ -111,11 +112,16 @@ impl Notice {
     /// Returns the notice's version.
     #[must_use]
     pub fn version(&self) -> Version {
-        let (start, withdrawn) = match &self.detail {
-            Detail::ScheduledChange(change) => (change.start, change.withdrawn),
-            _ => (None, false),
-        };
-        Version { identity: self.identity.clone(), start, withdrawn }
+        Version { identity: self.identity.clone(), start: self.start(), withdrawn: self.is_withdrawn() }
+    }
+
+    /// Returns the begin of the announced change, if the notice is about one and names it.
+    #[must_use]
+    pub const fn start(&self) -> Option<Timestamp> {
+        match &self.detail {
+            Detail::ScheduledChange(change) => change.start,
+            _ => None,
+        }
     }
 
     /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off.
@@ -140,6 +146,63 @@ impl Notice {
     }
 }
 
+/// The notices of one message, each made when it is asked for: a message of a MiB names tens of thousands of instances, and a notice
+/// takes some hundred bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notices {
+    next: Option<Box<Notice>>,
+    /// The instances after the next notice's, and whether AWS has called off what it announced for them. Their notices are like it
+    /// otherwise.
+    others: VecDeque<(InstanceId, bool)>,
+}
+
+impl Notices {
+    /// The notices about these instances; `first` makes that of the first one.
+    fn new(instances: Vec<(InstanceId, bool)>, first: impl FnOnce(InstanceId, bool) -> Notice) -> Self {
+        let mut others = VecDeque::from(instances);
+        let next = others.pop_front().map(|(instance, withdrawn)| Box::new(first(instance, withdrawn)));
+        Self { next, others }
+    }
+
+    /// Moves a later time of the event to `latest`.
+    pub fn not_after(&mut self, latest: Timestamp) {
+        if let Some(next) = &mut self.next {
+            next.at = next.at.min(latest);
+        }
+    }
+}
+
+impl From<Notice> for Notices {
+    fn from(notice: Notice) -> Self {
+        Self { next: Some(Box::new(notice)), others: VecDeque::new() }
+    }
+}
+
+impl Iterator for Notices {
+    type Item = Notice;
+
+    fn next(&mut self) -> Option<Notice> {
+        let notice = self.next.take()?;
+        self.next = self.others.pop_front().map(|(instance, withdrawn)| {
+            let mut next = notice.clone();
+            if let Identity::Health { instance: of, .. } | Identity::Block { instance: of, .. } = &mut next.identity {
+                of.clone_from(&instance);
+            }
+            if let Detail::ScheduledChange(change) = &mut next.detail {
+                change.withdrawn = withdrawn;
+            }
+            next.instance = instance;
+            next
+        });
+        Some(*notice)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = usize::from(self.next.is_some()) + self.others.len();
+        (left, Some(left))
+    }
+}
+
 /// The identity of a notice: a second copy with the same one joins the first.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Identity {
@@ -154,7 +217,7 @@ pub enum Identity {
     },
     /// A Health event and one of the instances it affects; AWS sends the event again when it changes.
     Health {
-        /// The event's ARN.
+        /// The event's ARN; of a change that EC2 lists, its id there.
         arn: String,
         /// The affected instance.
         instance: InstanceId,
@@ -170,6 +233,18 @@ pub enum Identity {
     },
     /// Any other event, by EventBridge's id.
     Event(String),
+}
+
+impl Identity {
+    /// Returns what EC2 calls a notice that it lists, whoever told of it: the id of the change or of the reservation.
+    #[must_use]
+    pub fn listed_as(&self) -> Option<&str> {
+        match self {
+            Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
+            Self::Block { reservation, .. } => Some(reservation),
+            Self::Hook { .. } | Self::Event(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for Identity {

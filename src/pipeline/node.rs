@@ -6,13 +6,17 @@
 //! mark      cordon, taints, labels and annotation of a notice, as one patch
 //! names     names of annotations and labels
 //! marker    writes and removes marks
+//! listing   what EC2 lists of the notices that messages bring
+//! handled   how a Node shows that such a notice was acted on
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! releaser  the task that removes marks when they are due
 //! ```
 
+pub mod handled;
 mod index;
 pub mod label;
+mod listing;
 pub mod mark;
 mod marker;
 mod names;
@@ -23,6 +27,7 @@ mod releaser;
 mod wire;
 
 pub use index::Index;
+pub use listing::Listing;
 pub use marker::{CordonOutcome, Marker, Released};
 pub use names::IGNORE_ANNOTATION;
 pub use owner::{

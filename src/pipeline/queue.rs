@@ -17,6 +17,7 @@ use lease::Claim;
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate;
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Operation};
+use crate::clients::server_date::{self, ClockComparison};
 use crate::fact::{Fact, Facts, MessageStep};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -141,30 +142,27 @@ impl Queue {
             .wait_time_seconds(seconds(wait))
             .visibility_timeout(seconds(VISIBILITY_TIMEOUT))
             .message_system_attribute_names(MessageSystemAttributeName::ApproximateReceiveCount)
-            .message_system_attribute_names(MessageSystemAttributeName::ApproximateFirstReceiveTimestamp)
             .message_system_attribute_names(MessageSystemAttributeName::SentTimestamp);
         let answer =
             gate::aws(&inner.facts, Operation::new("sqs", "ReceiveMessage"), &inner.url, wait + CALL_TIMEOUT, || {
-                request.send()
+                request.customize().interceptor(ClockComparison::begin(inner.clock, inner.facts.clone())).send()
             })
             .await?;
         // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
         let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default();
-        self.adjust_clock(messages.iter().find_map(first_received), asked.elapsed());
         let messages = messages.into_iter().zip(permits);
         Ok(messages.filter_map(|(message, permit)| self.message(message, received_at, permit)).collect())
     }
 
-    /// Reads the machine's time again; `aws` is SQS's time during the receive, which took `within`. There is a receive each 20 s.
-    fn adjust_clock(&self, aws: Option<Timestamp>, within: Duration) {
-        let change = self.0.clock.adjust(aws, within);
-        if let Some(by) = change.stepped {
-            self.0.facts.emit(&Fact::ClockStepped { by });
-        }
-        if let Some(ahead) = change.ahead {
-            self.0.facts.emit(&Fact::ClockSkewed { ahead });
-        }
+    /// Whether the machine's time has stepped, and no answer of SQS has said how.
+    fn doubts_clock(&self) -> bool {
+        self.0.clock.has_stepped()
+    }
+
+    /// Follows the machine's time, because SQS does not answer.
+    fn follow_machine(&self) {
+        server_date::tell(&self.0.facts, self.0.clock.follow());
     }
 
     /// Returns `None` for a message without id, receipt or body, which SQS does not send.
@@ -325,11 +323,4 @@ fn attribute<T: FromStr>(message: &aws_sdk_sqs::types::Message, name: &MessageSy
 /// Returns a time among the message's attributes.
 fn time(message: &aws_sdk_sqs::types::Message, name: &MessageSystemAttributeName) -> Option<Timestamp> {
     Timestamp::from_millisecond(attribute(message, name)?).ok()
-}
-
-/// Returns SQS's time when it delivered the message, if this is the first time.
-fn first_received(message: &aws_sdk_sqs::types::Message) -> Option<Timestamp> {
-    let receives: u32 = attribute(message, &MessageSystemAttributeName::ApproximateReceiveCount)?;
-    let first = time(message, &MessageSystemAttributeName::ApproximateFirstReceiveTimestamp);
-    first.filter(|_| receives == 1)
 }

@@ -2,14 +2,17 @@
 //!
 //! Wall time is the machine's time plus the time that has passed on tokio's clock since it was read. So a test that advances tokio's
 //! time also advances AWS's deadlines and request signatures. The machine's time is read again now and then: it is set, or a suspended
-//! machine's tokio time has stood still. Where AWS's time is known to differ, that counts, because deadlines are AWS's.
+//! machine's tokio time has stood still. Which of the two happened, only a server's time says. Where AWS's time certainly differs from
+//! the machine's, AWS's counts, because deadlines are AWS's.
 
 use aws_smithy_async::time::TimeSource;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 /// Maximum age of a notice. SQS keeps messages for 14 days at most; an older time comes from a wrong clock.
@@ -23,6 +26,10 @@ const STEP: SignedDuration = SignedDuration::from_secs(2);
 
 /// Minimum difference from AWS's time that counts. AWS's servers differ among themselves by less.
 const SKEW: SignedDuration = SignedDuration::from_secs(5);
+
+/// Minimum jump of wall time that ends [`Clock::jumped`]. AWS's time is not known better than by [`SKEW`], so work that begins again
+/// after a shorter jump gains nothing.
+const JUMP: SignedDuration = SKEW;
 
 /// Wall time and tokio's time. Copies agree.
 #[derive(Clone, Copy, Debug)]
@@ -39,22 +46,31 @@ struct Wall {
     shift: AtomicI64,
     /// Reads the machine's time.
     machine: Box<dyn Fn() -> Timestamp + Send + Sync>,
-    last: Mutex<Reading>,
+    last: Mutex<Followed>,
+    /// `shift` after each of its changes by more than [`STEP`].
+    jumps: watch::Sender<i64>,
 }
 
 /// A reading of the machine's time.
-#[derive(Clone, Copy)]
-struct Reading {
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
     machine: Timestamp,
     at: Instant,
+}
+
+/// The reading that wall time follows.
+#[derive(Clone, Copy)]
+struct Followed {
+    reading: Reading,
     /// How much the machine is ahead of AWS, if that counts.
     ahead: SignedDuration,
 }
 
 /// What a reading of the machine's time has changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "a change is reported as a fact"]
 pub struct ClockChange {
-    /// How much the machine's time was set forward.
+    /// How much the machine's time was set forward, or for how long the machine was suspended.
     pub stepped: Option<SignedDuration>,
     /// How much the machine's time is ahead of AWS's now.
     pub ahead: Option<SignedDuration>,
@@ -79,33 +95,90 @@ impl Clock {
     #[must_use]
     pub fn reading(machine: impl Fn() -> Timestamp + Send + Sync + 'static) -> Self {
         let (base, start) = (machine(), Instant::now());
-        let last = Mutex::new(Reading { machine: base, at: start, ahead: SignedDuration::ZERO });
-        let wall = Wall { shift: AtomicI64::new(0), machine: Box::new(machine), last };
+        let reading = Reading { machine: base, at: start };
+        let last = Mutex::new(Followed { reading, ahead: SignedDuration::ZERO });
+        let wall = Wall { shift: AtomicI64::new(0), machine: Box::new(machine), last, jumps: watch::Sender::new(0) };
         Self { base, start, wall: Box::leak(Box::new(wall)) }
     }
 
-    /// Reads the machine's time again, and adopts it. `aws` is AWS's time at some instant of the past `within`, if it is known: a
-    /// machine that differs from it by more than can be explained is corrected by the difference, until its time is set.
-    pub fn adjust(&self, aws: Option<Timestamp>, within: Duration) -> ClockChange {
-        let (machine, at) = ((self.wall.machine)(), Instant::now());
-        let mut last = self.wall.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let passed = SignedDuration::try_from(at.duration_since(last.at)).unwrap_or_default();
-        let step = machine.duration_since(last.machine) - passed;
-        let stepped = (step.abs() > STEP).then_some(step);
-        let mut ahead = if stepped.is_some() { SignedDuration::ZERO } else { last.ahead };
-        if let Some(aws) = aws {
-            let skew = machine.duration_since(aws);
-            let certain = skew - SignedDuration::try_from(within).unwrap_or_default() > SKEW || skew < -SKEW;
-            let found = if certain { skew } else { SignedDuration::ZERO };
-            // The answers of AWS take longer at times.
-            ahead = if (found - ahead).abs() > STEP { found } else { ahead };
+    /// Reads the machine's time, before a server is asked for its own: see [`Clock::compare`].
+    #[must_use]
+    pub fn read(&self) -> Reading {
+        Reading { machine: (self.wall.machine)(), at: Instant::now() }
+    }
+
+    /// Returns whether the machine's time has been set, or the machine been suspended, since wall time followed it last.
+    #[must_use]
+    pub fn has_stepped(&self) -> bool {
+        self.last().reading.step_to(self.read()).abs() > STEP
+    }
+
+    /// Follows the machine's time, whatever a server has said about its time before a step.
+    pub fn follow(&self) -> ClockChange {
+        let last = self.last();
+        let now = self.read();
+        let step = last.reading.step_to(now);
+        let ahead = if step.abs() > STEP { SignedDuration::ZERO } else { last.ahead };
+        self.adopt(last, Followed { reading: now, ahead })
+    }
+
+    /// Follows the machine's time, less what it is certainly ahead of AWS's. To be called when AWS's answer has arrived: it states the
+    /// time `date`, and `asked` was read before the question. An answer that took too long to say whether the machine was set or
+    /// suspended changes nothing.
+    pub fn compare(&self, date: Timestamp, asked: Reading) -> ClockChange {
+        let last = self.last();
+        let now = self.read();
+        let step = last.reading.step_to(now);
+        // By tokio's time, which stands still in a suspended machine, or by the machine's, which may have been set: the earlier one.
+        let passed = SignedDuration::try_from(now.at.duration_since(asked.at)).unwrap_or_default();
+        let asked = asked.machine.min(now.machine.checked_sub(passed).unwrap_or(now.machine));
+        let (least, most) = ahead_of(date, asked, now.machine).into_inner();
+        let fits = |ahead: &SignedDuration| (least - SKEW..=most + SKEW).contains(ahead);
+        // A machine that was suspended is ahead by as much as before; one that was set, by the step more.
+        let set = last.ahead + step;
+        if step.abs() > JUMP && fits(&last.ahead) && fits(&set) {
+            return ClockChange::default();
         }
-        let change = ClockChange { stepped, ahead: (ahead != last.ahead).then_some(ahead) };
-        *last = Reading { machine, at, ahead };
-        let unshifted = self.base + at.duration_since(self.start);
-        let shift = machine.duration_since(unshifted) - ahead;
-        self.wall.shift.store(i64::try_from(shift.as_nanos()).unwrap_or_default(), Ordering::Relaxed);
+        // What is known is kept while it fits, so that long polls, which say little, don't move it.
+        let known = [Some(last.ahead), Some(SignedDuration::ZERO), (step.abs() > STEP).then_some(set)];
+        let ahead = known.into_iter().flatten().find(fits).unwrap_or_else(|| last.ahead.clamp(least, most));
+        self.adopt(last, Followed { reading: now, ahead })
+    }
+
+    fn adopt(&self, mut last: MutexGuard<'_, Followed>, now: Followed) -> ClockChange {
+        let step = last.reading.step_to(now.reading);
+        let change = ClockChange {
+            stepped: (step.abs() > STEP).then_some(step),
+            ahead: (now.ahead != last.ahead).then_some(now.ahead),
+        };
+        *last = now;
+        let unshifted = self.base + now.reading.at.duration_since(self.start);
+        let shift = now.reading.machine.duration_since(unshifted) - now.ahead;
+        let shift = i64::try_from(shift.as_nanos()).unwrap_or_default();
+        self.wall.shift.store(shift, Ordering::Relaxed);
+        self.wall.jumps.send_if_modified(|known| {
+            let stepped = between(*known, shift) > STEP;
+            if stepped {
+                *known = shift;
+            }
+            stepped
+        });
         change
+    }
+
+    /// Returns a future that ends when wall time has jumped by more than [`JUMP`] since this call: instants that were computed from
+    /// times before are wrong by as much.
+    pub fn jumped(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut jumps = self.wall.jumps.subscribe();
+        let before = self.wall.shift.load(Ordering::Relaxed);
+        async move {
+            // The sender is never dropped.
+            let _ = jumps.wait_for(|shift| between(before, *shift) > JUMP).await;
+        }
+    }
+
+    fn last(&self) -> MutexGuard<'static, Followed> {
+        self.wall.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns wall time at the clock's start, by what is known now.
@@ -146,6 +219,27 @@ impl Clock {
     }
 }
 
+impl Reading {
+    /// Returns how much more time has passed by the machine until `later` than by tokio.
+    fn step_to(self, later: Self) -> SignedDuration {
+        let passed = SignedDuration::try_from(later.at.duration_since(self.at)).unwrap_or_default();
+        later.machine.duration_since(self.machine) - passed
+    }
+}
+
+/// Returns by how much a clock is ahead of a server's: at least and at most. By that clock the server was asked and has answered at
+/// these times; it wrote `date`, which has whole seconds, at some time in between. A server may write the date of a long poll's
+/// answer at the poll's beginning.
+#[must_use]
+pub fn ahead_of(date: Timestamp, asked: Timestamp, answered: Timestamp) -> RangeInclusive<SignedDuration> {
+    asked.duration_since(date) - SignedDuration::from_secs(1)..=answered.duration_since(date)
+}
+
+/// Returns the difference of two shifts, in nanoseconds.
+fn between(a: i64, b: i64) -> SignedDuration {
+    SignedDuration::from_nanos(a.saturating_sub(b)).abs()
+}
+
 /// Waits until `at`; without an instant, forever.
 pub async fn until(at: Option<Instant>) {
     match at {
@@ -167,79 +261,4 @@ impl TimeSource for Clock {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn wall_time_follows_tokio() {
-        let noon: Timestamp = "2026-11-21T12:00:00Z".parse().unwrap();
-        let clock = Clock::showing(noon);
-        tokio::time::advance(Duration::from_secs(90)).await;
-        assert_eq!(clock.now().to_string(), "2026-11-21T12:01:30Z");
-        let ahead = clock.instant_of("2026-11-21T12:02:00Z".parse().unwrap());
-        assert_eq!(ahead - Instant::now(), Duration::from_secs(30));
-        assert_eq!(clock.timestamp_of(ahead).to_string(), "2026-11-21T12:02:00Z");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_notice_from_the_future_counts_from_now() {
-        let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
-        let ahead = clock.notice_instant("2026-11-21T12:01:00Z".parse().unwrap());
-        assert_eq!(ahead, Instant::now());
-        let behind = clock.notice_instant("2026-11-21T11:59:00Z".parse().unwrap());
-        assert_eq!(Instant::now() - behind, Duration::from_mins(1));
-    }
-
-    /// A clock of a machine that is set by `set`, and the number of seconds by which it is set.
-    fn machine() -> (Clock, std::sync::Arc<AtomicI64>) {
-        let set = std::sync::Arc::new(AtomicI64::new(0));
-        let (noon, start, offset) = (noon(), Instant::now(), std::sync::Arc::clone(&set));
-        let machine = move || noon + start.elapsed() + SignedDuration::from_secs(offset.load(Ordering::Relaxed));
-        (Clock::reading(machine), set)
-    }
-
-    fn noon() -> Timestamp {
-        "2026-11-21T12:00:00Z".parse().unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_machine_whose_time_is_set_is_followed() {
-        let (clock, set) = machine();
-        tokio::time::advance(Duration::from_mins(1)).await;
-        assert_eq!(clock.adjust(None, Duration::ZERO), ClockChange::default());
-        set.store(600, Ordering::Relaxed);
-        let stepped = ClockChange { stepped: Some(SignedDuration::from_mins(10)), ahead: None };
-        assert_eq!(clock.adjust(None, Duration::ZERO), stepped);
-        assert_eq!(clock.now(), noon() + Duration::from_mins(11));
-        assert_eq!(clock.instant_of(clock.now()), Instant::now());
-        assert_eq!(clock.adjust(None, Duration::ZERO), ClockChange::default());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn aws_s_time_counts_where_it_certainly_differs() {
-        let s = SignedDuration::from_secs;
-        for (machine_ahead, within, ahead) in
-            [(3, 0, 0), (-3, 0, 0), (15, 20, 0), (600, 20, 600), (-600, 20, -600), (-15, 20, -15)]
-        {
-            let (clock, set) = machine();
-            set.store(machine_ahead, Ordering::Relaxed);
-            clock.adjust(None, Duration::ZERO);
-            let change = clock.adjust(Some(noon()), Duration::from_secs(within));
-            assert_eq!(change.ahead, (ahead != 0).then_some(s(ahead)), "{machine_ahead} {within}");
-            assert_eq!(clock.now(), noon() + s(machine_ahead - ahead));
-            assert_eq!(clock.adjust(None, Duration::ZERO), ClockChange::default(), "the correction stays");
-            assert_eq!(clock.now(), noon() + s(machine_ahead - ahead));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_correction_ends_when_the_machine_s_time_is_set() {
-        let (clock, set) = machine();
-        set.store(600, Ordering::Relaxed);
-        clock.adjust(Some(noon()), Duration::ZERO);
-        set.store(0, Ordering::Relaxed);
-        let change = clock.adjust(None, Duration::ZERO);
-        assert_eq!((change.stepped, change.ahead), (Some(-SignedDuration::from_mins(10)), Some(SignedDuration::ZERO)));
-        assert_eq!(clock.now(), noon());
-    }
-}
+mod tests;

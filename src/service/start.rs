@@ -114,7 +114,8 @@ impl Service {
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
         let poller = tasks.spawn(TaskKind::Poller, ready.receive(poller));
         let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
-        fixed.push(tasks.spawn(TaskKind::Planner, Arc::clone(&deliverer).carry_out_plans()));
+        let planner = Arc::clone(&deliverer).act_without_messages(wiring.polling());
+        fixed.push(tasks.spawn(TaskKind::Planner, planner));
         Ok(Self {
             deliverer,
             deliveries: tasks.group(TaskKind::Message),

@@ -6,10 +6,10 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::Election;
-use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache};
+use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{Attachments, Hooks, Interrupter, Settling, Slots};
-use crate::pipeline::node::{ClusterNames, Index, Marker, NodeReleaser, OwnerLookup, node_api};
+use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -102,6 +102,12 @@ impl Wiring {
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
         (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
+    }
+
+    /// Returns the polling of EC2, if the settings ask for it.
+    pub fn polling(&self) -> Option<Polling> {
+        let listing = || Listing::new(self.clients.aws.ec2.clone(), self.facts.clone());
+        self.settings.ec2_poll_interval.map(|interval| Polling { listing: listing(), interval })
     }
 
     pub fn deliverer(&self, queue: Queue, interrupter: Interrupter) -> Deliverer {

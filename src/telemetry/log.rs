@@ -3,7 +3,7 @@
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
-    CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome, label,
+    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};
@@ -101,6 +101,11 @@ impl Subscriber for Log {
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
             }
+            Fact::NoticeListed { about } => about!(info, about, "EC2 lists this, but no message has told of it"),
+            Fact::PollFailed { category: Category::Denied, error } => {
+                warn!(%error, "polling EC2 is not allowed: grant the permission, or unset --ec2-poll-interval");
+            }
+            Fact::PollFailed { error, .. } => warn!(%error, "polling EC2 failed; retried"),
             Fact::ChangePlanned { about, start } => {
                 about!(info, about, %start, "the change is not near yet; the node keeps its notice");
             }

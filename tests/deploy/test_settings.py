@@ -34,6 +34,7 @@ SPECIAL = {
     "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
+    "ec2PollInterval": ("5m", "5m"),
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
     "settle": ("0s", "0s"),

@@ -12,8 +12,8 @@ fn sound(body: &str) -> Parsed {
     let parsed = parse(body);
     match &parsed {
         Parsed::Notices(notices) => {
-            assert!(!notices.is_empty());
-            for notice in notices {
+            assert_ne!(notices.size_hint().0, 0);
+            for notice in notices.clone() {
                 let mut said = vec![notice.instance.to_string(), notice.at.to_string()];
                 match &notice.identity {
                     Identity::Hook { group, hook, token } => said.extend([group.clone(), hook.clone(), token.clone()]),

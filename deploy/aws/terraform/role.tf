@@ -63,6 +63,14 @@ locals {
     Resource = local.key
   }]
 
+  # These actions can't be restricted to a resource.
+  polling_statements = [{
+    Sid      = "Polling"
+    Effect   = "Allow"
+    Action   = ["ec2:DescribeInstanceStatus", "ec2:DescribeCapacityReservations"]
+    Resource = "*"
+  }]
+
   doctor_statements = [
     {
       Sid      = "DoctorQueues"
@@ -128,6 +136,14 @@ resource "aws_iam_role_policy" "key" {
   name   = "${var.name}-key"
   role   = local.role
   policy = jsonencode({ Version = "2012-10-17", Statement = local.key_statements })
+}
+
+resource "aws_iam_role_policy" "polling" {
+  count = var.ec2_polling ? 1 : 0
+
+  name   = "${var.name}-polling"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.polling_statements })
 }
 
 resource "aws_iam_role_policy" "doctor" {

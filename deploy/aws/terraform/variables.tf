@@ -105,6 +105,12 @@ variable "doctor_permissions" {
   default     = true
 }
 
+variable "ec2_polling" {
+  description = "Permissions for `--ec2-poll-interval`"
+  type        = bool
+  default     = false
+}
+
 # Which events are sent to the queue.
 
 variable "asg_terminate" {

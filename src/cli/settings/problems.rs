@@ -1,6 +1,6 @@
 //! Validation of each flag, with all problems so far.
 
-use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, Problem};
+use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
@@ -176,6 +176,19 @@ impl Problems {
             };
         }
         lead
+    }
+
+    pub(super) fn poll_interval(&mut self, text: Option<&str>) -> Option<Duration> {
+        let flag = "--ec2-poll-interval";
+        let interval = self.duration(flag, text, *POLL_INTERVALS.end())?;
+        if interval < *POLL_INTERVALS.start() {
+            let least = Words(*POLL_INTERVALS.start());
+            self.add(
+                flag,
+                format!("{} is too short for the account's rate of calls; the minimum is {least}", Words(interval)),
+            );
+        }
+        Some(interval)
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {

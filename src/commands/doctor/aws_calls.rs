@@ -14,6 +14,8 @@ impl TrialCall {
             Self::Delete => "delete",
             Self::Extend => "extend",
             Self::Instances => "instances",
+            Self::Changes => "scheduled-changes",
+            Self::Reservations => "reservations",
             Self::Hooks => "hooks",
             Self::Heartbeat => "heartbeat",
             Self::Complete => "complete",
@@ -27,6 +29,8 @@ impl TrialCall {
             Self::Delete => "sqs:DeleteMessage",
             Self::Extend => "sqs:ChangeMessageVisibility",
             Self::Instances => "ec2:DescribeInstances",
+            Self::Changes => "ec2:DescribeInstanceStatus",
+            Self::Reservations => "ec2:DescribeCapacityReservations",
             Self::Hooks => "autoscaling:DescribeLifecycleHooks",
             Self::Heartbeat => "autoscaling:RecordLifecycleActionHeartbeat",
             Self::Complete => "autoscaling:CompleteLifecycleAction",
@@ -38,6 +42,8 @@ impl TrialCall {
             Self::Delete => "messages come back until they expire",
             Self::Extend => "other replicas receive a message while it is being worked on",
             Self::Instances => "instances without a Node can't be told from those of other clusters",
+            Self::Changes => "--ec2-poll-interval finds no scheduled changes",
+            Self::Reservations => "--ec2-poll-interval finds no ends of Capacity Blocks",
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
@@ -56,6 +62,12 @@ pub fn lifecycle(settings: &Settings) -> bool {
     let policy = &settings.policy;
     let acts = |kind| matches!(policy.actions.of(kind), Action::Drain | Action::Ready);
     !policy.dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
+}
+
+/// Whether the settings lead to polls of EC2 about this kind.
+#[must_use]
+pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
+    settings.ec2_poll_interval.is_some() && settings.policy.actions.of(kind) != Action::Ignore
 }
 
 /// Judges the calls.
@@ -90,7 +102,7 @@ fn judge_trial(CallTrial { call, answers }: &CallTrial) -> Check {
     if let Some((_, error)) = denied.first() {
         let subjects: Vec<&str> = denied.iter().map(|(subject, _)| *subject).collect();
         let resource = if call.on_queue() { subjects[0] } else { "*" };
-        let on = if *call == TrialCall::Instances { String::new() } else { format!(" on {}", few(&subjects)) };
+        let on = if subjects[0].is_empty() { String::new() } else { format!(" on {}", few(&subjects)) };
         return area.failure(
             name,
             format!("{action} is not allowed{on}: {}. {}", call.without(), error.message),

@@ -5,6 +5,7 @@
 
 use super::check::{Area, Check};
 use super::readings::{ApiServer, Reading};
+use crate::runtime::clock::ahead_of;
 use jiff::SignedDuration;
 
 /// Maximum skew without a finding: the margin of the tightest deadline.
@@ -21,9 +22,8 @@ pub fn judge(server: &Reading<ApiServer>) -> Check {
         return area.skipped(name, "The API server's time is not known.");
     };
     let Some(date) = *date else { return area.skipped(name, "The API server's answer has no Date.") };
-    // The date has whole seconds, and was written at some time between question and answer.
-    let ahead = asked_at.duration_since(date) - SignedDuration::from_secs(1);
-    let behind = date.duration_since(*answered_at);
+    let (least, most) = ahead_of(date, *asked_at, *answered_at).into_inner();
+    let (ahead, behind) = (least, -most);
     let (skew, word, comes) = if ahead > behind { (ahead, "ahead of", "early") } else { (behind, "behind", "late") };
     if skew <= MAX_OK {
         return area.ok(name, "at most 2 s between our clock and the API server's");

@@ -15,10 +15,11 @@ use crate::clients::connect::{AvailableClients, AwsClients};
 use crate::clients::gate;
 use crate::clients::gate::{Call, Category, Class, Gate, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, NoticeKind};
 use crate::runtime::clock::Clock;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use futures_util::future::OptionFuture;
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::join;
@@ -238,19 +239,26 @@ impl AccessReadings {
 }
 
 /// Tries the calls about messages and instances.
-async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> [CallTrial; 3] {
+async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<CallTrial> {
     let url = &settings.queue_url;
     let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
-    let (delete, extend, instances) = join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe));
+    let polled = |kind| aws_calls::polls(settings, kind);
+    let changes = OptionFuture::from(polled(NoticeKind::ScheduledChange).then(|| aws::changes(probe)));
+    let reservations = OptionFuture::from(polled(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
+    let (delete, extend, instances, changes, reservations) =
+        join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe), changes, reservations);
     let trial = |call, subject: &str, answer| CallTrial {
         call,
         answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
     };
-    [
+    let always = [
         trial(TrialCall::Delete, &queue, delete),
         trial(TrialCall::Extend, &queue, extend),
         trial(TrialCall::Instances, "", instances),
-    ]
+    ];
+    let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
+    let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
+    always.into_iter().chain(changes).chain(reservations).collect()
 }
 
 /// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.

@@ -177,6 +177,10 @@ pub enum TrialCall {
     Extend,
     /// A description of instances, as a dry run.
     Instances,
+    /// A description of scheduled changes, as a dry run.
+    Changes,
+    /// A description of capacity reservations, as a dry run.
+    Reservations,
     /// A description of a group's hooks.
     Hooks,
     /// A heartbeat, with an invalid token.

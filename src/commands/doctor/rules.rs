@@ -1,7 +1,7 @@
 //! EventBridge's rules: whether events of each kind reach the queue. Pure.
 
 use super::arn::queue_arn;
-use super::check::{Area, Check};
+use super::check::{Area, Check, few};
 use super::event_pattern;
 use super::event_pattern::Match;
 use super::groups;
@@ -13,7 +13,7 @@ use crate::pipeline::interruption::Action;
 use serde_json::{Value, json};
 
 /// Returns an event for each variant of a kind that must reach the queue, with only the fields that all such events share. A rule with
-/// conditions on other fields is not judged. Left out: second names of an event, and the events of fleets, which few accounts have.
+/// conditions on other fields is not judged. See [`variants`] for the events left out.
 fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
     let event = |source: &str, kind: &str, detail: Value| json!({ "version": "0", "source": source, "detail-type": kind, "detail": detail });
     match kind {
@@ -52,6 +52,23 @@ fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
     }
 }
 
+/// Returns the sources and detail-types of the kind's other events, for which a set-up gets a hint alone: second names, and events that not
+/// every account has. A rule that is older than the events lacks them.
+const fn variants(kind: NoticeKind) -> &'static [(&'static str, &'static str)] {
+    match kind {
+        NoticeKind::Spot => {
+            &[("aws.ec2fleet", "EC2 Fleet Instance Change"), ("aws.ec2spotfleet", "EC2 Spot Fleet Instance Change")]
+        }
+        NoticeKind::Rebalance => &[("aws.ec2", "EC2 Spot Instance Rebalance Recommended")],
+        NoticeKind::CapacityReservation => &[
+            ("aws.ec2", "Capacity Block Expiration Warning"),
+            ("aws.ec2", "Capacity Block Reservation Expiration Warning"),
+            ("aws.ec2", "EC2 Interruptible Capacity Reservation Instance Interruption Warning"),
+        ],
+        NoticeKind::AsgTerminate | NoticeKind::AsgLaunch | NoticeKind::StateChange | NoticeKind::ScheduledChange => &[],
+    }
+}
+
 /// Returns the recommended pattern of a rule for this kind.
 fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
     match kind {
@@ -84,6 +101,7 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
         NoticeKind::CapacityReservation => {
             r#"{"source": ["aws.ec2"],
      "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning",
+       "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
        "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"]}"#
         }
     }
@@ -135,7 +153,7 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
     if missing.is_empty() {
         return match open {
             Some(open) => area.skipped(name, open),
-            None => area.ok(name, format!("rule {}", through.join(", "))),
+            None => judge_variants(kind, settings, readings, &patterns, &through.join(", ")),
         };
     }
     let off = patterns
@@ -158,8 +176,7 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
         return area.ok(name, "no rule; the hooks notify the queue directly");
     }
     let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
-    let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
-    if policy.is_some_and(|policy| access(policy, "sns.amazonaws.com", &arn).is_ok()) {
+    if sns_may_send(readings, &arn) {
         return area.skipped(name, "No rule sends these events directly to the queue; whether SNS does is not judged.");
     }
     let found = if through.is_empty() {
@@ -171,12 +188,54 @@ fn judge_kind(kind: NoticeKind, settings: &Settings, readings: &Readings, rules:
             which.map(|(key, value)| format!("{key} {}", value.as_str().unwrap_or_default())).unwrap_or_default();
         format!("Rule {} sends only some of these events; those with {which} are missing.", through.join(", "))
     };
-    let remedy = format!(
-        "Create one, or set --on {kind}=ignore:\n  aws events put-rule --name ebbtide-{kind} --event-pattern \\\n    '{}'\n  \
-         aws events put-targets --rule ebbtide-{kind} --targets \\\n    Id=queue,Arn={arn}",
-        wanted(kind, settings)
-    );
-    missing_events(kind, readings, found, remedy)
+    let commands = commands(kind.as_str(), wanted(kind, settings), &arn);
+    missing_events(kind, readings, found, format!("Create one, or set --on {kind}=ignore:\n{commands}"))
+}
+
+/// Returns the check of a kind whose main events reach the queue `through` a rule: whether its other events do, too.
+fn judge_variants(
+    kind: NoticeKind,
+    settings: &Settings,
+    readings: &Readings,
+    patterns: &[(&EventRule, Value)],
+    through: &str,
+) -> Check {
+    let (area, name) = (Area::Rules, kind.as_str());
+    let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
+    let may_come = |source: &str, kind: &str| {
+        let sample = json!({ "version": "0", "source": source, "detail-type": kind, "detail": {} });
+        patterns.iter().any(|(rule, pattern)| rule.enabled && event_pattern::judge(pattern, &sample) != Match::No)
+    };
+    let missing = variants(kind).iter().filter(|(source, kind)| !may_come(source, kind));
+    let (mut sources, names): (Vec<_>, Vec<_>) = missing.copied().unzip();
+    let all_read = readings.rules.as_ref().is_ok_and(|rules| rules.complete);
+    if names.is_empty() || !all_read || sns_may_send(readings, &arn) {
+        return area.ok(name, format!("rule {through}"));
+    }
+    sources.dedup();
+    let pattern = json!({ "source": sources, "detail-type": names }).to_string();
+    area.warning(
+        name,
+        format!("Rule {through} sends the most common events, but no rule sends: {}.", few(&names)),
+        format!(
+            "Update the stack or the module, whose rules have them, or create a rule for them:\n{}",
+            commands(&format!("{kind}-more"), &pattern, &arn)
+        ),
+    )
+}
+
+/// Returns the commands that create a rule of this name with the queue as its target.
+fn commands(name: &str, pattern: &str, arn: &str) -> String {
+    format!(
+        "  aws events put-rule --name ebbtide-{name} --event-pattern \\\n    '{pattern}'\n  \
+         aws events put-targets --rule ebbtide-{name} --targets \\\n    Id=queue,Arn={arn}"
+    )
+}
+
+/// Whether the events may come by way of SNS, which is not judged.
+fn sns_may_send(readings: &Readings, arn: &str) -> bool {
+    let policy = readings.queue.as_ref().ok().and_then(|attributes| attributes.get("Policy"));
+    policy.is_some_and(|policy| access(policy, "sns.amazonaws.com", arn).is_ok())
 }
 
 /// Returns a failure for kinds without which nodes go undrained: spot warnings, and the actions of hooks. The other kinds only bring

@@ -102,7 +102,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
         queue: Ok(attributes.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()),
         rules: Ok(EventRules {
             rules: vec![
-                rule("all-ec2", r#"{"source": ["aws.ec2"]}"#),
+                rule("all-ec2", r#"{"source": [{"prefix": "aws.ec2"}]}"#),
                 rule("asg", r#"{"source": ["aws.autoscaling"], "detail-type": [{"prefix": "EC2 Instance-"}]}"#),
                 rule("health", r#"{"source": ["aws.health"], "detail-type": ["AWS Health Event"]}"#),
             ],

@@ -164,7 +164,7 @@ impl<'a> Narration<'a> {
                     self.drained(reader, begun, &target).await?;
                     return Ok(lookups);
                 }
-                Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
+                Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
                 Step::Wait(_) => Finding::Waited,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,

@@ -183,6 +183,7 @@ mod tests {
         ];
         for (kind, detail) in NoticeKind::ALL.into_iter().zip(details) {
             let Parsed::Notices(notices) = parse(&made(kind)) else { panic!("{kind}: {:?}", parse(&made(kind))) };
+            let notices: Vec<_> = notices.collect();
             let [notice] = notices.as_slice() else { panic!("{kind}: {notices:?}") };
             assert_eq!((notice.kind(), &notice.detail), (kind, &detail));
             assert_eq!(notice.instance.as_str(), "i-0123456789abcdef0");
@@ -231,8 +232,8 @@ mod tests {
             include_str!("../../../tests/fixtures/events/asg-terminate.json"),
             include_str!("../../../tests/fixtures/events/health-retirement.json"),
         ] {
-            let Parsed::Notices(notices) = parse(body) else { panic!("{body}") };
-            assert!(notices.iter().all(|notice| !notice.is_test()), "{body}");
+            let Parsed::Notices(mut notices) = parse(body) else { panic!("{body}") };
+            assert!(notices.all(|notice| !notice.is_test()), "{body}");
         }
     }
 }

@@ -81,8 +81,8 @@ mod tests {
 
     fn event(n: usize) -> Version {
         let body = include_str!("../../../tests/fixtures/events/spot.json").replace("4a6f9e2d", &n.to_string());
-        let event::Parsed::Notices(notices) = event::parse(&body) else { panic!("{body}") };
-        notices[0].version()
+        let event::Parsed::Notices(mut notices) = event::parse(&body) else { panic!("{body}") };
+        notices.next().unwrap().version()
     }
 
     #[tokio::test(start_paused = true)]

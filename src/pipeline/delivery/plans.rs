@@ -1,17 +1,21 @@
-//! Changes that Nodes keep until they are near: then they are acted on as if their messages had come. There is no receipt; the plan on
-//! the Node is removed when its notice has ended, so another replica continues after a crash.
+//! Notices that are acted on as if their messages had come: changes that Nodes keep until they are near, and what EC2 lists though no
+//! message told of it. There is no receipt. The plan is on the Node, and EC2 goes on to list the change, until the notice has ended, so
+//! another replica continues after a crash.
 
-use super::{Deliverer, Verdict, verdict};
+use super::polling::{Answers, Polling};
+use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::CALL_TIMEOUT;
-use crate::fact::Fact;
-use crate::pipeline::event::{Identity, Notice};
+use crate::fact::{Fact, NoticeRef};
+use crate::pipeline::event::{CapacityBlock, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::handled::{Known, Standing, known, standing};
 use crate::pipeline::node::mark::deadline_of;
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
+use futures_util::future::join;
 use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
@@ -20,15 +24,38 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-/// Mean interval between scans of the plans on Nodes.
+/// Mean interval between scans of the plans on Nodes, and of what EC2 lists.
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
 
+/// A notice that is due, without a message.
+struct Due {
+    node: Arc<Node>,
+    notice: Notice,
+    /// The message that once brought it, or what EC2 calls it.
+    message: Arc<str>,
+    /// The plan that keeps it.
+    plan: Option<Plan>,
+    /// Whether a message told of it, too: only a note about that is due.
+    told: bool,
+}
+
 impl Deliverer {
-    /// Acts on planned changes when they are near. Runs until aborted.
-    pub async fn carry_out_plans(self: Arc<Self>) {
+    /// Acts on notices without messages. Runs until aborted.
+    pub async fn act_without_messages(self: Arc<Self>, polling: Option<Polling>) {
+        let answers = Answers::default();
+        let polls = async {
+            if let Some(polling) = polling {
+                self.poll(&polling, &answers).await;
+            }
+        };
+        join(polls, self.carry_out_all(&answers)).await;
+    }
+
+    async fn carry_out_all(&self, answers: &Answers) {
         let mut running = FuturesUnordered::new();
         let mut identities: HashSet<Identity> = HashSet::new();
-        let mut due: HashMap<Identity, Timestamp> = HashMap::new();
+        let mut since: HashMap<Identity, Timestamp> = HashMap::new();
+        let mut ended: HashSet<Version> = HashSet::new();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
             let pause = async {
@@ -40,47 +67,121 @@ impl Deliverer {
             loop {
                 tokio::select! {
                     biased;
-                    Some(ended) = running.next() => drop(identities.remove(&ended)),
+                    Some((identity, version)) = running.next() => {
+                        identities.remove(&identity);
+                        ended.extend(version);
+                    }
                     () = &mut pause => break,
                 }
             }
-            let known = std::mem::take(&mut due);
-            for (node, plan) in self.interrupter.index.plans() {
-                let notice = plan.notice(&node.instance);
-                let now = self.interrupter.clock.now();
-                if self.interrupter.policy.acts_from(&notice).is_some_and(|from| from > now) {
-                    continue;
-                }
-                let since = known.get(&notice.identity).copied().unwrap_or(now);
-                due.insert(notice.identity.clone(), since);
-                if !in_other_hands(&node, &notice, since, now) && identities.insert(notice.identity.clone()) {
-                    running.push(Box::pin(self.carry_out(node, plan, notice)));
+            let now = self.interrupter.clock.now();
+            let listed = answers.notices();
+            let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
+            ended.retain(|version| versions.contains(version));
+            let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
+            let due = self.planned(now).into_iter().chain(listed.filter_map(|notice| self.listed(notice, now)));
+            let known = std::mem::take(&mut since);
+            for due in due {
+                let identity = due.notice.identity.clone();
+                let first = *since.entry(identity.clone()).or_insert(known.get(&identity).copied().unwrap_or(now));
+                if (due.told || !in_other_hands(&due, first, now)) && identities.insert(identity) {
+                    running.push(Box::pin(self.carry_out(due)));
                 }
             }
         }
     }
 
-    /// Acts on the notice of a plan until it has ended, and removes the plan.
-    async fn carry_out(&self, node: Arc<Node>, plan: Plan, notice: Notice) -> Identity {
-        let identity = notice.identity.clone();
-        let copy = self.join(notice, &Arc::from(&*plan.message));
-        let end = self.ended(&copy, &watch::Sender::new(VISIBILITY_TIMEOUT)).await;
-        copy.leave().await;
-        // A notice that has not ended is tried again at the next scan.
-        if verdict([end]) == Verdict::Delete && end != Ok(NoticeOutcome::Planned) {
-            let by = Instant::now() + CALL_TIMEOUT;
-            if let Err(error) = self.interrupter.marker.plan(&node, &plan, false, by).await {
-                let category = error.category;
-                self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category, error: &error });
+    /// Returns the planned changes that are near.
+    fn planned(&self, now: Timestamp) -> Vec<Due> {
+        let due = |(node, plan): (Arc<Node>, Plan)| {
+            let (notice, message) = (plan.notice(&node.instance), Arc::from(&*plan.message));
+            Due { node, notice, message, plan: Some(plan), told: false }
+        };
+        let plans = self.interrupter.index.plans().into_iter().map(due);
+        plans.filter(|due| self.interrupter.policy.acts_from(&due.notice).is_none_or(|from| from <= now)).collect()
+    }
+
+    /// Returns what is due for a notice that EC2 lists, if anything.
+    fn listed(&self, notice: Notice, now: Timestamp) -> Option<Due> {
+        let node = self.interrupter.index.get(&notice.instance).filter(|node| !node.is_excluded())?;
+        if CapacityBlock::warned_of(&notice).is_some_and(|from| from > now) {
+            return None;
+        }
+        let told = match standing(&node, &notice) {
+            Standing::Settled => return None,
+            Standing::Told => true,
+            Standing::Open => false,
+        };
+        let message = Arc::from(notice.identity.listed_as()?);
+        // Newer than the mark of another replica, whose work this one continues.
+        Some(Due { node, notice: Notice { at: now, ..notice }, message, plan: None, told })
+    }
+
+    /// Acts on a notice until it has ended, and removes its plan. Returns its version if EC2 need not list it any more.
+    async fn carry_out(&self, due: Due) -> (Identity, Option<Version>) {
+        let Due { node, notice, message, plan, told } = due;
+        let (identity, version) = (notice.identity.clone(), notice.version());
+        let mut outcome = None;
+        if !told {
+            if plan.is_none() && !notice.is_withdrawn() {
+                let (kind, instance) = (notice.kind(), notice.instance.as_str());
+                self.facts.emit(&Fact::NoticeListed {
+                    about: NoticeRef { kind, instance, node: Some(&node.name), message: &message },
+                });
+            }
+            let copy = self.join(notice.clone(), &message);
+            let end = self.ended(&copy, &watch::Sender::new(VISIBILITY_TIMEOUT)).await;
+            copy.leave().await;
+            // A notice that has not ended is tried again at the next scan.
+            if verdict([end]) != Verdict::Delete {
+                return (identity, None);
+            }
+            outcome = end.ok();
+        }
+        let is_settled = self.settle(&node, &notice, plan.as_ref(), outcome).await;
+        (identity, is_settled.then_some(version))
+    }
+
+    /// Notes on the Node that the notice has ended. `outcome` is `None` if a message told of it, too. Returns whether that is done.
+    async fn settle(&self, node: &Node, notice: &Notice, plan: Option<&Plan>, outcome: Option<NoticeOutcome>) -> bool {
+        use NoticeOutcome::{Excluded, Ignored, NotOurs, Planned, Reported};
+        let marker = &self.interrupter.marker;
+        let by = Instant::now() + CALL_TIMEOUT;
+        let untouched = matches!(outcome, Some(Planned | Ignored | Reported | NotOurs | Excluded));
+        let mut written = Ok(true);
+        if let Some(listed) = notice.identity.listed_as().filter(|_| !untouched) {
+            // A plan that a message brought is none of EC2's list.
+            if plan.is_none_or(|plan| plan.message == *listed) {
+                written = marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
             }
         }
-        identity
+        if let Some(plan) = plan.filter(|_| written.is_ok() && outcome != Some(Planned)) {
+            written = marker.plan(node, plan, false, by).await;
+        }
+        if let Err(error) = &written {
+            self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
+        }
+        written.is_ok()
+    }
+
+    /// Joins the notice of a message to the one that was acted on first because EC2 lists it.
+    pub(super) fn join_listed(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
+        let node = self.interrupter.index.get(&notice.instance);
+        match node.and_then(|node| known(&node, &notice)) {
+            None => self.join(notice, message),
+            Some(Known::Same(identity)) => self.join(Notice { identity, ..notice }, message),
+            Some(Known::Handled) => {
+                self.tell_joined(&notice, message);
+                NoticeCopy::Late(NoticeOutcome::Drained)
+            }
+        }
     }
 }
 
-/// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A plan that outlives half of the time from
-/// `since`, when it was first seen due, to that deadline is probably one of a replica that has ended.
-fn in_other_hands(node: &Node, notice: &Notice, since: Timestamp, now: Timestamp) -> bool {
-    let deadline = deadline_of(node, &notice.identity.to_string());
+/// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the
+/// time from `since`, when it was first seen due, to that deadline is probably one of a replica that has ended.
+fn in_other_hands(Due { node, notice, .. }: &Due, since: Timestamp, now: Timestamp) -> bool {
+    let deadline = deadline_of(node, &notice.identity.to_string(), notice.start());
+    let deadline = deadline.filter(|_| !notice.is_withdrawn());
     deadline.is_some_and(|deadline| deadline.duration_since(now) > now.duration_since(since))
 }

@@ -109,6 +109,6 @@ impl Action<'_> {
             Transition::Terminating => Detail::AsgTerminate(hook),
             Transition::Launching => Detail::AsgLaunch(hook),
         };
-        Ok(Parsed::Notices(vec![Notice { identity, instance, at, detail }]))
+        Ok(Parsed::Notices(Notice { identity, instance, at, detail }.into()))
     }
 }

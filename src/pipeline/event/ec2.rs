@@ -1,7 +1,8 @@
 //! EC2's own events: a spot instance taken back or at risk, a change of state, a capacity reservation's end, a fleet that shrinks.
 
 use super::wire::{At, Head, Text, detail, quote};
-use super::{CapacityBlock, Detail, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use super::{CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Malformed, Notice, Parsed};
+use jiff::Timestamp;
 use serde::Deserialize;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const BLOCK_LEADS: [Duration; 2] = [Duration::from_hours(1), Duration::from_mins
 
 /// Time between the warning of a Capacity Block's end and the first terminations.
 const BLOCK_WARNING: Duration = Duration::from_mins(10);
+
+/// Beginnings of the instance types of `UltraServers`.
+const ULTRA_SERVERS: [&str; 2] = ["p6e-", "trn2u."];
 
 /// `EC2 Spot Instance Interruption Warning`.
 pub(super) fn spot(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
@@ -95,9 +99,39 @@ pub(super) fn capacity_block(body: &str, head: &Head<'_>) -> Result<Parsed, Malf
     Ok(Parsed::Block(CapacityBlock { reservation, ends, terminates_at, at: head.at }))
 }
 
+impl CapacityBlock {
+    /// Returns the end of a block of instances of this type that EC2 itself lists.
+    #[must_use]
+    pub fn listed(reservation: &str, instance_type: &str, ends: Timestamp, at: Timestamp) -> Self {
+        let [ultra, other] = BLOCK_LEADS;
+        let lead = if ULTRA_SERVERS.iter().any(|prefix| instance_type.starts_with(prefix)) { ultra } else { other };
+        let terminates_at = ends.checked_sub(lead).unwrap_or(ends);
+        Self { reservation: reservation.to_owned(), ends: Some(ends), terminates_at, at }
+    }
+
+    /// Returns the time at which AWS warns of the end.
+    #[must_use]
+    pub fn warned_at(&self) -> Timestamp {
+        warned_before(self.terminates_at)
+    }
+
+    /// Returns the time at which AWS warns of the block's end that the notice is about; `None` if it is about something else.
+    #[must_use]
+    pub fn warned_of(notice: &Notice) -> Option<Timestamp> {
+        match (&notice.identity, &notice.detail) {
+            (Identity::Block { .. }, Detail::CapacityReservation { terminates_at }) => terminates_at.map(warned_before),
+            _ => None,
+        }
+    }
+}
+
+fn warned_before(terminates_at: Timestamp) -> Timestamp {
+    terminates_at.checked_sub(BLOCK_WARNING).unwrap_or(terminates_at)
+}
+
 impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
-        Ok(Parsed::Notices(vec![Notice { identity: head.identity()?, instance, at: head.at, detail }]))
+        Ok(Parsed::Notices(Notice { identity: head.identity()?, instance, at: head.at, detail }.into()))
     }
 }

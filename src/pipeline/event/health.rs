@@ -1,7 +1,8 @@
 //! AWS Health's scheduled changes: maintenance, a reboot, a stop or a retirement, of one instance or of many. And the faults of instances.
 
 use super::wire::{At, Head, List, Object, Text, detail};
-use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Parsed, ScheduledChange};
+use super::{Detail, Identity, IgnoreReason, InstanceId, Malformed, Notice, Notices, Parsed, ScheduledChange};
+use jiff::Timestamp;
 use serde::Deserialize;
 use std::collections::HashMap;
 
@@ -50,35 +51,54 @@ pub(super) fn event(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
         return Ok(Parsed::Ignored(IgnoreReason::NotScheduledChange));
     }
     let closed = fields.status_code.get() == Some("closed");
-    let instances = fields.instances()?;
+    let instances = fields.instances(closed)?;
     if instances.is_empty() {
         let why = if closed { IgnoreReason::Closed } else { IgnoreReason::NotScheduledChange };
         return Ok(Parsed::Ignored(why));
     }
     let arn = fields.event_arn.name(At("detail.", "eventArn"))?;
     let code = fields.event_type_code.name(At("detail.", "eventTypeCode"))?;
-    let change = ScheduledChange {
-        code: code.to_owned(),
-        // An announced change is worth a drain even if its time can't be read.
-        // A fault's time has passed, and is no deadline.
-        start: fields.start_time.time_if_any().filter(|_| !is_issue),
-        hard: takes_capacity(code) && !is_issue,
-        withdrawn: closed,
-        is_issue,
-    };
-    let notice = |(instance, settled): (InstanceId, bool)| Notice {
+    let first = |instance: InstanceId, withdrawn| Notice {
         identity: Identity::Health { arn: arn.to_owned(), instance: instance.clone() },
         instance,
         at: head.at,
-        detail: Detail::ScheduledChange(ScheduledChange { withdrawn: closed || settled, ..change.clone() }),
+        detail: Detail::ScheduledChange(ScheduledChange {
+            code: code.to_owned(),
+            // An announced change is worth a drain even if its time can't be read.
+            // A fault's time has passed, and is no deadline.
+            start: fields.start_time.time_if_any().filter(|_| !is_issue),
+            hard: takes_capacity(code) && !is_issue,
+            withdrawn,
+            is_issue,
+        }),
     };
-    Ok(Parsed::Notices(instances.into_iter().map(notice).collect()))
+    Ok(Parsed::Notices(Notices::new(instances, first)))
+}
+
+impl Notice {
+    /// Returns the notice of a change that EC2 itself lists for an instance, by its id there and its code, such as `instance-retirement`.
+    /// `withdrawn` says that the change is over, or was called off.
+    #[must_use]
+    pub fn listed(
+        (id, code): (&str, &str),
+        instance: InstanceId,
+        start: Option<Timestamp>,
+        withdrawn: bool,
+        at: Timestamp,
+    ) -> Self {
+        // In the words of Health's codes, which say what the change does to the instance.
+        let code = code.to_uppercase().replace('-', "_");
+        let hard = takes_capacity(&code);
+        let change = ScheduledChange { code, start, hard, withdrawn, is_issue: false };
+        let identity = Identity::Health { arn: id.to_owned(), instance: instance.clone() };
+        Self { identity, instance, at, detail: Detail::ScheduledChange(change) }
+    }
 }
 
 impl Fields<'_> {
-    /// Returns the affected instances, each once, in the event's order, and whether the event no longer concerns them. Dedicated hosts,
-    /// volumes and accounts are entities, too.
-    fn instances(&self) -> Result<Vec<(InstanceId, bool)>, Malformed> {
+    /// Returns the affected instances, each once, in the event's order, and whether the event, which may be `closed`, no longer concerns
+    /// them. Dedicated hosts, volumes and accounts are entities, too.
+    fn instances(&self, closed: bool) -> Result<Vec<(InstanceId, bool)>, Malformed> {
         let entities = match &self.affected_entities {
             List::Is(entities) => entities.as_slice(),
             // The list is optional in the schema: an event may concern the whole account.
@@ -87,16 +107,18 @@ impl Fields<'_> {
                 return Err(At("detail.", "affectedEntities").bad(format!("{found} where a list is expected")));
             }
         };
-        let mut places = HashMap::new();
-        let mut instances: Vec<(InstanceId, bool)> = Vec::new();
+        let mut places = HashMap::with_capacity(entities.len());
+        let mut instances: Vec<(InstanceId, bool)> = Vec::with_capacity(entities.len());
         for entity in entities {
             let Object::Is(entity) = entity else { continue };
-            let Some(instance) = entity.entity_value.get().and_then(InstanceId::new) else { continue };
-            let place = *places.entry(instance.clone()).or_insert(instances.len());
+            let Some(id) = entity.entity_value.get() else { continue };
+            let Some(instance) = InstanceId::new(id) else { continue };
+            let settled = closed || entity.is_settled();
+            let place = *places.entry(id).or_insert(instances.len());
             match instances.get_mut(place) {
                 // Of two that contradict each other, the one that announces a change counts.
-                Some((_, settled)) => *settled &= entity.is_settled(),
-                None => instances.push((instance, entity.is_settled())),
+                Some((_, both)) => *both &= settled,
+                None => instances.push((instance, settled)),
             }
         }
         Ok(instances)

@@ -17,7 +17,7 @@ fn one(body: &str) -> Notice {
 
 fn all(body: &str) -> Vec<Notice> {
     match parse(body) {
-        Parsed::Notices(notices) => notices,
+        Parsed::Notices(notices) => notices.collect(),
         other => panic!("no notices: {other:?}"),
     }
 }

@@ -8,7 +8,7 @@ use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
-use crate::pipeline::node::mark::{Mark, name_of, newer_start};
+use crate::pipeline::node::mark::{Mark, name_of, newer_start, newest_copy};
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
@@ -82,11 +82,17 @@ impl Case {
         index.get(&self.notice.instance).map_or(Finding::NoNodeInTime, Finding::Node)
     }
 
-    /// Waits until another Node has taken this one's place.
-    pub(super) async fn await_successor(&self, node: &Node) -> Finding {
+    /// Waits until another Node has taken this one's place; `by` is the end of the wait for a silent watch of Nodes.
+    pub(super) async fn await_successor(&self, node: &Node, by: Instant) -> Finding {
+        let index = &self.interrupter.index;
         let other = |known: Option<&Arc<Node>>| known.filter(|known| known.uid != node.uid).map(Arc::clone);
-        let successor = self.interrupter.index.until(&self.notice.instance, other);
-        timeout(SUCCESSOR_TIMEOUT, successor).await.map_or(Finding::NoNodeInTime, Finding::Node)
+        let until = Instant::now() + SUCCESSOR_TIMEOUT;
+        if let Ok(node) = timeout_at(until, index.until(&self.notice.instance, other)).await {
+            return Finding::Node(node);
+        }
+        // The end of the deadline is the end in any case.
+        let _ = timeout_at(by, index.shows(until)).await;
+        other(index.get(&self.notice.instance).as_ref()).map_or(Finding::NoNodeInTime, Finding::Node)
     }
 
     /// Returns the work on the other Nodes of the instance: a kubelet that has changed its name leaves one, with pods.
@@ -121,10 +127,26 @@ impl Case {
         if others.is_empty() {
             return drain.await;
         }
-        let others = others.iter().map(|(case, target)| case.drain_one(target, None, None));
+        let others = others.iter().map(|(case, target)| async move {
+            case.cordon_late(target).await;
+            case.drain_one(target, None, None).await
+        });
         let (found, others) = Box::pin(join(drain, join_all(others))).await;
         let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
         if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
+    }
+
+    /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
+    async fn cordon_late(&self, target: &Target) {
+        let Self { interrupter, notice, message, .. } = self;
+        if newest_copy(&target.node, &notice.identity.to_string()).is_some() {
+            return;
+        }
+        let by = target.deadline.at();
+        let mark = interrupter.policy.mark(notice, message, by, &interrupter.clock, Instant::now());
+        let mut early = None;
+        // Only for some time, as before.
+        let _ = timeout(OTHERS_TIMEOUT, Box::pin(self.cordon_one(target.clone(), &mark, &mut early))).await;
     }
 
     /// Cordons the Node, with retries until the deadline. Before a hard deadline only a third of the time is spent on that: then pods

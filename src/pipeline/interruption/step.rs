@@ -94,8 +94,9 @@ pub enum Step<'a> {
     },
     /// Drain the Node.
     Drain(Target),
-    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again.
-    AwaitSuccessor(Arc<Node>),
+    /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again. With the latest end of
+    /// the wait, if the watch of Nodes is silent.
+    AwaitSuccessor(Arc<Node>, Instant),
     /// Wait between the drain and the hook's completion.
     Wait(Waits),
     /// Complete the hook.

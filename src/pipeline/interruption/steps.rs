@@ -210,7 +210,8 @@ impl<'a> Sequence<'a> {
     fn node_gone(&mut self, node: Arc<Node>, outcome: NoticeOutcome, present: Present<'_>) -> Step<'a> {
         self.gone += 1;
         self.outcome = outcome;
-        if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node) }
+        let by = self.deadline.at();
+        if self.gone == MAX_NODES { self.finish(outcome, present) } else { Step::AwaitSuccessor(node, by) }
     }
 
     /// The first step after the work.

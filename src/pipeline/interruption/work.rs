@@ -14,6 +14,7 @@ use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -84,7 +85,8 @@ impl MessageLink {
 }
 
 impl Interrupter {
-    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice.
+    /// Acts on one notice until it has ended, or until `stop`. Begins again when AWS has revised the notice, and when wall time has
+    /// jumped: its deadlines were computed before.
     pub async fn act(
         self: Arc<Self>,
         message: Arc<str>,
@@ -97,6 +99,8 @@ impl Interrupter {
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node };
         let settled = case.interrupter.policy.settled(&case.notice);
+        let clock = case.interrupter.clock;
+        let mut jumped = pin!(clock.jumped());
         let mut interruption = Interruption { case, link, hook: None };
         let outcome = loop {
             let case = interruption.case.clone();
@@ -104,6 +108,7 @@ impl Interrupter {
                 biased;
                 // A notice that the policy settles needs no other receiver.
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
+                () = &mut jumped => jumped.set(clock.jumped()),
                 Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
                 copy = case.revised_elsewhere() => interruption.link.revise(&Arc::new(copy)),
                 outcome = interruption.run() => break outcome,
@@ -169,7 +174,7 @@ impl Interruption {
                 Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
-                Step::AwaitSuccessor(node) => case.await_successor(&node).await,
+                Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
                 Step::Wait(waits) => Box::pin(case.wait(waits, self.hook.as_ref())).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,

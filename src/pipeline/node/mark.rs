@@ -56,7 +56,8 @@ pub(super) struct NoticeAnnotation {
     /// Begin of the announced change, if AWS names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Timestamp>,
-    message: String,
+    /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
+    pub message: String,
     /// The Node's boot ID at the time of the mark. Another one ends the notice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot: String,
@@ -196,10 +197,11 @@ pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.since
 }
 
-/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node.
+/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
+/// another time than `start`.
 #[must_use]
-pub fn deadline_of(node: &Node, identity: &str) -> Option<Timestamp> {
-    mark_of(node, identity)?.deadline
+pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
+    mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
 }
 
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
@@ -277,7 +279,7 @@ pub(super) fn notices(node: &Node) -> impl Iterator<Item = (&String, NoticeAnnot
 }
 
 /// Fractions of a second only make the annotation harder to read.
-fn whole_seconds(at: Timestamp) -> Timestamp {
+pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 

@@ -1,10 +1,12 @@
 //! Writes marks on Nodes, and removes them.
 
+use super::handled;
 use super::mark::{Mark, MarkSettings, recordon};
 use super::plan::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
+use crate::pipeline::event::Notice;
 use kube::api::{Patch, PatchParams};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -112,6 +114,20 @@ impl Marker {
     pub async fn plan(&self, node: &Node, plan: &Plan, write: bool, by: Instant) -> Result<bool, KubeError> {
         let patch = |current: &Node| if write { plan.patch(current) } else { plan.removal(current) };
         self.write(node, Class::List, by, patch).await
+    }
+
+    /// Notes on the Node that a notice that EC2 lists needs nothing any more, or removes the note. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn note_handled(
+        &self,
+        node: &Node,
+        notice: &Notice,
+        write: bool,
+        by: Instant,
+    ) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, |current| handled::patch(current, notice, write)).await
     }
 
     /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.

@@ -21,9 +21,9 @@ pub struct Plan {
     since: Timestamp,
     /// Whether the capacity ends at the start.
     hard: bool,
-    /// ARN of the Health event.
-    event: String,
-    /// The message that brought the notice.
+    /// ARN of the Health event; of a change that EC2 lists, its id there.
+    pub event: String,
+    /// The message that brought the notice; the same id, if none did.
     pub message: String,
 }
 
@@ -102,8 +102,8 @@ mod tests {
 
     fn notice() -> Notice {
         let body = include_str!("../../../tests/fixtures/events/health-stop.json");
-        let Parsed::Notices(notices) = parse(body) else { panic!("{body}") };
-        notices[0].clone()
+        let Parsed::Notices(mut notices) = parse(body) else { panic!("{body}") };
+        notices.next().unwrap()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Receiving messages: several receives at once for a backlog, one long poll for an empty queue.
 
-use super::lanes::Lanes;
+use super::lanes::{Lanes, Receive};
 use super::{Message, Queue};
 use crate::clients::gate::AwsError;
 use crate::fact::Fact;
@@ -13,6 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum time for the receives that are in flight at shutdown.
 const LAST_RECEIVES: Duration = Duration::from_secs(2);
+
+/// Maximum interval between looks at the machine's time. A machine that was suspended for long is late for the tightest deadlines.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Why a receive is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Messages,
+    /// For SQS's time, after a step of the machine's: a quick answer says whether the machine was set or suspended.
+    Time,
+}
 
 /// Receives from a queue until it is told to stop.
 #[derive(Debug)]
@@ -34,47 +45,65 @@ impl Poller {
         let mut answered = Some(answered);
         let mut lanes = Lanes::new();
         let mut receives = FuturesUnordered::new();
+        let mut comparing = false;
+        let receive = async |next: Receive, purpose| (purpose, received(&queue, next, &stop).await);
         loop {
-            while let Some(next) = lanes.next(receives.len()) {
-                let (queue, stop) = (queue.clone(), stop.clone());
-                receives.push(async move {
-                    tokio::select! {
-                        biased;
-                        () = stop.cancelled() => return Ok(Vec::new()),
-                        () = sleep(next.pause) => {}
-                    }
-                    queue.receive(next.wait, &stop).await
-                });
+            while let Some(next) = lanes.next(receives.len() - usize::from(comparing)) {
+                receives.push(receive(next, Purpose::Messages));
             }
-            let received = tokio::select! {
+            if !comparing && queue.doubts_clock() {
+                comparing = true;
+                receives.push(receive(Receive { pause: Duration::ZERO, wait: Duration::ZERO }, Purpose::Time));
+            }
+            let (purpose, received) = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
                 Some(received) = receives.next() => received,
+                () = sleep(LOOK_INTERVAL) => continue,
             };
+            if purpose == Purpose::Time {
+                comparing = false;
+                if queue.doubts_clock() {
+                    queue.follow_machine();
+                }
+            }
             match received {
                 Ok(batch) => {
                     if let Some(answered) = answered.take() {
                         let _ = answered.send(());
                     }
-                    lanes.received(batch.len());
+                    if purpose == Purpose::Messages {
+                        lanes.received(batch.len());
+                    }
                     hand_on(batch, &messages);
                 }
                 Err(error) => {
                     tell(&queue, &error);
-                    lanes.failed(error.category);
+                    if purpose == Purpose::Messages {
+                        lanes.failed(error.category);
+                    }
                 }
             }
         }
         // No receive begins after the shutdown. Messages of one in flight would stay invisible for 30 s: they are handed on, and
         // released with the others.
         let until = Instant::now() + LAST_RECEIVES;
-        while let Ok(Some(received)) = timeout_at(until, receives.next()).await {
+        while let Ok(Some((_, received))) = timeout_at(until, receives.next()).await {
             match received {
                 Ok(batch) => hand_on(batch, &messages),
                 Err(error) => tell(&queue, &error),
             }
         }
     }
+}
+
+async fn received(queue: &Queue, next: Receive, stop: &CancellationToken) -> Result<Vec<Message>, AwsError> {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(Vec::new()),
+        () = sleep(next.pause) => {}
+    }
+    queue.receive(next.wait, stop).await
 }
 
 fn hand_on(batch: Vec<Message>, messages: &mpsc::UnboundedSender<Message>) {

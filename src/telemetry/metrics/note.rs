@@ -40,6 +40,7 @@ impl All {
             Fact::OwnerUnknown { category, .. } | Fact::ReservationUnknown { category, .. } => {
                 retried("owner", category);
             }
+            Fact::PollFailed { category, .. } => retried("poll", category),
             Fact::CordonFailed { category, .. } => retried("cordon", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),
@@ -102,6 +103,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
+            | Fact::NoticeListed { .. }
             | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }

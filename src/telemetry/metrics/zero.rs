@@ -8,7 +8,7 @@ use crate::fact::{
 use prometheus::IntCounterVec;
 
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
-const AWS_CALLS: [[&str; 2]; 8] = [
+const AWS_CALLS: [[&str; 2]; 10] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],
     ["sqs", "ChangeMessageVisibilityBatch"],
@@ -17,6 +17,8 @@ const AWS_CALLS: [[&str; 2]; 8] = [
     ["autoscaling", "RecordLifecycleActionHeartbeat"],
     ["autoscaling", "CompleteLifecycleAction"],
     ["ec2", "DescribeInstances"],
+    ["ec2", "DescribeInstanceStatus"],
+    ["ec2", "DescribeCapacityReservations"],
 ];
 const KUBE_CALLS: [[&str; 2]; 14] = [
     ["get", "nodes"],

@@ -48,8 +48,8 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack())
-    service = allowed(made["ServicePolicy"]) | allowed(made["LifecyclePolicy"])
+    made = policies(stack(Ec2Polling="true"))
+    service = set().union(*(allowed(made[name]) for name in ("ServicePolicy", "LifecyclePolicy", "PollingPolicy")))
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
     of_doctor = calls("commands/doctor.rs", "commands/doctor/**/*.rs", "commands/test_message/group.rs")
@@ -69,6 +69,10 @@ def test_an_existing_key_needs_only_decrypt() -> None:
 
 def test_without_the_doctor_its_permissions_are_left_out() -> None:
     assert set(policies(stack())) - set(policies(stack(DoctorPermissions="false"))) == {"DoctorPolicy"}
+
+
+def test_only_the_polling_of_ec2_has_its_permissions() -> None:
+    assert set(policies(stack(Ec2Polling="true"))) - set(policies(stack())) == {"PollingPolicy"}
 
 
 def test_the_service_cannot_send_and_only_describing_is_unrestricted() -> None:

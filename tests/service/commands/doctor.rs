@@ -22,7 +22,7 @@ fn healthy() -> Stage {
     let queue = aws.sqs.queue_arn();
     aws.sqs.set_attribute("Policy", &policy(&queue, RULES));
     aws.sqs.set_dead_letter(10);
-    aws.events.put_rule("ec2", r#"{"source": ["aws.ec2"]}"#, &queue);
+    aws.events.put_rule("ec2", r#"{"source": [{"prefix": "aws.ec2"}]}"#, &queue);
     aws.events.put_rule("asg", r#"{"source": ["aws.autoscaling"]}"#, &queue);
     aws.events.put_rule("health", r#"{"source": ["aws.health"]}"#, &queue);
     aws.events.put_rule("other", r#"{"source": ["aws.s3"]}"#, "arn:aws:sqs:eu-west-1:123456789012:other");
@@ -123,7 +123,7 @@ async fn waiting_actions_are_neither_completed_nor_kept_alive() {
 #[tokio::test(start_paused = true)]
 async fn each_defect_has_its_own_line() {
     type Defect = fn(&Stage);
-    let defects: [(&str, &[&str], Defect, &str); 22] = [
+    let defects: [(&str, &[&str], Defect, &str); 24] = [
         ("queue policy failure", &[], |s| s.world.aws.sqs.set_attribute("Policy", ""), "Add this statement"),
         (
             "queue policy failure",
@@ -165,6 +165,18 @@ async fn each_defect_has_its_own_line() {
         ("calls delete failure", &[], |s| deny(s, "DeleteMessageBatch"), "sqs:DeleteMessage"),
         ("calls extend failure", &[], |s| deny(s, "ChangeMessageVisibilityBatch"), "sqs:ChangeMessageVisibility"),
         ("calls instances failure", &[], |s| deny(s, "DescribeInstances"), "ec2:DescribeInstances"),
+        (
+            "calls scheduled-changes failure",
+            &["--ec2-poll-interval", "5m"],
+            |s| deny(s, "DescribeInstanceStatus"),
+            "\"ec2:DescribeInstanceStatus\"",
+        ),
+        (
+            "calls reservations failure",
+            &["--ec2-poll-interval", "5m"],
+            |s| deny(s, "DescribeCapacityReservations"),
+            "\"ec2:DescribeCapacityReservations\"",
+        ),
         (
             "calls heartbeat failure",
             &[],

@@ -14,6 +14,7 @@ use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use aws_smithy_runtime_api::client::http::SharedHttpClient;
 use bytes::Bytes;
+use jiff::fmt::rfc2822;
 
 mod autoscaling;
 mod connector;
@@ -53,6 +54,7 @@ pub struct Aws {
     /// EventBridge's rules.
     pub events: Events,
     sts: sts::Sts,
+    clock: Clock,
 }
 
 impl Aws {
@@ -64,6 +66,7 @@ impl Aws {
             ec2: Ec2::new(clock, edge.clone()),
             events: Events::new(edge.clone()),
             sts: sts::Sts::new(edge),
+            clock,
         }
     }
 
@@ -73,12 +76,21 @@ impl Aws {
         connector::http_client(self.clone())
     }
 
-    /// Serves one HTTP request to any of the services. Dropping the future has the effect of a client that hangs up.
+    /// Serves one HTTP request to any of the services, and dates the answer at its end. Dropping the future has the effect of a client that hangs up.
     ///
     /// # Errors
     ///
     /// Returns [`Disconnected`] if the fault plan breaks the connection.
     pub async fn serve(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Disconnected> {
+        let mut response = self.answer(request).await?;
+        let date = rfc2822::DateTimePrinter::new().timestamp_to_rfc9110_string(&self.clock.now());
+        if let Some(date) = date.ok().and_then(|date| date.parse().ok()) {
+            response.headers_mut().insert(http::header::DATE, date);
+        }
+        Ok(response)
+    }
+
+    async fn answer(&self, request: http::Request<Bytes>) -> Result<http::Response<Bytes>, Disconnected> {
         let (parts, body) = request.into_parts();
         let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(operation) = header("x-amz-target").and_then(|target| target.strip_prefix("AmazonSQS.")) {

@@ -1,6 +1,7 @@
-//! The simulation's wall time: a fixed base plus the time that has passed on tokio's clock.
+//! The simulation's wall time: a fixed base plus the time that has passed on tokio's clock, and while that stood still.
 
 use jiff::Timestamp;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -9,6 +10,8 @@ use tokio::time::Instant;
 pub struct Clock {
     base: Timestamp,
     start: Instant,
+    /// Milliseconds that passed while tokio's clock stood still. Leaked: copies agree.
+    skipped: &'static AtomicU64,
 }
 
 impl Clock {
@@ -19,6 +22,7 @@ impl Clock {
         Self {
             base: Timestamp::from_second(now.as_second()).expect("the current second must be a valid time"),
             start: Instant::now(),
+            skipped: Box::leak(Box::default()),
         }
     }
 
@@ -31,7 +35,14 @@ impl Clock {
     /// Returns the time since the world's start.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
+        self.start.elapsed() + Duration::from_millis(self.skipped.load(Ordering::Relaxed))
+    }
+
+    /// Lets wall time pass while tokio's clock stands still, as for a machine that is suspended. The services expire what has become
+    /// due when they are asked next.
+    pub fn skip(&self, time: Duration) {
+        let time = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.skipped.fetch_add(time, Ordering::Relaxed);
     }
 }
 

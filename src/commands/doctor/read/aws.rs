@@ -66,6 +66,17 @@ pub async fn instances(probe: &Probe) -> Reading<()> {
     probe.aws(Operation::new("ec2", "DescribeInstances"), "any instance", || request.send()).await.map(drop)
 }
 
+pub async fn changes(probe: &Probe) -> Reading<()> {
+    let request = probe.clients()?.ec2.describe_instance_status().dry_run(true);
+    probe.aws(Operation::new("ec2", "DescribeInstanceStatus"), "any instance", || request.send()).await.map(drop)
+}
+
+pub async fn reservations(probe: &Probe) -> Reading<()> {
+    let request = probe.clients()?.ec2.describe_capacity_reservations().dry_run(true);
+    let operation = Operation::new("ec2", "DescribeCapacityReservations");
+    probe.aws(operation, "any reservation", || request.send()).await.map(drop)
+}
+
 /// Returns the names of clusters in the tags of an instance.
 pub async fn cluster_names(probe: &Probe, instance: &InstanceId) -> Reading<Vec<String>> {
     let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));

@@ -5,12 +5,11 @@ use super::super::readings::{
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::Category;
+use crate::clients::server_date;
 use crate::clients::trimmed::Trimmed;
 use crate::pipeline::drain::MIRROR_ANNOTATION;
 use futures_util::StreamExt;
 use futures_util::stream;
-use jiff::Timestamp;
-use jiff::fmt::rfc2822;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -54,11 +53,12 @@ pub async fn server(probe: &Probe) -> Reading<ApiServer> {
     let version: Version = serde_json::from_slice(&body).map_err(|_| {
         ReadError::new(Category::Invalid, "The server that answers is not an API server; check KUBECONFIG.")
     })?;
-    Ok(ApiServer { version: version.git_version, date: date.and_then(|date| timestamp(&date)), asked_at, answered_at })
-}
-
-fn timestamp(date: &str) -> Option<Timestamp> {
-    rfc2822::DateTimeParser::new().parse_timestamp(date).ok()
+    Ok(ApiServer {
+        version: version.git_version,
+        date: date.and_then(|date| server_date::parse(&date)),
+        asked_at,
+        answered_at,
+    })
 }
 
 fn status(code: http::StatusCode, body: &[u8]) -> kube::Error {

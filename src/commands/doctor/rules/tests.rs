@@ -38,8 +38,8 @@ fn samples_are_like_the_events_themselves() {
         (NoticeKind::ScheduledChange, include_str!("../../../../tests/fixtures/events/health-retirement.json")),
         (NoticeKind::CapacityReservation, include_str!("../../../../tests/fixtures/events/capacity-reservation.json")),
     ] {
-        let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
-        assert_eq!(notices[0].kind(), kind);
+        let Parsed::Notices(mut notices) = event::parse(text) else { panic!("{text}") };
+        assert_eq!(notices.next().unwrap().kind(), kind);
         let real: Value = serde_json::from_str(text).unwrap();
         // The sample has a part of the real event's fields.
         let is_part = |sample: &Value| {
@@ -59,10 +59,56 @@ fn the_recommended_pattern_has_every_name_of_its_events() {
         include_str!("../../../../tests/fixtures/events/spot-fleet-termination.json"),
         include_str!("../../../../tests/fixtures/events/rebalance-recommended.json"),
     ] {
-        let Parsed::Notices(notices) = event::parse(text) else { panic!("{text}") };
-        let pattern = serde_json::from_str(wanted(notices[0].kind(), &settings(&[]))).unwrap();
+        let Parsed::Notices(mut notices) = event::parse(text) else { panic!("{text}") };
+        let pattern = serde_json::from_str(wanted(notices.next().unwrap().kind(), &settings(&[]))).unwrap();
         assert_eq!(event_pattern::judge(&pattern, &serde_json::from_str(text).unwrap()), Match::Yes, "{text}");
     }
+}
+
+/// A rule from before AWS announced an event lacks it, and so does one with its first name alone.
+#[test]
+fn events_that_a_rule_of_their_kind_lacks_are_named() {
+    for (kind, first, lacks) in [
+        (NoticeKind::Spot, "EC2 Spot Instance Interruption Warning", &["EC2 Fleet Instance Change"][..]),
+        (NoticeKind::Spot, "EC2 Spot Instance Interruption Warning", &["EC2 Spot Fleet Instance Change"]),
+        (NoticeKind::Rebalance, "EC2 Instance Rebalance Recommendation", &["EC2 Spot Instance Rebalance Recommended"]),
+        (
+            NoticeKind::CapacityReservation,
+            "EC2 Capacity Reservation Instance Interruption Warning",
+            &["Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"],
+        ),
+    ] {
+        let flags = keep(&[kind]);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let has = json!(
+            [first]
+                .into_iter()
+                .chain(variants(kind).iter().map(|(_, name)| *name).filter(|name| !lacks.contains(name)))
+                .collect::<Vec<_>>()
+        );
+        let old = rule("old", &json!({ "detail-type": has }).to_string());
+        let (name, status, text) = one(&flags, only(vec![old.clone()]));
+        assert_eq!((name, status), (kind.as_str(), Status::Warning), "{text}");
+        assert!(text.contains(&format!("no rule sends: {}.", lacks.join(", "))), "{text}");
+        // The pattern to copy has these alone, so that nothing comes twice.
+        let pattern = text.split('\'').nth(1).unwrap();
+        let pattern: Value = serde_json::from_str(pattern).unwrap();
+        assert_eq!((&pattern["detail-type"], text.contains(&format!("ebbtide-{kind}-more"))), (&json!(lacks), true));
+        let rules = vec![old.clone(), rule("more", &pattern.to_string())];
+        assert_eq!(found(&flags, only(rules)), Vec::new(), "{kind}");
+        let off = vec![old.clone(), EventRule { enabled: false, ..rule("more", &pattern.to_string()) }];
+        assert_eq!(one(&flags, only(off)).1, Status::Warning, "{kind}");
+        // What is not read, or not judged, may send them.
+        let partly = EventRules { rules: vec![old.clone()], unread: None, complete: false };
+        assert_eq!(found(&flags, |readings| readings.rules = Ok(partly)), Vec::new(), "{kind}");
+        let narrow = rule("narrow", r#"{"resources": [{"suffix": "0"}]}"#);
+        assert_eq!(found(&flags, only(vec![old, narrow])), Vec::new(), "{kind}");
+    }
+    let spot_only = rule("spot", r#"{"detail-type": ["EC2 Spot Instance Interruption Warning"]}"#);
+    assert_eq!(
+        found(&["--on=spot=ignore"], |readings| readings.rules.as_mut().unwrap().rules.push(spot_only)),
+        Vec::new()
+    );
 }
 
 #[test]

@@ -164,7 +164,7 @@ fn a_capacity_block_ends_for_all_its_instances() {
         assert_eq!(ends(end), time("2026-11-21T11:00:00Z"), "{end}: ten minutes after the warning");
     }
     let (one, two) = (instance("i-03a4b5c6d7e8f9012"), instance("i-04b5c6d7e8f901234"));
-    let notices = expected.notices(vec![one.clone(), two]);
+    let notices: Vec<_> = expected.notices(vec![one.clone(), two]).collect();
     assert_eq!(notices[0].identity.to_string(), format!("cr-0123456789abcdef0/2026-11-21T11:30:00Z/{one}"));
     assert_ne!(notices[0].identity, notices[1].identity);
     assert_eq!(notices[1].detail, Detail::CapacityReservation { terminates_at: Some(expected.terminates_at) });
@@ -252,6 +252,30 @@ fn a_health_event_that_is_closed_withdraws_its_notices() {
     assert_eq!(ignored(&with(HEALTH_NO_INSTANCE, "\"upcoming\"", "\"closed\"")), IgnoreReason::Closed);
     for status in ["\"open\"", "\"upcoming\"", "\"new-word\"", "null"] {
         assert_eq!(one(&with(HEALTH_STOP, "\"upcoming\"", status)), one(HEALTH_STOP), "{status}");
+    }
+}
+
+/// Each notice is made from the one before: nothing of that one's instance may be left in it.
+#[test]
+fn every_instance_of_a_health_event_has_its_own_notice() {
+    let ids = ["i-05c6d7e8f90123456", "i-06d7e8f9012345678", "i-07e8f901234567890"];
+    for settled in 0..3 {
+        let entity = |id: &str, status: &str| format!(r#"{{ "entityValue": "{id}", "status": "{status}" }}"#);
+        let status = |n| if n == settled { "RESOLVED" } else { "IMPAIRED" };
+        let entities: Vec<String> = ids.iter().enumerate().map(|(n, id)| entity(id, status(n))).collect();
+        let (begin, entity) = HEALTH_STOP.split_once("\"affectedEntities\": [").unwrap();
+        let (_, end) = entity.split_once(']').unwrap();
+        let body = format!("{begin}\"affectedEntities\": [{}]{end}", entities.join(","));
+        let Parsed::Notices(mut notices) = parse(&body) else { panic!("{body}") };
+        assert_eq!(notices.size_hint(), (3, Some(3)));
+        notices.not_after(time("2026-11-21T07:00:00Z"));
+        for (n, id) in ids.into_iter().enumerate() {
+            let notice = notices.next().unwrap();
+            let Identity::Health { instance: of, .. } = &notice.identity else { panic!("{notice:?}") };
+            assert_eq!((of, &notice.instance), (&instance(id), &instance(id)));
+            assert_eq!((notice.is_withdrawn(), notice.at), (n == settled, time("2026-11-21T07:00:00Z")));
+        }
+        assert_eq!((notices.next(), notices.size_hint()), (None, (0, Some(0))));
     }
 }
 

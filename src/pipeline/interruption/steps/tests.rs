@@ -84,7 +84,7 @@ fn path(
                 Step::Plan { .. } => Finding::Planned(true),
                 Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
-                Step::AwaitNode { .. } | Step::AwaitSuccessor(_) => Finding::NoNodeInTime,
+                Step::AwaitNode { .. } | Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
                 Step::Delay { target, .. } | Step::Settle { target, .. } => Finding::Delayed(target),
                 Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
@@ -190,7 +190,7 @@ fn a_node_that_is_replaced_is_followed_for_a_while() {
     let once = "Cordon Drain AwaitSuccessor";
     assert_eq!(path(&policy(), SPOT, Some(&there), gone), format!("FindOwner Begin FindNode {once} End(Drained)"));
     let for_ever = |step: &Step<'_>| match step {
-        Step::AwaitSuccessor(node) => Some(Finding::Node(Arc::clone(node))),
+        Step::AwaitSuccessor(node, _) => Some(Finding::Node(Arc::clone(node))),
         step => gone(step),
     };
     let followed = [once; MAX_NODES - 1].join(" ");

@@ -3,7 +3,7 @@
 use crate::drains::{add, ended, held};
 use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::Pod;
+use ebbtide_sim::kube::{Interrupt, Pod};
 use ebbtide_sim::messages::Wrapping;
 use tokio::time::sleep;
 
@@ -55,7 +55,7 @@ async fn a_node_that_registers_again_with_new_pods_is_drained() {
             stage.until("the new Node's drain", s(5), || stage.cordoned(0)).await;
             stage.unblock(0);
         }
-        stage.until_handled(s(if replaced { 60 } else { 3 })).await;
+        stage.until_handled(s(if replaced { 60 } else { 5 })).await;
         stage.completed_once(&token);
         replica.ended_once("asg-terminate", "drained");
         stage.rest(&[&replica]).await;
@@ -119,6 +119,27 @@ async fn a_node_that_registers_again_with_its_old_pods_is_still_drained() {
     stage.completed_once(&token);
     let at = stage.world.calls.of("CompleteLifecycleAction")[0].at;
     assert!(at >= s(200), "completed at {at:?} while its pod runs until 200 s; cordoned: {}", stage.cordoned(0));
+    stage.rest(&[&replica]).await;
+}
+
+/// The watch shows the Node's end, but not that the Node registers again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_again_behind_a_silent_watch_is_drained() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(3600), Wrapping::Event);
+    sleep(s(10)).await;
+    stage.world.kube.remove_node(&node(0));
+    sleep(s(1)).await;
+    stage.world.kube.interrupt_watches(Interrupt::Freeze);
+    stage.world.kube.add_node(&node(0), &instance(0));
+    add(&stage, "new", s(30));
+    stage.until("the new Node's cordon", s(10), || stage.cordoned(0)).await;
+    stage.unblock(0);
+    stage.until_handled(s(180)).await;
+    assert_eq!(stage.world.kube.pods_on(&node(0)).len(), 0);
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
 }
 

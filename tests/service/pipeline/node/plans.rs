@@ -93,3 +93,22 @@ async fn another_replica_continues_after_a_crash() {
     second.ended_once("scheduled-change", "drained");
     stage.rest(&[&second]).await;
 }
+
+/// Tokio's clock stands still while the machine is suspended, and the change begins all the same.
+#[tokio::test(start_paused = true)]
+async fn a_suspended_machine_drains_until_the_change_begins() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--when", BEFORE[1], "--drain-timeout", "scheduled-change=3h"]).await;
+    let start = stage.world.clock.elapsed() + s(FAR);
+    stage.health(0, REBOOT, stage.world.clock.now() + s(FAR), "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.until("cordoned", s(FAR), || stage.cordoned(0)).await;
+    stage.world.clock.skip(s(3600));
+    stage.until("carried out", s(3700), || plans(&stage).is_empty()).await;
+    let ended = stage.world.clock.elapsed();
+    assert!((start..start + s(40)).contains(&ended), "{start:?}: {ended:?}");
+    assert!(stage.has_pod("web-0-0"), "patience ends there, and overrides no budget");
+    replica.all_ended("scheduled-change", &[("blocked", 1), ("planned", 1)]);
+    stage.rest(&[&replica]).await;
+}

@@ -1,6 +1,6 @@
 //! Two Nodes with one instance, as a kubelet leaves them that has changed its name.
 
-use crate::harness::{Stage, instance, s};
+use crate::harness::{Stage, instance, node, s};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
@@ -46,6 +46,28 @@ async fn a_drain_goes_on_when_the_other_node_changes() {
     stage.until_handled(s(15)).await;
     assert_eq!((stage.calls("create pods/eviction"), stage.calls("get nodes")), (2, 0), "{}", stage.story());
     replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+/// The kubelet changes its name while evictions wait.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_joins_after_the_cordon_gets_it_with_its_mark_before_its_first_eviction() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--delay", "asg-terminate=30s"]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(20)).await;
+    assert!(stage.cordoned(0));
+    stage.world.kube.add_node(&node(1), &instance(0));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("late").stops_in(s(2)));
+    stage.until_handled(s(30)).await;
+    assert!(stage.cordoned(1));
+    assert_eq!((stage.notices(1).len(), stage.world.kube.evictions().len()), (1, 2), "{}", stage.story());
+    let calls = stage.world.calls.all();
+    let first = |operation: &str, subject: &str| {
+        calls.iter().position(|call| call.operation == operation && call.subject.contains(subject))
+    };
+    assert!(first("patch nodes", &node(1)) < first("create pods/eviction", "late"), "{}", stage.story());
+    stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
 

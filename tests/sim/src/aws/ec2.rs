@@ -1,4 +1,6 @@
-//! EC2's instances, for DescribeInstances.
+//! EC2's instances, for DescribeInstances; and what it lists about them.
+
+mod listing;
 
 use super::query::{Form, Xml, answer_flat, refuse_flat};
 use super::refusal::{Refusal, Words};
@@ -7,6 +9,7 @@ use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
 use jiff::Timestamp;
+use listing::{Change, Reservation};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +45,8 @@ struct State {
     instances: BTreeMap<String, Instance>,
     /// Number of instances ever added: each gets its own address.
     count: usize,
+    changes: Vec<Change>,
+    reservations: Vec<Reservation>,
     page: Option<usize>,
 }
 
@@ -137,6 +142,8 @@ impl Ec2 {
         let serve = async {
             let answer = match operation {
                 "DescribeInstances" => self.state().describe(form, &ids, &filters),
+                "DescribeInstanceStatus" => self.state().describe_status(form, &filters),
+                "DescribeCapacityReservations" => self.state().describe_reservations(form),
                 other => {
                     let message = format!("The action {other} is not valid for this web service.");
                     Err(Refusal::new("InvalidAction", message))
@@ -150,10 +157,7 @@ impl Ec2 {
 
 impl State {
     fn describe(&self, form: &Form, ids: &[&str], filters: &[Filter<'_>]) -> Result<http::Response<Bytes>, Refusal> {
-        if form.get("DryRun") == Some("true") {
-            let message = "Request would have succeeded, but DryRun flag is set.";
-            return Err(Refusal { status: 412, ..Refusal::new("DryRunOperation", message) });
-        }
+        dry_run(form)?;
         self.check_ids(ids)?;
         check_filters(filters)?;
         let asked = match form.get("MaxResults").map(str::parse) {
@@ -225,6 +229,15 @@ impl Filter<'_> {
             }
         }
     }
+}
+
+/// Refuses a call that was only to show whether it is allowed.
+fn dry_run(form: &Form) -> Result<(), Refusal> {
+    if form.get("DryRun") != Some("true") {
+        return Ok(());
+    }
+    let message = "Request would have succeeded, but DryRun flag is set.";
+    Err(Refusal { status: 412, ..Refusal::new("DryRunOperation", message) })
 }
 
 fn filters(form: &Form) -> Vec<Filter<'_>> {

@@ -1,0 +1,108 @@
+//! Asks EC2 at an interval what it lists: EventBridge delivers AWS's events on a best-effort basis.
+
+use super::Deliverer;
+use crate::clients::gate::{AwsError, Backoff, Category};
+use crate::fact::Fact;
+use crate::pipeline::event::{Notice, NoticeKind};
+use crate::pipeline::interruption::Action;
+use crate::pipeline::node::Listing;
+use crate::runtime::random;
+use futures_util::future::join;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// First wait after a question that failed; later ones are longer, up to the interval.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+
+/// The setting of the polling.
+#[derive(Clone, Debug)]
+pub struct Polling {
+    /// What is asked.
+    pub listing: Listing,
+    /// Interval between two questions of a kind.
+    pub interval: Duration,
+}
+
+/// The newest answers of EC2, by question.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    changes: Mutex<Vec<Notice>>,
+    blocks: Mutex<Vec<Notice>>,
+}
+
+#[derive(Clone, Copy)]
+enum Question {
+    Changes,
+    Blocks,
+}
+
+impl Answers {
+    /// Returns the notices of all answers.
+    pub fn notices(&self) -> Vec<Notice> {
+        let of = |answer: &Mutex<Vec<Notice>>| answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        [of(&self.changes), of(&self.blocks)].concat()
+    }
+
+    fn set(&self, question: Question, notices: Vec<Notice>) {
+        let answer = match question {
+            Question::Changes => &self.changes,
+            Question::Blocks => &self.blocks,
+        };
+        *answer.lock().unwrap_or_else(PoisonError::into_inner) = notices;
+    }
+}
+
+impl Deliverer {
+    /// Keeps the answers new. The questions are apart, so that a right that is missing for one leaves the other. Runs until aborted.
+    pub(super) async fn poll(&self, polling: &Polling, answers: &Answers) {
+        join(self.repeat(polling, Question::Changes, answers), self.repeat(polling, Question::Blocks, answers)).await;
+    }
+
+    async fn repeat(&self, polling: &Polling, question: Question, answers: &Answers) {
+        let kind = match question {
+            Question::Changes => NoticeKind::ScheduledChange,
+            Question::Blocks => NoticeKind::CapacityReservation,
+        };
+        if self.interrupter.policy.actions.of(kind) == Action::Ignore {
+            return;
+        }
+        let mut backoff = Backoff::new(FIRST_RETRY.min(polling.interval), polling.interval);
+        let mut told: Option<Category> = None;
+        loop {
+            let wait = match self.ask(polling, question).await {
+                Ok(notices) => {
+                    answers.set(question, notices);
+                    told = None;
+                    backoff.reset();
+                    random::jittered(polling.interval, 0.9..1.0)
+                }
+                Err(error) => {
+                    let category = error.category;
+                    // Once: a missing right would be told for ever.
+                    if told.replace(category) != Some(category) {
+                        self.facts.emit(&Fact::PollFailed { category, error: &error });
+                    }
+                    if category == Category::Denied { polling.interval } else { backoff.step() }
+                }
+            };
+            sleep(wait).await;
+        }
+    }
+
+    async fn ask(&self, Polling { listing, interval }: &Polling, question: Question) -> Result<Vec<Notice>, AwsError> {
+        let now = self.interrupter.clock.now();
+        match question {
+            Question::Changes => listing.changes(now).await,
+            Question::Blocks => {
+                // Those of which the next answer might come too late, too.
+                let until = now.checked_add(*interval * 2).unwrap_or(now);
+                let mut notices = Vec::new();
+                for block in listing.ending_blocks(now, until).await? {
+                    notices.extend(block.notices(self.interrupter.owner.in_reservation(&block.reservation).await?));
+                }
+                Ok(notices)
+            }
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Notices that EC2 lists: how a Node shows that one was acted on, by whichever message or replica. Pure.
+//!
+//! EC2 lists a change for weeks, and its mark may go before: by an uncordon, or after a restart. An annotation stays and says that the
+//! notice needs nothing any more, so that it is acted on once.
+
+use super::Node;
+use super::mark::{NOTICE_PREFIX, guarded, key_of, notices, whole_seconds};
+use super::plan::{Plan, plan_key};
+use crate::pipeline::event::{Detail, Identity, Notice};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, or
+/// the end of the block.
+const HANDLED_PREFIX: &str = "ebbtide/handled.";
+
+/// What a Node shows about a notice that EC2 lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing was done yet, or not all.
+    Open,
+    /// A message told of it: its mark or its plan is on the Node.
+    Told,
+    /// The Node keeps it until the change is near, or it needs nothing any more.
+    Settled,
+}
+
+/// What is known about the notice of a message that EC2 lists as well.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing is left to do.
+    Handled,
+    /// It is the notice with this identity, which was acted on first.
+    Same(Identity),
+}
+
+/// Returns what the Node shows about `notice`, which EC2 lists.
+#[must_use]
+pub fn standing(node: &Node, notice: &Notice) -> Standing {
+    let identity = notice.identity.to_string();
+    let is_there = |prefix: &str| node.annotations.contains_key(&key_of(prefix, &identity));
+    if notice.is_withdrawn() {
+        let has_trace =
+            is_there(NOTICE_PREFIX) || is_there(HANDLED_PREFIX) || node.annotations.contains_key(&plan_key(&identity));
+        return if has_trace { Standing::Open } else { Standing::Settled };
+    }
+    let start = start_of(notice);
+    if node.annotations.get(&key_of(HANDLED_PREFIX, &identity)) == Some(&value(notice)) {
+        return Standing::Settled;
+    }
+    let own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();
+    let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
+    if plans().any(|plan| own(&plan)) {
+        return Standing::Settled;
+    }
+    let told = brought_by_message(node, notice) || plans().next().is_some();
+    if told { Standing::Told } else { Standing::Open }
+}
+
+/// Whether a mark on the Node is that of a message about the same announcement as `notice`, which EC2 lists.
+fn brought_by_message(node: &Node, notice: &Notice) -> bool {
+    let key = key_of(NOTICE_PREFIX, &notice.identity.to_string());
+    let start = start_of(notice);
+    let mut marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str());
+    marks.any(|(name, mark)| {
+        let same = *name == key || mark.start.is_some() && mark.start == start;
+        same && Some(&*mark.message) != notice.identity.listed_as()
+    })
+}
+
+/// Returns what is known about the notice of a message, if it was acted on first because EC2 lists it.
+#[must_use]
+pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
+    let start = Some(start_of(notice)?);
+    let is_handled = |key: &String, text: &String| key.starts_with(HANDLED_PREFIX) && *text == value(notice);
+    match (&notice.identity, &notice.detail) {
+        (Identity::Health { instance, .. }, Detail::ScheduledChange(change)) if !change.is_issue => {
+            let identity = notice.identity.to_string();
+            let keys = [key_of(NOTICE_PREFIX, &identity), plan_key(&identity)];
+            if keys.iter().any(|key| node.annotations.contains_key(key)) {
+                return None;
+            }
+            if !change.withdrawn && node.annotations.iter().any(|(key, text)| is_handled(key, text)) {
+                return Some(Known::Handled);
+            }
+            let listed = |id: String| Identity::Health { arn: id, instance: instance.clone() };
+            // The mark of a listed change names that change in place of a message.
+            let marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str() && mark.start == start);
+            let mut marks = marks.map(|(key, mark)| (key, listed(mark.message)));
+            let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, &listed.to_string()));
+            let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
+            let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.listed_as().is_some());
+            marked.map(|(_, listed)| listed).or_else(planned).map(Known::Same)
+        }
+        (Identity::Block { .. }, _) => {
+            let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
+            let handled = handled.is_some_and(|(key, text)| is_handled(key, text));
+            (handled && !brought_by_message(node, notice)).then_some(Known::Handled)
+        }
+        _ => None,
+    }
+}
+
+/// Returns the patch that notes that the notice needs nothing any more, or that removes the note; `None` if nothing is to be changed.
+#[must_use]
+pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> {
+    let key = key_of(HANDLED_PREFIX, &notice.identity.to_string());
+    let wanted = write.then(|| value(notice));
+    let is_new = node.annotations.get(&key) != wanted.as_ref();
+    is_new.then(|| guarded(node, &json!({ key: wanted }), &json!({}), json!({})))
+}
+
+/// Returns the begin of the announced change, or the end of the block, in whole seconds: AWS may move it.
+fn start_of(notice: &Notice) -> Option<Timestamp> {
+    let at = match &notice.identity {
+        Identity::Block { ends, .. } => *ends,
+        _ => notice.start(),
+    };
+    at.map(whole_seconds)
+}
+
+fn value(notice: &Notice) -> String {
+    start_of(notice).map(|start| start.to_string()).unwrap_or_default()
+}

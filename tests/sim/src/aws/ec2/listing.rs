@@ -1,0 +1,129 @@
+//! What EC2 lists: scheduled changes of instances, for DescribeInstanceStatus, and reservations, for DescribeCapacityReservations.
+
+use super::super::query::{Form, Xml, answer_flat};
+use super::super::refusal::Refusal;
+use super::{Ec2, Filter, State, dry_run};
+use bytes::Bytes;
+use jiff::Timestamp;
+
+/// A scheduled change of an instance.
+#[derive(Debug)]
+pub(super) struct Change {
+    id: String,
+    instance: String,
+    code: String,
+    description: String,
+    start: Timestamp,
+}
+
+/// A capacity reservation with an end.
+#[derive(Debug)]
+pub(super) struct Reservation {
+    id: String,
+    is_block: bool,
+    instance_type: String,
+    ends: Timestamp,
+}
+
+impl Ec2 {
+    /// Schedules a change of this ID and code (`instance-reboot`, `instance-retirement` …), or moves its begin.
+    pub fn schedule(&self, instance: &str, (id, code): (&str, &str), start: Timestamp) {
+        let mut state = self.state();
+        state.changes.retain(|change| change.id != id);
+        let description = "The instance is on degraded hardware".to_owned();
+        let [id, instance, code] = [id, instance, code].map(str::to_owned);
+        state.changes.push(Change { id, instance, code, description, start });
+    }
+
+    /// Ends a change: EC2 lists it for a week more, with this word in brackets: `Completed` or `Canceled`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such change.
+    pub fn close(&self, id: &str, word: &str) {
+        let mut state = self.state();
+        let change = state.changes.iter_mut().find(|change| change.id == id).expect("the change must be scheduled");
+        change.description = format!("[{word}] {}", change.description);
+    }
+
+    /// Adds a capacity reservation that ends then: a Capacity Block, or an ordinary one.
+    pub fn add_reservation(&self, id: &str, is_block: bool, instance_type: &str, ends: Timestamp) {
+        let (id, instance_type) = (id.to_owned(), instance_type.to_owned());
+        self.state().reservations.push(Reservation { id, is_block, instance_type, ends });
+    }
+}
+
+impl State {
+    pub(super) fn describe_status(
+        &self,
+        form: &Form,
+        filters: &[Filter<'_>],
+    ) -> Result<http::Response<Bytes>, Refusal> {
+        dry_run(form)?;
+        let [Filter { name: "event.code", values, .. }] = filters else {
+            return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter event.code only"));
+        };
+        let running = |id: &str| self.instances.get(id).is_some_and(|instance| instance.state.0 == "running");
+        let listed = |change: &&Change| values.contains(&*change.code) && running(&change.instance);
+        let listed: Vec<&Change> = self.changes.iter().filter(listed).collect();
+        let (page, next) = self.page_of(&listed, form);
+        Ok(answer_flat("DescribeInstanceStatus", |xml| {
+            xml.nest("instanceStatusSet", |xml| {
+                for change in page {
+                    xml.nest("item", |xml| write_change(xml, change));
+                }
+            });
+            if let Some(next) = next {
+                xml.text("nextToken", &next.to_string());
+            }
+        }))
+    }
+
+    pub(super) fn describe_reservations(&self, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+        dry_run(form)?;
+        let listed: Vec<&Reservation> = self.reservations.iter().collect();
+        let (page, next) = self.page_of(&listed, form);
+        Ok(answer_flat("DescribeCapacityReservations", |xml| {
+            xml.nest("capacityReservationSet", |xml| {
+                for reservation in page {
+                    xml.nest("item", |xml| write_reservation(xml, reservation));
+                }
+            });
+            if let Some(next) = next {
+                xml.text("nextToken", &next.to_string());
+            }
+        }))
+    }
+
+    /// Returns the entries of a page, and where the next one begins: also the token of that page.
+    fn page_of<'a, T>(&self, all: &'a [T], form: &Form) -> (&'a [T], Option<usize>) {
+        let from = form.get("NextToken").and_then(|token| token.parse().ok()).unwrap_or(0).min(all.len());
+        let to = self.page.map_or(all.len(), |page| (from + page).min(all.len()));
+        (&all[from..to], (to < all.len()).then_some(to))
+    }
+}
+
+fn write_change(xml: &mut Xml, change: &Change) {
+    xml.text("instanceId", &change.instance);
+    xml.nest("eventsSet", |xml| {
+        xml.nest("item", |xml| {
+            xml.text("instanceEventId", &change.id);
+            xml.text("code", &change.code);
+            xml.text("description", &change.description);
+            xml.text("notBefore", &written(change.start));
+        });
+    });
+}
+
+fn write_reservation(xml: &mut Xml, reservation: &Reservation) {
+    xml.text("capacityReservationId", &reservation.id);
+    xml.text("instanceType", &reservation.instance_type);
+    xml.text("reservationType", if reservation.is_block { "capacity-block" } else { "default" });
+    xml.text("endDate", &written(reservation.ends));
+    xml.text("endDateType", "limited");
+    xml.text("state", "active");
+}
+
+fn written(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%M:%S.000Z").to_string()
+}
