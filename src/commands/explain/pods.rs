@@ -114,6 +114,7 @@ impl<'a> PodList<'a> {
             name: pod.name.to_string(),
             why: match why {
                 StayReason::DaemonSet => "its DaemonSet would recreate it",
+                StayReason::CsiDriver => "a CSI driver: it unmounts the volumes of the others",
                 StayReason::Mirror => "static: the kubelet runs it",
                 StayReason::EmptyDir => "it has an emptyDir volume (--keep-empty-dir)",
                 StayReason::Unmanaged => "it has no controller (--keep-unmanaged)",

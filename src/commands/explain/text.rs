@@ -116,10 +116,14 @@ impl Text {
             }
         };
         self.line("Beats", &beats);
-        let held = match hook.held_back_seconds {
+        let mut held = match hook.held_back_seconds {
             0 => String::new(),
             seconds => format!(", {} after the drain (--complete-after)", span(Duration::from_secs(seconds))),
         };
+        if hook.volumes_awaited_seconds > 0 {
+            let at_most = span(Duration::from_secs(hook.volumes_awaited_seconds));
+            held += &format!(", and its volumes are detached or {at_most} have passed (--wait-for-volumes)");
+        }
         let well = hook.after_success.unwrap_or("nothing");
         let said = match hook.after_failure {
             Some(badly) if badly == well => {

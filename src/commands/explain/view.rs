@@ -204,6 +204,8 @@ pub struct HookView {
     pub after_failure: Option<&'static str>,
     /// Wait between a drain and the completion.
     pub held_back_seconds: u64,
+    /// Maximum wait between a drain and the completion for the volumes that are attached now.
+    pub volumes_awaited_seconds: u64,
 }
 
 /// The marks on a Node.

@@ -87,6 +87,8 @@ impl Departure {
 pub enum StayReason {
     /// Its `DaemonSet` would replace it at once.
     DaemonSet,
+    /// It is the node part of a CSI driver: without it no volume is unmounted.
+    CsiDriver,
     /// It is a static pod.
     Mirror,
     /// It has data in an emptyDir volume, and the settings keep such pods.
@@ -184,6 +186,9 @@ fn stay_reason(object: &TrimmedPod, rules: &SelectionRules) -> Option<StayReason
     let finished = object.is_finished();
     if is_daemon(object) && !finished && !rules.evict_daemonsets {
         return Some(StayReason::DaemonSet);
+    }
+    if is_daemon(object) && !finished && object.spec.registers_plugins() {
+        return Some(StayReason::CsiDriver);
     }
     if meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
         return Some(StayReason::Mirror);

@@ -53,6 +53,12 @@ impl Spec {
         })
     }
 
+    /// Whether the pod registers plugins with the kubelet, as the node part of a CSI driver does.
+    pub(super) fn registers_plugins(&self) -> bool {
+        let paths = self.volumes.iter().filter_map(|volume| volume.host_path.as_ref());
+        paths.map(|host| host.path.trim_end_matches('/')).any(|path| path.ends_with("/plugins_registry"))
+    }
+
     pub(super) fn has_empty_dir(&self) -> bool {
         self.volumes.iter().any(|volume| volume.empty_dir.is_some())
     }
@@ -69,6 +75,13 @@ struct Volume {
     persistent_volume_claim: Option<Claim>,
     #[serde(default)]
     ephemeral: Option<Present>,
+    #[serde(default)]
+    host_path: Option<HostPath>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct HostPath {
+    path: String,
 }
 
 /// An object whose fields are not used.

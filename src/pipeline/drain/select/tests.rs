@@ -83,14 +83,21 @@ fn tiers_by_priority_and_daemonsets_last_and_once() {
         with("dns", json!({}), "Running", json!({ "priority": 2_000_000_000 })),
         with("proxy", owned("DaemonSet", "apps/v1"), "Running", json!({ "priority": 2_000_001_000 })),
         with("web", json!({}), "Running", json!({ "priority": 1_999_999_999 })),
+        with(
+            "ebs",
+            owned("DaemonSet", "apps/v1"),
+            "Running",
+            json!({ "volumes": [{ "name": "registration", "hostPath": { "path": "/var/lib/kubelet/plugins_registry/" } }] }),
+        ),
     ];
     let mut selection = select(pods, &SelectionRules { evict_daemonsets: true, ..SelectionRules::default() });
     let tiers: Vec<_> = selection.evict.iter().map(|departure| (&*departure.pod.name, departure.tier)).collect();
     assert_eq!(tiers, [("dns", Tier::Critical), ("proxy", Tier::Daemon), ("web", Tier::Ordinary)]);
     selection.keep_new_daemons(&HashSet::from(["uid-proxy".into()]));
     assert_eq!(selection.evict.len(), 3);
+    assert_eq!(left_alone(&selection), [("ebs", StayReason::CsiDriver)]);
     selection.keep_new_daemons(&HashSet::new());
-    assert_eq!(left_alone(&selection), [("proxy", StayReason::DaemonSet)]);
+    assert_eq!(left_alone(&selection), [("ebs", StayReason::CsiDriver), ("proxy", StayReason::DaemonSet)]);
 }
 
 #[test]
