@@ -1,7 +1,6 @@
 //! The vocabulary of the steps that a notice leads to: what is done, what was found, and the state in which the next is chosen.
 
 use super::times::HookTimes;
-use super::waits::Waits;
 use super::{Completion, NoticeOutcome};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
@@ -116,6 +115,23 @@ pub struct Target {
     pub node: Arc<Node>,
     /// The deadline of its drain; leaves some time, even if the notice's own deadline has passed.
     pub deadline: Deadline,
+}
+
+/// The waits before a completion, each with its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// The user's wait.
+    pub hold_back: Option<Instant>,
+    /// The wait for the volumes of the instance's Nodes.
+    pub volumes: Option<Instant>,
+}
+
+impl Waits {
+    /// Whether there is nothing to wait for.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.hold_back.is_none() && self.volumes.is_none()
+    }
 }
 
 /// The result of a step.

@@ -14,9 +14,8 @@
 use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
-use super::step::{Finding, Present, Step, Target};
+use super::step::{Finding, Present, Step, Target, Waits};
 use super::times::HookTimes;
-use super::waits::Waits;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice, WarmPool};

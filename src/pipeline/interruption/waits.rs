@@ -13,27 +13,10 @@ pub use attachments::Attachments;
 
 use super::Case;
 use super::completion::KeptHook;
-use super::step::Finding;
+use super::step::{Finding, Waits};
 use crate::fact::{Fact, Wait, WaitOutcome};
 use futures_util::future::join;
 use tokio::time::{Instant, sleep_until, timeout_at};
-
-/// The waits before a completion, each with its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// The user's wait.
-    pub hold_back: Option<Instant>,
-    /// The wait for the volumes of the instance's Nodes.
-    pub volumes: Option<Instant>,
-}
-
-impl Waits {
-    /// Whether there is nothing to wait for.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.hold_back.is_none() && self.volumes.is_none()
-    }
-}
 
 impl Case {
     /// Waits for all of it, or until AWS says that the lifecycle action is over.
