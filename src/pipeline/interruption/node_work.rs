@@ -174,12 +174,12 @@ impl Case {
         interrupter.marker.cordon(&target.node, &mark, now + CALL_TIMEOUT).await
     }
 
-    /// Says on the Node that this notice's hook keeps the instance no longer, for a replica that has another hook.
-    async fn end_mark(&self, node: &Node) {
+    /// Says on the Node that this notice's hook keeps the instance no longer than until `at`, for a replica that has another hook.
+    async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
-        let (identity, now) = (notice.identity.to_string(), interrupter.clock.now());
-        // Its deadline ends it without this, too.
-        let _ = interrupter.marker.end(node, &identity, now, Instant::now() + LAST_CALL).await;
+        let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
+        // The other replica waits in vain without it, but no longer than its own hook lives.
+        let _ = interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL).await;
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
@@ -305,7 +305,7 @@ impl Case {
                 () = over.cancelled(), if !is_over => {
                     // AWS waits for the other hook.
                     if deadline.has_other_hook() {
-                        self.end_mark(&target.node).await;
+                        self.move_mark(&target.node, Instant::now()).await;
                         return Finding::Ended(shared.progress.outcome().into());
                     }
                     is_over = true;
@@ -314,6 +314,7 @@ impl Case {
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
                     deadline.set(own());
+                    self.move_mark(&target.node, deadline.deadline().at()).await;
                 }
                 Ok(()) = plan.changed() => {}
                 () = deadline.out_of_patience() => {
