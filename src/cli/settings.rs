@@ -133,8 +133,7 @@ impl Settings {
         let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
-        let wait_for_volumes =
-            problems.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
+        let volumes = problems.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
@@ -156,9 +155,7 @@ impl Settings {
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
         let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
-        let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
-        let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
-        problems.idle("--ec2-poll-interval", ec2_poll_interval.is_some() && ignored, "--on scheduled-change=drain");
+        problems.idle_polls(ec2_poll_interval, actions);
         for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
@@ -184,7 +181,7 @@ impl Settings {
             on_uncordon: flags.on_uncordon.into(),
             on_failed_launch: flags.on_failed_launch.into(),
             complete_after: complete_after.unwrap_or_default(),
-            wait_for_volumes: wait_for_volumes.unwrap_or_default(),
+            wait_for_volumes: volumes.unwrap_or_default(),
             startup_taints,
             dry_run: flags.dry_run,
         };

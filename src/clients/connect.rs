@@ -198,6 +198,8 @@ pub fn aws_clients(config: &SdkConfig) -> AwsClients {
         // Answers are small, and every call has a timeout.
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())
         .sleep_impl(TokioSleep::new())
+        // The time source is corrected already: a second correction would sign at a wrong time.
+        .disable_clock_skew_correction(true)
         .build();
     AwsClients {
         sqs: aws_sdk_sqs::Client::new(&config),

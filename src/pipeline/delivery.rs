@@ -72,6 +72,8 @@ pub struct Deliverer {
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
+    /// Whether EC2 is polled for what no message told of.
+    pub polls: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
@@ -231,10 +233,14 @@ impl Deliverer {
         let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
+            let polled = Some(&notice).filter(|notice| self.polls && self.is_told_first(notice)).cloned();
             let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));
             let end = self.ended(&copy, visibility).await;
+            if let (Some(notice), Ok(outcome)) = (polled, end) {
+                Box::pin(self.note_told(&notice, outcome)).await;
+            }
             lock().remove(&number);
             end
         });

@@ -136,6 +136,12 @@ impl Notice {
         matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }))
     }
 
+    /// Whether it is a change of known begin, which EC2 lists, too.
+    #[must_use]
+    pub const fn is_listed_by_ec2(&self) -> bool {
+        matches!(self.detail, Detail::ScheduledChange(ScheduledChange { start: Some(_), is_issue: false, .. }))
+    }
+
     /// Returns the lifecycle action that waits for us, if there is one.
     #[must_use]
     pub const fn hook(&self) -> Option<&Hook> {

@@ -113,12 +113,14 @@ impl Clock {
         self.last().reading.step_to(self.read()).abs() > STEP
     }
 
-    /// Follows the machine's time, whatever a server has said about its time before a step.
+    /// Follows the machine's time, less what it was ahead of AWS's before: a step takes that back at most.
     pub fn follow(&self) -> ClockChange {
         let last = self.last();
         let now = self.read();
         let step = last.reading.step_to(now);
-        let ahead = if step.abs() > STEP { SignedDuration::ZERO } else { last.ahead };
+        // A machine that was set is ahead by the step more; what was suspended, as before.
+        let set = last.ahead + step;
+        let ahead = if set.abs() < last.ahead.abs() && step.abs() > STEP { set } else { last.ahead };
         self.adopt(last, Followed { reading: now, ahead })
     }
 

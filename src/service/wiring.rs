@@ -116,6 +116,7 @@ impl Wiring {
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
+            polls: self.settings.ec2_poll_interval.is_some(),
             outcomes: OutcomeCache::default(),
             permits: Semaphore::new(MAX_NOTICES),
         }

@@ -101,6 +101,7 @@ impl Metrics {
     /// # Panics
     /// When two metrics have one name, or a name is not one: known at the first start, whatever the input.
     #[must_use]
+    #[allow(clippy::too_many_lines, reason = "one entry for each metric")]
     pub fn new() -> Self {
         let all = All {
             messages: counters("messages_total", "Messages by what became of them.", &["outcome"]),
@@ -140,7 +141,7 @@ impl Metrics {
             ),
             wait_duration: histograms(
                 "wait_duration_seconds",
-                "How long was waited between a drain and the completion of its hook.",
+                "Waits after drains.",
                 DRAIN_SECONDS,
                 &["wait", "outcome"],
             ),

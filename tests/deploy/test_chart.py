@@ -376,6 +376,11 @@ def places(made: Any, above: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 NODES: Rules = {("", verb, "nodes", "") for verb in ("get", "list", "watch", "patch")}
 DRAINS: Rules = {("", "list", "pods", ""), ("", "watch", "pods", ""), ("", "create", "pods/eviction", "")}
 DELETES: Rules = {("", "delete", "pods", "")}
+VOLUMES: Rules = {
+    ("", "list", "volumeattachments", ""),
+    ("", "watch", "volumeattachments", ""),
+    ("", "get", "persistentvolumeclaims", ""),
+}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
@@ -395,22 +400,29 @@ def on(**actions: str) -> str:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ("", NODES | DRAINS | DELETES | TELLS),
-        ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | DELETES | TELLS),
-        ("settings: {atDeadline: leave}", NODES | DRAINS | TELLS),
-        ("settings: {events: none}", NODES | DRAINS | DELETES),
+        ("", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("settings: {atDeadline: leave}", NODES | DRAINS | VOLUMES | TELLS),
+        ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
+        ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
         ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
-        ("settings: {atDeadline: leave, events: none}", NODES | DRAINS),
-        ("settings: {collectLeases: true}", NODES | DRAINS | DELETES | TELLS | NODE_LEASES | TURNS),
+        ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
+        ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
-        ("settings: {collectLeases: false}", NODES | DRAINS | DELETES | TELLS),
+        ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         (on(), NODES | DRAINS | TELLS),
         (on() + "settings: {events: none}", NODES | DRAINS),
         (on(state_change="ignore"), NODES | TELLS),
         (on(state_change="ignore") + "settings: {events: none}", NODES),
         (on(state_change="ignore", rebalance="drain"), NODES | DRAINS | TELLS),
         (on(state_change="ignore", asg_launch="ready"), NODES | TELLS),
-        *[(on(state_change="ignore", **{kind: "drain"}), NODES | DRAINS | DELETES | TELLS) for kind in HARD],
+        *[
+            (
+                on(state_change="ignore", **{kind: "drain"}),
+                NODES | DRAINS | DELETES | TELLS | (VOLUMES if kind == "asg-terminate" else set()),
+            )
+            for kind in HARD
+        ],
     ],
 )
 def test_permissions_match_the_settings(values: str, expected: Rules) -> None:

@@ -191,6 +191,13 @@ impl Problems {
         Some(interval)
     }
 
+    /// Adds a problem if EC2 is polled for kinds that are ignored.
+    pub(super) fn idle_polls(&mut self, interval: Option<Duration>, actions: Actions) {
+        let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
+        let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
+        self.idle("--ec2-poll-interval", interval.is_some() && ignored, "--on scheduled-change=drain");
+    }
+
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {
         let flag = "--taint";
         let mut taints: Vec<Taint> = Vec::new();

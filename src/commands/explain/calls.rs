@@ -73,7 +73,13 @@ impl Calls {
         }
         if notice.hook.as_ref().is_some_and(|hook| hook.volumes_awaited_seconds > 0) {
             self.add(to, "list volumeattachments", 1, None, "after the drain; one for all waits together");
-            self.add(to, "watch volumeattachments", 0, Some(1), "while volumes are attached; one for all waits together");
+            self.add(
+                to,
+                "watch volumeattachments",
+                0,
+                Some(1),
+                "while volumes are attached; one for all waits together",
+            );
             self.add(to, "list pods", 0, Some(1), "which volumes the pods use that stay");
             self.add(to, "get persistentvolumeclaims", 0, None, "one for each volume of those pods");
         }

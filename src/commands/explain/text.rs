@@ -122,7 +122,8 @@ impl Text {
         };
         if hook.volumes_awaited_seconds > 0 {
             let at_most = span(Duration::from_secs(hook.volumes_awaited_seconds));
-            held += &format!(", and its volumes are detached or {at_most} have passed (--wait-for-volumes)");
+            let wait = format!(", and its volumes are detached or {at_most} have passed (--wait-for-volumes)");
+            held.push_str(&wait);
         }
         let well = hook.after_success.unwrap_or("nothing");
         let said = match hook.after_failure {

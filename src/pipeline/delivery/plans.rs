@@ -53,7 +53,7 @@ impl Deliverer {
 
     async fn carry_out_all(&self, answers: &Answers) {
         let mut running = FuturesUnordered::new();
-        let mut identities: HashSet<Identity> = HashSet::new();
+        let mut versions_running: HashSet<Version> = HashSet::new();
         let mut since: HashMap<Identity, Timestamp> = HashMap::new();
         let mut ended: HashSet<Version> = HashSet::new();
         loop {
@@ -67,9 +67,9 @@ impl Deliverer {
             loop {
                 tokio::select! {
                     biased;
-                    Some((identity, version)) = running.next() => {
-                        identities.remove(&identity);
-                        ended.extend(version);
+                    Some((version, is_settled)) = running.next() => {
+                        versions_running.remove(&version);
+                        ended.extend(Some(version).filter(|_| is_settled));
                     }
                     () = &mut pause => break,
                 }
@@ -84,8 +84,9 @@ impl Deliverer {
             for due in due {
                 let identity = due.notice.identity.clone();
                 let first = *since.entry(identity.clone()).or_insert(known.get(&identity).copied().unwrap_or(now));
-                if (due.told || !in_other_hands(&due, first, now)) && identities.insert(identity) {
-                    running.push(Box::pin(self.carry_out(due)));
+                // A newer version joins the work on the one before, and revises it.
+                if (due.told || !in_other_hands(&due, first, now)) && versions_running.insert(due.notice.version()) {
+                    running.push(Box::pin(self.carry_out(due, answers)));
                 }
             }
         }
@@ -117,10 +118,10 @@ impl Deliverer {
         Some(Due { node, notice: Notice { at: now, ..notice }, message, plan: None, told })
     }
 
-    /// Acts on a notice until it has ended, and removes its plan. Returns its version if EC2 need not list it any more.
-    async fn carry_out(&self, due: Due) -> (Identity, Option<Version>) {
+    /// Acts on a notice until it has ended, and removes its plan. Returns its version, and whether EC2 need not list it any more.
+    async fn carry_out(&self, due: Due, answers: &Answers) -> (Version, bool) {
         let Due { node, notice, message, plan, told } = due;
-        let (identity, version) = (notice.identity.clone(), notice.version());
+        let version = notice.version();
         let mut outcome = None;
         if !told {
             if plan.is_none() && !notice.is_withdrawn() {
@@ -134,34 +135,54 @@ impl Deliverer {
             copy.leave().await;
             // A notice that has not ended is tried again at the next scan.
             if verdict([end]) != Verdict::Delete {
-                return (identity, None);
+                return (version, false);
             }
             outcome = end.ok();
         }
+        // EC2 has listed something newer meanwhile, whose work this was, too.
+        if plan.is_none() && !answers.notices().iter().any(|listed| listed.version() == version) {
+            return (version, true);
+        }
         let is_settled = self.settle(&node, &notice, plan.as_ref(), outcome).await;
-        (identity, is_settled.then_some(version))
+        // A plan is on the Node for as long as it is needed; a dry run stores none, and would plan for ever.
+        let is_planned = outcome == Some(NoticeOutcome::Planned) && !self.interrupter.policy.dry_run;
+        (version, is_settled && !is_planned)
     }
 
     /// Notes on the Node that the notice has ended. `outcome` is `None` if a message told of it, too. Returns whether that is done.
     async fn settle(&self, node: &Node, notice: &Notice, plan: Option<&Plan>, outcome: Option<NoticeOutcome>) -> bool {
-        use NoticeOutcome::{Excluded, Ignored, NotOurs, Planned, Reported};
         let marker = &self.interrupter.marker;
         let by = Instant::now() + CALL_TIMEOUT;
-        let untouched = matches!(outcome, Some(Planned | Ignored | Reported | NotOurs | Excluded));
         let mut written = Ok(true);
-        if let Some(listed) = notice.identity.listed_as().filter(|_| !untouched) {
+        if let Some(listed) = notice.identity.listed_as().filter(|_| outcome.is_none_or(is_work)) {
             // A plan that a message brought is none of EC2's list.
             if plan.is_none_or(|plan| plan.message == *listed) {
                 written = marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
             }
         }
-        if let Some(plan) = plan.filter(|_| written.is_ok() && outcome != Some(Planned)) {
+        if let Some(plan) = plan.filter(|_| written.is_ok() && outcome != Some(NoticeOutcome::Planned)) {
             written = marker.plan(node, plan, false, by).await;
         }
         if let Err(error) = &written {
             self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error });
         }
         written.is_ok()
+    }
+
+    /// Whether a message tells of a change before EC2 is known to list it.
+    pub(super) fn is_told_first(&self, notice: &Notice) -> bool {
+        let node = self.interrupter.index.get(&notice.instance);
+        notice.is_listed_by_ec2() && node.is_some_and(|node| known(&node, notice).is_none())
+    }
+
+    /// Notes that a change, of which a message told, needs nothing any more, though EC2 lists it.
+    pub(super) async fn note_told(&self, notice: &Notice, outcome: NoticeOutcome) {
+        let node = self.interrupter.index.get(&notice.instance);
+        if let Some(node) = node.filter(|_| is_work(outcome)) {
+            let (write, by) = (!notice.is_withdrawn(), Instant::now() + CALL_TIMEOUT);
+            // Without the note, EC2's list is acted on once more.
+            let _ = self.interrupter.marker.note_handled(&node, notice, write, by).await;
+        }
     }
 
     /// Joins the notice of a message to the one that was acted on first because EC2 lists it.
@@ -176,6 +197,12 @@ impl Deliverer {
             }
         }
     }
+}
+
+/// Whether the notice was acted on.
+const fn is_work(outcome: NoticeOutcome) -> bool {
+    use NoticeOutcome::{Excluded, Ignored, NotOurs, Planned, Reported};
+    !matches!(outcome, Planned | Ignored | Reported | NotOurs | Excluded)
 }
 
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the

@@ -15,6 +15,9 @@ use tokio::time::sleep;
 /// First wait after a question that failed; later ones are longer, up to the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
+/// Maximum interval between questions for the ends of Capacity Blocks: an instance may be launched ten minutes before its end begins.
+const MAX_BLOCK_INTERVAL: Duration = Duration::from_mins(5);
+
 /// The setting of the polling.
 #[derive(Clone, Debug)]
 pub struct Polling {
@@ -67,7 +70,11 @@ impl Deliverer {
         if self.interrupter.policy.actions.of(kind) == Action::Ignore {
             return;
         }
-        let mut backoff = Backoff::new(FIRST_RETRY.min(polling.interval), polling.interval);
+        let interval = match question {
+            Question::Changes => polling.interval,
+            Question::Blocks => polling.interval.min(MAX_BLOCK_INTERVAL),
+        };
+        let mut backoff = Backoff::new(FIRST_RETRY.min(interval), interval);
         let mut told: Option<Category> = None;
         loop {
             let wait = match self.ask(polling, question).await {
@@ -75,7 +82,7 @@ impl Deliverer {
                     answers.set(question, notices);
                     told = None;
                     backoff.reset();
-                    random::jittered(polling.interval, 0.9..1.0)
+                    random::jittered(interval, 0.9..1.0)
                 }
                 Err(error) => {
                     let category = error.category;
@@ -83,7 +90,7 @@ impl Deliverer {
                     if told.replace(category) != Some(category) {
                         self.facts.emit(&Fact::PollFailed { category, error: &error });
                     }
-                    if category == Category::Denied { polling.interval } else { backoff.step() }
+                    if category == Category::Denied { interval } else { backoff.step() }
                 }
             };
             sleep(wait).await;

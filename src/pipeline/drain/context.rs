@@ -4,7 +4,7 @@ use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
 use crate::fact::NoticeKind;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::deadlines_of;
+use crate::pipeline::node::mark::{deadlines_of, mark_names};
 use crate::runtime::clock;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,8 +28,10 @@ impl Drain<'_> {
     pub(super) async fn follow_marks(&self) -> Infallible {
         let Drainer { index, clock, .. } = self.drainer;
         let take = |known: Option<&Arc<Node>>| {
-            let ends = known.into_iter().flat_map(|node| deadlines_of(node, NoticeKind::AsgTerminate.as_str()));
-            self.deadlines.take_marks(ends.map(|(mark, at)| (mark.clone(), clock.instant_of(at))));
+            let node = known?;
+            let hooks = deadlines_of(node, NoticeKind::AsgTerminate.as_str());
+            let hooks = hooks.map(|(mark, at)| (mark.clone(), clock.instant_of(at))).collect();
+            self.deadlines.take_marks(mark_names(node).cloned().collect(), hooks);
             None
         };
         index.until_node(self.node, take).await

@@ -23,11 +23,13 @@ struct Entries {
     deadlines: BTreeMap<u64, Deadline>,
     /// The longest grace period that a pod of the node has had.
     longest_grace: Duration,
-    /// The earliest end of the capacity that nothing can put off, of the interruptions that have left because their patience is over:
-    /// it stays true.
-    fixed_end: Option<Instant>,
+    /// The ends of the capacity that nothing can put off, of the interruptions that have left because their patience is over, by their
+    /// marks: they stay true, until AWS says something else about the notice.
+    fixed_ends: BTreeMap<String, Instant>,
     /// The names of the marks of the interruptions here, also of those that have left.
     marks: BTreeSet<String>,
+    /// The names of the marks on the Node.
+    on_node: BTreeSet<String>,
     /// The ends of hooks by the marks on the Node.
     marked: Vec<(String, Instant)>,
 }
@@ -56,10 +58,11 @@ impl Deadlines {
     /// Adds the deadline of the notice whose mark has this name, until the entry is dropped.
     pub fn add(self: &Arc<Self>, mark: String, deadline: Deadline) -> DeadlineEntry {
         let mut entries = self.lock();
-        entries.marks.insert(mark);
+        entries.fixed_ends.remove(&mark);
+        entries.marks.insert(mark.clone());
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
         self.insert(&mut entries, id, deadline);
-        DeadlineEntry { deadlines: Arc::clone(self), id, own: deadline }
+        DeadlineEntry { deadlines: Arc::clone(self), id, mark, own: deadline }
     }
 
     /// Makes room for a pod with this grace period, where a deadline can be put off.
@@ -69,10 +72,14 @@ impl Deadlines {
         self.settle(&entries);
     }
 
-    /// Takes the ends of hooks that the marks on the Node tell of. Those of interruptions here are known better, and don't count.
-    pub(super) fn take_marks(&self, hooks: impl Iterator<Item = (String, Instant)>) {
+    /// Takes the names of the marks on the Node, and the ends of the hooks that they tell of. Those of interruptions here are known
+    /// better, and don't count. A mark that is gone ends what its notice has left.
+    pub(super) fn take_marks(&self, all: BTreeSet<String>, hooks: Vec<(String, Instant)>) {
         let mut entries = self.lock();
-        entries.marked = hooks.collect();
+        for gone in entries.on_node.difference(&all).cloned().collect::<Vec<_>>() {
+            entries.fixed_ends.remove(&gone);
+        }
+        (entries.on_node, entries.marked) = (all, hooks);
         self.settle(&entries);
     }
 
@@ -88,7 +95,7 @@ impl Deadlines {
         let room = if all.clone().any(by_default) { entries.longest_grace } else { Duration::ZERO };
         let elsewhere = entries.elsewhere().map(|ends| ends + room);
         // Without an entry the drain is on its way out, and its last plan stands.
-        if let Some(plan) = Plan::of(all, entries.fixed_end, elsewhere) {
+        if let Some(plan) = Plan::of(all, entries.fixed_ends.values().copied().min(), elsewhere) {
             self.plan.send_if_modified(|current| std::mem::replace(current, plan) != plan);
         }
     }
@@ -103,6 +110,8 @@ impl Deadlines {
 pub struct DeadlineEntry {
     deadlines: Arc<Deadlines>,
     id: u64,
+    /// The name of the notice's mark.
+    mark: String,
     own: Deadline,
 }
 
@@ -124,7 +133,7 @@ impl DeadlineEntry {
     /// Leaves the end of the capacity, if it is known, to the drain, because the patience of this interruption is over.
     pub fn outlive(self) {
         let mut entries = self.deadlines.lock();
-        entries.fixed_end = entries.fixed_end.into_iter().chain(self.own.fixed_end()).min();
+        entries.fixed_ends.extend(self.own.fixed_end().map(|ends| (self.mark.clone(), ends)));
     }
 
     /// Returns the deadline, with the room that the drain has made for its pods.

@@ -4,7 +4,7 @@ use super::Drainer;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Class};
 use crate::fact::{DrainStep, Fact};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::is_marked;
+use crate::pipeline::node::mark::{is_marked, is_restored};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -19,22 +19,21 @@ impl Drainer {
         if self.dry_run {
             std::future::pending::<()>().await;
         }
-        let mut restored = false;
-        let was_marked = self.index.newest(node).is_some_and(|known| is_marked(&known));
+        // A Node without a mark was never cordoned: its cordon was forgone.
+        let mut marked = self.index.newest(node).is_some_and(|known| is_marked(&known));
         loop {
-            let uncordoned =
-                |known: Option<&Arc<Node>>| known.filter(|known| !known.cordoned || known.ignored).map(Arc::clone);
+            let uncordoned = |known: Option<&Arc<Node>>| {
+                let known = known?;
+                marked |= is_marked(known);
+                (known.ignored || marked && !known.cordoned).then(|| Arc::clone(known))
+            };
             let known = self.index.until_node(node, uncordoned).await;
-            let released = was_marked && !is_marked(&known);
-            if known.ignored || restored || released || known.boot != node.boot {
+            if known.ignored || is_restored(&known) || !is_marked(&known) || known.boot != node.boot {
                 return;
             }
             match Box::pin(self.marker.recordon(&known, Instant::now() + CALL_TIMEOUT)).await {
-                Ok(true) => {
-                    restored = true;
-                    self.facts.emit(&Fact::NodeRecordoned { on: node.named() });
-                }
-                // The Node was cordoned all the time, or is gone.
+                Ok(true) => self.facts.emit(&Fact::NodeRecordoned { on: node.named() }),
+                // Another replica was faster, or the Node is gone.
                 Ok(false) => sleep(RECORDON_RETRY).await,
                 Err(error) => {
                     let (on, category) = (node.named(), error.category);

@@ -10,7 +10,7 @@ use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, ReturnSign, newest_copy};
+use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
@@ -144,7 +144,11 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
-        _ if notice.is_withdrawn() => NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at),
+        _ if notice.is_withdrawn() => {
+            // What EC2 lists has no copies.
+            let noted = notice.identity.listed_as().is_none();
+            NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)
+        }
         _ => None,
     }
 }
@@ -156,9 +160,14 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::StateChange { .. } => (Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME), notice.at),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => (Some(clock.instant_of(*start)), *start),
-        _ => (deadline.latest_end(), notice.at),
+        // Nothing but its end stops a drain that others keep alive.
+        _ if comes_back(&notice.detail).is_none() => (deadline.latest_end(), notice.at),
+        _ => (deadline.capacity_ends(), notice.at),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
-    let superseded = newest_copy(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);
-    superseded || passed && node.ready && restarted_after(node, ready_after)
+    let identity = notice.identity.to_string();
+    let superseded = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).is_some_and(|at| at > notice.at);
+    // A Node that flaps during a long drain carries the mark of this boot.
+    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
+    superseded || passed && node.ready && !awaits_boot && restarted_after(node, ready_after)
 }

@@ -48,6 +48,7 @@ impl Case {
         loop {
             let error = match marker.release(node, Instant::now() + CALL_TIMEOUT, over).await {
                 Ok(None) => return true,
+                Ok(Some(Released { release, .. })) if !release.has_marks() => return true,
                 Ok(Some(Released { release, uncordoned })) => {
                     let (on, why, has_condition) = (node.named(), release.reason, node.draining);
                     self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });

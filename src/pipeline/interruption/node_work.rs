@@ -4,7 +4,7 @@ use super::completion::KeptHook;
 use super::policy::Action;
 use super::step::{Finding, Target};
 use super::{Case, Interrupter, NoticeOutcome, Seat};
-use crate::clients::gate::{Backoff, LAST_CALL};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
@@ -40,18 +40,27 @@ pub(super) struct EarlySeat {
 }
 
 impl Case {
-    /// Waits until another replica has received a newer copy of the notice, by which the change begins at another time: it has left that
-    /// on the Node. Returns the copy.
+    /// Waits until another replica has received a newer copy of the notice: the mark on the Node has another begin of the change then,
+    /// or is gone, because AWS has called the change off. Returns the copy.
     pub(super) async fn revised_elsewhere(&self) -> Notice {
         let notice = &self.notice;
         let Detail::ScheduledChange(change) = &notice.detail else { return std::future::pending().await };
         let (identity, begins) = (notice.identity.to_string(), change.start.map(Timestamp::as_second));
+        let mut marked = None;
         let newer = |known: Option<&Arc<Node>>| {
-            let (at, start) = newer_start(known?, &identity, notice.at)?;
-            (Some(start.as_second()) != begins).then_some((at, start))
+            let known = known?;
+            if newest_copy(known, &identity).is_none() {
+                // Without another mark, the end of the cordon says it.
+                return (known.cordoned && marked.as_ref() == Some(&known.uid)).then_some((None, change.start));
+            }
+            marked = Some(Arc::clone(&known.uid));
+            let (at, start) = newer_start(known, &identity, notice.at)?;
+            (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };
         let (at, start) = self.interrupter.index.until(&notice.instance, newer).await;
-        let change = ScheduledChange { start: Some(start), withdrawn: false, ..change.clone() };
+        let change = ScheduledChange { start, withdrawn: at.is_none(), ..change.clone() };
+        // AWS's time of the withdrawal is known to the other replica only.
+        let at = at.unwrap_or(notice.at + Duration::from_secs(1));
         Notice { at, detail: Detail::ScheduledChange(change), ..Notice::clone(notice) }
     }
 
@@ -123,17 +132,54 @@ impl Case {
     /// Drains the Node, and others of its instance. The worst end counts.
     pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let others = self.others(target);
-        let drain = self.drain_one(target, hook, early);
+        let drain = self.drain_marked(target, hook, early);
         if others.is_empty() {
             return drain.await;
         }
         let others = others.iter().map(|(case, target)| async move {
             case.cordon_late(target).await;
-            case.drain_one(target, None, None).await
+            case.drain_one(target, hook, None, false).await
         });
         let (found, others) = Box::pin(join(drain, join_all(others))).await;
         let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
         if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
+    }
+
+    /// Drains the Node, whose cordon may have been forgone: then it is tried beside, with the mark by which it is undone.
+    async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
+        let drain = self.drain_one(target, hook, early, true);
+        let known = self.interrupter.index.newest(&target.node);
+        let identity = self.notice.identity.to_string();
+        if self.interrupter.policy.dry_run || known.is_none_or(|node| newest_copy(&node, &identity).is_some()) {
+            return drain.await;
+        }
+        let cordon = async {
+            let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+            while let Err(error) = Box::pin(self.try_cordon(target)).await {
+                sleep(error.wait(backoff.step())).await;
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            biased;
+            found = drain => found,
+            found = cordon => found,
+        }
+    }
+
+    async fn try_cordon(&self, target: &Target) -> Result<CordonOutcome, KubeError> {
+        let Self { interrupter, notice, message, .. } = self;
+        let now = Instant::now();
+        let mark = interrupter.policy.mark(notice, message, target.deadline.at(), &interrupter.clock, now);
+        interrupter.marker.cordon(&target.node, &mark, now + CALL_TIMEOUT).await
+    }
+
+    /// Says on the Node that this notice's hook keeps the instance no longer than until `at`, for a replica that has another hook.
+    async fn move_mark(&self, node: &Node, at: Instant) {
+        let Self { interrupter, notice, .. } = self;
+        let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
+        // The other replica waits in vain without it, but no longer than its own hook lives.
+        let _ = interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL).await;
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
@@ -158,13 +204,14 @@ impl Case {
         let give_up = target.deadline.at();
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);
+        let try_until = forgo_at.filter(|_| drains).unwrap_or(give_up);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         let _cordoning = drains.then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         if drains {
             self.join_early(&target, early);
         }
         loop {
-            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, give_up)).await {
+            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, try_until)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
@@ -219,7 +266,13 @@ impl Case {
 
     /// Joins the Node's drain, or starts it, and waits for its end, or for that of the notice's patience. When the lifecycle action is
     /// over, the instance is going, and the deadline is now.
-    async fn drain_one(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
+    async fn drain_one(
+        &self,
+        target: &Target,
+        hook: Option<&KeptHook>,
+        early: Option<EarlySeat>,
+        leads: bool,
+    ) -> Finding {
         let own = || hook.map_or(target.deadline, |hook| hook.deadline().at_least(Instant::now() + LAST_CALL));
         let over = hook.map(KeptHook::over).unwrap_or_default();
         let (seat, joined) = self.join_drain(target);
@@ -234,8 +287,11 @@ impl Case {
         let mut is_over = false;
         loop {
             if let Some((hook, times)) = known {
-                // The drain makes room for its pods, and the hook lives as long.
-                hook.set_deadline(deadline.deadline(), times);
+                // The drain makes room for its pods, and the hook lives as long: as the longest, if the instance has several Nodes.
+                let own = deadline.deadline();
+                if leads || own.at() > hook.deadline().at() {
+                    hook.set_deadline(own, times);
+                }
             }
             tokio::select! {
                 biased;
@@ -246,17 +302,19 @@ impl Case {
                     Ok(report) => Finding::Ended(report.outcome.into()),
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
-                // AWS waits for the other hook.
-                () = over.cancelled(), if !is_over && deadline.has_other_hook() => {
-                    return Finding::Ended(shared.progress.outcome().into());
-                }
                 () = over.cancelled(), if !is_over => {
+                    // AWS waits for the other hook.
+                    if deadline.has_other_hook() {
+                        self.move_mark(&target.node, Instant::now()).await;
+                        return Finding::Ended(shared.progress.outcome().into());
+                    }
                     is_over = true;
                     deadline.set(Deadline::hard(Instant::now() + LAST_CALL));
                 }
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
                     deadline.set(own());
+                    self.move_mark(&target.node, deadline.deadline().at()).await;
                 }
                 Ok(()) = plan.changed() => {}
                 () = deadline.out_of_patience() => {

@@ -12,15 +12,14 @@ mod volumes;
 pub use attachments::Attachments;
 
 use super::Case;
-use super::completion::KeptHook;
 use super::step::{Finding, Waits};
 use crate::fact::{Fact, Wait, WaitOutcome};
 use futures_util::future::join;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 impl Case {
-    /// Waits for all of it, or until AWS says that the lifecycle action is over.
-    pub(super) async fn wait(&self, waits: Waits, hook: Option<&KeptHook>) -> Finding {
+    /// Waits for all of it.
+    pub(super) async fn wait(&self, waits: Waits) -> Finding {
         let hold_back = async {
             if let Some(until) = waits.hold_back {
                 let by = until.saturating_duration_since(Instant::now());
@@ -33,12 +32,7 @@ impl Case {
                 self.wait_for(Wait::Volumes, until, self.volumes_detached()).await;
             }
         };
-        let over = hook.map(KeptHook::over).unwrap_or_default();
-        tokio::select! {
-            biased;
-            _ = join(hold_back, volumes) => {}
-            () = over.cancelled() => {}
-        }
+        join(hold_back, volumes).await;
         Finding::Waited
     }
 

@@ -8,6 +8,7 @@ use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{Attachments, Case, Hooks, NoticeOutcome, Slots};
+use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 /// Acts on notices: the parts that all interruptions use.
@@ -168,14 +169,25 @@ impl Interruption {
                 Step::AwaitReady { until } => Box::pin(case.await_ready(until, self.hook.as_ref())).await,
                 Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
-                Step::AwaitNode { until, by } => case.await_node(until, by).await,
+                Step::AwaitNode { until, by } => {
+                    self.unless_over(case.await_node(until, by), Duration::ZERO, Finding::NoNodeInTime).await
+                }
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
-                Step::Cordon { target, mark } => case.cordon(target, &mark, &mut early).await,
-                Step::Delay { target, until } => Box::pin(case.delay(target, until, &mut early)).await,
+                Step::Cordon { target, mark } => {
+                    // A drain goes on trying.
+                    let forgone = Finding::Cordoned(target.clone());
+                    self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
+                }
+                Step::Delay { target, until } => {
+                    let now = Finding::Delayed(target.clone());
+                    self.unless_over(Box::pin(case.delay(target, until, &mut early)), Duration::ZERO, now).await
+                }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => Box::pin(case.wait(waits, self.hook.as_ref())).await,
+                Step::Wait(waits) => {
+                    self.unless_over(Box::pin(case.wait(waits)), Duration::ZERO, Finding::Waited).await
+                }
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,
@@ -198,6 +210,20 @@ impl Interruption {
             if let Finding::Node(node) | Finding::Launched(Some(node)) = &finding {
                 self.case.node = Some(Arc::clone(node));
             }
+        }
+    }
+
+    /// Does a step, or returns `otherwise` some time after AWS has said that the lifecycle action is over.
+    async fn unless_over(&self, step: impl Future<Output = Finding>, spared: Duration, otherwise: Finding) -> Finding {
+        let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
+        let ended = async {
+            over.cancelled().await;
+            sleep(spared).await;
+        };
+        tokio::select! {
+            biased;
+            found = step => found,
+            () = ended => otherwise,
         }
     }
 

@@ -45,7 +45,10 @@ pub fn standing(node: &Node, notice: &Notice) -> Standing {
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
-    if node.annotations.get(&key_of(HANDLED_PREFIX, &identity)) == Some(&value(notice)) {
+    let own = key_of(HANDLED_PREFIX, &identity);
+    // A message has another identity for the same change.
+    let is_same = |key: &String| *key == own || key.starts_with(HANDLED_PREFIX) && notice.is_listed_by_ec2();
+    if node.annotations.iter().any(|(key, text)| is_same(key) && *text == value(notice)) {
         return Standing::Settled;
     }
     let own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();

@@ -16,6 +16,9 @@ use std::fmt::Write;
 /// Prefix of the annotation of a notice: `ebbtide/notice.<id>`.
 pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
 
+/// Prefix of the annotation that a withdrawn notice leaves: `ebbtide/withdrawn.<id>`. An older copy may come later.
+pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
+
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
 
@@ -85,6 +88,9 @@ pub enum ReturnSign {
 pub(super) struct UndoAnnotation {
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cordon: bool,
+    /// Whether the cordon was removed by somebody, and restored.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restored: bool,
     /// Taints as `kubectl` writes them, without the time that Kubernetes adds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<String>,
@@ -155,7 +161,9 @@ impl Mark {
         }
         // Without a notice, the annotation is a leftover that says nothing about the Node's state now.
         let mut undo = if is_marked(node) { undo(node) } else { UndoAnnotation::default() };
-        undo.cordon |= !node.cordoned;
+        if !node.cordoned {
+            (undo.cordon, undo.restored) = (true, false);
+        }
         let mut labels = json!({ KIND_LABEL: self.notice.kind });
         if unlabelled {
             labels[EXCLUDE_LABEL] = json!("true");
@@ -204,6 +212,18 @@ pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Opt
     mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
 }
 
+/// Returns the names of the marks on the Node.
+pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
+    node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))
+}
+
+/// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
+pub(super) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
+    let ended = NoticeAnnotation { deadline: Some(whole_seconds(at)), ..mark };
+    Some(guarded(node, &json!({ name_of(identity): text(&ended) }), &json!({}), json!({})))
+}
+
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
 pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
     notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
@@ -222,6 +242,18 @@ pub fn newer_start(node: &Node, identity: &str, at: Timestamp) -> Option<(Timest
 #[must_use]
 pub fn name_of(identity: &str) -> String {
     key_of(NOTICE_PREFIX, identity)
+}
+
+/// Returns whether the notice with this identity has left its mark since the Node's last restart.
+#[must_use]
+pub fn marked_since_boot(node: &Node, identity: &str) -> bool {
+    mark_of(node, identity).is_some_and(|mark| !mark.boot.is_empty() && *mark.boot == *node.boot)
+}
+
+/// Returns the time at which AWS has withdrawn the notice with this identity, if the Node knows of that.
+#[must_use]
+pub fn withdrawn_at(node: &Node, identity: &str) -> Option<Timestamp> {
+    node.annotations.get(&key_of(WITHDRAWN_PREFIX, identity))?.parse().ok()
 }
 
 fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
@@ -253,10 +285,16 @@ pub fn written(Taint { key, value, effect, .. }: &Taint) -> String {
     }
 }
 
+/// Returns whether a cordon of the Node was removed before, and restored, by whichever replica.
+#[must_use]
+pub fn is_restored(node: &Node) -> bool {
+    undo(node).restored
+}
+
 /// Returns the patch that cordons the Node again. This cordon is Ebbtide's, whoever set the one that was removed.
 pub(super) fn recordon(node: &Node) -> Value {
     let mut undo = undo(node);
-    undo.cordon = true;
+    (undo.cordon, undo.restored) = (true, true);
     guarded(node, &json!({ UNDO_ANNOTATION: text(&undo) }), &json!({}), json!({ "unschedulable": true }))
 }
 
@@ -268,7 +306,7 @@ pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
 /// Returns whether the Node carries the annotation of a notice.
 #[must_use]
 pub fn is_marked(node: &Node) -> bool {
-    node.annotations.keys().any(|key| key.starts_with(NOTICE_PREFIX))
+    mark_names(node).next().is_some()
 }
 
 /// Returns the annotations of notices on the Node, by name. An annotation that somebody has edited beyond parsing has the default

@@ -1,12 +1,13 @@
 //! Writes marks on Nodes, and removes them.
 
 use super::handled;
-use super::mark::{Mark, MarkSettings, recordon};
+use super::mark::{self, Mark, MarkSettings, recordon};
 use super::plan::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::pipeline::event::Notice;
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -105,6 +106,14 @@ impl Marker {
         });
         let exists = write.await?;
         Ok(released.filter(|_| exists))
+    }
+
+    /// Moves the deadline in the mark of the notice with this identity to `at`, if it is later. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn end(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
     /// Writes the plan on the Node, or removes it. Returns whether the Node exists.

@@ -2,8 +2,8 @@
 
 use super::Node;
 use super::mark::{
-    BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, guarded, key_of,
-    notices, out_of_service, read, text, undo, written,
+    BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
+    guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
 };
 use super::plan::plan_key;
 use crate::fact::UndoReason;
@@ -15,6 +15,9 @@ use serde_json::{Map, Value, json};
 /// Grace period after a notice's deadline, after which an instance that still runs was kept.
 const TERMINATION_GRACE: SignedDuration = SignedDuration::from_mins(1);
 
+/// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
+const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
+
 /// The marks to remove from a Node, for one reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRelease {
@@ -23,6 +26,8 @@ pub struct NodeRelease {
     pub reason: UndoReason,
     /// The time of this release after a restart that the Ready condition does not show, because it was too fast.
     restarted: Option<Timestamp>,
+    /// The name of the annotation that a withdrawal leaves, and its time.
+    withdrawn: Option<(String, Timestamp)>,
 }
 
 /// The value of the annotation about a restart that the Ready condition does not show.
@@ -88,14 +93,18 @@ impl NodeRelease {
     }
 
     /// Returns the mark and the plan of the notice with this identity that AWS has withdrawn at `at`, unless a newer copy has left them.
+    /// With `noted`, an older copy that comes later finds a note.
     #[must_use]
-    pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp) -> Option<Self> {
+    pub fn of_withdrawn(node: &Node, identity: &str, at: Timestamp, noted: bool) -> Option<Self> {
         // A plan has the same field for AWS's time.
         let since = |key: &String| node.annotations.get(key).map(|value| read(value).since);
         let is_older = |key: &String| since(key).is_some_and(|since| since.is_none_or(|since| since <= at));
         let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
         let keys: Vec<_> = names.into_iter().filter(is_older).collect();
-        (!keys.is_empty()).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None })
+        let at = whole_seconds(at);
+        let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
+        let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
+        (!keys.is_empty() || is_new).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None, withdrawn })
     }
 
     fn of(
@@ -105,7 +114,13 @@ impl NodeRelease {
     ) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
         let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
-        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None })
+        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None })
+    }
+
+    /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.
+    #[must_use]
+    pub const fn has_marks(&self) -> bool {
+        !self.keys.is_empty()
     }
 
     /// Returns the patch that removes the marks.
@@ -114,6 +129,17 @@ impl NodeRelease {
         if let Some(since) = self.restarted {
             let booted = BootedAnnotation { boot: node.boot.to_string(), since };
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(text(&booted)));
+        }
+        if let Some((key, at)) = &self.withdrawn {
+            let old =
+                |value: &String| value.parse().is_ok_and(|known: Timestamp| at.duration_since(known) > MAX_MESSAGE_AGE);
+            let noted = node.annotations.iter().filter(|(key, value)| key.starts_with(WITHDRAWN_PREFIX) && old(value));
+            annotations.extend(noted.map(|(key, _)| (key.clone(), Value::Null)));
+            annotations.insert(key.clone(), json!(at));
+        }
+        if !self.has_marks() {
+            let body = guarded(node, &annotations.into(), &json!({}), json!({}));
+            return ReleasePatch { body, uncordons: false };
         }
         let left = notices(node).filter(|(key, _)| !self.keys.contains(key)).map(|(_, notice)| notice);
         match left.max_by_key(|notice| notice.since) {

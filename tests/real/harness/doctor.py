@@ -17,12 +17,27 @@ if TYPE_CHECKING:
 
 PATTERNS: dict[str, dict[str, Any]] = {
     "asg": {"source": ["aws.autoscaling"], "detail-type": ["EC2 Instance-terminate Lifecycle Action"]},
-    "spot": {"source": ["aws.ec2"], "detail-type": ["EC2 Spot Instance Interruption Warning"]},
-    "rebalance": {"source": ["aws.ec2"], "detail-type": ["EC2 Instance Rebalance Recommendation"]},
+    "spot": {
+        "source": ["aws.ec2", "aws.ec2fleet", "aws.ec2spotfleet"],
+        "detail-type": [
+            "EC2 Spot Instance Interruption Warning",
+            "EC2 Fleet Instance Change",
+            "EC2 Spot Fleet Instance Change",
+        ],
+    },
+    "rebalance": {
+        "source": ["aws.ec2"],
+        "detail-type": ["EC2 Instance Rebalance Recommendation", "EC2 Spot Instance Rebalance Recommended"],
+    },
     "state-change": {"source": ["aws.ec2"], "detail-type": ["EC2 Instance State-change Notification"]},
     "reservation": {
         "source": ["aws.ec2"],
-        "detail-type": ["EC2 Capacity Reservation Instance Interruption Warning"],
+        "detail-type": [
+            "EC2 Capacity Reservation Instance Interruption Warning",
+            "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
+            "Capacity Block Expiration Warning",
+            "Capacity Block Reservation Expiration Warning",
+        ],
     },
     "health": {
         "source": ["aws.health"],

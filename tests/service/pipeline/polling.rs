@@ -347,3 +347,39 @@ async fn an_excluded_node_is_left_alone_and_a_dry_run_changes_nothing() {
     stage.no_trace(0);
     stage.rest(&[&replica]).await;
 }
+
+/// The user is faster than the next poll.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_which_a_message_told_is_not_drained_for_after_an_uncordon_before_the_poll() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&POLLS).await;
+    sleep(s(5)).await;
+    let start = schedule(&stage, FAR);
+    stage.health(0, HEALTH, start, "upcoming");
+    stage.until_handled(s(30)).await;
+    stage.set_cordon(0, false);
+    stage.until("marks gone", s(60), || stage.notices(0).is_empty()).await;
+    sleep(s(2 * ROUND)).await;
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    replica.ended_once("scheduled-change", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_listed_change_that_is_put_off_during_the_drain_moves_the_deadline() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let stop = ("instance-event-0123456789abcdef0", "instance-stop");
+    let start = |ahead| jiff::Timestamp::from_second((stage.world.clock.now() + s(ahead)).as_second()).unwrap();
+    stage.world.aws.ec2.schedule(&instance(0), stop, start(2400));
+    let replica = stage.start(&POLLS).await;
+    stage.until("cordoned", s(ROUND), || stage.cordoned(0)).await;
+    stage.world.aws.ec2.schedule(&instance(0), stop, start(7 * 86_400));
+    sleep(s(2700)).await;
+    assert!(stage.world.kube.evictions().is_empty(), "the budget holds after the first start\n{}", stage.story());
+    stage.unblock(0);
+    stage.until("noted", s(ROUND), || handled(&stage) == 1).await;
+    sleep(s(2 * ROUND)).await;
+    assert_eq!((stage.world.kube.pods().len(), handled(&stage)), (0, 1));
+    stage.rest(&[&replica]).await;
+}

@@ -16,7 +16,8 @@ async fn throttling_loses_no_message() {
     }
     stage.until_handled(s(900)).await;
     assert_eq!(stage.world.kube.pods().len(), 0);
-    assert!(replica.metric("ebbtide_receive_failures_total{category=\"throttled\"}") >= 1.0);
+    let throttled = || replica.metric("ebbtide_receive_failures_total{category=\"throttled\"}");
+    stage.until("a receive is throttled", s(900), || throttled() >= 1.0).await;
     stage.rest(&[&replica]).await;
 }
 

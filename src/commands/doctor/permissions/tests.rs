@@ -19,6 +19,9 @@ fn what_is_needed_follows_the_settings() {
             "watch pods",
             "create pods/eviction",
             "delete pods",
+            "list volumeattachments",
+            "watch volumeattachments",
+            "get persistentvolumeclaims",
             "patch nodes/status",
             "create events",
             "patch events",
@@ -28,26 +31,31 @@ fn what_is_needed_follows_the_settings() {
         let expected: Vec<_> = all.iter().filter(|need| !left_out.contains(&need.as_str())).cloned().collect();
         assert_eq!(named(flags), expected, "{flags:?}");
     };
+    // Volumes are waited for where a terminating hook is kept.
+    let volumes = ["list volumeattachments", "watch volumeattachments", "get persistentvolumeclaims"];
+    without(&["--wait-for-volumes", "0s"], &volumes);
     // Pods are deleted where the node's capacity is about to go, and nowhere else.
     let soft =
         ["asg-terminate", "spot", "scheduled-change", "capacity-reservation"].map(|kind| format!("--on={kind}=cordon"));
     let mut flags: Vec<&str> = soft.iter().map(String::as_str).collect();
-    without(&flags, &["delete pods"]);
+    let neither = [&["delete pods"], &volumes[..]].concat();
+    without(&flags, &neither);
     flags.push("--on=rebalance=drain");
-    without(&flags, &["delete pods"]);
+    without(&flags, &neither);
     flags.retain(|flag| !flag.contains("=spot="));
-    without(&flags, &[]);
+    without(&flags, &volumes);
     let telling = ["patch nodes/status", "create events", "patch events"];
     without(&["--at-deadline", "leave"], &["delete pods"]);
     without(&["--events", "none"], &telling);
-    without(&["--dry-run"], &telling);
+    without(&["--dry-run"], &[&volumes[..], &telling].concat());
     let kinds = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
     let every = |action: &str| kinds.map(|kind| format!("--on={kind}={action}"));
     let pods = ["list pods", "watch pods", "create pods/eviction", "delete pods"];
     let flags = every("cordon");
-    without(&flags.each_ref().map(String::as_str), &[&pods[..], &telling].concat());
+    let drains = [&pods[..], &volumes, &telling].concat();
+    without(&flags.each_ref().map(String::as_str), &drains);
     let flags = every("report");
-    without(&flags.each_ref().map(String::as_str), &[&["get nodes", "patch nodes"], &pods[..], &telling].concat());
+    without(&flags.each_ref().map(String::as_str), &[&["get nodes", "patch nodes"], &drains[..]].concat());
 }
 
 const COLLECT: [&str; 5] = ["--collect-leases", "--pod-namespace", "ops", "--pod-name", "ebbtide-1"];

@@ -119,7 +119,7 @@ fn waits_stand_before_the_drain_and_before_the_completion() {
     let detail = || Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path_of(&policy, detail()),
-        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain HoldBack Complete(Continue) End(Drained)"
+        "FindOwner LookUpHook Begin FindNode Cordon Delay Drain Wait Complete(Continue) End(Drained)"
     );
     let blocked = |step: &Step<'_>| matches!(step, Step::Drain(_)).then_some(Finding::Ended(NoticeOutcome::Blocked));
     assert_eq!(

@@ -3,7 +3,7 @@
 
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::fact::{DrainStep, Fact, Wait, WaitOutcome};
-use crate::pipeline::drain::pods_of;
+use crate::pipeline::drain::{TrimmedPod, pods_of};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
@@ -67,7 +67,7 @@ impl Case {
         let params = pods_of(&node.name, None);
         let pods = drainer.gate.kube(call, Class::List, by, || drainer.pods.list(&params)).await?;
         let claims: BTreeSet<_> =
-            pods.items.iter().filter(|pod| !pod.is_finished()).flat_map(|pod| pod.claims()).collect();
+            pods.items.iter().filter(|pod| !pod.is_finished()).flat_map(TrimmedPod::claims).collect();
         let mut used = BTreeSet::new();
         for (namespace, name) in claims {
             let api: Api<PersistentVolumeClaim> = Api::namespaced(drainer.client.clone(), &namespace);

@@ -194,12 +194,27 @@ fn a_change_that_is_put_off_rewrites_its_mark() {
 fn a_withdrawal_removes_its_own_mark_unless_that_is_newer() {
     let (node, settings) = (Node::for_tests("node-1"), MarkSettings::default());
     let marked = patched(&node, &mark("h", "scheduled-change").patch(&node, &settings).unwrap());
-    let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when));
+    let of = |identity, when| NodeRelease::of_withdrawn(&marked, identity, at(when), false);
     assert_eq!(of("h", "2026-11-21T12:00:00Z").unwrap().reason, UndoReason::Withdrawn);
     assert_eq!((of("other", "2026-11-21T13:00:00Z"), of("h", "2026-11-21T11:59:59Z")), (None, None));
     let mut planned = Node::for_tests("node-1");
     let plan = r#"{"since":"2026-11-21T12:00:00Z","start":"2026-12-21T12:00:00Z"}"#;
     planned.annotations.insert(crate::pipeline::node::plan::plan_key("h"), plan.to_owned());
-    let of = |when| NodeRelease::of_withdrawn(&planned, "h", at(when)).is_some();
+    let of = |when| NodeRelease::of_withdrawn(&planned, "h", at(when), false).is_some();
     assert_eq!((of("2026-11-21T12:00:00Z"), of("2026-11-21T11:59:59Z")), (true, false));
+}
+
+#[test]
+fn a_withdrawal_leaves_a_note_for_two_weeks() {
+    let node = Node::for_tests("node-1");
+    let withdraw = |node: &Node, identity: &str, when| {
+        let release = NodeRelease::of_withdrawn(node, identity, at(when), true)?;
+        assert!(!release.has_marks());
+        Some(patched(node, &release.patch(node).body))
+    };
+    let noted = withdraw(&node, "h", "2026-11-21T12:00:00.5Z").unwrap();
+    assert_eq!(withdrawn_at(&noted, "h"), Some(at("2026-11-21T12:00:00Z")));
+    assert!(!noted.cordoned && withdraw(&noted, "h", "2026-11-21T12:00:00Z").is_none(), "it is known");
+    let later = withdraw(&noted, "i", "2026-12-06T12:00:00Z").unwrap();
+    assert_eq!((withdrawn_at(&later, "h"), withdrawn_at(&later, "i").is_some()), (None, true));
 }

@@ -99,3 +99,89 @@ async fn evictions_wait_for_the_cordons_of_the_other_replica() {
         one.rest(&[&first, &second]).await;
     }
 }
+
+/// The instance is ended by somebody else: both actions are over, whoever hears of it first.
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_to_stop_when_both_replicas_hooks_are_over() {
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+    let (a, b) = (terminate(&one, "a", s(600)), terminate(&other, "b", s(700)));
+    sleep(s(100)).await;
+    one.world.aws.autoscaling.complete(&a, HookResult::Continue);
+    one.world.aws.autoscaling.complete(&b, HookResult::Continue);
+    sleep(s(450)).await;
+    assert!(!ended(&one).is_empty(), "{}", one.story());
+    one.rest(&[&first, &second]).await;
+}
+
+/// "Leave this node": the first removal of the cordon may be a mistake, the second is meant, whichever replica restored it.
+#[tokio::test(start_paused = true)]
+async fn two_uncordons_end_the_drains_of_both_replicas() {
+    for hook_in_both in [true, false] {
+        let one = held(s(30));
+        let other = one.with_own_queue();
+        let flags = ["--on", "rebalance=drain"];
+        let (first, second) = (one.start(&flags).await, other.start(&flags).await);
+        if hook_in_both {
+            terminate(&one, "a", s(600));
+        } else {
+            one.rebalance(0);
+        }
+        terminate(&other, "b", s(600));
+        sleep(s(60)).await;
+        one.set_cordon(0, false);
+        one.until("cordoned again", s(3), || one.cordoned(0)).await;
+        sleep(s(5)).await;
+        one.set_cordon(0, false);
+        one.until_handled(s(15)).await;
+        other.until_handled(s(5)).await;
+        one.unblock(0);
+        sleep(s(60)).await;
+        assert!(!one.cordoned(0) && ended(&one).is_empty(), "{:?}\n{}", ended(&one), one.story());
+        one.rest(&[&first, &second]).await;
+    }
+}
+
+/// Another mark keeps the cordon.
+#[tokio::test(start_paused = true)]
+async fn a_change_called_off_in_the_other_replica_s_message_deletes_nothing() {
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let flags = ["--uncordon-after", "0s"];
+    let (first, second) = (one.start(&flags).await, other.start(&flags).await);
+    let start = one.world.clock.now() + s(1800);
+    one.rebalance(0);
+    sleep(s(10)).await;
+    one.health(0, RETIREMENT, start, "upcoming");
+    sleep(s(100)).await;
+    other.health(0, RETIREMENT, start, "closed");
+    other.until_handled(s(10)).await;
+    one.until_handled(s(10)).await;
+    sleep(s(3600)).await;
+    assert!(ended(&one).is_empty(), "{:?}", ended(&one));
+    first.ended_once("scheduled-change", "withdrawn");
+    one.rest(&[&first, &second]).await;
+}
+
+/// A replica is killed, AWS closes the event, and the killed one's message comes back.
+#[tokio::test(start_paused = true)]
+async fn an_announcement_that_comes_back_after_its_withdrawal_does_nothing() {
+    let one = held(s(30));
+    let other = one.with_own_queue();
+    let (first, second) = (one.start(&[]).await, other.start(&[]).await);
+    let start = one.world.clock.now() + s(1800);
+    one.health(0, RETIREMENT, start, "upcoming");
+    sleep(s(45)).await;
+    drop(first.kill().await);
+    sleep(s(1)).await;
+    other.health(0, RETIREMENT, start, "closed");
+    other.until_handled(s(10)).await;
+    assert!(!one.cordoned(0));
+    let third = one.start(&[]).await;
+    one.until_handled(s(60)).await;
+    sleep(s(3600)).await;
+    assert!(ended(&one).is_empty() && !one.cordoned(0), "{:?}", ended(&one));
+    third.ended_once("scheduled-change", "stale");
+    one.rest(&[&second, &third]).await;
+}

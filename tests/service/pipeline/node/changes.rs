@@ -1,6 +1,7 @@
 //! Scheduled changes that AWS puts off, calls off or repeats.
 
-use crate::harness::{Stage, node, s};
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::messages;
 use tokio::time::sleep;
 
 const RETIREMENT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
@@ -148,5 +149,46 @@ async fn a_fault_that_the_settings_name_drains_the_node_until_aws_closes_it() {
     stage.until_handled(s(30)).await;
     assert!(!stage.cordoned(0));
     stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}
+
+/// Patience with a change is over, and a drain goes on for another notice, when AWS puts the change off.
+#[tokio::test(start_paused = true)]
+async fn the_old_start_of_a_change_that_was_put_off_ends_no_drain() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let flags = ["--on", "rebalance=drain", "--drain-timeout", "scheduled-change=60s"];
+    let replica = stage.start(&flags).await;
+    let start = stage.world.clock.now() + s(1200);
+    stage.rebalance(0);
+    stage.health(0, RETIREMENT, start, "upcoming");
+    sleep(s(300)).await;
+    stage.health(0, RETIREMENT, start + s(86_400), "upcoming");
+    sleep(s(1000)).await;
+    assert!(stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// Messages don't keep their order.
+#[tokio::test(start_paused = true)]
+async fn an_announcement_older_than_its_withdrawal_does_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    let (announced, start) = (stage.world.clock.now(), stage.world.clock.now() + s(86_400));
+    let older = messages::scheduled_change(RETIREMENT.0, RETIREMENT.1, &[&instance(0)], announced, start);
+    sleep(s(5)).await;
+    stage.health(0, RETIREMENT, start, "closed");
+    stage.until_handled(s(10)).await;
+    stage.world.aws.sqs.send(older);
+    stage.until_handled(s(60)).await;
+    assert!(!stage.cordoned(0) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    replica.all_ended("scheduled-change", &[("stale", 1), ("withdrawn", 1)]);
+    // Later than what counts as a late copy.
+    sleep(s(1000)).await;
+    stage.health(0, RETIREMENT, start, "upcoming");
+    stage.until_handled(s(60)).await;
+    assert!(stage.cordoned(0), "AWS has announced it again");
     stage.rest(&[&replica]).await;
 }

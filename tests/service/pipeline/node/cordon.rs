@@ -152,3 +152,34 @@ async fn a_lost_answer_and_a_lagging_watch_are_not_taken_for_an_uncordon() {
     replica.ended_once("asg-terminate", "drained");
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cordon_that_always_conflicts_is_forgone_before_a_hard_deadline() {
+    let stage = Stage::new(1, 2);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(409)));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    sleep(s(60)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 2, "{}", stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(70)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// The mark comes with the cordon, or nobody would know to remove that.
+#[tokio::test(start_paused = true)]
+async fn a_forgone_cordon_that_is_set_later_is_undone_after_the_reboot() {
+    let stage = Stage::slow(s(100));
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.replace_root_volume(0, true);
+    sleep(s(260)).await;
+    assert!(!stage.cordoned(0));
+    stage.world.faults.clear();
+    stage.until_handled(s(200)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.reboot(0).await;
+    stage.until("uncordoned", s(300), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.rest(&[&replica]).await;
+}

@@ -2,6 +2,7 @@
 
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::{EXCLUDE, marks};
+use ebbtide_sim::aws::HookResult;
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
@@ -187,4 +188,28 @@ async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
     assert_eq!(stage.notices(0).len(), 0);
     stage.until_handled(s(3)).await;
     stage.rest(&[&replica]).await;
+}
+
+/// Nobody ran while the instance went and came back, and its message waited.
+#[tokio::test(start_paused = true)]
+async fn a_late_message_of_a_hook_leaves_the_node_that_has_come_back() {
+    for root_volume in [true, false] {
+        let stage = Stage::new(1, 2);
+        let token = if root_volume {
+            stage.replace_root_volume(0, true)
+        } else {
+            stage.terminate_between(0, s(300), Wrapping::Event, ("AutoScalingGroup", "WarmPool"))
+        };
+        sleep(s(700)).await;
+        stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+        stage.reboot(0).await;
+        sleep(s(100)).await;
+        stage.block(0);
+        let replica = stage.start(&[]).await;
+        stage.until_handled(s(60)).await;
+        sleep(s(1000)).await;
+        assert!(stage.world.kube.evictions().is_empty() && !stage.cordoned(0), "{root_volume}\n{}", stage.story());
+        replica.ended_once("asg-terminate", "stale");
+        stage.rest(&[&replica]).await;
+    }
 }

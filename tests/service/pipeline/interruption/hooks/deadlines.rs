@@ -2,9 +2,9 @@
 
 use crate::drains::{add, deleted, ended, held, terminate};
 use crate::harness::{Stage, instance, node, s};
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{HookResult, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
-use ebbtide_sim::kube::By;
+use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
@@ -37,7 +37,7 @@ async fn the_end_of_one_hook_is_not_that_of_the_other() {
     let short = terminate(&stage, "short", s(60));
     let long = terminate(&stage, "long", s(600));
     sleep(s(100)).await;
-    stage.world.aws.autoscaling.complete(&short, ebbtide_sim::aws::HookResult::Continue);
+    stage.world.aws.autoscaling.complete(&short, HookResult::Continue);
     sleep(s(490)).await;
     assert!(ended(&stage).is_empty(), "nothing is deleted in spite of the budget: {:?}", ended(&stage));
     stage.until_handled(s(45)).await;
@@ -195,5 +195,68 @@ async fn a_launch_is_awaited_for_the_hook_s_own_time_once_that_is_known() {
     stage.until_handled(s(7)).await;
     assert_eq!(stage.calls(COMPLETE), 1);
     replica.ended_once("asg-launch", "not-ready");
+    stage.rest(&[&replica]).await;
+}
+
+/// The longer of two hooks is over; the other, which came later, keeps the instance.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_longer_hook_is_not_that_of_one_that_came_later() {
+    let stage = held(s(30));
+    let replica = stage.start(&[]).await;
+    let long = terminate(&stage, "long", s(900));
+    sleep(s(50)).await;
+    let short = terminate(&stage, "short", s(700));
+    sleep(s(50)).await;
+    stage.world.aws.autoscaling.complete(&long, HookResult::Continue);
+    sleep(s(500)).await;
+    assert!(ended(&stage).is_empty(), "{:?}", ended(&stage));
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&short);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_told_to_stop_when_both_hooks_are_over() {
+    for timeouts in [(600, 600), (600, 700)] {
+        let stage = held(s(30));
+        let replica = stage.start(&[]).await;
+        let (a, b) = (terminate(&stage, "a", s(timeouts.0)), terminate(&stage, "b", s(timeouts.1)));
+        sleep(s(100)).await;
+        stage.world.aws.autoscaling.complete(&a, HookResult::Continue);
+        stage.world.aws.autoscaling.complete(&b, HookResult::Continue);
+        sleep(s(450)).await;
+        assert!(!ended(&stage).is_empty(), "{timeouts:?}\n{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_action_ends_the_delay() {
+    let stage = held(s(30));
+    let replica = stage.start(&["--delay", "asg-terminate=20m", "--drain-timeout", "asg-terminate=1h"]).await;
+    let token = terminate(&stage, "hook", s(120));
+    sleep(s(30)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(150)).await;
+    assert_eq!(ended(&stage).len(), 1, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_action_reaches_all_nodes_of_the_instance() {
+    let stage = Stage::new(0, 0);
+    stage.world.aws.ec2.put(&instance(0), &[]);
+    for name in ["old", "new"] {
+        stage.world.kube.add_node(name, &instance(0));
+        stage.world.kube.add_pod(Pod::on(name).named(&format!("on-{name}")).labels([("app", "x")]));
+    }
+    stage.world.kube.add_budget("default", "b", [("app", "x")], Limit::MaxUnavailable(0));
+    let replica = stage.start(&[]).await;
+    let token = terminate(&stage, "hook", s(300));
+    sleep(s(60)).await;
+    stage.world.aws.autoscaling.complete(&token, HookResult::Continue);
+    stage.until_handled(s(180)).await;
+    assert_eq!(ended(&stage).len(), 2, "{:?}\n{}", ended(&stage), stage.story());
     stage.rest(&[&replica]).await;
 }
