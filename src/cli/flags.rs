@@ -128,8 +128,8 @@ pub struct Run {
     )]
     pub managed_tag: String,
 
-    /// The name of this cluster, as the tags kubernetes.io/cluster/NAME or eks:cluster-name of its instances say it [default: as the
-    /// tags of a Node's instance say it]
+    /// The name of this cluster, as the tags kubernetes.io/cluster/NAME, eks:cluster-name or aws:eks:cluster-name of its instances say it
+    /// [default: as the tags of a Node's instance say it]
     #[arg(long, env = "EBBTIDE_CLUSTER_NAME", value_name = "NAME", help_heading = "Notices")]
     pub cluster_name: Option<String>,
 
@@ -147,7 +147,7 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
-    /// Ask EC2 at this interval for scheduled changes and ends of Capacity Blocks that no message told of, such as 5m [default: never]
+    /// Ask EC2 at this interval, 1m to 1h, for scheduled changes and ends of Capacity Blocks that no message told of, such as 5m [default: never]
     ///
     /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
     #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]
@@ -157,7 +157,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,
 
-    /// Maximum duration of a drain, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout]
+    /// Maximum duration of a drain, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout plus the longest grace period on the node]
     ///
     /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
     /// For a rebalance recommendation or a scheduled change it replaces the default of one hour. If AWS sets the time, it can only shorten it.

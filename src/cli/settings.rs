@@ -139,6 +139,7 @@ impl Settings {
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
+        let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
@@ -208,7 +209,7 @@ impl Settings {
             policy,
             pod_grace,
             managed_tag,
-            cluster_name: flags.cluster_name,
+            cluster_name,
             node_selector,
             selection_rules,
             pod_selector,

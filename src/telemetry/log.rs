@@ -156,9 +156,8 @@ impl Subscriber for Log {
             Fact::WaitBegun { about, wait, reason } => {
                 about!(info, about, wait = wait.as_str(), reason, "drained; waiting before the completion");
             }
-            Fact::WaitEnded { about, wait, outcome: outcome @ (WaitOutcome::TimeOver | WaitOutcome::Denied), took } => {
-                let (wait, outcome) = (wait.as_str(), outcome.as_str());
-                about!(warn, about, wait, outcome, took = %Words(*took), "a wait ended without what it waited for");
+            Fact::WaitEnded { about, wait, outcome: WaitOutcome::TimeOver, took } => {
+                about!(warn, about, wait = wait.as_str(), took = %Words(*took), "the time of a wait is over");
             }
             Fact::WaitEnded { about, wait, outcome, took } => {
                 let (wait, outcome) = (wait.as_str(), outcome.as_str());
@@ -167,7 +166,7 @@ impl Subscriber for Log {
             Fact::HookLeft { about } => about!(warn, about, "the lifecycle action is left to its own timeout"),
             Fact::HookUnproven { about } => {
                 let reason = "the instance has no Node here and was launched long ago, and nothing tells whose it is";
-                about!(warn, about, reason, "the lifecycle hook is left alone; set --cluster-name");
+                about!(warn, about, reason, "the lifecycle hook is left alone; tag the instance, or set --managed-tag");
             }
             Fact::HookCompleted { about, result } => {
                 about!(info, about, result = result.as_str(), "lifecycle action completed");

@@ -100,6 +100,7 @@ impl Problems {
             let is_code =
                 code.starts_with("AWS_EC2_") && code.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'_'));
             match allowed.into_iter().find(|known| known.as_str() == action).filter(|_| is_code) {
+                None if !is_code => self.add(flag, format!("\"{code}\" is no code of an EC2 fault; write it as AWS does, in capitals and whole, like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED")),
                 None => self.add(flag, format!("\"{pair}\" is not CODE=ACTION; write it like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=cordon, with one of drain, cordon, report")),
                 Some(action) if actions.insert(code.to_owned(), action).is_some() => {
                     self.add(flag, format!("\"{code}\" is given twice; remove one"));
@@ -180,7 +181,7 @@ impl Problems {
 
     pub(super) fn poll_interval(&mut self, text: Option<&str>) -> Option<Duration> {
         let flag = "--ec2-poll-interval";
-        let interval = self.duration(flag, text, *POLL_INTERVALS.end())?;
+        let interval = self.duration_or_zero(flag, text, *POLL_INTERVALS.end())?;
         if interval < *POLL_INTERVALS.start() {
             let least = Words(*POLL_INTERVALS.start());
             self.add(
@@ -195,7 +196,11 @@ impl Problems {
     pub(super) fn idle_polls(&mut self, interval: Option<Duration>, actions: Actions) {
         let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
         let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
-        self.idle("--ec2-poll-interval", interval.is_some() && ignored, "--on scheduled-change=drain");
+        self.idle(
+            "--ec2-poll-interval",
+            interval.is_some() && ignored,
+            "--on scheduled-change=drain, or --on capacity-reservation=drain",
+        );
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {
@@ -335,6 +340,15 @@ impl Problems {
     ) -> Option<Duration> {
         let zero = text.is_some_and(|text| duration::parse(text) == Ok(Duration::ZERO));
         if zero { Some(Duration::ZERO) } else { self.duration(flag, text, most) }
+    }
+
+    pub(super) fn cluster_name(&mut self, text: Option<&str>) -> Option<String> {
+        let name = text.map(str::trim).filter(|name| !name.is_empty())?;
+        let allowed = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
+        if !name.bytes().all(allowed) {
+            self.add("--cluster-name", format!("\"{name}\" is no cluster's name; write the name alone, such as blue"));
+        }
+        Some(name.to_owned())
     }
 
     pub(super) fn managed_tag(&mut self, text: &str) -> ManagedTag {

@@ -57,9 +57,13 @@ fn judge_name(settings: &Settings, found: &[String]) -> Check {
         (Some(wanted), None) => area.ok(name, format!("{wanted}, by --cluster-name; no tag of a node's instance says it")),
         (Some(wanted), Some(_)) => area.ok(name, format!("{wanted}, by --cluster-name and by the tags of a node's instance")),
         (None, Some(found)) => area.ok(name, format!("{found}, by the tags of a node's instance")),
-        (None, None) => {
+        (None, None) if settings.managed_tag.value.is_some() => {
             area.ok(name, "no tag of a node's instance says it, so the managed tag alone tells whose an instance is")
         }
+        (None, None) => area.ok(
+            name,
+            "no tag of a node's instance says it, and the managed tag has no value: hooks of instances without a Node that are over 15 minutes old are left alone",
+        ),
     }
 }
 

@@ -169,7 +169,7 @@ impl<'a> Narration<'a> {
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,
                 Step::LeaveUnprovenHook => {
-                    self.note("its lifecycle hook is left alone: the instance may belong to another cluster; set --cluster-name");
+                    self.note("its lifecycle hook is left alone: the instance may belong to another cluster; tag it with its cluster, or give --managed-tag a value");
                     Finding::HookLeft
                 }
                 Step::End(outcome) => {

@@ -12,9 +12,10 @@ use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Timeout of the list of all attachments.
 const LIST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -51,11 +52,16 @@ enum Known {
     Denied,
 }
 
-/// The attachments. Clones share one watch.
+/// Time for which a missing right is not tried again, so that a storm asks and tells once.
+const DENIAL_KEPT: Duration = Duration::from_mins(5);
+
+/// The attachments. All who wait share one watch.
 pub struct Attachments {
     api: Api<TrimmedAttachment>,
     facts: Facts,
     watches: Slots<(), watch::Sender<Known>, ()>,
+    /// The last denial.
+    denied_at: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A share in the watch. Dropping the last share ends the watch.
@@ -66,16 +72,23 @@ impl Attachments {
     #[must_use]
     pub fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
         let api = Api::all_with(client, &ApiResource::erase::<VolumeAttachment>(&()));
-        Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch) }
+        Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch), denied_at: Arc::default() }
     }
 
-    pub(super) fn join(&self) -> WatchShare {
-        let (api, facts) = (self.api.clone(), self.facts.clone());
-        WatchShare(
-            self.watches
-                .join((), watch::Sender::default, |known, _stop| async move { run(&api, &facts, &known).await })
-                .0,
-        )
+    /// Returns a share in the watch; `None` without the right to see attachments.
+    pub(super) fn join(&self) -> Option<WatchShare> {
+        let denied_at = *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
+            return None;
+        }
+        let (api, facts, denied_at) = (self.api.clone(), self.facts.clone(), Arc::clone(&self.denied_at));
+        let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
+            run(&api, &facts, &known).await;
+            // Only a denial ends it.
+            *denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            known.send_replace(Known::Denied);
+        };
+        Some(WatchShare(self.watches.join((), watch::Sender::default, work).0))
     }
 }
 
@@ -113,7 +126,6 @@ async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<
             Err(error) => {
                 facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
                 if error.category == Category::Denied {
-                    known.send_replace(Known::Denied);
                     return;
                 }
                 sleep(backoff.step()).await;

@@ -29,7 +29,7 @@ impl Case {
 
     /// Waits until the attachments are deleted whose volumes no pod uses that stays on the Node.
     async fn volumes_detached_from(&self, node: &Node) -> WaitOutcome {
-        let watch = self.interrupter.attachments.join();
+        let Some(watch) = self.interrupter.attachments.join() else { return WaitOutcome::Denied };
         let Some(attached) = watch.of(&node.name).await else { return WaitOutcome::Denied };
         if attached.is_empty() {
             return WaitOutcome::NotNeeded;

@@ -1,6 +1,6 @@
 //! What is waited for between a drain and the completion of its hook.
 
-use crate::harness::{Replica, Stage, node, s};
+use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -90,7 +90,7 @@ async fn where_nothing_is_to_be_waited_for_nothing_is_asked() {
     let token = stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(30)).await;
     assert!(completed_at(&stage, &token) < s(4));
-    stage.world.kube.add_node(&node(1), &crate::harness::instance(1));
+    stage.world.kube.add_node(&node(1), &instance(1));
     stage.world.kube.add_pod(Pod::on(&node(1)).named("db").claim("data"));
     stage.spot(1);
     stage.until_handled(s(30)).await;
@@ -107,6 +107,12 @@ async fn a_missing_right_delays_nothing() {
     stage.until_handled(s(30)).await;
     assert!(completed_at(&stage, &token) < s(4));
     assert!(waited(&replica, "denied", 1));
+    stage.world.kube.add_node(&node(1), &instance(1));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("db-1").claim("data-db-1"));
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.calls("list volumeattachments"), 1, "a storm asks once");
     stage.rest(&[&replica]).await;
 }
 
