@@ -13,7 +13,7 @@ import pytest
 import yaml
 from chart import next_version
 
-from harness import messages
+from harness import manifests, messages
 from harness.audit import Request
 from harness.aws import REGION
 from harness.doctor import REVIEWS
@@ -97,6 +97,20 @@ def leak_a_lease(world: World) -> str:
     return world.lease(LEASES, f"{world.name}-gone", spec)
 
 
+def attach_a_volume(world: World, node: Node) -> str:
+    """Attaches a volume to a node with a static pod that has another; returns the attachment's path."""
+    stays = manifests.pod("static", node.name, None, False, False, {"kubernetes.io/config.mirror": "0123456789abcdef"})
+    stays["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "static"}}]
+    world.kube.create(world.pods_path(), stays)
+    attachments, name = "/apis/storage.k8s.io/v1/volumeattachments", f"{world.name}-db"
+    source = {"persistentVolumeName": f"{world.name}-db"}
+    spec = {"attacher": "ebs.csi.aws.com", "nodeName": node.name, "source": source}
+    world.kube.create(attachments, {"metadata": {"name": name}, "spec": spec})
+    in_use = {"status": {"volumesInUse": ["kubernetes.io/csi/ebs.csi.aws.com^vol-1"]}}
+    world.kube.patch(f"{NODES}/{node.name}/status", in_use)
+    return f"{attachments}/{name}"
+
+
 def test_all_features_use_exactly_the_granted_permissions(world: World) -> None:
     settings = {
         "atDeadline": "delete",
@@ -119,6 +133,17 @@ def test_all_features_use_exactly_the_granted_permissions(world: World) -> None:
         world.run("web", on=node, stops_after=1)
         world.send(messages.spot_warning(node.instance, ago=timedelta(seconds=120 - REPORTED)))
         eventually("the node is drained", lambda: drained(world, node))
+        eventually("the message is deleted", world.acknowledged)
+
+        # A volume is attached that no pod uses which stays.
+        holding = world.node()
+        attachment = attach_a_volume(world, holding)
+        action = world.hold(holding.instance, 300)
+        world.send(messages.bare(action))
+        claims = ("", "get", "persistentvolumeclaims")
+        eventually("the claims of pods that stay are read", lambda: claims in used(world, made))
+        assert action.active, "the hook was completed with a volume attached"
+        world.kube.delete(attachment)
         eventually("the message is deleted", world.acknowledged)
 
         # The service gets a Node that is deleted during its drain.
@@ -192,7 +217,7 @@ LEAST: set[Right] = {
 @BOTH_HELMS
 def test_minimal_permissions_drain_a_node(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
-    leave = {"atDeadline": "leave", "events": "none"}
+    leave = {"atDeadline": "leave", "events": "none", "waitForVolumes": "0s"}
     with release(world, helm, {"settings": leave, "rbac": {"doctor": False}, **watched}) as made:
         assert made.rights() == LEAST
         service = world.installed_service(made)
@@ -264,7 +289,7 @@ SWITCHED_ON: Object = {
 ONLY_WITH_IT = {"Role", "RoleBinding", "PodMonitor", "PrometheusRule", "ConfigMap", "NetworkPolicy"}
 
 SWITCHED_OFF: Object = {
-    "settings": {"collectLeases": False, "events": "none", "atDeadline": "leave"},
+    "settings": {"collectLeases": False, "events": "none", "atDeadline": "leave", "waitForVolumes": "0s"},
     "podMonitor": {"enabled": False},
     "serviceMonitor": {"enabled": True},
     "prometheusRule": {"enabled": False},

@@ -73,7 +73,7 @@ def test_a_good_set_up_is_ok(world: World, good: SetUp) -> None:
     assert not world.recorder.calls(RECEIVE)
     assert world.backlog().visible == 1
     text = text_of(world)
-    assert all(len(line) <= 100 for line in text), text
+    assert all(len(line) <= 100 for line in text), [line for line in text if len(line) > 100]
 
 
 def test_a_missing_cluster_permission_is_reported(world: World, good: SetUp) -> None:

@@ -7,6 +7,9 @@ use serde_json::json;
 /// Column of the remedy.
 const INDENT: usize = 10;
 
+/// Maximum width of the titles in their column.
+const MAX_TITLE: usize = 28;
+
 /// All findings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnosis {
@@ -42,13 +45,17 @@ impl Diagnosis {
     #[must_use]
     pub fn text(&self) -> String {
         let title = |check: &Check| format!("{} {}", check.area.as_str(), check.name);
-        let widest = self.checks.iter().map(|check| title(check).len()).max().unwrap_or_default();
+        let fits = |width: &usize| *width <= MAX_TITLE;
+        let widest = self.checks.iter().map(|check| title(check).len()).filter(fits).max().unwrap_or_default();
         let found_at = INDENT + widest + 2;
         let mut text = String::new();
         for check in &self.checks {
             let mut lines = wrapped(&check.found, WIDTH.saturating_sub(found_at)).into_iter();
-            let first = lines.next().unwrap_or_default();
-            push_line(&mut text, &format!("{:<INDENT$}{:<widest$}  {first}", check.status.as_str(), title(check)));
+            let title = title(check);
+            // A longer title has a line of its own.
+            let first = if fits(&title.len()) { lines.next().unwrap_or_default() } else { String::new() };
+            let head = format!("{:<INDENT$}{title:<widest$}  {first}", check.status.as_str());
+            push_line(&mut text, head.trim_end());
             for line in lines {
                 push_line(&mut text, &format!("{:found_at$}{line}", ""));
             }
