@@ -250,8 +250,7 @@ impl<'a> Narration<'a> {
         };
         let begun = self.clock.notice_instant(self.notice.at);
         let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
-        let has_volumes = self.node.as_ref().is_some_and(|node| node.has_volumes) && !policy.dry_run;
-        let awaited = if has_volumes { policy.wait_for_volumes } else { Duration::ZERO };
+        let awaited = self.node.as_ref().map_or(Duration::ZERO, |node| policy.awaits_volumes(node));
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookView {
             group: hook.group.clone(),

@@ -184,11 +184,13 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
 fn stay_reason(object: &TrimmedPod, rules: &SelectionRules) -> Option<StayReason> {
     let meta = &object.metadata;
     let finished = object.is_finished();
-    if is_daemon(object) && !finished && !rules.evict_daemonsets {
-        return Some(StayReason::DaemonSet);
-    }
-    if is_daemon(object) && !finished && object.spec.registers_plugins() {
-        return Some(StayReason::CsiDriver);
+    if is_daemon(object) && !finished {
+        if !rules.evict_daemonsets {
+            return Some(StayReason::DaemonSet);
+        }
+        if object.spec.registers_plugins() {
+            return Some(StayReason::CsiDriver);
+        }
     }
     if meta.annotations.as_ref().is_some_and(|annotations| annotations.contains_key(MIRROR_ANNOTATION)) {
         return Some(StayReason::Mirror);

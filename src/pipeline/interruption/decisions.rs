@@ -75,6 +75,12 @@ impl Policy {
             })
     }
 
+    /// Returns the maximum wait after a drain of this Node for the volumes of its pods.
+    #[must_use]
+    pub fn awaits_volumes(&self, node: &Node) -> Duration {
+        if node.has_volumes && !self.dry_run { self.wait_for_volumes } else { Duration::ZERO }
+    }
+
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node
     /// is excluded now.
     #[must_use]

@@ -149,8 +149,7 @@ impl Case {
     async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let drain = self.drain_one(target, hook, early, true);
         let known = self.interrupter.index.newest(&target.node);
-        let identity = self.notice.identity.to_string();
-        if self.interrupter.policy.dry_run || known.is_none_or(|node| newest_copy(&node, &identity).is_some()) {
+        if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
             return drain.await;
         }
         let cordon = async {
@@ -168,29 +167,39 @@ impl Case {
     }
 
     async fn try_cordon(&self, target: &Target) -> Result<CordonOutcome, KubeError> {
+        let by = Instant::now() + CALL_TIMEOUT;
+        self.interrupter.marker.cordon(&target.node, &self.mark(target), by).await
+    }
+
+    /// Returns the notice's mark for the Node.
+    fn mark(&self, target: &Target) -> Mark {
         let Self { interrupter, notice, message, .. } = self;
-        let now = Instant::now();
-        let mark = interrupter.policy.mark(notice, message, target.deadline.at(), &interrupter.clock, now);
-        interrupter.marker.cordon(&target.node, &mark, now + CALL_TIMEOUT).await
+        interrupter.policy.mark(notice, message, target.deadline.at(), &interrupter.clock, Instant::now())
+    }
+
+    /// Returns whether the Node carries the notice's mark.
+    fn has_mark(&self, node: &Node) -> bool {
+        newest_copy(node, &self.notice.identity.to_string()).is_some()
+    }
+
+    fn mark_name(&self) -> String {
+        name_of(&self.notice.identity.to_string())
     }
 
     /// Says on the Node that this notice's hook keeps the instance no longer than until `at`, for a replica that has another hook.
     async fn move_mark(&self, node: &Node, at: Instant) {
         let Self { interrupter, notice, .. } = self;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
-        // The other replica waits in vain without it, but no longer than its own hook lives.
+        // If the write fails, the other replica waits longer, but only while its own hook lives.
         let _ = interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL).await;
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
     async fn cordon_late(&self, target: &Target) {
-        let Self { interrupter, notice, message, .. } = self;
-        if newest_copy(&target.node, &notice.identity.to_string()).is_some() {
+        if self.has_mark(&target.node) {
             return;
         }
-        let by = target.deadline.at();
-        let mark = interrupter.policy.mark(notice, message, by, &interrupter.clock, Instant::now());
-        let mut early = None;
+        let (mark, mut early) = (self.mark(target), None);
         // Only for some time, as before.
         let _ = timeout(OTHERS_TIMEOUT, Box::pin(self.cordon_one(target.clone(), &mark, &mut early))).await;
     }
@@ -281,7 +290,7 @@ impl Case {
         }
         let shared = seat.shared();
         let mut known = hook.map(KeptHook::with_times);
-        let (mut deadline, mut plan) = (shared.add(name_of(&self.notice.identity.to_string()), own()), shared.plan());
+        let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
         // Its deadline does not move.
         drop(early);
         let mut is_over = false;
@@ -342,8 +351,8 @@ impl Case {
     fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
         if early.is_none() {
             let seat = self.interrupter.drains.join_running(&target.node.uid);
-            let mark = || name_of(&self.notice.identity.to_string());
-            *early = seat.map(|seat| EarlySeat { _deadline: seat.shared().add(mark(), target.deadline), _seat: seat });
+            let entry = |seat: &DrainSeat| seat.shared().add(self.mark_name(), target.deadline);
+            *early = seat.map(|seat| EarlySeat { _deadline: entry(&seat), _seat: seat });
         }
         early.is_some()
     }

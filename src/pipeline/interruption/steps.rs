@@ -226,16 +226,12 @@ impl<'a> Sequence<'a> {
             NoticeOutcome::Uncordoned => left,
             _ => Duration::ZERO,
         };
-        let volumes = if outcome == NoticeOutcome::Drained && !self.policy.dry_run {
-            self.policy.wait_for_volumes.min(left)
-        } else {
-            Duration::ZERO
+        let volumes = match present.node.filter(|_| outcome == NoticeOutcome::Drained) {
+            Some(node) => self.policy.awaits_volumes(node).min(left),
+            None => Duration::ZERO,
         };
         let until = |by: Duration| (!by.is_zero()).then(|| present.now + by);
-        let waits = Waits {
-            hold_back: until(by),
-            volumes: until(volumes).filter(|_| present.node.is_some_and(|node| node.has_volumes)),
-        };
+        let waits = Waits { hold_back: until(by), volumes: until(volumes) };
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,
