@@ -38,6 +38,7 @@ pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
 pub use waits::Attachments;
+use waits::WaitLog;
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};
