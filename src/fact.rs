@@ -180,7 +180,7 @@ pub enum Fact<'a> {
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
     WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
-    /// A wait ended. `left`: what was still missing when its time was over. `has_condition`: the Node's condition is True.
+    /// A wait ended. `left`: what was still missing when its time was over.
     WaitEnded {
         about: NoticeRef<'a>,
         on: Option<NodeRef<'a>>,
@@ -188,10 +188,9 @@ pub enum Fact<'a> {
         outcome: WaitOutcome,
         took: Duration,
         left: Option<&'a str>,
-        has_condition: bool,
     },
     /// A wait was given up: another replica goes on with it, or the interruption begins again.
-    WaitAbandoned { on: NodeRef<'a>, wait: Wait },
+    WaitAbandoned { about: NoticeRef<'a>, on: NodeRef<'a>, wait: Wait },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.

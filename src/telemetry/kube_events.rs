@@ -13,14 +13,14 @@ mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, NodeRef, PodRef, Subscriber, Wait};
+use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use text::{MAX_NOTE_LENGTH, bounded};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use waits::RunningWait;
+use waits::{RunningWait, WaitKey};
 
 /// Minimum time that a drain is blocked before an Event says so. Most budgets allow an eviction as soon as another pod is ready.
 pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
@@ -64,9 +64,9 @@ enum DrainEvent {
     Unblocked { node_uid: Arc<str>, pod_uid: Arc<str> },
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
-    WaitBegun { node: ObjectRef, wait: RunningWait, at: Instant },
-    WaitEnded { node: ObjectRef, wait: Wait, how: String, has_condition: bool },
-    WaitAbandoned { node_uid: Arc<str>, wait: Wait },
+    WaitBegun { node: ObjectRef, wait: RunningWait },
+    WaitEnded { node_uid: Arc<str>, key: WaitKey, how: String },
+    WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
 }
 
 /// The end of a drain, as the reason of its Node's condition.
@@ -174,21 +174,30 @@ impl DrainEvent {
                 report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
                 has_condition: true,
             },
-            Fact::WaitBegun { on: Some(on), wait, reason, at_most, .. } => {
-                let at = Instant::now();
-                let until = at.checked_add(at_most).unwrap_or(at);
-                let wait = RunningWait { wait, reason: bounded(&reason, MAX_REASON_LENGTH).into(), until };
-                Self::WaitBegun { node: ObjectRef::node(on), wait, at }
+            Fact::WaitBegun { about, on: Some(on), wait, reason, at_most } => {
+                let begun = Instant::now();
+                let until = begun.checked_add(at_most).unwrap_or(begun);
+                let (key, reason) = (WaitKey::of(about, wait), bounded(&reason, MAX_REASON_LENGTH).into());
+                let wait = RunningWait { key, reason, begun, until, told: false };
+                Self::WaitBegun { node: ObjectRef::node(on), wait }
             }
-            Fact::WaitEnded { on: Some(on), wait, outcome, left, has_condition, .. } => {
+            Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {
                 let left = left.map(|left| format!(", left: {left}")).unwrap_or_default();
                 let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
-                Self::WaitEnded { node: ObjectRef::node(on), wait, how, has_condition }
+                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how }
             }
-            Fact::WaitAbandoned { on, wait } => Self::WaitAbandoned { node_uid: on.uid.into(), wait },
+            Fact::WaitAbandoned { about, on, wait } => {
+                Self::WaitAbandoned { node_uid: on.uid.into(), key: WaitKey::of(about, wait) }
+            }
             Fact::DrainAbandoned { on } => Self::Abandoned { node_uid: on.uid.into() },
             _ => return None,
         })
+    }
+}
+
+impl WaitKey {
+    fn of(about: NoticeRef<'_>, wait: Wait) -> Self {
+        Self { message: about.message.into(), wait }
     }
 }
 

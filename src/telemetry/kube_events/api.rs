@@ -96,19 +96,23 @@ impl EventApi {
                 done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
             Announcement::Waiting { message } => {
-                let name = event_name(&node.name, random::u64());
-                if done(self.create(node, &name, ("Normal", EventReason::Waiting), &message).await) {
-                    record.event = Some(name);
+                let said = ("Normal", EventReason::Waiting);
+                // Another wait has begun later.
+                if let Some(name) = &record.event {
+                    done(self.update(node, name, said, &message).await);
+                } else {
+                    let name = event_name(&node.name, random::u64());
+                    record.event = done(self.create(node, &name, said, &message).await).then_some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
                 record.condition |= done(self.set(node, set).await);
             }
-            Announcement::Waited { message, has_condition } => {
+            Announcement::Waited { message } => {
                 if let Some(name) = record.event.take() {
                     done(self.update(node, &name, ("Normal", EventReason::WaitEnded), &message).await);
                 }
-                if has_condition || record.condition {
+                if record.condition {
                     let set = Condition { status: "False", changes: true, reason: "WaitEnded", message: &message };
                     record.condition &= !done(self.set(node, set).await);
                 }

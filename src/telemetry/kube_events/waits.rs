@@ -1,18 +1,29 @@
-//! The waits of one Node's interruptions, and when they have lasted for long enough to be announced. Pure.
+//! The waits of one Node's interruptions, and which of them have lasted for long enough to be announced. Pure.
 
 use super::{MIN_BLOCKED_TIME, text};
 use crate::fact::Wait;
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
 
+/// A wait of one notice: two notices of a Node may wait for the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WaitKey {
+    /// The notice's message.
+    pub message: Box<str>,
+    pub wait: Wait,
+}
+
 /// A wait that runs.
 #[derive(Debug)]
 pub(super) struct RunningWait {
-    pub wait: Wait,
+    pub key: WaitKey,
     /// What is waited for.
     pub reason: Box<str>,
+    pub begun: Instant,
     /// The latest end.
     pub until: Instant,
+    /// Whether it has been announced.
+    pub told: bool,
 }
 
 /// The waits of one Node.
@@ -21,78 +32,76 @@ pub(super) struct WaitState {
     running: Vec<RunningWait>,
     /// The ends of those that were announced, in words.
     ended: Vec<String>,
-    /// The time at which they will have lasted for long enough.
-    due: Option<Instant>,
-    is_announced: bool,
-    /// Whether another replica has announced what ended here.
-    is_others: bool,
+    /// Whether one that was announced was given up. Whoever goes on with it announces its end.
+    given_up: bool,
 }
 
 impl WaitState {
-    /// A wait begins. If it is the first, returns the time at which it will have lasted for long enough.
-    pub(super) fn begin(&mut self, wait: RunningWait, at: Instant) -> Option<Instant> {
-        self.running.retain(|known| known.wait != wait.wait);
+    /// A wait begins. Returns the time at which it will have lasted for long enough.
+    pub(super) fn begin(&mut self, wait: RunningWait) -> Instant {
+        let due = wait.begun + MIN_BLOCKED_TIME;
+        self.running.retain(|known| known.key != wait.key);
         self.running.push(wait);
-        if self.due.is_some() || self.is_announced {
-            return None;
-        }
-        self.due = Some(at + MIN_BLOCKED_TIME);
-        self.due
+        due
     }
 
-    /// A wait ended, as `how` says. `is_known`: the Node's condition is True because of another replica.
-    pub(super) fn end(&mut self, wait: Wait, how: String, is_known: bool) {
-        self.running.retain(|known| known.wait != wait);
-        self.is_others |= is_known;
-        if self.is_announced || self.is_others {
+    /// A wait ended, as `how` says.
+    pub(super) fn end(&mut self, key: &WaitKey, how: String) {
+        let told = self.take(key);
+        if told || self.given_up {
             self.ended.push(how);
-        }
-        if self.running.is_empty() {
-            self.due = None;
         }
     }
 
     /// A wait was given up: somebody else goes on with it.
-    pub(super) fn abandon(&mut self, wait: Wait) {
-        self.running.retain(|known| known.wait != wait);
-        if self.running.is_empty() {
-            *self = Self::default();
-        }
+    pub(super) fn abandon(&mut self, key: &WaitKey) {
+        self.given_up |= self.take(key);
     }
 
-    /// Whether the timer of this time is theirs.
-    pub(super) fn is_due(&self, at: Instant) -> bool {
-        self.due == Some(at)
+    /// Removes a wait. Returns whether it has been announced.
+    fn take(&mut self, key: &WaitKey) -> bool {
+        self.running.extract_if(.., |known| known.key == *key).any(|known| known.told)
+    }
+
+    /// Whether some wait has lasted for long enough at `now`, and is not announced.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.running.iter().any(|wait| !wait.told && wait.begun + MIN_BLOCKED_TIME <= now)
     }
 
     /// Whether no wait runs, and none is to be announced.
     pub(super) const fn is_over(&self) -> bool {
-        self.running.is_empty() && self.ended.is_empty()
+        self.running.is_empty() && self.ended.is_empty() && !self.given_up
     }
 
     /// Whether something is to be announced at `now`.
     pub(super) fn has_more(&self, now: Instant) -> bool {
-        self.due.is_some_and(|due| due <= now) || self.running.is_empty() && !self.ended.is_empty()
+        self.is_due(now) || self.has_ended()
     }
 
-    /// Returns what is waited for, once it has lasted for long enough at `now`.
+    /// Whether all that were announced have ended.
+    fn has_ended(&self) -> bool {
+        !self.ended.is_empty() && self.running.iter().all(|wait| !wait.told)
+    }
+
+    /// Returns what is waited for, if a wait is due at `now`.
     pub(super) fn begun(&mut self, now: Instant, clock: Clock) -> Option<String> {
-        self.due.take_if(|due| *due <= now)?;
-        self.is_announced = true;
-        let waits = self.running.iter().map(|RunningWait { wait, reason, until }| {
+        if !self.is_due(now) {
+            return None;
+        }
+        let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, told, .. }| {
+            *told = true;
             let until = clock.timestamp_of(*until).strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("{wait}, until {until} at the latest: {reason}")
+            format!("{}, until {until} at the latest: {reason}", key.wait)
         });
         Some(text::joined(waits))
     }
 
-    /// Returns how the announced waits ended, when none runs any more, and whether another replica has announced them.
-    pub(super) fn ended(&mut self) -> Option<(String, bool)> {
-        if !self.running.is_empty() || self.ended.is_empty() {
-            return None;
-        }
-        let ended = std::mem::take(self);
-        Some((text::joined(ended.ended), ended.is_others))
+    /// Returns how the announced waits ended, when none of them runs any more.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        self.has_ended().then(|| {
+            self.given_up = false;
+            text::joined(std::mem::take(&mut self.ended))
+        })
     }
 }
 
@@ -101,39 +110,63 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn volumes(now: Instant) -> RunningWait {
-        RunningWait { wait: Wait::Volumes, reason: "attached: pv-1".into(), until: now + Duration::from_mins(1) }
+    const S: Duration = Duration::from_secs(1);
+
+    fn key(message: &str, wait: Wait) -> WaitKey {
+        WaitKey { message: message.into(), wait }
+    }
+
+    fn running(key: WaitKey, begun: Instant) -> RunningWait {
+        RunningWait { key, reason: "attached: pv-1".into(), begun, until: begun + 60 * S, told: false }
+    }
+
+    fn state() -> (WaitState, Instant, Clock) {
+        (WaitState::default(), Instant::now(), Clock::showing("2026-11-21T12:00:00Z".parse().unwrap()))
     }
 
     #[tokio::test(start_paused = true)]
     async fn waits_are_announced_once_and_so_is_their_end() {
-        let (now, clock) = (Instant::now(), Clock::showing("2026-11-21T12:00:00Z".parse().unwrap()));
-        let mut waits = WaitState::default();
-        let due = waits.begin(volumes(now), now).unwrap();
-        let hold = RunningWait { wait: Wait::HoldBeforeCompletion, reason: "unreleased".into(), ..volumes(now) };
-        assert_eq!((due, waits.begin(hold, now)), (now + MIN_BLOCKED_TIME, None));
-        assert_eq!(waits.begun(now, clock), None, "too early");
+        let (mut waits, now, clock) = state();
+        let (volumes, hold) = (key("a", Wait::Volumes), key("a", Wait::HoldBeforeCompletion));
+        let due = waits.begin(running(volumes.clone(), now));
+        waits.begin(running(hold.clone(), now + 4 * S));
+        assert_eq!((due, waits.begun(now + 4 * S, clock)), (now + MIN_BLOCKED_TIME, None), "too early");
         let expected = "volumes, until 2026-11-21T12:01:00Z at the latest: attached: pv-1; \
-                        hold-before-completion, until 2026-11-21T12:01:00Z at the latest: unreleased";
+                        hold-before-completion, until 2026-11-21T12:01:04Z at the latest: attached: pv-1";
         assert_eq!(waits.begun(due, clock).as_deref(), Some(expected));
-        waits.end(Wait::Volumes, "volumes: met".to_owned(), false);
-        assert!(!waits.has_more(due), "the other goes on");
-        waits.end(Wait::HoldBeforeCompletion, "hold: met".to_owned(), true);
-        assert_eq!(waits.ended(), Some(("volumes: met; hold: met".to_owned(), true)));
-        assert!(waits.is_over());
+        waits.end(&volumes, "volumes: met".to_owned());
+        assert!(!waits.has_more(due + 60 * S), "the other goes on");
+        waits.end(&hold, "hold: met".to_owned());
+        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("volumes: met; hold: met"), true));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_ends_soon_or_is_given_up_is_not_announced() {
-        let (now, clock) = (Instant::now(), Clock::showing("2026-11-21T12:00:00Z".parse().unwrap()));
-        let mut waits = WaitState::default();
-        let due = waits.begin(volumes(now), now).unwrap();
-        waits.end(Wait::Volumes, "volumes: met".to_owned(), false);
-        assert!(waits.is_over() && !waits.is_due(due));
-        assert_eq!((waits.begun(due, clock), waits.ended()), (None, None));
-        let due = waits.begin(volumes(now), now).unwrap();
+    async fn what_ends_soon_is_not_announced_and_what_begins_later_is() {
+        let (mut waits, now, clock) = state();
+        let (first, second) = (key("a", Wait::Delay), key("b", Wait::Delay));
+        let due = waits.begin(running(first.clone(), now));
+        let later = waits.begin(running(second.clone(), now + 3 * S));
+        waits.end(&first, "delay: met".to_owned());
+        assert!(!waits.has_more(due) && waits.is_due(later), "each has its own time");
+        assert!(waits.begun(later, clock).is_some());
+        waits.begin(running(first.clone(), later));
+        waits.end(&second, "delay: met".to_owned());
+        assert_eq!(waits.ended().as_deref(), Some("delay: met"));
+        assert!(!waits.is_over() && waits.begun(later + MIN_BLOCKED_TIME, clock).is_some());
+        waits.end(&first, "delay: time-over".to_owned());
+        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("delay: time-over"), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_goes_on_announces_the_end() {
+        let (mut waits, now, clock) = state();
+        let volumes = key("a", Wait::Volumes);
+        let due = waits.begin(running(volumes.clone(), now));
         assert!(waits.begun(due, clock).is_some());
-        waits.abandon(Wait::Volumes);
-        assert!(waits.is_over());
+        waits.abandon(&volumes);
+        assert!(!waits.is_over(), "its announcement stands");
+        waits.begin(running(volumes.clone(), due));
+        waits.end(&volumes, "volumes: met".to_owned());
+        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("volumes: met"), true));
     }
 }

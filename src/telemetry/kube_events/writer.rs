@@ -139,25 +139,21 @@ impl EventWriter {
                 let uid = Arc::clone(&drain.node.uid);
                 self.queue.push_back(uid);
             }
-            DrainEvent::WaitBegun { node, wait, at } => {
+            DrainEvent::WaitBegun { node, wait } => {
                 // A drain of the Node may follow, or be over.
                 let deadline = DrainDeadline { at: wait.until, is_hard: false };
                 let Some(state) = self.state_of(node, Phase::Ended, deadline, true) else { return };
-                if let Some(due) = state.waits.begin(wait, at) {
-                    let uid = Arc::clone(&state.node.uid);
-                    self.timers.push_back((due, uid));
-                }
+                let (due, uid) = (state.waits.begin(wait), Arc::clone(&state.node.uid));
+                self.timers.push_back((due, uid));
             }
-            DrainEvent::WaitEnded { node, wait, how, has_condition } => {
-                let deadline = DrainDeadline { at: Instant::now(), is_hard: false };
-                let Some(state) = self.state_of(node, Phase::Ended, deadline, has_condition) else { return };
-                state.waits.end(wait, how, has_condition);
-                let uid = Arc::clone(&state.node.uid);
-                self.queue.push_back(uid);
-            }
-            DrainEvent::WaitAbandoned { node_uid, wait } => {
+            DrainEvent::WaitEnded { node_uid, key, how } => {
                 let Some(state) = self.drains.get_mut(&node_uid) else { return };
-                state.waits.abandon(wait);
+                state.waits.end(&key, how);
+                self.queue.push_back(node_uid);
+            }
+            DrainEvent::WaitAbandoned { node_uid, key } => {
+                let Some(state) = self.drains.get_mut(&node_uid) else { return };
+                state.waits.abandon(&key);
                 self.forget(&node_uid);
             }
             DrainEvent::Abandoned { node_uid } => {

@@ -1,8 +1,9 @@
 //! Kubernetes Events and the Node's condition while an interruption waits, and the report of how its waits ended.
 
-use crate::harness::{Stage, node, s};
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::kube::Pod;
-use ebbtide_sim::messages::Wrapping;
+use ebbtide_sim::messages::{Wrapping, lifecycle};
 use k8s_openapi::api::core::v1::NodeCondition;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -112,4 +113,41 @@ async fn a_wait_before_a_drain_is_over_before_the_drain_is_told() {
     told.sort();
     assert_eq!(told, [("DrainEnded".to_owned(), 2), ("WaitEnded".to_owned(), 2)]);
     assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+}
+
+/// What was waited for happens while no replica runs.
+#[tokio::test(start_paused = true)]
+async fn a_successor_without_a_wait_leaves_no_condition_behind() {
+    let stage = with_volume(Some(s(60)));
+    let first = stage.start(&[]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(50)).await;
+    first.kill().await;
+    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    sleep(s(20)).await;
+    let second = stage.start(&[]).await;
+    stage.until_handled(s(100)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&second]).await;
+    assert!(says(&stage).starts_with("False "), "{}", says(&stage));
+}
+
+/// Two hooks of one instance wait for the same.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_of_two_equal_waits_leaves_the_other() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--hold", "before-completion"]).await;
+    stage.terminate(0, s(60), Wrapping::Event);
+    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(600)));
+    let long = stage.world.aws.autoscaling.begin("group", "other", &instance(0));
+    let hook = ("group", "other", &*long);
+    stage.world.aws.sqs.send(lifecycle(Wrapping::Event, true, hook, &instance(0), stage.world.clock.now()));
+    sleep(s(200)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 1, "the first hold is over");
+    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    stage.until_handled(s(600)).await;
+    stage.completed_once(&long);
+    stage.rest(&[&replica]).await;
+    assert!(says(&stage).starts_with("False WaitEnded: "), "{}", says(&stage));
+    assert!(told(&stage).iter().all(|(reason, ..)| reason == "WaitEnded"), "{:?}", told(&stage));
 }

@@ -42,10 +42,7 @@ impl<'a> Waiting<'a> {
         let reason = std::mem::take(&mut *lock(&self.reason));
         let left = Some(&*reason).filter(|left| outcome == WaitOutcome::TimeOver && !left.is_empty());
         let (about, on, wait, took) = (self.case.about(), self.on(), self.wait, self.begun.elapsed());
-        // Another replica may have begun it.
-        let known = self.case.node.as_ref().and_then(|node| self.case.interrupter.index.newest(node));
-        let has_condition = !reason.is_empty() && known.is_some_and(|node| node.draining);
-        self.case.tell(&Fact::WaitEnded { about, on, wait, outcome, took, left, has_condition });
+        self.case.tell(&Fact::WaitEnded { about, on, wait, outcome, took, left });
         if !reason.is_empty() {
             log.add(&format_args!("{wait}: {outcome} after {}", Words(took)), left);
         }
@@ -59,7 +56,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if let Some(on) = self.on().filter(|_| !self.ended && !lock(&self.reason).is_empty()) {
-            self.case.tell(&Fact::WaitAbandoned { on, wait: self.wait });
+            self.case.tell(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
         }
     }
 }
