@@ -6,13 +6,10 @@ pub mod migrate;
 pub mod send;
 mod values;
 
-pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon};
+pub use values::{AtDeadline, EKS_HOOKS, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, Replacements};
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
-/// The hooks of EKS managed node groups, which EKS itself completes.
-pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -87,13 +84,13 @@ pub struct Run {
 
     /// Action for a kind of notice; once per kind
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, cordon,
-    /// report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and
-    /// asg-launch=ignore. Only drain and ready touch lifecycle hooks.
+    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, replace,
+    /// cordon, report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and asg-launch=ignore. Only
+    /// drain, replace and ready touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
-    /// What to do about a fault of an instance that AWS Health reports: drain, cordon or report, by the code of the event; repeatable
+    /// What to do about a fault of an instance that AWS Health reports: drain, replace, cordon or report, by the code of the event; repeatable
     ///
     /// Without it events of the category issue are ignored. They need a rule of their own.
     #[arg(
@@ -179,6 +176,9 @@ pub struct Run {
     /// Capacity goes in bursts: a pod that is evicted too early may be moved to the next node that goes.
     #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
     pub settle: String,
+
+    #[command(flatten)]
+    pub replacements: Replacements,
 
     /// When to act on a scheduled change: now, or this long before it begins, such as 2h-before; a retirement always now
     #[arg(

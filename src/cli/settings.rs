@@ -2,6 +2,7 @@
 //! together.
 
 mod problems;
+mod replacements;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
@@ -148,15 +149,16 @@ impl Settings {
         problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
-        let drains = |kind| actions.of(kind) == Action::Drain;
+        let drains = |kind| actions.of(kind).drains();
         let holds = flags.complete_after.is_some() && !drains(NoticeKind::AsgTerminate);
         problems.idle("--complete-after", holds, "--on asg-terminate=drain");
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
-        let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
+        let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         problems.idle_polls(ec2_poll_interval, actions);
+        let max_replacements = problems.replacements(actions, &health_issues, flags.replacements.max_replacements);
         for kind in NoticeKind::ALL {
             let delayed = delay.of(kind).is_some() && !drains(kind);
             problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
@@ -170,6 +172,7 @@ impl Settings {
             lead,
             drain_timeout,
             delay,
+            max_replacements,
             settle: settle.unwrap_or_default(),
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
@@ -193,10 +196,6 @@ impl Settings {
             respect_do_not_disrupt: flags.respect_do_not_disrupt,
             own_pod,
         };
-        let at_deadline = match flags.at_deadline {
-            flags::AtDeadline::Delete => AtDeadline::Delete,
-            flags::AtDeadline::Leave => AtDeadline::Leave,
-        };
         let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
         let events = match flags.events {
             flags::Events::Blocked => Some(Scope::Blocked),
@@ -213,7 +212,7 @@ impl Settings {
             node_selector,
             selection_rules,
             pod_selector,
-            at_deadline,
+            at_deadline: flags.at_deadline.into(),
             events,
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
@@ -246,9 +245,19 @@ fn forget_empty(flags: &mut Run) {
     for value in [pod_grace, complete_after, uncordon_after, ec2_poll_interval] {
         value.take_if(|value| value.is_empty());
     }
-    let Run { node_selector, pod_selector, pod_namespace, pod_name, .. } = flags;
-    for value in [node_selector, pod_selector, pod_namespace, pod_name] {
+    let Run { node_selector, pod_selector, pod_namespace, pod_name, replacements, .. } = flags;
+    let max_replacements = &mut replacements.max_replacements;
+    for value in [node_selector, pod_selector, pod_namespace, pod_name, max_replacements] {
         value.take_if(|value| value.is_empty());
+    }
+}
+
+impl From<flags::AtDeadline> for AtDeadline {
+    fn from(chosen: flags::AtDeadline) -> Self {
+        match chosen {
+            flags::AtDeadline::Delete => Self::Delete,
+            flags::AtDeadline::Leave => Self::Leave,
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl TrialCall {
 #[must_use]
 pub fn lifecycle(settings: &Settings) -> bool {
     let policy = &settings.policy;
-    let acts = |kind| matches!(policy.actions.of(kind), Action::Drain | Action::Ready);
+    let acts = |kind| policy.actions.of(kind).drains() || policy.actions.of(kind) == Action::Ready;
     !policy.dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
 }
 

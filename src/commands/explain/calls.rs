@@ -53,7 +53,7 @@ impl Calls {
         if lookups.ended_marks {
             self.add(to, "patch nodes", 0, Some(1), "removes the marks that the notice ends");
         }
-        let drains = notice.action == Action::Drain && notice.ends.is_none() && notice.node.is_some();
+        let drains = notice.action.drains() && notice.ends.is_none() && notice.node.is_some();
         if !drains {
             return;
         }

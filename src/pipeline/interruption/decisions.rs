@@ -34,8 +34,8 @@ impl Policy {
     /// Returns the hook that the notice's action keeps alive and completes.
     #[must_use]
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
-        let touches = matches!(self.action(notice), Action::Drain | Action::Ready);
-        notice.hook().filter(|_| touches)
+        let action = self.action(notice);
+        notice.hook().filter(|_| action.drains() || action == Action::Ready)
     }
 
     /// Returns the deadline of the work on a notice; `times` are those of its hook.
@@ -61,7 +61,7 @@ impl Policy {
     /// Returns the mark of a notice on its Node; `deadline` is that of the drain, if the notice leads to one.
     #[must_use]
     pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
-        let drains = self.action(notice) == Action::Drain;
+        let drains = self.action(notice).drains();
         let deadline = drains.then_some(deadline);
         let stands = self.stands(notice.kind(), self.action(notice));
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);

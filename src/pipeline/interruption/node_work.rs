@@ -209,7 +209,7 @@ impl Case {
     async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
-        let drains = interrupter.policy.action(notice) == Action::Drain;
+        let drains = interrupter.policy.action(notice).drains();
         let give_up = target.deadline.at();
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);

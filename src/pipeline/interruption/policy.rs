@@ -1,5 +1,6 @@
 //! The user's policy for interruptions. Pure.
 
+use super::replaceable::MaxReplacements;
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
@@ -89,6 +90,8 @@ pub struct Policy {
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
+    /// Maximum number of replacements of one group at the same time.
+    pub max_replacements: MaxReplacements,
     /// Time without a new notice of a drain after which evictions begin.
     pub settle: Duration,
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.

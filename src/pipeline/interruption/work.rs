@@ -138,7 +138,7 @@ impl Interruption {
         let mut finding = Finding::Received;
         let mut early = None;
         // Until its own cordon, so that others that are cordoned before wait for it.
-        let mut arriving = (interrupter.policy.action(&notice) == Action::Drain && self.case.node.is_some())
+        let mut arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
             let node = interrupter.index.get(&notice.instance);
