@@ -81,16 +81,22 @@ labels! {
         Queued => "queued",
         /// Auto Scaling did not accept the call.
         Refused => "refused",
+        /// A dry run asks for nothing.
+        DryRun => "dry-run",
         /// The permission is missing.
         Denied => "denied",
     }
 }
 
 labels! {
-    /// What is waited for between a drain and the completion of its hook.
+    /// What is waited for before evictions begin, or between a drain and the completion of its hook.
     Wait {
+        /// The user's delay of evictions.
+        Delay => "delay",
         /// The node that replaces the instance, until it is Ready.
         Replacement => "replacement",
+        /// The user's delay of the completion.
+        CompleteAfter => "complete-after",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
     }

@@ -5,7 +5,8 @@
 //! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
 //! policy     what the user decided                 heartbeat   keeps a hook alive
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
-//! waits      what a completion waits for           step        the vocabulary of the steps
+//! replaceable  whether a group can replace first  groups  calls about groups
+//! waits      before evictions and completion    step        the vocabulary of the steps
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -13,6 +14,7 @@
 
 mod completion;
 mod decisions;
+mod groups;
 mod heartbeat;
 mod hook;
 mod launch;
@@ -31,9 +33,10 @@ mod waits;
 mod work;
 
 pub use decisions::ended_marks;
+pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
-pub use replaceable::MaxReplacements;
+pub use replaceable::{Group, MaxReplacements};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};

@@ -3,7 +3,7 @@
 use super::reasons::span;
 use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
-use crate::pipeline::interruption::{Action, NoticeOutcome};
+use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;

@@ -5,7 +5,6 @@ use super::view::{
     CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView, Turn,
 };
 use crate::cli::text::{push_hanging, push_table};
-use crate::fact::Action;
 use std::fmt::Write;
 use std::time::Duration;
 

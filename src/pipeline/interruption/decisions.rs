@@ -1,16 +1,18 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::policy::{Action, OnFailed, OnUncordon, Policy};
+use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, NoticeOutcome};
-use crate::fact::UndoReason;
+use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
+use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
@@ -73,6 +75,63 @@ impl Policy {
                 Detail::ScheduledChange(change) => change.start,
                 _ => None,
             })
+    }
+
+    /// Returns the waits before evictions begin. Together they take at most half of the time to the deadline.
+    #[must_use]
+    pub fn waits_before(
+        &self,
+        notice: &Notice,
+        node: &Node,
+        clock: &Clock,
+        now: Instant,
+        deadline: Deadline,
+    ) -> Waits {
+        let mut waits = Waits::default();
+        let half = now + deadline.at().saturating_duration_since(now) / 2;
+        let mut add = |wait, until: Instant| {
+            if until.min(half) > now {
+                waits.add(wait, until.min(half));
+            }
+        };
+        if let Some(delay) = self.delay.of(notice.kind()) {
+            add(Wait::Delay, clock.notice_instant(notice.at) + delay);
+        }
+        if self.awaits_replacement(notice, node) {
+            add(Wait::Replacement, half);
+        }
+        waits
+    }
+
+    /// Whether the Node is to be replaced first: as the settings say, or because its group was asked to, and terminates it now.
+    fn awaits_replacement(&self, notice: &Notice, node: &Node) -> bool {
+        match &notice.detail {
+            // To a warm pool, or back with another root volume: the group launches nothing.
+            Detail::AsgTerminate(Hook { pool: Some(_), .. } | Hook { replaces_root_volume: true, .. }) => false,
+            Detail::AsgTerminate(_) if AskedReplacement::of(node).is_some() => true,
+            _ => self.action(notice) == Action::Replace,
+        }
+    }
+
+    /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.
+    #[must_use]
+    pub fn waits_after(&self, outcome: NoticeOutcome, node: Option<&Node>, now: Instant, deadline: Deadline) -> Waits {
+        let mut waits = Waits::default();
+        let left = deadline.at().saturating_duration_since(now);
+        let mut add = |wait, at_most: Duration| {
+            if !at_most.min(left).is_zero() {
+                waits.add(wait, now + at_most.min(left));
+            }
+        };
+        match outcome {
+            NoticeOutcome::Drained => {
+                add(Wait::CompleteAfter, self.complete_after);
+                add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
+            }
+            NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
+            _ => {}
+        }
+        waits
     }
 
     /// Returns the maximum wait after a drain of this Node for the volumes of its pods.

@@ -14,7 +14,7 @@
 use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
-use super::step::{Finding, Present, Step, Target, Waits};
+use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
@@ -81,7 +81,7 @@ impl<'a> Sequence<'a> {
             Finding::NoNode if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::NoNode => self.await_node(present),
             Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
-            Finding::NoNodeInTime => self.finish(self.outcome, present),
+            Finding::NoNodeInTime | Finding::DeadlineMoved => self.finish(self.outcome, present),
             Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Cordoned(target) => self.delay(target, present),
             Finding::Delayed(target) => Step::Drain(target),
@@ -196,13 +196,13 @@ impl<'a> Sequence<'a> {
         if self.action() == Action::Cordon {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
-        let at = self.clock.notice_instant(self.notice.at);
-        match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
-            Some(until) => Step::Delay { target, until },
-            None => match self.policy.settles(present.now, self.deadline.at()) {
-                Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
-                None => Step::Drain(target),
-            },
+        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, present.now, self.deadline);
+        if !waits.is_empty() {
+            return Step::Delay { target, waits };
+        }
+        match self.policy.settles(present.now, self.deadline.at()) {
+            Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
+            None => Step::Drain(target),
         }
     }
 
@@ -220,18 +220,7 @@ impl<'a> Sequence<'a> {
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let left = self.deadline.at().saturating_duration_since(present.now);
-        let by = match outcome {
-            NoticeOutcome::Drained => self.policy.complete_after.min(left),
-            NoticeOutcome::Uncordoned => left,
-            _ => Duration::ZERO,
-        };
-        let volumes = match present.node.filter(|_| outcome == NoticeOutcome::Drained) {
-            Some(node) => self.policy.awaits_volumes(node).min(left),
-            None => Duration::ZERO,
-        };
-        let until = |by: Duration| (!by.is_zero()).then(|| present.now + by);
-        let waits = Waits { hold_back: until(by), volumes: until(volumes) };
+        let waits = self.policy.waits_after(outcome, present.node, present.now, self.deadline);
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,

@@ -2,12 +2,12 @@
 
 use super::completion::KeptHook;
 use super::heartbeat::HookState;
-use super::policy::{Action, Policy};
+use super::policy::Policy;
 use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Hooks, NoticeOutcome, Slots};
+use super::{Attachments, Case, Groups, Hooks, NoticeOutcome, Slots};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -45,6 +45,8 @@ pub struct Interrupter {
     pub hooks: Hooks,
     /// Knows whether more notices come.
     pub settling: Settling,
+    /// Has Auto Scaling groups replace instances.
+    pub groups: Groups,
     /// The volumes that are attached to Nodes.
     pub attachments: Attachments,
     /// The drains that run, by the UID of their Node.
@@ -178,16 +180,13 @@ impl Interruption {
                     let forgone = Finding::Cordoned(target.clone());
                     self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
                 }
-                Step::Delay { target, until } => {
-                    let now = Finding::Delayed(target.clone());
-                    self.unless_over(Box::pin(case.delay(target, until, &mut early)), Duration::ZERO, now).await
+                Step::Delay { target, waits } => {
+                    Box::pin(case.delay(target, &waits, self.hook.as_ref(), &mut early)).await
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => {
-                    self.unless_over(Box::pin(case.wait(waits)), Duration::ZERO, Finding::Waited).await
-                }
+                Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref())).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,

@@ -30,6 +30,8 @@ pub struct Node {
     pub resource_version: Box<str>,
     /// The instance of the Node.
     pub instance: InstanceId,
+    /// Time of its registration.
+    pub created: Option<Timestamp>,
     /// Boot ID: changes when the instance restarts. Empty until the kubelet has reported it.
     pub boot: Box<str>,
     /// Whether the Node is unschedulable.
@@ -131,6 +133,7 @@ impl Node {
             uid: object.metadata.uid?.into(),
             resource_version: object.metadata.resource_version?.into(),
             instance,
+            created: object.metadata.creation_timestamp.map(|at| at.0),
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             ready_since,
@@ -177,6 +180,7 @@ impl Node {
             uid: "u-1".into(),
             resource_version: "7".into(),
             instance: InstanceId::new("i-0123456789abcdef0").unwrap(),
+            created: None,
             boot: "boot-1".into(),
             cordoned: false,
             ready: true,

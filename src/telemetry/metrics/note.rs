@@ -89,6 +89,7 @@ impl All {
             Fact::WaitEnded { wait, outcome, took, .. } => {
                 self.wait_duration.with_label_values(&[wait.as_str(), outcome.as_str()]).observe(took.as_secs_f64());
             }
+            Fact::Replacement { result, .. } => self.replacements.with_label_values(&[result.as_str()]).inc(),
             Fact::TaskPanicked { .. } => self.panics.inc(),
             Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
                 self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
@@ -111,6 +112,7 @@ impl All {
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }
             | Fact::DrainDelayed { .. }
+            | Fact::ReplacementFailed { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::CompletionHeld { .. }

@@ -2,6 +2,7 @@
 
 use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
+use crate::pipeline::interruption::MaxReplacements;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
 const S: Duration = Duration::from_secs(1);
@@ -15,6 +16,7 @@ fn policy() -> Policy {
         lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),
         delay: PerKind::all(None),
+        max_replacements: MaxReplacements::default(),
         settle: Duration::ZERO,
         uncordon_after: None,
         mark_settings: crate::pipeline::node::mark::MarkSettings::default(),
