@@ -177,6 +177,7 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_SETTLE", value_name = "DURATION", default_value = "1s", help_heading = "Drain")]
     pub settle: String,
 
+    /// Flags of the action replace.
     #[command(flatten)]
     pub replacements: Replacements,
 

@@ -33,10 +33,10 @@ mod waits;
 mod work;
 
 pub use decisions::ended_marks;
-pub use groups::{Groups, read as read_group};
+pub use groups::Groups;
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
-pub use replaceable::{Group, MaxReplacements};
+pub use replaceable::MaxReplacements;
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};

@@ -3,8 +3,8 @@
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
-    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber, WaitOutcome,
-    label,
+    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber,
+    WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};

@@ -47,6 +47,7 @@ mod pipeline {
     mod interruption {
         mod delay;
         mod policy;
+        mod replacement;
         mod replicas;
         mod settle;
         mod waits;

@@ -28,7 +28,10 @@ impl Problems {
             None => text.parse().ok().filter(|number| *number > 0).map(MaxReplacements::Number),
         };
         read.unwrap_or_else(|| {
-            self.add(flag, format!("\"{text}\" is no number of nodes; write a number such as 2, or a share from 1% to 100%"));
+            self.add(
+                flag,
+                format!("\"{text}\" is no number of nodes; write a number such as 2, or a share from 1% to 100%"),
+            );
             MaxReplacements::default()
         })
     }

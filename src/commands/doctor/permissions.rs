@@ -42,17 +42,13 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("", "pods", "list", "no Node is drained"));
         needed.push(need("", "pods", "watch", "Ebbtide does not see the end of pods"));
         needed.push(need("", "pods/eviction", "create", "no pod is evicted"));
-        if settings.at_deadline == AtDeadline::Delete
-            && HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains())
+        if settings.at_deadline == AtDeadline::Delete && HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains())
         {
             let without = "pods that a budget protects die with their node, without their grace period";
             needed.push(need("", "pods", "delete", without));
         }
     }
-    if policy.actions.of(NoticeKind::AsgTerminate).drains()
-        && !policy.wait_for_volumes.is_zero()
-        && !policy.dry_run
-    {
+    if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.wait_for_volumes.is_zero() && !policy.dry_run {
         let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
         needed.push(need("storage.k8s.io", "volumeattachments", "list", without));
         needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));

@@ -12,8 +12,8 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
-use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
+use crate::pipeline::node::replacement::AskedReplacement;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -79,14 +79,7 @@ impl Policy {
 
     /// Returns the waits before evictions begin. Together they take at most half of the time to the deadline.
     #[must_use]
-    pub fn waits_before(
-        &self,
-        notice: &Notice,
-        node: &Node,
-        clock: &Clock,
-        now: Instant,
-        deadline: Deadline,
-    ) -> Waits {
+    pub fn waits_before(&self, notice: &Notice, node: &Node, clock: &Clock, now: Instant, deadline: Deadline) -> Waits {
         let mut waits = Waits::default();
         let half = now + deadline.at().saturating_duration_since(now) / 2;
         let mut add = |wait, until: Instant| {

@@ -103,9 +103,10 @@ impl Groups {
             Err(error) if matches!(error.category, Category::Invalid | Category::NotFound) => return Ok(None),
             answer => answer?,
         };
-        let terminating = answer.lifecycle_hooks().iter().filter(|hook| {
-            hook.lifecycle_transition() == Some("autoscaling:EC2_INSTANCE_TERMINATING")
-        });
+        let terminating = answer
+            .lifecycle_hooks()
+            .iter()
+            .filter(|hook| hook.lifecycle_transition() == Some("autoscaling:EC2_INSTANCE_TERMINATING"));
         let hooks = terminating.filter_map(|hook| hook.lifecycle_hook_name().map(str::to_owned)).collect();
         Ok(Some(Group { hooks, ..read(&found) }))
     }

@@ -138,10 +138,14 @@ mod tests {
             assert_eq!(judged(|group| group.suspended = vec![process.to_owned()]), Err(Replacement::Suspended));
         }
         assert_eq!(judged(|group| group.max = 2), Err(Replacement::AtMaximum));
-        let member = |member| move |group: &mut Group| drop(group.members.insert("i-1".to_owned(), member));
+        let member = |member| {
+            move |group: &mut Group| {
+                group.members.insert("i-1".to_owned(), member);
+            }
+        };
         assert_eq!(judged(member(Member { protected: true, ..MEMBER })), Err(Replacement::Protected));
         assert_eq!(judged(member(Member { in_service: false, ..MEMBER })), Err(Replacement::NotInService));
-        assert_eq!(judged(|group| drop(group.members.remove("i-1"))), Err(Replacement::NotInService));
+        assert_eq!(judged(|group| group.members.clear()), Err(Replacement::NotInService));
     }
 
     #[test]
@@ -155,8 +159,11 @@ mod tests {
         assert!(whole(|_| {}, &["i-1", "i-2", "i-3"]));
         assert!(!whole(|_| {}, &["i-1", "i-2"]), "the new one is not Ready");
         assert!(whole(|group| group.desired = 1, &["i-1", "i-2"]), "it shrinks");
-        assert!(!whole(|group| drop(group.members.remove("i-3")), &["i-1", "i-2"]), "the new one is not launched");
-        let leaves = |group: &mut Group| drop(group.members.insert("i-2".to_owned(), Member { leaves: true, ..MEMBER }));
+        assert!(
+            !whole(|group| group.members.retain(|id, _| id != "i-3"), &["i-1", "i-2"]),
+            "the new one is not launched"
+        );
+        let leaves = |group: &mut Group| group.members.get_mut("i-2").unwrap().leaves = true;
         assert!(!whole(leaves, &["i-1", "i-2", "i-3"]));
     }
 }

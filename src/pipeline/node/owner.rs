@@ -271,10 +271,9 @@ impl InstanceQuery {
     /// Returns a record for each of `instances`, in their order.
     async fn run(self, instances: Vec<InstanceId>) -> Vec<Result<Found, AwsError>> {
         match self.describe(&instances).await {
-            Ok(found) => instances
-                .iter()
-                .map(|id| Ok(found.get(id.as_str()).cloned().unwrap_or(Found::UNKNOWN)))
-                .collect(),
+            Ok(found) => {
+                instances.iter().map(|id| Ok(found.get(id.as_str()).cloned().unwrap_or(Found::UNKNOWN))).collect()
+            }
             Err(error) => vec![Err(error); instances.len()],
         }
     }

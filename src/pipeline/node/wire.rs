@@ -205,7 +205,7 @@ mod tests {
         let wire = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
-                "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7",
+                "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-21T10:00:00Z",
                 "annotations": { "ebbtide/notice.a": "{}", "ebbtide/ignore": "true", "other/thing": "long" },
                 "labels": { "ebbtide/kind": "spot", "pool": "blue" },
             },
@@ -229,6 +229,7 @@ mod tests {
         let node = node(&spec).unwrap();
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
+        assert_eq!(node.created, "2026-11-21T10:00:00Z".parse().ok());
         assert!(node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && !node.draining);
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);

@@ -2,8 +2,8 @@
 
 use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
-use crate::pipeline::interruption::MaxReplacements;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
+use crate::pipeline::interruption::MaxReplacements;
 
 const S: Duration = Duration::from_secs(1);
 

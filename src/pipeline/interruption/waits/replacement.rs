@@ -6,8 +6,8 @@ use crate::fact::{Fact, Replacement, Wait, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::interruption::replaceable::replaceable;
-use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, claim, replaces_another};
+use crate::pipeline::node::{Index, Node};
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +24,9 @@ const LOOK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Interval between looks at a group that launches instances: only Auto Scaling knows which belong to it.
 const LAUNCH_INTERVAL: Duration = Duration::from_secs(15);
+
+/// Time after which all replicas have seen a note.
+const NOTES_SEEN: Duration = Duration::from_secs(1);
 
 /// How far a wait has come when its time is over.
 struct Progress {
@@ -117,8 +120,7 @@ impl Case {
             }
             let known = known?;
             replaceable(&known, instance, &policy.ignored_hooks)?;
-            let replaced = |other: &Node| AskedReplacement::of(other).is_some_and(|asked| asked.group == group);
-            let others = index.all_that(|other| other.uid != node.uid && replaced(other)).len();
+            let others = noted(index, group).filter(|(_, uid)| *uid != node.uid).count();
             if asked.is_some() || others < policy.max_replacements.of(known.desired) {
                 if until.saturating_duration_since(Instant::now()) < MIN_TIME {
                     return Err(Replacement::Queued);
@@ -129,7 +131,9 @@ impl Case {
                     return Err(Replacement::DryRun);
                 }
                 // With the turn, so that another notice does not ask meanwhile.
-                return self.ask_now(node, group).await;
+                if let Some(since) = self.ask_now(node, group, policy.max_replacements.of(known.desired)).await? {
+                    return Ok(since);
+                }
             }
             drop(turn);
             tokio::select! {
@@ -139,8 +143,9 @@ impl Case {
         }
     }
 
-    /// Notes the replacement on the Node, by which all replicas count, and asks for it.
-    async fn ask_now(&self, node: &Node, group: &str) -> Result<Timestamp, Replacement> {
+    /// Notes the replacement on the Node, by which all replicas count, and asks for it; returns when. `None` if other replicas have noted
+    /// theirs at the same time, and are before this one.
+    async fn ask_now(&self, node: &Node, group: &str, at_most: usize) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
         let asked = AskedReplacement::new(group, interrupter.clock.now());
         let note = interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, |node| asked.patch(node)).await;
@@ -153,10 +158,16 @@ impl Case {
                 return Err(Replacement::Unknown);
             }
         }
+        sleep(NOTES_SEEN).await;
+        let own = (asked.since, Arc::clone(&node.uid));
+        if noted(&interrupter.index, group).filter(|other| *other < own).count() >= at_most {
+            self.take_back(node).await;
+            return Ok(None);
+        }
         match interrupter.groups.set_unhealthy(group, notice.instance.as_str()).await {
             Ok(()) => {
                 self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
-                Ok(asked.since)
+                Ok(Some(asked.since))
             }
             Err(reason) => {
                 self.take_back(node).await;
@@ -183,7 +194,8 @@ impl Case {
             let mut new = interrupter.index.all_that(is_new);
             new.sort_by_key(|node| node.created);
             for node in new {
-                let of_group = matches!(interrupter.owner.group_of(&node.instance).await, Ok(Some(found)) if *found == *group);
+                let of_group =
+                    matches!(interrupter.owner.group_of(&node.instance).await, Ok(Some(found)) if *found == *group);
                 if of_group && self.claim(&node).await {
                     return Replacement::Ready;
                 }
@@ -241,4 +253,11 @@ impl Case {
             }
         }
     }
+}
+
+/// Returns the replacements by the group that are noted on Nodes: their times, and the Nodes' UIDs.
+fn noted(index: &Index, group: &str) -> impl Iterator<Item = (Timestamp, Arc<str>)> {
+    let asked = |node: &Node| AskedReplacement::of(node).filter(|asked| asked.group == group);
+    let nodes = index.all_that(|node| asked(node).is_some()).into_iter();
+    nodes.filter_map(|node| Some((AskedReplacement::of(&node)?.since, Arc::clone(&node.uid))))
 }
