@@ -97,8 +97,22 @@ labels! {
         Replacement => "replacement",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
+        /// Somebody else, before evictions begin.
+        HoldBeforeDrain => "hold-before-drain",
+        /// Somebody else, before the completion.
+        HoldBeforeCompletion => "hold-before-completion",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
+    }
+}
+
+labels! {
+    /// The points at which an interruption can wait for somebody else.
+    HoldPoint {
+        /// Before evictions begin.
+        BeforeDrain => "before-drain",
+        /// Before the hook is completed.
+        BeforeCompletion => "before-completion",
     }
 }
 

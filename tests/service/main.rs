@@ -46,6 +46,7 @@ mod pipeline {
 
     mod interruption {
         mod delay;
+        mod hold;
         mod policy;
         mod replacement;
         mod replicas;

@@ -93,6 +93,9 @@ impl Policy {
         if self.awaits_replacement(notice, node) {
             add(Wait::Replacement, half);
         }
+        if self.hold.of(notice.kind()).before_drain && !self.dry_run {
+            add(Wait::HoldBeforeDrain, half);
+        }
         waits
     }
 
@@ -108,7 +111,14 @@ impl Policy {
 
     /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.
     #[must_use]
-    pub fn waits_after(&self, outcome: NoticeOutcome, node: Option<&Node>, now: Instant, deadline: Deadline) -> Waits {
+    pub fn waits_after(
+        &self,
+        kind: NoticeKind,
+        outcome: NoticeOutcome,
+        node: Option<&Node>,
+        now: Instant,
+        deadline: Deadline,
+    ) -> Waits {
         let mut waits = Waits::default();
         let left = deadline.at().saturating_duration_since(now);
         let mut add = |wait, at_most: Duration| {
@@ -123,6 +133,18 @@ impl Policy {
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
             _ => {}
+        }
+        // Others act on a node that could not be drained, too, while there is time.
+        let worked = matches!(
+            outcome,
+            NoticeOutcome::Drained
+                | NoticeOutcome::NodeDead
+                | NoticeOutcome::Blocked
+                | NoticeOutcome::TimedOut
+                | NoticeOutcome::Failed
+        );
+        if node.is_some() && worked && self.hold.of(kind).before_completion && !self.dry_run {
+            add(Wait::HoldBeforeCompletion, left);
         }
         waits
     }

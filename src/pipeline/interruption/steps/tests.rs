@@ -1,6 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
+use super::super::policy::{Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 use crate::pipeline::interruption::MaxReplacements;
@@ -11,6 +11,7 @@ fn policy() -> Policy {
     let mut actions = Actions::default();
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
+        hold: PerKind::all(Holds::default()),
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
