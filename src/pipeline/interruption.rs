@@ -35,7 +35,7 @@ mod work;
 pub use decisions::ended_marks;
 pub use groups::Groups;
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy};
+pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy};
 pub use replaceable::MaxReplacements;
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};

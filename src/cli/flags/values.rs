@@ -1,18 +1,6 @@
-//! The words that flags take, and flags of one feature.
+//! The words that flags take.
 
-use clap::{Args, ValueEnum};
-
-/// The hooks of EKS managed node groups, which EKS itself completes.
-pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
-
-/// The flags of the action `replace`.
-#[derive(Args, Debug, Default)]
-pub struct Replacements {
-    /// For the action replace: maximum number of nodes of one Auto Scaling group that are replaced at the same time, or their share of its
-    /// desired capacity, of which one is always allowed [default: 10%]
-    #[arg(long, env = "EBBTIDE_MAX_REPLACEMENTS", value_name = "N|P%", help_heading = "Drain")]
-    pub max_replacements: Option<String>,
-}
+use clap::ValueEnum;
 
 /// The action for pods that remain shortly before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

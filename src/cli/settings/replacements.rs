@@ -11,7 +11,7 @@ impl Problems {
         &mut self,
         actions: Actions,
         health_issues: &BTreeMap<String, Action>,
-        text: Option<String>,
+        text: Option<&str>,
     ) -> MaxReplacements {
         let flag = "--max-replacements";
         let by_kind = NoticeKind::ALL.into_iter().find(|kind| actions.of(*kind) == Action::Replace);
@@ -45,7 +45,7 @@ mod tests {
         let mut actions = Actions::default();
         pairs.iter().for_each(|(kind, action)| actions.set(*kind, *action));
         let mut problems = Problems::default();
-        let read = problems.replacements(actions, &BTreeMap::new(), text.map(str::to_owned));
+        let read = problems.replacements(actions, &BTreeMap::new(), text);
         (read, problems.0.into_iter().map(|problem| format!("{}: {}", problem.flag, problem.what)).collect())
     }
 

@@ -48,7 +48,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
             needed.push(need("", "pods", "delete", without));
         }
     }
-    if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.wait_for_volumes.is_zero() && !policy.dry_run {
+    if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.waits.volumes.is_zero() && !policy.dry_run {
         let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
         needed.push(need("storage.k8s.io", "volumeattachments", "list", without));
         needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));

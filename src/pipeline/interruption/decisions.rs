@@ -87,13 +87,13 @@ impl Policy {
                 waits.add(wait, until.min(half));
             }
         };
-        if let Some(delay) = self.delay.of(notice.kind()) {
+        if let Some(delay) = self.waits.delay.of(notice.kind()) {
             add(Wait::Delay, clock.notice_instant(notice.at) + delay);
         }
         if self.awaits_replacement(notice, node) {
             add(Wait::Replacement, half);
         }
-        if self.hold.of(notice.kind()).before_drain && !self.dry_run {
+        if self.waits.hold.of(notice.kind()).before_drain && !self.dry_run {
             add(Wait::HoldBeforeDrain, half);
         }
         waits
@@ -128,7 +128,7 @@ impl Policy {
         };
         match outcome {
             NoticeOutcome::Drained => {
-                add(Wait::CompleteAfter, self.complete_after);
+                add(Wait::CompleteAfter, self.waits.complete_after);
                 add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
@@ -143,7 +143,7 @@ impl Policy {
                 | NoticeOutcome::TimedOut
                 | NoticeOutcome::Failed
         );
-        if node.is_some() && worked && self.hold.of(kind).before_completion && !self.dry_run {
+        if node.is_some() && worked && self.waits.hold.of(kind).before_completion && !self.dry_run {
             add(Wait::HoldBeforeCompletion, left);
         }
         waits
@@ -152,7 +152,7 @@ impl Policy {
     /// Returns the maximum wait after a drain of this Node for the volumes of its pods.
     #[must_use]
     pub fn awaits_volumes(&self, node: &Node) -> Duration {
-        if node.has_volumes && !self.dry_run { self.wait_for_volumes } else { Duration::ZERO }
+        if node.has_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO }
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node

@@ -121,7 +121,7 @@ impl Case {
             let known = known?;
             replaceable(&known, instance, &policy.ignored_hooks)?;
             let others = noted(index, group).filter(|(_, uid)| *uid != node.uid).count();
-            if asked.is_some() || others < policy.max_replacements.of(known.desired) {
+            if asked.is_some() || others < policy.waits.max_replacements.of(known.desired) {
                 if until.saturating_duration_since(Instant::now()) < MIN_TIME {
                     return Err(Replacement::Queued);
                 }
@@ -131,7 +131,7 @@ impl Case {
                     return Err(Replacement::DryRun);
                 }
                 // With the turn, so that another notice does not ask meanwhile.
-                if let Some(since) = self.ask_now(node, group, policy.max_replacements.of(known.desired)).await? {
+                if let Some(since) = self.ask_now(node, group, policy.waits.max_replacements.of(known.desired)).await? {
                     return Ok(since);
                 }
             }

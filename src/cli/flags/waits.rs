@@ -1,0 +1,36 @@
+//! The flags of what is waited for before evictions, and between a drain and the hook's completion.
+
+use clap::Args;
+
+/// What is waited for.
+#[derive(Args, Debug)]
+pub struct Waits {
+    /// Evict this long after the notice's time, but cordon at once; once per kind
+    #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
+    pub delay: Vec<String>,
+
+    /// For the action replace: maximum number of nodes of one Auto Scaling group that are replaced at the same time, or their share of its
+    /// desired capacity, of which one is always allowed [default: 10%]
+    #[arg(long, env = "EBBTIDE_MAX_REPLACEMENTS", value_name = "N|P%", help_heading = "Drain")]
+    pub max_replacements: Option<String>,
+
+    /// Wait for your own controllers, at most half of the time: before-drain, before-completion, both or none, for all kinds or for one
+    ///
+    /// The Node carries the annotation ebbtide/hold, with the point's name, until somebody sets ebbtide/release to that name.
+    #[arg(long, env = "EBBTIDE_HOLD", value_name = "[KIND=]POINT", value_delimiter = ',', help_heading = "Drain")]
+    pub hold: Vec<String>,
+
+    /// Delay a hook's completion after the drain, for load balancers that still send traffic
+    #[arg(long, env = "EBBTIDE_COMPLETE_AFTER", value_name = "DURATION", help_heading = "Lifecycle hooks")]
+    pub complete_after: Option<String>,
+
+    /// Maximum wait between the drain and a hook's completion for the volumes of the drained pods to be detached; 0s: none
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_VOLUMES",
+        value_name = "DURATION",
+        default_value = "60s",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_volumes: String,
+}
