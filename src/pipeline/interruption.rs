@@ -33,10 +33,10 @@ mod waits;
 mod work;
 
 pub use decisions::ended_marks;
-pub use groups::Groups;
+pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy};
-pub use replaceable::MaxReplacements;
+pub use replaceable::{Group, MaxReplacements};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};

@@ -165,6 +165,7 @@ pub fn read(group: &AutoScalingGroup) -> Group {
         desired: size(group.desired_capacity()),
         max: size(group.max_size()),
         launches_first,
+        max_lifetime: group.max_instance_lifetime().is_some_and(|seconds| seconds > 0),
         suspended: suspended.map(str::to_owned).collect(),
         members: members.collect(),
         hooks: Vec::new(),

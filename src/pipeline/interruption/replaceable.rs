@@ -38,6 +38,8 @@ pub struct Group {
     pub max: usize,
     /// Whether its instance maintenance policy launches a new instance before it terminates an unhealthy one.
     pub launches_first: bool,
+    /// Whether its instances have a maximum lifetime.
+    pub max_lifetime: bool,
     /// Its suspended processes.
     pub suspended: Vec<String>,
     /// Its instances by ID.
@@ -62,25 +64,13 @@ pub struct Member {
 /// The processes without which a group does not replace an unhealthy instance, or not in the right order.
 const PROCESSES: [&str; 4] = ["Launch", "Terminate", "HealthCheck", "ReplaceUnhealthy"];
 
-/// Checks whether the group would replace the instance as it should if the instance were unhealthy: launch first, and terminate under a
-/// hook that Ebbtide completes, which is none of `ignored_hooks`. An instance that is unhealthy already is replaced in any case.
+/// Checks whether the group would replace the instance as it should if the instance were unhealthy. One that is so already is replaced in
+/// any case.
 ///
 /// # Errors
 /// Why not.
 pub fn replaceable(group: &Group, instance: &str, ignored_hooks: &[String]) -> Result<(), Replacement> {
-    if group.hooks.iter().all(|hook| ignored_hooks.contains(hook)) {
-        return Err(Replacement::NoHook);
-    }
-    if !group.launches_first {
-        return Err(Replacement::TerminatesFirst);
-    }
-    if group.suspends(&PROCESSES) {
-        return Err(Replacement::Suspended);
-    }
-    // AWS does not say whether a policy lets a group exceed its maximum for an unhealthy instance.
-    if group.desired >= group.max {
-        return Err(Replacement::AtMaximum);
-    }
+    group.replaces(ignored_hooks)?;
     match group.members.get(instance) {
         // Auto Scaling replaces an unhealthy instance in spite of the protection, which its owner may not want.
         Some(member) if member.protected => Err(Replacement::Protected),
@@ -90,6 +80,27 @@ pub fn replaceable(group: &Group, instance: &str, ignored_hooks: &[String]) -> R
 }
 
 impl Group {
+    /// Checks whether the group launches first, and terminates under a hook that Ebbtide completes: one that is none of `ignored_hooks`.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn replaces(&self, ignored_hooks: &[String]) -> Result<(), Replacement> {
+        if self.hooks.iter().all(|hook| ignored_hooks.contains(hook)) {
+            return Err(Replacement::NoHook);
+        }
+        if !self.launches_first {
+            return Err(Replacement::TerminatesFirst);
+        }
+        if self.suspends(&PROCESSES) {
+            return Err(Replacement::Suspended);
+        }
+        // AWS does not say whether a policy lets a group exceed its maximum for an unhealthy instance.
+        if self.desired >= self.max {
+            return Err(Replacement::AtMaximum);
+        }
+        Ok(())
+    }
+
     /// Whether one of these processes is suspended.
     #[must_use]
     pub fn suspends(&self, processes: &[&str]) -> bool {
@@ -115,6 +126,7 @@ mod tests {
             desired: 2,
             max: 3,
             launches_first: true,
+            max_lifetime: false,
             suspended: Vec::new(),
             members: [("i-1", MEMBER), ("i-2", MEMBER)].map(|(id, member)| (id.to_owned(), member)).into(),
             hooks: vec!["Terminate-LC-Hook".to_owned(), "drain".to_owned()],
