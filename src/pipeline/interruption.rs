@@ -36,13 +36,13 @@ pub use decisions::ended_marks;
 pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy};
-pub use replaceable::{Group, MaxReplacements};
+pub use replaceable::{Group, MaxReplacements, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
-pub use waits::Attachments;
+pub use waits::{Attachments, is_too_late};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

@@ -6,8 +6,8 @@ mod kube;
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroup, ScalingGroups,
-    TrialAnswer, TrialCall, Workloads,
+    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroup,
+    ScalingGroups, TrialAnswer, TrialCall, Workloads,
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;

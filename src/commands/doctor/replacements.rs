@@ -62,10 +62,9 @@ fn maintenance(groups: &[ScalingGroup]) -> Option<Check> {
 fn explained(cause: Replacement, group: &str) -> Option<(&'static str, String)> {
     let aws = |command: &str| format!("  aws autoscaling {command} --auto-scaling-group-name {group}");
     Some(match cause {
-        Replacement::NoHook => (
-            "no terminating hook that Ebbtide completes",
-            "Give it one, see the check of hooks.".to_owned(),
-        ),
+        Replacement::NoHook => {
+            ("no terminating hook that Ebbtide completes", "Give it one, see the check of hooks.".to_owned())
+        }
         Replacement::TerminatesFirst => (
             "no instance maintenance policy that launches first",
             format!(
@@ -124,7 +123,9 @@ mod tests {
             maintenance(&[workers]).unwrap().found
         };
         assert!(said(|_| {}).starts_with("every group launches"));
-        assert!(said(|group| group.state.launches_first = false).ends_with("as would a maximum instance lifetime: workers"));
+        assert!(
+            said(|group| group.state.launches_first = false).ends_with("as would a maximum instance lifetime: workers")
+        );
         let expires = said(|group| {
             group.state.launches_first = false;
             group.state.max_lifetime = true;

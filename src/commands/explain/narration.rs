@@ -9,6 +9,7 @@ use super::view::{
 };
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
+use crate::fact::{Replacement, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
@@ -149,9 +150,27 @@ impl<'a> Narration<'a> {
                     self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)
                 }
-                Step::Delay { target, waits } => {
-                    begun = waits.end().unwrap_or(begun);
-                    self.view.evictions_begin = Some(BeginView { moment: self.moment(begun), why: "--delay" });
+                Step::Delay { target, mut waits } => {
+                    if let Some(until) = waits.until(Wait::Replacement) {
+                        let hook = matches!(self.notice.detail, Detail::AsgTerminate(_));
+                        match reader.replacement(self.notice, &target.node, until).await {
+                            Ok(()) => {
+                                lookups.replacement = Some(!hook);
+                                self.note(reasons::REPLACED_FIRST);
+                            }
+                            Err(reason) => {
+                                lookups.replacement = (reason != Replacement::TooLate).then_some(false);
+                                self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
+                                waits.remove(Wait::Replacement);
+                            }
+                        }
+                    }
+                    if let Some(until) = waits.end() {
+                        let replaced = waits.until(Wait::Replacement).is_some();
+                        let why = if replaced { "at the latest, without a replacement" } else { "--delay" };
+                        begun = until;
+                        self.view.evictions_begin = Some(BeginView { moment: self.moment(begun), why });
+                    }
                     Finding::Delayed(target)
                 }
                 Step::Settle { target, quiet, .. } => {

@@ -70,7 +70,7 @@ impl Groups {
     ///
     /// # Errors
     /// There is no such group, or AWS did not say. A failure is told once in some minutes, and kept for a while.
-    pub(super) async fn get(&self, group: &str, max_age: Duration) -> Result<Arc<Group>, Replacement> {
+    pub async fn get(&self, group: &str, max_age: Duration) -> Result<Arc<Group>, Replacement> {
         let entry = self.entry(group);
         let mut looked = entry.looked.lock().await;
         let kept = |looked: &&LookedUp| {

@@ -14,6 +14,7 @@ mod replacement;
 mod volumes;
 
 pub use attachments::Attachments;
+pub use replacement::is_too_late;
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;

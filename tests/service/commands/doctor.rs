@@ -458,7 +458,11 @@ async fn replacements_are_checked_where_they_are_wanted() {
     let wanted = ["--on", "rebalance=replace"];
     let report = examined(&stage, &wanted).await;
     assert_eq!(faults(&report), [("groups", "replace", "warning")], "{}", report.text());
-    assert!(line(&report, "groups replace").contains("blue, green: no instance maintenance policy"), "{}", report.text());
+    assert!(
+        line(&report, "groups replace").contains("blue, green: no instance maintenance policy"),
+        "{}",
+        report.text()
+    );
     for group in ["blue", "green"] {
         let change = |spec: &mut GroupSpec| (spec.desired, spec.max, spec.maintenance) = (2, 3, Some((100, 110)));
         stage.world.aws.autoscaling.change_group(group, change);

@@ -66,7 +66,7 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let Some(node) = interrupter.index.get(&notice.instance) else { return Replacement::NotInService };
         let asked = AskedReplacement::of(&node);
-        if asked.is_none() && until.saturating_duration_since(Instant::now()) < MIN_TIME {
+        if is_too_late(&node, until) {
             return Replacement::TooLate;
         }
         match (&asked, &notice.detail) {
@@ -253,6 +253,12 @@ impl Case {
             }
         }
     }
+}
+
+/// Whether it is too late to ask for a replacement of the Node, which has not been asked for, and would be waited for until then.
+#[must_use]
+pub fn is_too_late(node: &Node, until: Instant) -> bool {
+    AskedReplacement::of(node).is_none() && until.saturating_duration_since(Instant::now()) < MIN_TIME
 }
 
 /// Returns the replacements by the group that are noted on Nodes: their times, and the Nodes' UIDs.
