@@ -39,7 +39,7 @@ pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKi
 pub use replaceable::{Group, MaxReplacements, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
-pub use step::{Finding, Present, Step, Target};
+pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
 pub use waits::{Attachments, is_too_late};

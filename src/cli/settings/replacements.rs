@@ -43,7 +43,9 @@ mod tests {
 
     fn read(pairs: &[(NoticeKind, Action)], text: Option<&str>) -> (MaxReplacements, Vec<String>) {
         let mut actions = Actions::default();
-        pairs.iter().for_each(|(kind, action)| actions.set(*kind, *action));
+        for (kind, action) in pairs {
+            actions.set(*kind, *action);
+        }
         let mut problems = Problems::default();
         let read = problems.replacements(actions, &BTreeMap::new(), text);
         (read, problems.0.into_iter().map(|problem| format!("{}: {}", problem.flag, problem.what)).collect())

@@ -96,13 +96,14 @@ mod tests {
         move |readings| readings.groups = Ok(ScalingGroups { groups: vec![workers], more: 0, complete: true })
     }
 
+    type Change = fn(&mut ScalingGroup);
+
     #[test]
     fn a_group_that_can_not_replace_says_why_if_replacements_are_wanted() {
         let flags = &["--on", "rebalance=replace"];
         assert_eq!(found(flags, with(|_| {})), Vec::new());
         assert_eq!(found(&[], with(|group| group.state.launches_first = false)), Vec::new());
         assert_eq!(found(&["--on", "rebalance=replace", "--dry-run"], with(|group| group.state.max = 0)), Vec::new());
-        type Change = fn(&mut ScalingGroup);
         let cases: [(Change, &str, &str); 3] = [
             (|group| group.state.launches_first = false, "workers: no instance maintenance policy", "=100,Max"),
             (|group| group.state.suspended = vec!["Launch".to_owned()], "is suspended", "resume-processes"),
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn who_terminates_first_is_told() {
-        let said = |change: fn(&mut ScalingGroup)| {
+        let said = |change: Change| {
             let mut workers = group("workers", Vec::new());
             change(&mut workers);
             maintenance(&[workers]).unwrap().found

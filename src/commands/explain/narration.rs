@@ -13,7 +13,7 @@ use crate::fact::{Replacement, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, due_beat,
+    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, due_beat,
     ended_marks,
 };
 use crate::pipeline::node::mark::{Mark, written};
@@ -150,27 +150,8 @@ impl<'a> Narration<'a> {
                     self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)
                 }
-                Step::Delay { target, mut waits } => {
-                    if let Some(until) = waits.until(Wait::Replacement) {
-                        let hook = matches!(self.notice.detail, Detail::AsgTerminate(_));
-                        match reader.replacement(self.notice, &target.node, until).await {
-                            Ok(()) => {
-                                lookups.replacement = Some(!hook);
-                                self.note(reasons::REPLACED_FIRST);
-                            }
-                            Err(reason) => {
-                                lookups.replacement = (reason != Replacement::TooLate).then_some(false);
-                                self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
-                                waits.remove(Wait::Replacement);
-                            }
-                        }
-                    }
-                    if let Some(until) = waits.end() {
-                        let replaced = waits.until(Wait::Replacement).is_some();
-                        let why = if replaced { "at the latest, without a replacement" } else { "--delay" };
-                        begun = until;
-                        self.view.evictions_begin = Some(BeginView { moment: self.moment(begun), why });
-                    }
+                Step::Delay { target, waits } => {
+                    begun = self.delayed(reader, &target.node, waits, &mut lookups).await.unwrap_or(begun);
                     Finding::Delayed(target)
                 }
                 Step::Settle { target, quiet, .. } => {
@@ -197,6 +178,34 @@ impl<'a> Narration<'a> {
                 }
             };
         }
+    }
+
+    /// Tells what is waited for before evictions. Returns the latest end.
+    async fn delayed(
+        &mut self,
+        reader: &Reader<'_>,
+        node: &Node,
+        mut waits: Waits,
+        lookups: &mut calls::Lookups,
+    ) -> Option<Instant> {
+        if let Some(until) = waits.until(Wait::Replacement) {
+            match reader.replacement(self.notice, node, until).await {
+                Ok(()) => {
+                    lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
+                    self.note(reasons::REPLACED_FIRST);
+                }
+                Err(reason) => {
+                    lookups.replacement = (reason != Replacement::TooLate).then_some(false);
+                    self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
+                    waits.remove(Wait::Replacement);
+                }
+            }
+        }
+        let until = waits.end()?;
+        let replaced = waits.until(Wait::Replacement).is_some();
+        let why = if replaced { "at the latest, without a replacement" } else { "--delay" };
+        self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
+        Some(until)
     }
 
     fn ends(&mut self, outcome: NoticeOutcome) {

@@ -1,6 +1,6 @@
 //! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
 
-use super::replaceable::{Group, Member};
+use super::replaceable::{Group, Member, MemberState};
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
 use crate::fact::{Fact, Facts, Replacement};
 use aws_sdk_autoscaling::Client;
@@ -173,19 +173,14 @@ pub fn read(group: &AutoScalingGroup) -> Group {
 }
 
 fn member(instance: &Instance) -> Member {
-    let state = instance.lifecycle_state();
-    let stays = |state: &LifecycleState| {
-        matches!(
-            state,
-            LifecycleState::InService
-                | LifecycleState::Pending
-                | LifecycleState::PendingWait
-                | LifecycleState::PendingProceed
-        )
-    };
     Member {
-        in_service: state == Some(&LifecycleState::InService),
-        leaves: !state.is_some_and(stays),
+        state: match instance.lifecycle_state() {
+            Some(LifecycleState::InService) => MemberState::InService,
+            Some(LifecycleState::Pending | LifecycleState::PendingWait | LifecycleState::PendingProceed) => {
+                MemberState::Joins
+            }
+            _ => MemberState::Leaves,
+        },
         healthy: instance.health_status().is_none_or(|status| status.eq_ignore_ascii_case("healthy")),
         protected: instance.protected_from_scale_in().unwrap_or_default(),
     }

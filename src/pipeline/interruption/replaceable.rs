@@ -51,14 +51,23 @@ pub struct Group {
 /// An instance of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Whether its state is `InService`.
-    pub in_service: bool,
-    /// Whether it is being terminated or leaves the group otherwise.
-    pub leaves: bool,
+    /// Its state in the group.
+    pub state: MemberState,
     /// Whether Auto Scaling takes it for healthy.
     pub healthy: bool,
     /// Whether it is protected from scale-in.
     pub protected: bool,
+}
+
+/// The state of an instance in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemberState {
+    /// It is being launched.
+    Joins,
+    /// It is in service.
+    InService,
+    /// It is terminated, detached or in standby, or about to be.
+    Leaves,
 }
 
 /// The processes without which a group does not replace an unhealthy instance, or not in the right order.
@@ -74,7 +83,7 @@ pub fn replaceable(group: &Group, instance: &str, ignored_hooks: &[String]) -> R
     match group.members.get(instance) {
         // Auto Scaling replaces an unhealthy instance in spite of the protection, which its owner may not want.
         Some(member) if member.protected => Err(Replacement::Protected),
-        Some(member) if member.in_service => Ok(()),
+        Some(member) if member.state == MemberState::InService => Ok(()),
         _ => Err(Replacement::NotInService),
     }
 }
@@ -110,7 +119,8 @@ impl Group {
     /// Whether the group has its desired capacity in Nodes that are `ready`, without this instance, which goes.
     #[must_use]
     pub fn is_whole_without(&self, instance: &str, ready: impl Fn(&str) -> bool) -> bool {
-        let stays = |(id, member): &(&String, &Member)| *id != instance && !member.leaves && ready(id);
+        let stays =
+            |(id, member): &(&String, &Member)| *id != instance && member.state != MemberState::Leaves && ready(id);
         self.members.iter().filter(stays).count() >= self.desired
     }
 }
@@ -119,7 +129,7 @@ impl Group {
 mod tests {
     use super::*;
 
-    const MEMBER: Member = Member { in_service: true, leaves: false, healthy: true, protected: false };
+    const MEMBER: Member = Member { state: MemberState::InService, healthy: true, protected: false };
 
     fn group() -> Group {
         Group {
@@ -156,7 +166,7 @@ mod tests {
             }
         };
         assert_eq!(judged(member(Member { protected: true, ..MEMBER })), Err(Replacement::Protected));
-        assert_eq!(judged(member(Member { in_service: false, ..MEMBER })), Err(Replacement::NotInService));
+        assert_eq!(judged(member(Member { state: MemberState::Leaves, ..MEMBER })), Err(Replacement::NotInService));
         assert_eq!(judged(|group| group.members.clear()), Err(Replacement::NotInService));
     }
 
@@ -175,7 +185,7 @@ mod tests {
             !whole(|group| group.members.retain(|id, _| id != "i-3"), &["i-1", "i-2"]),
             "the new one is not launched"
         );
-        let leaves = |group: &mut Group| group.members.get_mut("i-2").unwrap().leaves = true;
+        let leaves = |group: &mut Group| group.members.get_mut("i-2").unwrap().state = MemberState::Leaves;
         assert!(!whole(leaves, &["i-1", "i-2", "i-3"]));
     }
 }

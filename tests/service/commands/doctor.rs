@@ -470,7 +470,7 @@ async fn replacements_are_checked_where_they_are_wanted() {
     let report = examined(&stage, &wanted).await;
     assert_eq!(faults(&report), [], "{}", report.text());
     assert_eq!((stage.calls("SetInstanceHealth"), stage.world.aws.autoscaling.unhealthy().len()), (4, 0), "only tried");
-    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Status(403)).subject(&instance(2)));
+    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Status(403)).subject(instance(2)));
     let report = examined(&stage, &wanted).await;
     assert_eq!(faults(&report), [("calls", "replace", "failure")]);
     assert!(line(&report, "calls replace").contains("autoscaling:SetInstanceHealth is not allowed on green"));

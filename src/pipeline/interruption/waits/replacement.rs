@@ -5,7 +5,7 @@ use crate::clients::gate::CALL_TIMEOUT;
 use crate::fact::{Fact, Replacement, Wait, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
-use crate::pipeline::interruption::replaceable::replaceable;
+use crate::pipeline::interruption::replaceable::{MemberState, replaceable};
 use crate::pipeline::node::replacement::{AskedReplacement, claim, replaces_another};
 use crate::pipeline::node::{Index, Node};
 use jiff::Timestamp;
@@ -114,8 +114,12 @@ impl Case {
             match (&asked, member) {
                 // Another replica, or another notice, has asked; or the process ended before its call.
                 (Some(asked), None) => return Ok(asked.since),
-                (Some(asked), Some(member)) if !member.healthy || member.leaves => return Ok(asked.since),
-                (None, Some(member)) if member.in_service && !member.healthy => return Ok(notice.at),
+                (Some(asked), Some(member)) if !member.healthy || member.state == MemberState::Leaves => {
+                    return Ok(asked.since);
+                }
+                (None, Some(member)) if member.state == MemberState::InService && !member.healthy => {
+                    return Ok(notice.at);
+                }
                 _ => {}
             }
             let known = known?;

@@ -155,7 +155,7 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
             stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
         }),
         ("terminates-first", |stage| {
-            stage.world.aws.autoscaling.change_group("group", |group| group.maintenance = None)
+            stage.world.aws.autoscaling.change_group("group", |group| group.maintenance = None);
         }),
         ("terminates-first", |stage| {
             stage.world.aws.autoscaling.change_group("group", |group| group.maintenance = Some((90, 110)));
@@ -194,6 +194,40 @@ async fn with_less_than_five_minutes_nothing_is_asked() {
     assert!((replacements(&replica, "too-late") - 1.0).abs() < 0.5);
     assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("DescribeInstances")), (0, 0));
     stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_new_node_counts_for_one() {
+    let stage = with_group(20);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.rebalance(1);
+    stage.until("both asked", s(5), || stage.calls("SetInstanceHealth") == 2).await;
+    for (new, evicted) in [(8, 2), (9, 4)] {
+        sleep(s(10)).await;
+        launch(&stage.world, 100 + new);
+        stage.world.kube.set_ready(&node(100 + new), true);
+        sleep(s(20)).await;
+        assert_eq!(stage.world.kube.evictions().len(), evicted);
+    }
+    replica.all_ended("rebalance", &[("drained", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// The group replaces the instance in any case: an uncordon would only bring pods that are evicted again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_its_group_replaces_stays_cordoned() {
+    for (replaced, flags) in [(true, &REPLACE), (false, &["--on", "rebalance=drain"])] {
+        let stage = with_group(3);
+        let group = run_group(&stage);
+        let timing = ["--uncordon-after", "1m", "--drain-timeout", "6m"];
+        let replica = stage.start(&[&flags[..], &timing].concat()).await;
+        stage.rebalance(0);
+        drop(group);
+        sleep(s(600)).await;
+        assert_eq!(stage.cordoned(0), replaced);
+        stage.rest(&[&replica]).await;
+    }
 }
 
 /// A storm does not double the group: a tenth of it is replaced at a time, by two replicas together.
