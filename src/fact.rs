@@ -108,8 +108,8 @@ pub enum Fact<'a> {
     TestNotice { about: NoticeRef<'a> },
     /// A second copy of a notice joined the first.
     NoticeJoined { about: NoticeRef<'a> },
-    /// A notice ended.
-    NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration },
+    /// A notice ended. `waited` says how its waits ended; it is empty without one.
+    NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration, waited: &'a str },
     /// An instance of this cluster has no Node yet; its message is held.
     NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.
@@ -135,8 +135,6 @@ pub enum Fact<'a> {
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
     /// Removing marks failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// The drain of a cordoned Node begins later, as the settings say.
-    DrainDelayed { about: NoticeRef<'a>, by: Duration },
     /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
     Replacement { about: NoticeRef<'a>, group: &'a str, result: Replacement },
     /// A call about a group whose node is to be replaced failed. Emitted once in some minutes if a permission is missing.
@@ -184,12 +182,20 @@ pub enum Fact<'a> {
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// AWS answered a heartbeat, or did not.
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
-    /// The drain is done; the hook is completed later, as the settings say.
-    CompletionHeld { about: NoticeRef<'a>, by: Duration },
-    /// The drain is done, and something else is waited for; `reason` says what exactly.
-    WaitBegun { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
-    /// A wait ended.
-    WaitEnded { about: NoticeRef<'a>, wait: Wait, outcome: WaitOutcome, took: Duration },
+    /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
+    WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
+    /// A wait ended. `left`: what was still missing when its time was over. `has_condition`: the Node's condition is True.
+    WaitEnded {
+        about: NoticeRef<'a>,
+        on: Option<NodeRef<'a>>,
+        wait: Wait,
+        outcome: WaitOutcome,
+        took: Duration,
+        left: Option<&'a str>,
+        has_condition: bool,
+    },
+    /// A wait was given up: another replica goes on with it, or the interruption begins again.
+    WaitAbandoned { on: NodeRef<'a>, wait: Wait },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.

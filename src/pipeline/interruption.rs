@@ -42,6 +42,7 @@ pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
+use waits::WaitLog;
 pub use waits::{Attachments, is_too_late};
 pub use work::{Interrupter, MessageLink};
 

@@ -1,8 +1,9 @@
 //! A replacement before the drain: the Auto Scaling group is told that the instance is unhealthy, and launches another first. Evictions
 //! wait until the new Node is Ready. The group then terminates the instance under its hook, whose notice joins the drain.
 
+use super::waiting::Waiting;
 use crate::clients::gate::CALL_TIMEOUT;
-use crate::fact::{Fact, Replacement, Wait, WaitOutcome};
+use crate::fact::{Fact, Replacement, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::interruption::replaceable::{MemberState, replaceable};
@@ -38,9 +39,10 @@ struct Progress {
 
 impl Case {
     /// Waits until the instance is replaced, if its group can do that.
-    pub(super) async fn replaced(&self, until: Instant) -> WaitOutcome {
+    pub(super) async fn replaced(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+        let until = waiting.until;
         let mut progress = Progress { group: Arc::default(), begun: false };
-        let result = match timeout_at(until, self.replacement(until, &mut progress)).await {
+        let result = match timeout_at(until, self.replacement(waiting, &mut progress)).await {
             Ok(result) => result,
             Err(_) if progress.begun => Replacement::Late,
             Err(_) => Replacement::Queued,
@@ -62,18 +64,18 @@ impl Case {
         }
     }
 
-    async fn replacement(&self, until: Instant, progress: &mut Progress) -> Replacement {
+    async fn replacement(&self, waiting: &Waiting<'_>, progress: &mut Progress) -> Replacement {
         let Self { interrupter, notice, .. } = self;
         let Some(node) = interrupter.index.get(&notice.instance) else { return Replacement::NotInService };
         let asked = AskedReplacement::of(&node);
-        if is_too_late(&node, until) {
+        if is_too_late(&node, waiting.until) {
             return Replacement::TooLate;
         }
         match (&asked, &notice.detail) {
             (Some(asked), _) => progress.group = asked.group.as_str().into(),
             (None, Detail::AsgTerminate(hook)) => {
                 progress.group = hook.group.as_str().into();
-                return self.group_whole(progress).await;
+                return self.group_whole(waiting, progress).await;
             }
             (None, _) => match interrupter.owner.group_of(&notice.instance).await {
                 Ok(Some(group)) => progress.group = group,
@@ -84,11 +86,10 @@ impl Case {
                 }
             },
         }
-        match Box::pin(self.ask(&node, until, progress)).await {
+        match Box::pin(self.ask(&node, waiting, progress)).await {
             Ok(since) => {
                 progress.begun = true;
-                let reason = format!("a new Node of group {}", progress.group);
-                self.tell(&Fact::WaitBegun { about: self.about(), wait: Wait::Replacement, reason: &reason });
+                waiting.says(format!("no new Node of group {} is Ready", progress.group));
                 self.new_node(&progress.group, since).await
             }
             Err(reason) => {
@@ -101,7 +102,7 @@ impl Case {
     }
 
     /// Has the group replace the instance, as soon as not too many others of the group are being replaced. Returns when it was asked.
-    async fn ask(&self, node: &Node, until: Instant, progress: &Progress) -> Result<Timestamp, Replacement> {
+    async fn ask(&self, node: &Node, waiting: &Waiting<'_>, progress: &Progress) -> Result<Timestamp, Replacement> {
         let Self { interrupter, notice, .. } = self;
         let (groups, index, policy) = (&interrupter.groups, &interrupter.index, &interrupter.policy);
         let (group, instance) = (&*progress.group, notice.instance.as_str());
@@ -126,7 +127,7 @@ impl Case {
             replaceable(&known, instance, &policy.ignored_hooks)?;
             let others = noted(index, group).filter(|(_, uid)| *uid != node.uid).count();
             if asked.is_some() || others < policy.waits.max_replacements.of(known.desired) {
-                if until.saturating_duration_since(Instant::now()) < MIN_TIME {
+                if waiting.until.saturating_duration_since(Instant::now()) < MIN_TIME {
                     return Err(Replacement::Queued);
                 }
                 if policy.dry_run {
@@ -140,6 +141,7 @@ impl Case {
                 }
             }
             drop(turn);
+            waiting.says(format!("{others} other nodes of group {group} are being replaced"));
             tokio::select! {
                 _ = turns.changed() => {}
                 () = sleep(LOOK_INTERVAL) => {}
@@ -227,7 +229,7 @@ impl Case {
     }
 
     /// Waits until the group of a terminating instance has its desired capacity in Ready Nodes: it launches another, or shrinks.
-    async fn group_whole(&self, progress: &mut Progress) -> Replacement {
+    async fn group_whole(&self, waiting: &Waiting<'_>, progress: &mut Progress) -> Replacement {
         let Self { interrupter, notice, .. } = self;
         let index = &interrupter.index;
         let mut turns = index.turns();
@@ -248,8 +250,7 @@ impl Case {
             }
             if !progress.begun {
                 progress.begun = true;
-                let reason = format!("group {} with {} Ready Nodes", progress.group, group.desired);
-                self.tell(&Fact::WaitBegun { about: self.about(), wait: Wait::Replacement, reason: &reason });
+                waiting.says(format!("group {} has fewer than {} Ready Nodes", progress.group, group.desired));
             }
             tokio::select! {
                 _ = turns.changed() => {}
