@@ -372,6 +372,10 @@ def hooks(board: Dashboard) -> None:
     board.lines("Heartbeats", "sent and over are normal.", heartbeats, "ops", width=12, none="none")
     completions = {"{{result}}": f"sum by (result) ({rate('completions_total')}) > 0"}
     board.lines("Completions", "failed: the hook reached its timeout.", completions, "ops", width=12, none="none")
+    waits = {"{{wait}} {{outcome}}": f"sum by (wait, outcome) ({rate('waits_seconds_count')})"}
+    board.lines("Waits", "Before evictions, and before completions. time-over: in vain.", waits, "ops", width=12, none="none")
+    lasted = {"{{wait}}": quantile(0.95, "waits_seconds", "wait", 'outcome!="not-needed"')}
+    board.lines("Duration of waits", "95 % end within this time.", lasted, SECONDS, width=12, none="none")
 
 
 def budgets(board: Dashboard) -> None:

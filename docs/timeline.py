@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Draws docs/timeline.svg: a spot drain until its deadline, and a lifecycle hook kept alive by heartbeats.
+"""Draws two pictures with time axes.
 
-docs/timeline.py           writes the picture
-docs/timeline.py --check   exits 1 if the picture is out of date
+docs/timeline.svg   a spot drain until its deadline, and a lifecycle hook kept alive by heartbeats
+docs/life.svg       the whole life of a node that goes, with all that it waits for
+
+docs/timeline.py           writes the pictures
+docs/timeline.py --check   exits 1 if a picture is out of date
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import sys
 from html import escape
 from pathlib import Path
 
-PICTURE = Path(__file__).with_suffix(".svg")
+FOLDER = Path(__file__).parent
 
 # Seconds, with the values of src/pipeline/drain/grace.rs and src/pipeline/interruption/times.rs.
 REMOVAL_TIME, MAX_EVICTION_TIME = 2, 10
@@ -182,45 +185,112 @@ def hook() -> list[str]:
     return panel.out
 
 
-def legend() -> list[str]:
+def life() -> list[str]:
+    """Draws a node that is replaced, drained and terminated, with every wait."""
+    timeout, delay, grace = 300, 120, 30
+    released, ready, hooked = 70, 150, 110
+    gone = ready + 25
+    detached, left, done = gone + 20, ready + delay, gone + 60
+    completed = max(detached, left, done)
+    deadline = hooked + timeout + grace
+    panel = Panel(top=36, seconds=460, step=60)
+    panel.title("The whole life of a node", "a rebalance recommendation, a replacement, the lifecycle hook; every wait is optional")
+    top, bottom = 66, 486
+    panel.axis(top, bottom)
+    for begin, end, words in [(0, ready, "before evictions"), (gone, completed, "before the completion")]:
+        x, width = panel.x(begin), round(panel.x(end) - panel.x(begin), 1)
+        panel.out.append(f'<rect x="{x}" y="78" width="{width}" height="{bottom - 78}" fill="{HOLDS}" opacity="0.2"/>')
+        panel.text(x + width / 2, 94, words, anchor="middle", fill=SOFT, bold=True)
+
+    panel.row(104, "Node", "one patch")
+    panel.bar(104, 0, completed, WAITS, "cordoned, until its instance is terminated")
+    panel.moment(104, 0, INK)
+
+    panel.row(152, "Replacement", "--on rebalance=replace")
+    panel.bar(152, 0, ready, HOLDS, "the group launches another instance")
+    panel.moment(152, ready, INK)
+    panel.text(panel.x(ready) + 8, 169, "a new Node is Ready")
+
+    panel.row(200, "Your controller", "--hold both")
+    panel.bar(200, 0, released, HOLDS, "ebbtide/hold")
+    panel.text(panel.x(released) + 8, 217, "released")
+    panel.bar(200, gone, done, HOLDS, "ebbtide/hold")
+    panel.text(panel.x(done) + 8, 217, "released")
+
+    panel.row(248, "Pods", "when all waits are over")
+    panel.bar(248, ready, gone, ENDS)
+    panel.moment(248, ready, INK)
+    panel.text(panel.x(gone) + 8, 265, "evicted, and gone")
+
+    panel.row(296, "Load balancers", "…=deregister")
+    panel.bar(296, ready, left, HOLDS, "deregistered, draining")
+    panel.text(panel.x(left) + 8, 313, "no target group lists it")
+
+    panel.row(344, "Volumes", "--wait-for-volumes")
+    panel.bar(344, gone, detached, HOLDS)
+    panel.text(panel.x(detached) + 8, 361, "detached")
+
+    panel.row(392, "Lifecycle hook", "of the group")
+    panel.bar(392, hooked, completed, WAITS)
+    panel.text(panel.x(hooked) + 8, 409, "heartbeats, if the work may outlast it", on=WAITS)
+    panel.moment(392, hooked, INK)
+    panel.text(panel.x(hooked) - 8, 409, "the old instance is to go", anchor="end")
+    x = panel.x(completed)
+    panel.out.append(f'<path d="M{x} 100V{bottom - 26}" stroke="{DONE}" stroke-width="2.5"/>')
+    panel.text(x, bottom - 10, "CONTINUE: the instance is terminated", anchor="middle", fill=DONE, bold=True)
+    panel.deadline(deadline, top + 8, bottom)
+    panel.text(panel.x(deadline), bottom + 18, "deadline: no wait outlasts it", anchor="end", fill=LAST, bold=True)
+    return panel.out
+
+
+def legend(y: int, *meanings: tuple[str, str]) -> list[str]:
     """Draws the legend of the colours."""
     out, x = [], 20
-    meanings = [(WAITS, "waits, or valid"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")]
     for fill, words in meanings:
-        out.append(f'<rect x="{x}" y="655" width="18" height="12" rx="2" fill="{fill}"/>')
-        out.append(f'<text x="{x + 25}" y="665" font-size="12" fill="{SOFT}">{words}</text>')
+        out.append(f'<rect x="{x}" y="{y}" width="18" height="12" rx="2" fill="{fill}"/>')
+        out.append(f'<text x="{x + 25}" y="{y + 10}" font-size="12" fill="{SOFT}">{words}</text>')
         x += 150
     return out
 
 
-def picture() -> str:
-    """Returns the whole picture, on its own light background for dark pages."""
-    height = 684
-    title = "How a drain meets its deadline, and how a lifecycle hook is kept alive"
+def pictures() -> dict[Path, str]:
+    """Returns the pictures by their files."""
+    between = f'<path d="M20 352H{WIDTH - 20}" stroke="{LINE}"/>'
+    colours = (WAITS, "waits, or valid"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")
+    drains = [*spot(), between, *hook(), *legend(655, *colours)]
+    lives = [*life(), *legend(518, (WAITS, "valid"), (ENDS, "pods terminate"), (HOLDS, "waits"))]
+    return {
+        FOLDER / "timeline.svg": picture(
+            "How a drain meets its deadline, and how a lifecycle hook is kept alive", 684, drains
+        ),
+        FOLDER / "life.svg": picture("The whole life of a node, with all that it waits for", 546, lives),
+    }
+
+
+def picture(title: str, height: int, content: list[str]) -> str:
+    """Returns a whole picture, on its own light background for dark pages."""
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
         f'role="img" aria-label="{title}" font-family="{FONT}" fill="{INK}">'
     )
     ground = f'<rect x="0.5" y="0.5" width="{WIDTH - 1}" height="{height - 1}" rx="8" fill="{PAPER}" stroke="{LINE}"/>'
     written = "<!-- Written by docs/timeline.py: change that, not this. -->"
-    between = f'<path d="M20 352H{WIDTH - 20}" stroke="{LINE}"/>'
-    parts = [head, written, f"<title>{title}</title>", ground, *spot(), between, *hook(), *legend(), "</svg>", ""]
-    return "\n".join(parts)
+    return "\n".join([head, written, f"<title>{title}</title>", ground, *content, "</svg>", ""])
 
 
 def main() -> int:
-    """Writes or checks the picture."""
-    wanted = picture()
+    """Writes or checks the pictures."""
+    wanted = pictures()
     if sys.argv[1:] == ["--check"]:
-        there = PICTURE.read_text(encoding="utf-8") if PICTURE.exists() else ""
-        if there == wanted:
-            return 0
-        print(f"{PICTURE.name} differs from what {Path(__file__).name} writes: run it", file=sys.stderr)
-        return 1
+        old = [file for file, text in wanted.items() if not file.exists() or file.read_text(encoding="utf-8") != text]
+        for file in old:
+            print(f"{file.name} differs from what {Path(__file__).name} writes: run it", file=sys.stderr)
+        return 1 if old else 0
     if sys.argv[1:]:
         print(__doc__, file=sys.stderr)
         return 2
-    PICTURE.write_text(wanted, encoding="utf-8")
+    for file, text in wanted.items():
+        file.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -1,7 +1,7 @@
 //! Checks the results against the plan.
 
 use crate::paint::{Paint, Tone};
-use crate::plan::{Member, NEW, OTHER, Part, Plan};
+use crate::plan::{DETACHED, Member, NEW, OTHER, Part, Plan, STORE};
 use crate::storm::at_rest;
 use crate::summary::Undisturbed;
 use crate::tally::{Table, Tally};
@@ -115,6 +115,11 @@ impl Checks {
             self.equal(&format!("{name}: pods that its budget keeps"), left, vec!["ledger-0".to_owned()]);
         }
         self.equal(&format!("{name}: pods of the DaemonSet"), agents.len(), 1);
+        if *part == Part::Stopping {
+            let says = |key: &str| world.kube.node(name)?.metadata.annotations?.remove(key);
+            let released = says("ebbtide/release").is_some() && says("ebbtide/hold").is_none();
+            self.that(released, || format!("{name}: was not held, or not released"));
+        }
         let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
         self.equal(&format!("{name}: cordoned"), cordoned, *part != Part::Spared);
     }
@@ -130,6 +135,14 @@ impl Checks {
             });
             let close = beats.windows(2).filter(|pair| pair[1] - pair[0] < APART).count();
             self.that(close == 0, || format!("{name}: two heartbeats in one interval, at {beats:?}"));
+            if *part == Part::Attached {
+                let evicted = world.kube.evictions().into_iter().find(|evicted| evicted.name == STORE);
+                let detached = evicted.map(|evicted| evicted.at + DETACHED);
+                let waited = completions.first().is_some_and(|(at, _)| Some(*at) >= detached);
+                self.that(waited && world.kube.attachments().is_empty(), || {
+                    format!("{name}: its hook was completed before its volume was detached: {completions:?}")
+                });
+            }
             if *part == Part::Stuck {
                 self.that(beats.len() >= 2, || format!("{name}: its hook was not kept alive: heartbeats at {beats:?}"));
             }

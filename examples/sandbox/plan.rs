@@ -22,6 +22,11 @@ pub const OTHER: (&str, &str) = ("elsewhere", "i-0ffffffffffffff01");
 /// An instance that has just been launched.
 pub const NEW: (&str, &str) = ("newcomer", "i-0ffffffffffffff02");
 
+/// The pod with a volume.
+pub const STORE: &str = "store-0";
+/// Time from that pod's end until its volume is detached.
+pub const DETACHED: Duration = Duration::from_secs(4);
+
 /// Heartbeat timeout of the hooks: the shortest that AWS allows, so that heartbeats are needed.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -66,7 +71,9 @@ pub enum Part {
     Spot,
     /// A rebalance recommendation.
     Rebalanced,
-    /// A user stops it.
+    /// Its group terminates it, and one of its pods has a volume.
+    Attached,
+    /// A user stops it, and a controller has to release it before its pods are evicted.
     Stopping,
     /// Scheduled maintenance, announced by one Health event about several nodes.
     Maintained,
@@ -77,13 +84,14 @@ pub enum Part {
 }
 
 /// The parts of the first nodes: every part occurs.
-const FIRST: [Part; 13] = [
+const FIRST: [Part; crate::MIN_NODES as usize] = [
     Part::Terminated(Wrapping::Event),
     Part::HeldBack,
     Part::Stuck,
     Part::Doomed,
     Part::Redelivered,
     Part::Twofold,
+    Part::Attached,
     Part::Rebalanced,
     Part::Stopping,
     Part::Maintained,
@@ -112,7 +120,7 @@ impl Part {
     /// Returns the notices about the node: the kind and outcome of each.
     pub fn notices(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Terminated(_) | Self::HeldBack => &[("asg-terminate", "drained")],
+            Self::Terminated(_) | Self::HeldBack | Self::Attached => &[("asg-terminate", "drained")],
             Self::Stuck => &[("asg-terminate", "blocked")],
             Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
             Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
@@ -141,7 +149,8 @@ impl Part {
 
     /// Returns whether one notice leads to one undisturbed drain.
     pub fn is_undisturbed(self) -> bool {
-        self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none()
+        let waits = matches!(self, Self::Attached | Self::Stopping);
+        self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none() && !waits
     }
 
     /// Returns the name of the budget that allows no disruption, and of the StatefulSet with the one pod that it protects.
@@ -152,6 +161,11 @@ impl Part {
             Self::Doomed => Some("cache"),
             _ => None,
         }
+    }
+
+    /// Returns how many pods the node has for its part.
+    pub fn special_pods(self) -> usize {
+        usize::from(self.budget().is_some() || self == Self::Attached)
     }
 
     /// Returns how many evictable pods are left at the end, of `pods` and the pod with a budget.
@@ -199,6 +213,7 @@ impl Plan {
         world.aws.autoscaling.add_hook(GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
         world.aws.autoscaling.add_hook(GROUP, LAUNCHING, HookSpec::launching(HOOK_TIMEOUT));
         world.aws.autoscaling.add_hook(OTHER_GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
+        world.kube.detach_after(Some(DETACHED));
         let managed = [("aws-node-termination-handler/managed", "")];
         for (_, instance) in [OTHER, NEW] {
             world.aws.ec2.put(instance, &[]);
@@ -210,6 +225,10 @@ impl Plan {
             let number = name.trim_start_matches("node-");
             for (stops_in, letter) in pods.iter().zip('a'..) {
                 world.kube.add_pod(Pod::on(name).named(&format!("web-{number}{letter}")).stops_in(*stops_in));
+            }
+            if *part == Part::Attached {
+                let pod = Pod::on(name).named(STORE).statefulset("store").claim("data-store-0");
+                world.kube.add_pod(pod.stops_in(Duration::from_secs(1)));
             }
             if let Some(app) = part.budget() {
                 let pod = Pod::on(name).named(&format!("{app}-0")).statefulset(app).labels([("app", app)]);

@@ -9,6 +9,7 @@ use ebbtide::runtime::Tasks;
 use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};
+use futures_util::future::join_all;
 use serde_json::json;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -19,6 +20,9 @@ const SPREAD: Duration = Duration::from_secs(2);
 
 /// Time from the start of the storm until the budget of the held-back pod is opened.
 pub const OPENED: Duration = Duration::from_secs(6);
+
+/// Time for which a controller holds a node.
+pub const RELEASED: Duration = Duration::from_secs(4);
 
 /// Time left of a spot instance's two minutes when the late warning is sent.
 pub const LEFT: Duration = Duration::from_secs(20);
@@ -49,7 +53,7 @@ impl Storm<'_> {
         sleep(self.calm).await;
         let begun = Instant::now();
         let course = async {
-            let (sent, ()) = tokio::join!(self.send(), self.lift());
+            let (sent, (), ()) = tokio::join!(self.send(), self.lift(), self.release());
             (sent, timeout(LONGEST.saturating_sub(begun.elapsed()), self.quiet()).await.is_ok())
         };
         let (sent, quiet) = tokio::select! {
@@ -117,6 +121,7 @@ impl Storm<'_> {
         let terminated = |wrapping| self.hook(wrapping, (GROUP, TERMINATING), instance);
         match part {
             Part::Terminated(wrapping) => vec![terminated(*wrapping)],
+            Part::Attached => vec![terminated(Wrapping::Event)],
             Part::HeldBack => vec![terminated(Wrapping::Sns)],
             Part::Stuck => vec![terminated(Wrapping::Bare)],
             Part::Redelivered => vec![messages::spot(&id, instance, now); 2],
@@ -145,6 +150,32 @@ impl Storm<'_> {
             self.world.kube.set_budget("default", budget, Limit::MinAvailable(0));
             self.teller.say(&format!("opens the budget \"{budget}\": {} can be drained", member.name));
         }
+    }
+
+    /// Releases each node that is held after a while, as a controller does.
+    async fn release(&self) {
+        let held = |name: &str| {
+            let annotations = self.world.kube.node(name).and_then(|node| node.metadata.annotations);
+            annotations.is_some_and(|annotations| annotations.contains_key("ebbtide/hold"))
+        };
+        let release = |member: &'_ Member| {
+            let name = member.name.clone();
+            async move {
+                let mut look = interval(Duration::from_millis(200));
+                while !held(&name) {
+                    look.tick().await;
+                }
+                sleep(RELEASED).await;
+                self.teller.say(&format!("a controller releases {name}"));
+                self.world.kube.update_node(&name, |node| {
+                    let annotations = node.metadata.annotations.get_or_insert_default();
+                    annotations.insert("ebbtide/release".to_owned(), "before-drain".to_owned());
+                });
+            }
+        };
+        let all = join_all(self.plan.with(Part::Stopping).map(release));
+        // The checks tell of a node that was never held.
+        let _ = timeout(LONGEST, all).await;
     }
 
     /// Waits until no message is left and all work has ended.

@@ -2,7 +2,9 @@
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{NEW, OTHER, Plan};
-use ebbtide::fact::{DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, NoticeRef, Subscriber};
+use ebbtide::fact::{
+    DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome,
+};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -131,6 +133,12 @@ impl Subscriber for Teller {
             }
             Fact::Heartbeat { about, result, .. } => {
                 self.notice(about, '!', Tone::Warn, format!("heartbeat: {}", result.as_str()));
+            }
+            Fact::WaitBegun { about, wait, reason, .. } => {
+                self.notice(about, '…', Tone::Plain, format!("waits ({wait}): {reason}"));
+            }
+            Fact::WaitEnded { about, wait, outcome, took, .. } if *outcome != WaitOutcome::NotNeeded => {
+                self.notice(about, ' ', Tone::Plain, format!("has waited for {} ({wait}): {outcome}", seconds(*took)));
             }
             Fact::HookCompleted { about, result } => {
                 self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));

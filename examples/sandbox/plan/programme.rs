@@ -27,7 +27,14 @@ impl Part {
             Self::Twofold => "spot interruption, and terminated by its group: two notices, one drain".to_owned(),
             Self::Spot => "spot interruption".to_owned(),
             Self::Rebalanced => "rebalance recommendation: cordoned, its pods stay".to_owned(),
-            Self::Stopping => "stopped by a user".to_owned(),
+            Self::Attached => format!(
+                "terminated by its group; a volume is detached {} s after its pod's end, and the hook waits",
+                super::DETACHED.as_secs()
+            ),
+            Self::Stopping => format!(
+                "stopped by a user; held until a controller releases it, {} s later",
+                storm::RELEASED.as_secs()
+            ),
             Self::Maintained => "scheduled maintenance: three instances in one Health event".to_owned(),
             Self::Reclaimed => "reclaimed by its capacity reservation".to_owned(),
             Self::Spared => "no notice: must stay unchanged".to_owned(),
@@ -38,8 +45,7 @@ impl Part {
 impl Plan {
     /// Describes the cluster and what will happen to it.
     pub fn programme(&self, settings: &[&str], paint: Paint) -> String {
-        let pods: usize =
-            self.nodes.iter().map(|node| 1 + node.pods.len() + usize::from(node.part.budget().is_some())).sum();
+        let pods: usize = self.nodes.iter().map(|node| 1 + node.pods.len() + node.part.special_pods()).sum();
         let mut lines = vec![
             paint.tone(Tone::Head, &format!("Ebbtide's sandbox: {} nodes, {pods} pods, one queue", self.nodes.len())),
             "Simulated on loopback ports: the API server, SQS, Auto Scaling, EC2. Real: the service, its clients, HTTP, the time.".to_owned(),

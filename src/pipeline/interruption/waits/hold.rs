@@ -28,7 +28,7 @@ impl Case {
                 Ok(false) => return WaitOutcome::NotNeeded,
                 Err(_) => return WaitOutcome::Denied,
             }
-            waiting.says(format!("the Node's annotation ebbtide/release does not name {point}"));
+            waiting.says(format!("nobody has set ebbtide/release to {point}"));
             // Another interruption of the instance may end its own hold.
             let changed = |known: Option<&Arc<Node>>| match known {
                 Some(known) if !is_held(known, point) => Some(goes_on(Some(known))),
