@@ -12,7 +12,7 @@ pub use label::{
     HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
-pub use outcome::{Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, Wait, WaitOutcome};
+pub use outcome::{Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, Replacement, Wait, WaitOutcome};
 
 use jiff::SignedDuration;
 use std::fmt;
@@ -135,6 +135,10 @@ pub enum Fact<'a> {
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
     /// Removing marks failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
+    /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
+    Replacement { about: NoticeRef<'a>, group: &'a str, result: Replacement },
+    /// A call about a group whose node is to be replaced failed. Emitted once in some minutes if a permission is missing.
+    ReplacementFailed { group: &'a str, error: &'a dyn fmt::Display },
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// A pod's grace period does not fit into the time that is left until the drain's deadline.

@@ -89,13 +89,13 @@ pub struct Run {
 
     /// Action for a kind of notice; once per kind
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, cordon,
-    /// report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and
-    /// asg-launch=ignore. Only drain and ready touch lifecycle hooks.
+    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, replace,
+    /// cordon, report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and asg-launch=ignore. Only
+    /// drain, replace and ready touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
-    /// What to do about a fault of an instance that AWS Health reports: drain, cordon or report, by the code of the event; repeatable
+    /// What to do about a fault of an instance that AWS Health reports: drain, replace, cordon or report, by the code of the event; repeatable
     ///
     /// Without it events of the category issue are ignored. They need a rule of their own.
     #[arg(

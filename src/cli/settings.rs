@@ -2,6 +2,7 @@
 //! together.
 
 mod problems;
+mod replacements;
 mod waits;
 
 use crate::cli::flags;
@@ -127,7 +128,7 @@ impl Settings {
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
-        let waits = problems.waits(&flags.waits, actions);
+        let waits = problems.waits(&flags.waits, actions, &health_issues);
         let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
@@ -147,10 +148,11 @@ impl Settings {
         problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
+        let drains = |kind| actions.of(kind).drains();
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
-        let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
+        let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         problems.idle_polls(ec2_poll_interval, actions);
         if !problems.0.is_empty() {
@@ -183,10 +185,6 @@ impl Settings {
             respect_do_not_disrupt: flags.respect_do_not_disrupt,
             own_pod,
         };
-        let at_deadline = match flags.at_deadline {
-            flags::AtDeadline::Delete => AtDeadline::Delete,
-            flags::AtDeadline::Leave => AtDeadline::Leave,
-        };
         let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
         let events = match flags.events {
             flags::Events::Blocked => Some(Scope::Blocked),
@@ -203,7 +201,7 @@ impl Settings {
             node_selector,
             selection_rules,
             pod_selector,
-            at_deadline,
+            at_deadline: flags.at_deadline.into(),
             events,
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
@@ -226,7 +224,7 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
-    let flags::Waits { delay, hold, complete_after, .. } = waits;
+    let flags::Waits { delay, hold, complete_after, max_replacements, .. } = waits;
     for list in [on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
@@ -238,8 +236,17 @@ fn forget_empty(flags: &mut Run) {
         value.take_if(|value| value.is_empty());
     }
     let Run { node_selector, pod_selector, pod_namespace, pod_name, .. } = flags;
-    for value in [node_selector, pod_selector, pod_namespace, pod_name] {
+    for value in [node_selector, pod_selector, pod_namespace, pod_name, max_replacements] {
         value.take_if(|value| value.is_empty());
+    }
+}
+
+impl From<flags::AtDeadline> for AtDeadline {
+    fn from(chosen: flags::AtDeadline) -> Self {
+        match chosen {
+            flags::AtDeadline::Delete => Self::Delete,
+            flags::AtDeadline::Leave => Self::Leave,
+        }
     }
 }
 

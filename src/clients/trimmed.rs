@@ -41,6 +41,7 @@ struct Metadata {
     labels: Option<BTreeMap<String, String>>,
     annotations: Option<BTreeMap<String, String>>,
     owner_references: Option<Vec<OwnerReference>>,
+    creation_timestamp: Option<Time>,
     deletion_timestamp: Option<Time>,
 }
 
@@ -54,6 +55,7 @@ fn metadata<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D:
         labels: read.labels,
         annotations: read.annotations,
         owner_references: read.owner_references,
+        creation_timestamp: read.creation_timestamp,
         deletion_timestamp: read.deletion_timestamp,
         ..ObjectMeta::default()
     })
@@ -120,7 +122,7 @@ mod tests {
             kept,
             json!({
                 "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7",
-                "deletionTimestamp": "2026-11-21T11:00:00Z",
+                "creationTimestamp": "2026-11-21T10:00:00Z", "deletionTimestamp": "2026-11-21T11:00:00Z",
                 "labels": { "app": "web" }, "annotations": { "a": "b" },
                 "ownerReferences": [{ "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "u-0" }],
             })

@@ -23,6 +23,7 @@ mod queue;
 mod queue_policy;
 mod read;
 mod readings;
+mod replacements;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -58,6 +59,7 @@ fn at_aws(settings: &Settings, readings: &Readings) -> Vec<Check> {
     if !readings.identity.as_ref().is_err_and(credentials::unusable) {
         checks.extend(rules::judge(settings, readings));
         checks.extend(groups::judge(settings, readings));
+        checks.extend(replacements::judge(settings, readings));
         checks.extend(aws_calls::judge(settings, readings));
     }
     checks

@@ -27,6 +27,8 @@ labels! {
     Action {
         /// Cordon and drain the node; complete the hook.
         Drain => "drain",
+        /// As `Drain`, but let the Auto Scaling group replace the node first.
+        Replace => "replace",
         /// Cordon the node.
         Cordon => "cordon",
         /// Wait until the node is Ready, and complete the launch hook.
@@ -38,11 +40,61 @@ labels! {
     }
 }
 
+impl Action {
+    /// Whether the action leads to a drain.
+    #[must_use]
+    pub const fn drains(self) -> bool {
+        matches!(self, Self::Drain | Self::Replace)
+    }
+}
+
+labels! {
+    /// What became of the wish to have a node replaced before its drain.
+    Replacement {
+        /// The group was told that the instance is unhealthy.
+        Asked => "asked",
+        /// A new Node of the group is Ready.
+        Ready => "ready",
+        /// The group replaces the instance already, and all its Nodes are Ready.
+        Complete => "complete",
+        /// The new Node was not Ready in time.
+        Late => "late",
+        /// The instance belongs to no Auto Scaling group.
+        NoGroup => "no-group",
+        /// The group, or its hooks, could not be read.
+        Unknown => "unknown",
+        /// The group has no terminating hook that Ebbtide completes: the instance would end undrained.
+        NoHook => "no-hook",
+        /// The group's maintenance policy does not launch first.
+        TerminatesFirst => "terminates-first",
+        /// A process of the group that replaces instances is suspended.
+        Suspended => "suspended",
+        /// The group has its maximum size.
+        AtMaximum => "at-maximum",
+        /// The instance is protected from scale-in.
+        Protected => "protected",
+        /// The instance is not in service in its group.
+        NotInService => "not-in-service",
+        /// The deadline is too near.
+        TooLate => "too-late",
+        /// Too many nodes of the group were being replaced, for too long.
+        Queued => "queued",
+        /// Auto Scaling did not accept the call.
+        Refused => "refused",
+        /// A dry run asks for nothing.
+        DryRun => "dry-run",
+        /// The permission is missing.
+        Denied => "denied",
+    }
+}
+
 labels! {
     /// What is waited for before evictions begin, or between a drain and the completion of its hook.
     Wait {
         /// The user's delay of evictions.
         Delay => "delay",
+        /// The node that replaces the instance, until it is Ready.
+        Replacement => "replacement",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
         /// Somebody else, before evictions begin.

@@ -5,6 +5,7 @@
 //! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
 //! policy     what the user decided                 heartbeat   keeps a hook alive
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
+//! replaceable  whether a group can replace first  groups  calls about groups
 //! waits      before evictions and completion    step        the vocabulary of the steps
 //! ```
 //!
@@ -13,6 +14,7 @@
 
 mod completion;
 mod decisions;
+mod groups;
 mod heartbeat;
 mod hook;
 mod launch;
@@ -21,6 +23,7 @@ mod out_of_service;
 mod ownership;
 mod planning;
 mod policy;
+mod replaceable;
 mod settling;
 mod shared_work;
 mod step;
@@ -30,15 +33,17 @@ mod waits;
 mod work;
 
 pub use decisions::ended_marks;
+pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy};
+pub use replaceable::{Group, MaxReplacements, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
-pub use step::{Finding, Present, Step, Target};
+pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
-pub use waits::Attachments;
 use waits::WaitLog;
+pub use waits::{Attachments, is_too_late};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

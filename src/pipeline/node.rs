@@ -12,6 +12,7 @@
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! releaser  the task that removes marks when they are due
+//! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
 
 pub mod handled;
@@ -26,6 +27,7 @@ mod owner;
 pub mod plan;
 pub mod release;
 mod releaser;
+pub mod replacement;
 mod wire;
 
 pub use index::Index;

@@ -8,7 +8,7 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Attachments, Hooks, Interrupter, Settling, Slots};
+use crate::pipeline::interruption::{Attachments, Groups, Hooks, Interrupter, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -82,6 +82,7 @@ impl Wiring {
             leave: self.stop.clone(),
             running: watch::Sender::default(),
         };
+        let (autoscaling, lifecycle) = (clients.aws.autoscaling.clone(), Gate::new(facts.clone()));
         Interrupter {
             clock: *clock,
             facts: facts.clone(),
@@ -89,7 +90,8 @@ impl Wiring {
             owner,
             marker,
             drainer: Arc::new(drainer),
-            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
+            hooks: Hooks::new(autoscaling.clone(), lifecycle.clone()),
+            groups: Groups::new(autoscaling, lifecycle, facts.clone()),
             settling: Settling::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
             drains: Slots::new(tasks.clone(), TaskKind::Drain),

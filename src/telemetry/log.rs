@@ -3,7 +3,8 @@
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
-    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome, label,
+    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber,
+    WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use tracing::{debug, error, info, warn};
@@ -121,6 +122,18 @@ impl Subscriber for Log {
             }
             Fact::LaunchAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "waiting for the node to be Ready");
+            }
+            Fact::Replacement { about, group, result: Replacement::Asked } => {
+                about!(info, about, group, "asked the group for a replacement first");
+            }
+            Fact::Replacement { about, group, result: result @ (Replacement::Ready | Replacement::Complete) } => {
+                about!(info, about, group, result = result.as_str(), "the replacement is Ready");
+            }
+            Fact::Replacement { about, group, result } => {
+                about!(info, about, group, reason = result.as_str(), "drained without waiting for a replacement");
+            }
+            Fact::ReplacementFailed { group, error } => {
+                warn!(group, %error, "a call for a replacement failed; nodes of the group are drained without");
             }
             Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node already has"),
             Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),

@@ -38,6 +38,7 @@ SPECIAL = {
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
     "hold": ("{all: before-drain, asg-terminate: both}", "before-drain,asg-terminate=both"),
+    "maxReplacements": ("20%", "20%"),
     "settle": ("0s", "0s"),
     "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),

@@ -48,6 +48,7 @@ mod pipeline {
         mod delay;
         mod hold;
         mod policy;
+        mod replacement;
         mod replicas;
         mod settle;
         mod waits;

@@ -71,6 +71,23 @@ locals {
     Resource = "*"
   }]
 
+  # Describing can't be restricted to a resource.
+  replace_statements = [
+    {
+      Sid       = "Replace"
+      Effect    = "Allow"
+      Action    = "autoscaling:SetInstanceHealth"
+      Resource  = "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*"
+      Condition = { StringLike = { "aws:ResourceTag/${local.tag_key}" = var.lifecycle_tag_value } }
+    },
+    {
+      Sid      = "ReplaceLook"
+      Effect   = "Allow"
+      Action   = "autoscaling:DescribeAutoScalingGroups"
+      Resource = "*"
+    },
+  ]
+
   doctor_statements = [
     {
       Sid      = "DoctorQueues"
@@ -144,6 +161,14 @@ resource "aws_iam_role_policy" "polling" {
   name   = "${var.name}-polling"
   role   = local.role
   policy = jsonencode({ Version = "2012-10-17", Statement = local.polling_statements })
+}
+
+resource "aws_iam_role_policy" "replace" {
+  count = var.replace ? 1 : 0
+
+  name   = "${var.name}-replace"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.replace_statements })
 }
 
 resource "aws_iam_role_policy" "doctor" {

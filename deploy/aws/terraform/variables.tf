@@ -111,6 +111,12 @@ variable "ec2_polling" {
   default     = false
 }
 
+variable "replace" {
+  description = "Permissions for `--on KIND=replace`, for groups with the tag"
+  type        = bool
+  default     = false
+}
+
 # Which events are sent to the queue.
 
 variable "asg_terminate" {

@@ -9,6 +9,11 @@ pub struct Waits {
     #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
     pub delay: Vec<String>,
 
+    /// For the action replace: maximum number of nodes of one Auto Scaling group that are replaced at the same time, or their share of its
+    /// desired capacity, of which one is always allowed [default: 10%]
+    #[arg(long, env = "EBBTIDE_MAX_REPLACEMENTS", value_name = "N|P%", help_heading = "Drain")]
+    pub max_replacements: Option<String>,
+
     /// Wait for your own controllers, at most half of the time: before-drain, before-completion, both or none, for all kinds or for one
     ///
     /// The Node carries the annotation ebbtide/hold, with the point's name, until somebody sets ebbtide/release to that name.

@@ -93,7 +93,7 @@ impl Problems {
     /// Reads the actions for faults, `CODE=ACTION`.
     pub(super) fn health_issues(&mut self, flags: &[String]) -> BTreeMap<String, Action> {
         let flag = "--health-issue";
-        let allowed = [Action::Drain, Action::Cordon, Action::Report];
+        let allowed = [Action::Drain, Action::Replace, Action::Cordon, Action::Report];
         let mut actions = BTreeMap::new();
         for pair in flags {
             let (code, action) = pair.split_once('=').unwrap_or((pair, ""));
@@ -101,7 +101,7 @@ impl Problems {
                 code.starts_with("AWS_EC2_") && code.bytes().all(|b| matches!(b, b'A'..=b'Z' | b'0'..=b'9' | b'_'));
             match allowed.into_iter().find(|known| known.as_str() == action).filter(|_| is_code) {
                 None if !is_code => self.add(flag, format!("\"{code}\" is no code of an EC2 fault; write it as AWS does, in capitals and whole, like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED")),
-                None => self.add(flag, format!("\"{pair}\" is not CODE=ACTION; write it like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=cordon, with one of drain, cordon, report")),
+                None => self.add(flag, format!("\"{pair}\" is not CODE=ACTION; write it like AWS_EC2_INSTANCE_STORE_DRIVE_PERFORMANCE_DEGRADED=cordon, with one of drain, replace, cordon, report")),
                 Some(action) if actions.insert(code.to_owned(), action).is_some() => {
                     self.add(flag, format!("\"{code}\" is given twice; remove one"));
                 }
@@ -269,7 +269,11 @@ impl Problems {
     fn action(&mut self, kind: NoticeKind, action: &str) -> Option<Action> {
         let allowed: &[Action] = match kind {
             NoticeKind::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
-            _ => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
+            // They leave no time for a replacement.
+            NoticeKind::Spot | NoticeKind::StateChange => {
+                &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore]
+            }
+            _ => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
         };
         let found = allowed.iter().copied().find(|known| known.as_str() == action);
         if found.is_none() {

@@ -5,17 +5,24 @@ use super::problems::Problems;
 use crate::cli::flags::Waits;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Problems {
     /// Reads what is waited for.
-    pub(super) fn waits(&mut self, flags: &Waits, actions: Actions) -> WaitPolicy {
+    pub(super) fn waits(
+        &mut self,
+        flags: &Waits,
+        actions: Actions,
+        health_issues: &BTreeMap<String, Action>,
+    ) -> WaitPolicy {
         let flag = "--complete-after";
         let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
-        let drains_hooks = actions.of(NoticeKind::AsgTerminate) == Action::Drain;
+        let drains_hooks = actions.of(NoticeKind::AsgTerminate).drains();
         self.idle(flag, complete_after.is_some() && !drains_hooks, "--on asg-terminate=drain");
         let volumes = self.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
         WaitPolicy {
+            max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
             hold: self.holds(&flags.hold, actions),
             complete_after: complete_after.unwrap_or_default(),
@@ -27,7 +34,7 @@ impl Problems {
         let flag = "--delay";
         let mut delays = PerKind::all(None);
         for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
-            self.idle(flag, actions.of(kind) != Action::Drain, &format!("--on {kind}=drain"));
+            self.idle(flag, !actions.of(kind).drains(), &format!("--on {kind}=drain"));
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
@@ -38,7 +45,7 @@ impl Problems {
         let flag = "--hold";
         let (some, all) = self.one_for_all(flag, flags);
         let mut holds = PerKind::all(Holds::default());
-        let drained = |kind| actions.of(kind) == Action::Drain;
+        let drained = |kind| actions.of(kind).drains();
         if let Some(text) = all {
             let wanted = self.holds_in(flag, &text);
             let completes = drained(NoticeKind::AsgTerminate) && wanted.before_completion;

@@ -94,10 +94,12 @@ pub enum LifecycleClass {
     Complete,
     /// Heartbeats, by the time at which the hook expires.
     Heartbeat,
+    /// Questions about groups, and wishes for replacements: the drain comes without them, too.
+    Replace,
 }
 
 impl CallClass for LifecycleClass {
-    const COUNT: usize = 3;
+    const COUNT: usize = 4;
     /// All callers of the AWS account share Auto Scaling's rate, which AWS does not publish.
     const LIMITS: Limits = Limits { first: 16, least: 1, most: 64 };
     /// The rate is the account's: another call would be throttled as well.

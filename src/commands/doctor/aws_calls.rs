@@ -19,6 +19,8 @@ impl TrialCall {
             Self::Hooks => "hooks",
             Self::Heartbeat => "heartbeat",
             Self::Complete => "complete",
+            Self::Groups => "groups",
+            Self::Replace => "replace",
         }
     }
 
@@ -34,6 +36,8 @@ impl TrialCall {
             Self::Hooks => "autoscaling:DescribeLifecycleHooks",
             Self::Heartbeat => "autoscaling:RecordLifecycleActionHeartbeat",
             Self::Complete => "autoscaling:CompleteLifecycleAction",
+            Self::Groups => "autoscaling:DescribeAutoScalingGroups",
+            Self::Replace => "autoscaling:SetInstanceHealth",
         }
     }
 
@@ -47,6 +51,7 @@ impl TrialCall {
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
+            Self::Groups | Self::Replace => "nodes are drained without a replacement first",
         }
     }
 
@@ -60,8 +65,14 @@ impl TrialCall {
 #[must_use]
 pub fn lifecycle(settings: &Settings) -> bool {
     let policy = &settings.policy;
-    let acts = |kind| matches!(policy.actions.of(kind), Action::Drain | Action::Ready);
+    let acts = |kind| policy.actions.of(kind).drains() || policy.actions.of(kind) == Action::Ready;
     !policy.dry_run && (acts(NoticeKind::AsgTerminate) || acts(NoticeKind::AsgLaunch))
+}
+
+/// Whether the settings lead to calls for replacements.
+#[must_use]
+pub fn replaces(settings: &Settings) -> bool {
+    !settings.policy.dry_run && settings.policy.has_any(&[Action::Replace])
 }
 
 /// Whether the settings lead to polls of EC2 about this kind.

@@ -29,7 +29,8 @@ pub fn longest_drain(settings: &Settings, readings: &Readings) -> Duration {
     });
     // A cordon holds its message only while the instance has no Node yet.
     let held = |kind: &NoticeKind| {
-        matches!(policy.actions.of(*kind), Action::Drain | Action::Cordon)
+        policy.actions.of(*kind).drains()
+            || policy.actions.of(*kind) == Action::Cordon
             || *kind == NoticeKind::ScheduledChange && !policy.health_issues.is_empty()
     };
     let soft = [NoticeKind::Rebalance, NoticeKind::ScheduledChange].into_iter().filter(held);
@@ -43,7 +44,8 @@ fn handled<'a>(
     readings: &'a Readings,
     kind: NoticeKind,
 ) -> impl Iterator<Item = (&'a ScalingGroup, &'a HookConfig)> {
-    let acts = matches!(settings.policy.actions.of(kind), Action::Drain | Action::Ready);
+    let action = settings.policy.actions.of(kind);
+    let acts = action.drains() || action == Action::Ready;
     hooks(readings, kind).filter(move |(_, hook)| acts && !settings.policy.ignored_hooks.contains(&hook.name))
 }
 
@@ -92,7 +94,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Err(error) => return vec![area.unread("groups", error, "autoscaling:DescribeAutoScalingGroups")],
     };
     let mut checks = vec![listed(groups)];
-    if settings.policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain {
+    if settings.policy.actions.of(NoticeKind::AsgTerminate).drains() {
         checks.extend(without_hook(settings, groups));
         let terminating = || handled(settings, readings, NoticeKind::AsgTerminate);
         let judged = terminating().flat_map(|(group, hook)| judge_hook(settings, readings, group, hook));

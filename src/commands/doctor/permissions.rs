@@ -33,32 +33,29 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
     let any = |wanted: &[Action]| policy.has_any(wanted);
     let mut needed =
         vec![need("", "nodes", "list", "no Node is ever found"), need("", "nodes", "watch", "no Node is ever found")];
-    if any(&[Action::Drain, Action::Cordon]) {
+    if any(&[Action::Drain, Action::Replace, Action::Cordon]) {
         needed.push(need("", "nodes", "get", "a cordon that conflicts with another writer is not repeated"));
         needed.push(need("", "nodes", "patch", "no Node is cordoned, and none drained"));
     }
-    if any(&[Action::Drain]) {
+    let drains = any(&[Action::Drain, Action::Replace]);
+    if drains {
         needed.push(need("", "pods", "list", "no Node is drained"));
         needed.push(need("", "pods", "watch", "Ebbtide does not see the end of pods"));
         needed.push(need("", "pods/eviction", "create", "no pod is evicted"));
-        if settings.at_deadline == AtDeadline::Delete
-            && HARD_KINDS.iter().any(|kind| policy.actions.of(*kind) == Action::Drain)
+        if settings.at_deadline == AtDeadline::Delete && HARD_KINDS.iter().any(|kind| policy.actions.of(*kind).drains())
         {
             let without = "pods that a budget protects die with their node, without their grace period";
             needed.push(need("", "pods", "delete", without));
         }
     }
-    if policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain
-        && !policy.waits.volumes.is_zero()
-        && !policy.dry_run
-    {
+    if policy.actions.of(NoticeKind::AsgTerminate).drains() && !policy.waits.volumes.is_zero() && !policy.dry_run {
         let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
         needed.push(need("storage.k8s.io", "volumeattachments", "list", without));
         needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));
         let without = "after a drain Ebbtide waits for the volumes of pods that stay, too";
         needed.push(need("", "persistentvolumeclaims", "get", without));
     }
-    if settings.events.is_some() && !policy.dry_run && any(&[Action::Drain]) {
+    if settings.events.is_some() && !policy.dry_run && drains {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));
         needed.push(need("", "events", "create", "no Event is written"));
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));

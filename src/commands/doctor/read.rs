@@ -6,8 +6,8 @@ mod kube;
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroups,
-    TrialAnswer, TrialCall, Workloads,
+    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroup,
+    ScalingGroups, TrialAnswer, TrialCall, Workloads,
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
@@ -202,10 +202,13 @@ impl GroupReadings {
             }
         };
         let (names, groups) = join!(names, groups);
-        let trials = match &groups {
+        let mut trials = match &groups {
             Ok(groups) => lifecycle_trials(settings, probe, groups).await,
             Err(_) => Vec::new(),
         };
+        if aws_calls::replaces(settings) {
+            trials.extend(replacement_trials(probe, &groups).await);
+        }
         Self { nodes, names, groups, trials }
     }
 }
@@ -289,6 +292,20 @@ async fn lifecycle_trials(settings: &Settings, probe: &Probe, groups: &ScalingGr
         trials.push(CallTrial { call, answers: answers.collect() });
     }
     trials
+}
+
+/// Tries the calls for replacements, on an instance of each group, because an IAM policy may require a tag.
+async fn replacement_trials(probe: &Probe, groups: &Reading<ScalingGroups>) -> [CallTrial; 2] {
+    let known = groups.as_ref().map(|groups| groups.groups.as_slice()).unwrap_or_default();
+    let instance = |group: &ScalingGroup| Some((group.name.clone(), group.state.members.keys().next()?.clone()));
+    let examples: Vec<_> = known.iter().filter_map(instance).take(probe.extent.trials).collect();
+    let answers = aws::each(&examples, |(_, instance)| aws::replace(probe, instance)).await;
+    let answers = examples.into_iter().zip(answers).map(|((subject, _), answer)| TrialAnswer { subject, answer });
+    let listed = TrialAnswer { subject: String::new(), answer: groups.as_ref().map(drop).map_err(Clone::clone) };
+    [
+        CallTrial { call: TrialCall::Groups, answers: vec![listed] },
+        CallTrial { call: TrialCall::Replace, answers: answers.collect() },
+    ]
 }
 
 /// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.

@@ -2,6 +2,7 @@
 
 use crate::clients::gate::{AwsError, Category, KubeError, Unsigned};
 use crate::pipeline::event::InstanceId;
+use crate::pipeline::interruption::Group;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use std::collections::BTreeMap;
@@ -149,6 +150,8 @@ pub struct ScalingGroup {
     pub rebalances: bool,
     /// Whether the group keeps an instance whose terminating hook is abandoned.
     pub retains: bool,
+    /// The group's state, as far as replacements need it; without its hooks.
+    pub state: Group,
     /// The group's lifecycle hooks.
     pub hooks: Reading<Vec<HookConfig>>,
 }
@@ -187,6 +190,10 @@ pub enum TrialCall {
     Heartbeat,
     /// A completion, with an invalid token.
     Complete,
+    /// A description of groups.
+    Groups,
+    /// A setting of an instance's health, with an invalid value.
+    Replace,
 }
 
 /// The answers to one call, for each subject that it was tried on.

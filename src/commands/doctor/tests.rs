@@ -9,6 +9,7 @@ use super::{Check, Status, judge};
 use crate::cli::flags::{Cli, Command};
 use crate::cli::settings::Settings;
 use crate::clients::gate::Category;
+use crate::pipeline::interruption::Group;
 use clap::Parser;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -51,7 +52,13 @@ pub(super) fn hook(name: &str, seconds: u64) -> HookConfig {
 }
 
 pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
-    ScalingGroup { name: name.to_owned(), rebalances: false, retains: false, hooks: Ok(hooks) }
+    ScalingGroup {
+        name: name.to_owned(),
+        rebalances: false,
+        retains: false,
+        state: Group { max: 1, launches_first: true, ..Group::default() },
+        hooks: Ok(hooks),
+    }
 }
 
 pub(super) fn policy() -> String {

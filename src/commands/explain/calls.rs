@@ -3,7 +3,7 @@
 use super::reasons::span;
 use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
-use crate::pipeline::interruption::{Action, NoticeOutcome};
+use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
@@ -17,6 +17,8 @@ pub(super) struct Lookups {
     pub hook: bool,
     /// Whether the Node carries marks that the notice ends.
     pub ended_marks: bool,
+    /// Whether the Auto Scaling group is asked to replace the instance, if that is considered.
+    pub replacement: Option<bool>,
     /// The message's visibility timeout, if it is not the usual one.
     pub visibility_timeout: Option<Duration>,
 }
@@ -45,6 +47,11 @@ impl Calls {
                 _ => "cordon and all marks in one; again if another client writes the Node meanwhile",
             };
             let most = needed + usize::from(marks.taken_back.is_some());
+            let (needed, most, when) = match lookups.replacement {
+                // The note on the Node, and that on the new one.
+                Some(true) => (needed + 1, most + 2, format!("{when}; one for each note of the replacement")),
+                _ => (needed, most, when.to_owned()),
+            };
             self.add(to, "patch nodes", needed, Some(most), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
@@ -53,7 +60,7 @@ impl Calls {
         if lookups.ended_marks {
             self.add(to, "patch nodes", 0, Some(1), "removes the marks that the notice ends");
         }
-        let drains = notice.action == Action::Drain && notice.ends.is_none() && notice.node.is_some();
+        let drains = notice.action.drains() && notice.ends.is_none() && notice.node.is_some();
         if !drains {
             return;
         }
@@ -99,6 +106,7 @@ impl Calls {
     fn aws(&mut self, notice: &NoticeView, lookups: Lookups, settings: &Settings) {
         let to = "aws";
         if lookups.owner
+            || lookups.replacement.is_some()
             || (notice.marks.is_some()
                 && notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::NothingToDrain))
         {
@@ -111,7 +119,18 @@ impl Calls {
             );
         }
         if lookups.hook {
-            self.add(to, "autoscaling:DescribeLifecycleHooks", 0, Some(1), "the answer is kept for 10 minutes");
+            let most = lookups.replacement.is_none().then_some(1);
+            self.add(to, "autoscaling:DescribeLifecycleHooks", 0, most, "the answer is kept for 10 minutes");
+        }
+        if let Some(asks) = lookups.replacement {
+            let when = "again every minute while a replacement is waited for; one for all nodes of the group";
+            self.add(to, "autoscaling:DescribeAutoScalingGroups", 0, None, when);
+            if !lookups.hook {
+                self.add(to, "autoscaling:DescribeLifecycleHooks", 0, None, "the group's, with it");
+            }
+            if asks {
+                self.add(to, "autoscaling:SetInstanceHealth", 1, Some(3), "once; again only if it was lost");
+            }
         }
         if let Some(hook) = notice.hook.as_ref().filter(|_| !settings.policy.dry_run) {
             // Each comes up to a tenth earlier, which leaves room for more; and one may go out as the work ends.

@@ -9,10 +9,11 @@ use super::view::{
 };
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
+use crate::fact::{Replacement, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, due_beat,
+    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, due_beat,
     ended_marks,
 };
 use crate::pipeline::node::mark::{Mark, written};
@@ -150,8 +151,7 @@ impl<'a> Narration<'a> {
                     Finding::Cordoned(target)
                 }
                 Step::Delay { target, waits } => {
-                    begun = waits.end().unwrap_or(begun);
-                    self.view.evictions_begin = Some(BeginView { moment: self.moment(begun), why: "--delay" });
+                    begun = self.delayed(reader, &target.node, waits, &mut lookups).await.unwrap_or(begun);
                     Finding::Delayed(target)
                 }
                 Step::Settle { target, quiet, .. } => {
@@ -178,6 +178,34 @@ impl<'a> Narration<'a> {
                 }
             };
         }
+    }
+
+    /// Tells what is waited for before evictions. Returns the latest end.
+    async fn delayed(
+        &mut self,
+        reader: &Reader<'_>,
+        node: &Node,
+        mut waits: Waits,
+        lookups: &mut calls::Lookups,
+    ) -> Option<Instant> {
+        if let Some(until) = waits.until(Wait::Replacement) {
+            match reader.replacement(self.notice, node, until).await {
+                Ok(()) => {
+                    lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
+                    self.note(reasons::REPLACED_FIRST);
+                }
+                Err(reason) => {
+                    lookups.replacement = (reason != Replacement::TooLate).then_some(false);
+                    self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
+                    waits.remove(Wait::Replacement);
+                }
+            }
+        }
+        let until = waits.end()?;
+        let replaced = waits.until(Wait::Replacement).is_some();
+        let why = if replaced { "at the latest, without a replacement" } else { "--delay" };
+        self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
+        Some(until)
     }
 
     fn ends(&mut self, outcome: NoticeOutcome) {

@@ -6,10 +6,10 @@ use crate::clients::batch::Unanswered;
 use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::commands::test_message::{Sources, brief};
-use crate::fact::Facts;
+use crate::fact::{Facts, Replacement};
 use crate::pipeline::drain::pods_of;
-use crate::pipeline::event::{Hook, InstanceId};
-use crate::pipeline::interruption::{HookTimes, Hooks};
+use crate::pipeline::event::{Detail, Hook, InstanceId, Notice};
+use crate::pipeline::interruption::{Groups, HookTimes, Hooks, is_too_late, replaceable};
 use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -19,6 +19,7 @@ use kube::Api;
 use kube::api::ListParams;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::time::Instant;
 
 /// Maximum number of objects a page of a list.
@@ -53,6 +54,7 @@ pub(super) struct Reader<'a> {
     /// An instance of this cluster, whose tags tell the cluster's name.
     example: Arc<OnceLock<InstanceId>>,
     hooks: Hooks,
+    groups: Groups,
     nodes: Option<HashMap<InstanceId, Node>>,
     made_for: Option<Node>,
 }
@@ -73,6 +75,7 @@ impl<'a> Reader<'a> {
             owner: OwnerLookup::new(clients.aws.ec2.clone(), managed_tag.clone(), cluster, &tasks, facts.clone()),
             example,
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
+            groups: Groups::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), facts.clone()),
             facts,
             nodes: None,
             made_for: None,
@@ -136,6 +139,22 @@ impl<'a> Reader<'a> {
     /// Returns a hook's times.
     pub async fn times(&self, hook: &Hook) -> Result<HookTimes, Unasked> {
         self.hooks.times(hook).await.map_err(Unasked::Failed)
+    }
+
+    /// Returns whether the instance of this Node would be replaced before its drain, or why not.
+    pub async fn replacement(&self, notice: &Notice, node: &Node, until: Instant) -> Result<(), Replacement> {
+        let policy = &self.settings.policy;
+        if is_too_late(node, until) {
+            return Err(Replacement::TooLate);
+        }
+        if let Detail::AsgTerminate(hook) = &notice.detail {
+            let group = self.groups.get(&hook.group, Duration::MAX).await?;
+            return if group.suspends(&["Launch"]) { Err(Replacement::Suspended) } else { Ok(()) };
+        }
+        let group = self.owner.group_of(&notice.instance).await.map_err(|_| Replacement::Unknown)?;
+        let group = self.groups.get(&group.ok_or(Replacement::NoGroup)?, Duration::MAX).await?;
+        replaceable(&group, notice.instance.as_str(), &policy.ignored_hooks)?;
+        if policy.dry_run { Err(Replacement::DryRun) } else { Ok(()) }
     }
 
     async fn all<K>(

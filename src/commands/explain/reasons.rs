@@ -1,6 +1,6 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
-use crate::fact::Action;
+use crate::fact::{Action, Replacement};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy};
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
@@ -72,6 +72,29 @@ pub(super) fn setting(notice: &Notice, action: Action) -> String {
     match &notice.detail {
         Detail::ScheduledChange(change) if change.is_issue => format!("--health-issue {}={action}", change.code),
         _ => format!("--on {}={action}", notice.kind()),
+    }
+}
+
+/// What the action `replace` does where it can.
+pub(super) const REPLACED_FIRST: &str =
+    "the Auto Scaling group launches another node first: evictions begin when its Node is Ready";
+
+/// Why a node is drained without a replacement first.
+pub(super) const fn forgone(reason: Replacement) -> &'static str {
+    match reason {
+        Replacement::NoGroup => "the instance belongs to no Auto Scaling group",
+        Replacement::NoHook => {
+            "the group has no terminating hook that Ebbtide completes, and the instance would end undrained"
+        }
+        Replacement::TerminatesFirst => "the group has no instance maintenance policy that launches first",
+        Replacement::Suspended => "a process of the group that replaces instances is suspended",
+        Replacement::AtMaximum => "the group has its maximum size",
+        Replacement::Protected => "the instance is protected from scale-in",
+        Replacement::NotInService => "the instance is not in service in its group",
+        Replacement::TooLate => "the deadline is too near",
+        Replacement::Denied => "the permission to read the group is missing",
+        Replacement::DryRun => "--dry-run asks for nothing",
+        _ => "the group could not be read",
     }
 }
 

@@ -5,7 +5,6 @@ use super::view::{
     CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView, Turn,
 };
 use crate::cli::text::{push_hanging, push_table};
-use crate::fact::Action;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -173,7 +172,7 @@ impl Text {
                 let by = pod.held_back_by.iter().map(Hold::to_string).collect::<Vec<_>>().join(", ");
                 let _ = writeln!(self.0, "  ! {}/{} is held back now: {by}", pod.namespace, pod.name);
             }
-        } else if notice.node.is_some() && notice.ends.is_none() && notice.action == Action::Drain {
+        } else if notice.node.is_some() && notice.ends.is_none() && notice.action.drains() {
             self.line("Pods", "no pod has to go");
         }
         if !notice.stay.is_empty() {

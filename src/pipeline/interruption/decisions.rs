@@ -13,6 +13,7 @@ use crate::pipeline::event::{
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
 use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
+use crate::pipeline::node::replacement::AskedReplacement;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -35,8 +36,8 @@ impl Policy {
     /// Returns the hook that the notice's action keeps alive and completes.
     #[must_use]
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
-        let touches = matches!(self.action(notice), Action::Drain | Action::Ready);
-        notice.hook().filter(|_| touches)
+        let action = self.action(notice);
+        notice.hook().filter(|_| action.drains() || action == Action::Ready)
     }
 
     /// Returns the deadline of the work on a notice; `times` are those of its hook.
@@ -62,7 +63,7 @@ impl Policy {
     /// Returns the mark of a notice on its Node; `deadline` is that of the drain, if the notice leads to one.
     #[must_use]
     pub fn mark(&self, notice: &Notice, message: &str, deadline: Instant, clock: &Clock, now: Instant) -> Mark {
-        let drains = self.action(notice) == Action::Drain;
+        let drains = self.action(notice).drains();
         let deadline = drains.then_some(deadline);
         let stands = self.stands(notice.kind(), self.action(notice));
         let over = stands.map(|stands| deadline.unwrap_or(now) + stands);
@@ -78,7 +79,7 @@ impl Policy {
 
     /// Returns the waits before evictions begin. Together they take at most half of the time to the deadline.
     #[must_use]
-    pub fn waits_before(&self, notice: &Notice, clock: &Clock, now: Instant, deadline: Deadline) -> Waits {
+    pub fn waits_before(&self, notice: &Notice, node: &Node, clock: &Clock, now: Instant, deadline: Deadline) -> Waits {
         let mut waits = Waits::default();
         let half = now + deadline.at().saturating_duration_since(now) / 2;
         let mut add = |wait, until: Instant| {
@@ -89,10 +90,23 @@ impl Policy {
         if let Some(delay) = self.waits.delay.of(notice.kind()) {
             add(Wait::Delay, clock.notice_instant(notice.at) + delay);
         }
+        if self.awaits_replacement(notice, node) {
+            add(Wait::Replacement, half);
+        }
         if self.waits.hold.of(notice.kind()).before_drain && !self.dry_run {
             add(Wait::HoldBeforeDrain, half);
         }
         waits
+    }
+
+    /// Whether the Node is to be replaced first: as the settings say, or because its group was asked to, and terminates it now.
+    fn awaits_replacement(&self, notice: &Notice, node: &Node) -> bool {
+        match &notice.detail {
+            // To a warm pool, or back with another root volume: the group launches nothing.
+            Detail::AsgTerminate(Hook { pool: Some(_), .. } | Hook { replaces_root_volume: true, .. }) => false,
+            Detail::AsgTerminate(_) if AskedReplacement::of(node).is_some() => true,
+            _ => self.action(notice) == Action::Replace,
+        }
     }
 
     /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.

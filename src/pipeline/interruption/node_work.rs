@@ -1,7 +1,6 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
 use super::completion::KeptHook;
-use super::policy::Action;
 use super::step::{Finding, Target};
 use super::{Case, Interrupter, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
@@ -209,7 +208,7 @@ impl Case {
     async fn cordon_one(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let about = self.about();
-        let drains = interrupter.policy.action(notice) == Action::Drain;
+        let drains = interrupter.policy.action(notice).drains();
         let give_up = target.deadline.at();
         let begun = Instant::now();
         let forgo_at = target.deadline.is_hard().then(|| begun + give_up.saturating_duration_since(begun) / 3);

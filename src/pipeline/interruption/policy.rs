@@ -1,5 +1,6 @@
 //! The user's policy for interruptions. Pure.
 
+use super::replaceable::MaxReplacements;
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
@@ -90,6 +91,8 @@ pub struct Holds {
 pub struct WaitPolicy {
     /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
+    /// Maximum number of replacements of one group at the same time.
+    pub max_replacements: MaxReplacements,
     /// The points at which others are waited for.
     pub hold: PerKind<Holds>,
     /// Wait between a drain and the hook's completion.

@@ -128,6 +128,17 @@ impl Waits {
         self.0.push((wait, until));
     }
 
+    /// Removes a wait.
+    pub fn remove(&mut self, wait: Wait) {
+        self.0.retain(|(other, _)| *other != wait);
+    }
+
+    /// Returns the latest end of a wait, if it is one of them.
+    #[must_use]
+    pub fn until(&self, wait: Wait) -> Option<Instant> {
+        self.iter().find(|(other, _)| *other == wait).map(|(_, until)| until)
+    }
+
     /// Whether there is nothing to wait for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

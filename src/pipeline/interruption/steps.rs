@@ -196,7 +196,7 @@ impl<'a> Sequence<'a> {
         if self.action() == Action::Cordon {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
-        let waits = self.policy.waits_before(self.notice, &self.clock, present.now, self.deadline);
+        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, present.now, self.deadline);
         if !waits.is_empty() {
             return Step::Delay { target, waits };
         }

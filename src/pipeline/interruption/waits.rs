@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! hold         until somebody else has acted
+//! replacement  until the Auto Scaling group has launched another node, before evictions
 //! waiting      one wait, as it is told
 //! volumes      until the volumes of the drained pods are detached
 //! attachments  the watch of all attachments, for as long as somebody waits
@@ -10,10 +11,12 @@
 
 mod attachments;
 mod hold;
+mod replacement;
 mod volumes;
 mod waiting;
 
 pub use attachments::Attachments;
+pub use replacement::is_too_late;
 pub use waiting::WaitLog;
 
 use super::completion::KeptHook;
@@ -139,7 +142,7 @@ impl Case {
         match wait {
             Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
             Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
-            Wait::Delay | Wait::CompleteAfter | Wait::Volumes => {}
+            Wait::Delay | Wait::CompleteAfter | Wait::Replacement | Wait::Volumes => {}
         }
     }
 
@@ -157,6 +160,7 @@ impl Case {
                 WaitOutcome::Met
             }
             // Boxed, because a wait for the time alone would hold room for their calls.
+            Wait::Replacement => Box::pin(self.replaced(waiting)).await,
             Wait::HoldBeforeDrain => Box::pin(self.released(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.released(waiting, HoldPoint::BeforeCompletion)).await,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,

@@ -2,12 +2,12 @@
 
 use super::completion::KeptHook;
 use super::heartbeat::HookState;
-use super::policy::{Action, Policy};
+use super::policy::Policy;
 use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Hooks, NoticeOutcome, Slots, WaitLog};
+use super::{Attachments, Case, Groups, Hooks, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -45,6 +45,8 @@ pub struct Interrupter {
     pub hooks: Hooks,
     /// Knows whether more notices come.
     pub settling: Settling,
+    /// Has Auto Scaling groups replace instances.
+    pub groups: Groups,
     /// The volumes that are attached to Nodes.
     pub attachments: Attachments,
     /// The drains that run, by the UID of their Node.
@@ -140,7 +142,7 @@ impl Interruption {
         let mut finding = Finding::Received;
         let mut early = None;
         // Until its own cordon, so that others that are cordoned before wait for it.
-        let mut arriving = (interrupter.policy.action(&notice) == Action::Drain && self.case.node.is_some())
+        let mut arriving = (interrupter.policy.action(&notice).drains() && self.case.node.is_some())
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
             let node = interrupter.index.get(&notice.instance);

@@ -32,6 +32,8 @@ struct IndexInner {
     live: signal::Sender<bool>,
     /// The time whose Nodes the index shows at least, and the time that somebody wants to see.
     shown: signal::Sender<Shown>,
+    /// Signals that a Node has become Ready or is gone, or that one of our patches was answered.
+    turns: signal::Sender<()>,
     /// When another replica has last marked a Node for a drain.
     marked_at: Mutex<Option<Instant>>,
 }
@@ -63,6 +65,18 @@ impl Index {
     #[must_use]
     pub fn marked(&self) -> Vec<Arc<Node>> {
         self.lock().all().filter(|node| is_marked(node)).map(Arc::clone).collect()
+    }
+
+    /// Returns the Nodes for which `wanted` holds.
+    #[must_use]
+    pub fn all_that(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
+        self.lock().all().filter(|node| wanted(node)).map(Arc::clone).collect()
+    }
+
+    /// Returns a receiver that is signalled when a Node becomes Ready or goes, or when one of our own patches was answered.
+    #[must_use]
+    pub fn turns(&self) -> signal::Receiver<()> {
+        self.0.turns.subscribe()
     }
 
     /// Returns the plans on Nodes that Ebbtide may act on.
@@ -194,6 +208,7 @@ impl Index {
         }
         drop(nodes);
         self.signal_marks(marked);
+        self.signal_turns(true);
     }
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
@@ -208,6 +223,12 @@ impl Index {
     fn signal_marks(&self, changed: bool) {
         if changed {
             self.0.marks.send_replace(());
+        }
+    }
+
+    fn signal_turns(&self, turned: bool) {
+        if turned {
+            self.0.turns.send_replace(());
         }
     }
 

@@ -149,6 +149,19 @@ impl Marker {
         self.write(node, Class::List, by, |current| handled::patch(current, notice, write)).await
     }
 
+    /// Notes on the Node what `patch` returns for its newest state, if anything. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn note(
+        &self,
+        node: &Node,
+        by: Instant,
+        patch: impl FnMut(&Node) -> Option<Value>,
+    ) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, patch).await
+    }
+
     /// Patches the Node with what `patch` returns for its newest state, if anything. Returns whether the Node exists.
     async fn write(
         &self,

@@ -61,6 +61,21 @@ pub enum InstanceRecord {
     Unknown,
 }
 
+/// What EC2 says about an instance.
+#[derive(Clone, Debug)]
+struct Found {
+    record: InstanceRecord,
+    /// The Auto Scaling group that its tag names.
+    group: Option<Arc<str>>,
+}
+
+impl Found {
+    const UNKNOWN: Self = Self { record: InstanceRecord::Unknown, group: None };
+}
+
+/// Key of the tag by which Auto Scaling names the group of an instance.
+const GROUP_TAG: &str = "aws:autoscaling:groupName";
+
 /// What the tags of an instance say about its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Membership {
@@ -148,10 +163,10 @@ pub enum OwnerLookupError {
 /// Looks up instances in EC2, at most once an instance within some minutes.
 #[derive(Clone, Debug)]
 pub struct OwnerLookup {
-    batcher: Arc<Batcher<InstanceId, Result<InstanceRecord, AwsError>>>,
+    batcher: Arc<Batcher<InstanceId, Result<Found, AwsError>>>,
     query: InstanceQuery,
     /// Records, and when they expire.
-    cache: Arc<Mutex<HashMap<InstanceId, (InstanceRecord, Instant)>>>,
+    cache: Arc<Mutex<HashMap<InstanceId, (Found, Instant)>>>,
 }
 
 impl OwnerLookup {
@@ -172,7 +187,7 @@ impl OwnerLookup {
     /// If EC2 gave no answer. The caller retries.
     pub async fn ask(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
         match self.cached(instance) {
-            Some(record) => Ok(record),
+            Some(found) => Ok(found.record),
             None => self.ask_anew(instance).await,
         }
     }
@@ -182,9 +197,24 @@ impl OwnerLookup {
     /// # Errors
     /// As [`OwnerLookup::ask`].
     pub async fn ask_anew(&self, instance: &InstanceId) -> Result<InstanceRecord, OwnerLookupError> {
-        let record = self.batcher.ask(instance.clone()).await??;
-        self.cache(instance, record);
-        Ok(record)
+        Ok(self.find(instance).await?.record)
+    }
+
+    /// Returns the name of the instance's Auto Scaling group, as of some minutes ago; `None` if it has none.
+    ///
+    /// # Errors
+    /// As [`OwnerLookup::ask`].
+    pub async fn group_of(&self, instance: &InstanceId) -> Result<Option<Arc<str>>, OwnerLookupError> {
+        match self.cached(instance) {
+            Some(found) => Ok(found.group),
+            None => Ok(self.find(instance).await?.group),
+        }
+    }
+
+    async fn find(&self, instance: &InstanceId) -> Result<Found, OwnerLookupError> {
+        let found = self.batcher.ask(instance.clone()).await??;
+        self.cache(instance, found.clone());
+        Ok(found)
     }
 
     /// Returns the instances that run in the capacity reservation of this id. Keeps their records.
@@ -196,8 +226,9 @@ impl OwnerLookup {
         let mut running = Vec::new();
         for instance in self.query.all(&filter, reservation).await? {
             let Some(id) = instance.instance_id().and_then(InstanceId::new) else { continue };
-            let record = self.query.record(&instance);
-            self.cache(&id, record);
+            let found = self.query.found(&instance);
+            let record = found.record;
+            self.cache(&id, found);
             if !matches!(record, InstanceRecord::Terminated { .. }) {
                 running.push(id);
             }
@@ -205,14 +236,14 @@ impl OwnerLookup {
         Ok(running)
     }
 
-    fn cached(&self, instance: &InstanceId) -> Option<InstanceRecord> {
+    fn cached(&self, instance: &InstanceId) -> Option<Found> {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(record, _)| *record)
+        cache.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(found, _)| found.clone())
     }
 
-    fn cache(&self, instance: &InstanceId, record: InstanceRecord) {
+    fn cache(&self, instance: &InstanceId, found: Found) {
         let now = Instant::now();
-        let known = matches!(record, InstanceRecord::Known { .. });
+        let known = matches!(found.record, InstanceRecord::Known { .. });
         let expires = now + if known { KNOWN_TTL } else { UNKNOWN_TTL };
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.len() >= MAX_CACHED {
@@ -222,7 +253,7 @@ impl OwnerLookup {
             // A storm of foreign instances may cost a lookup each, but not memory.
             cache.clear();
         }
-        cache.insert(instance.clone(), (record, expires));
+        cache.insert(instance.clone(), (found, expires));
     }
 }
 
@@ -238,17 +269,16 @@ struct InstanceQuery {
 
 impl InstanceQuery {
     /// Returns a record for each of `instances`, in their order.
-    async fn run(self, instances: Vec<InstanceId>) -> Vec<Result<InstanceRecord, AwsError>> {
+    async fn run(self, instances: Vec<InstanceId>) -> Vec<Result<Found, AwsError>> {
         match self.describe(&instances).await {
-            Ok(found) => instances
-                .iter()
-                .map(|id| Ok(found.get(id.as_str()).copied().unwrap_or(InstanceRecord::Unknown)))
-                .collect(),
+            Ok(found) => {
+                instances.iter().map(|id| Ok(found.get(id.as_str()).cloned().unwrap_or(Found::UNKNOWN))).collect()
+            }
             Err(error) => vec![Err(error); instances.len()],
         }
     }
 
-    async fn describe(&self, instances: &[InstanceId]) -> Result<HashMap<String, InstanceRecord>, AwsError> {
+    async fn describe(&self, instances: &[InstanceId]) -> Result<HashMap<String, Found>, AwsError> {
         let subject = match instances {
             [one] => one.to_string(),
             many => format!("{} instances", many.len()),
@@ -265,7 +295,7 @@ impl InstanceQuery {
             // The first to learn them wins; another answer would be the same.
             let _ = self.cluster.names.set(names);
         }
-        let of = |instance: Instance| Some((instance.instance_id.clone()?, self.record(&instance)));
+        let of = |instance: Instance| Some((instance.instance_id.clone()?, self.found(&instance)));
         Ok(found.into_iter().filter_map(of).collect())
     }
 
@@ -283,6 +313,11 @@ impl InstanceQuery {
                 return Ok(found);
             }
         }
+    }
+
+    fn found(&self, instance: &Instance) -> Found {
+        let group = instance.tags().iter().find(|tag| tag.key() == Some(GROUP_TAG)).and_then(Tag::value);
+        Found { record: self.record(instance), group: group.map(Into::into) }
     }
 
     fn record(&self, instance: &Instance) -> InstanceRecord {

@@ -5,6 +5,7 @@ use super::mark::{
     guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
 };
 use super::plan::plan_key;
+use super::replacement::AskedReplacement;
 use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
@@ -56,10 +57,11 @@ pub(super) struct ReleasePatch {
 }
 
 impl NodeRelease {
-    /// Returns the marks that are due at `now`. A Node with the annotation `ebbtide/ignore` is left to its owner.
+    /// Returns the marks that are due at `now`. A Node with the annotation `ebbtide/ignore` is left to its owner; one that its group was
+    /// asked to replace goes, whatever became of the announced change.
     #[must_use]
     pub fn schedule(node: &Node, now: Timestamp) -> ReleaseSchedule {
-        if node.ignored {
+        if node.ignored || AskedReplacement::of(node).is_some() {
             return ReleaseSchedule { due: None, next: None };
         }
         let all: Vec<_> = notices(node).collect();

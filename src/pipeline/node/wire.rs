@@ -30,6 +30,8 @@ pub struct Node {
     pub resource_version: Box<str>,
     /// The instance of the Node.
     pub instance: InstanceId,
+    /// Time of its registration.
+    pub created: Option<Timestamp>,
     /// Boot ID: changes when the instance restarts. Empty until the kubelet has reported it.
     pub boot: Box<str>,
     /// Whether the Node is unschedulable.
@@ -131,6 +133,7 @@ impl Node {
             uid: object.metadata.uid?.into(),
             resource_version: object.metadata.resource_version?.into(),
             instance,
+            created: object.metadata.creation_timestamp.map(|at| at.0),
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             ready_since,
@@ -177,6 +180,7 @@ impl Node {
             uid: "u-1".into(),
             resource_version: "7".into(),
             instance: InstanceId::new("i-0123456789abcdef0").unwrap(),
+            created: None,
             boot: "boot-1".into(),
             cordoned: false,
             ready: true,
@@ -201,7 +205,7 @@ mod tests {
         let wire = json!({
             "apiVersion": "v1", "kind": "Node",
             "metadata": {
-                "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7",
+                "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-21T10:00:00Z",
                 "annotations": { "ebbtide/notice.a": "{}", "ebbtide/ignore": "true", "other/thing": "long" },
                 "labels": { "ebbtide/kind": "spot", "pool": "blue" },
             },
@@ -225,6 +229,7 @@ mod tests {
         let node = node(&spec).unwrap();
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
+        assert_eq!(node.created, "2026-11-21T10:00:00Z".parse().ok());
         assert!(node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && !node.draining);
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);

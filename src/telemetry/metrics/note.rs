@@ -89,6 +89,7 @@ impl All {
             Fact::WaitEnded { wait, outcome, took, .. } => {
                 self.wait_duration.with_label_values(&[wait.as_str(), outcome.as_str()]).observe(took.as_secs_f64());
             }
+            Fact::Replacement { result, .. } => self.replacements.with_label_values(&[result.as_str()]).inc(),
             Fact::TaskPanicked { .. } => self.panics.inc(),
             Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => {
                 self.nodes.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
@@ -110,6 +111,7 @@ impl All {
             | Fact::NodeRecordoned { .. }
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }
+            | Fact::ReplacementFailed { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::WaitBegun { .. }

@@ -8,12 +8,14 @@ use crate::fact::{
 use prometheus::IntCounterVec;
 
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
-const AWS_CALLS: [[&str; 2]; 10] = [
+const AWS_CALLS: [[&str; 2]; 12] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],
     ["sqs", "ChangeMessageVisibilityBatch"],
     ["autoscaling", "DescribeAutoScalingInstances"],
+    ["autoscaling", "DescribeAutoScalingGroups"],
     ["autoscaling", "DescribeLifecycleHooks"],
+    ["autoscaling", "SetInstanceHealth"],
     ["autoscaling", "RecordLifecycleActionHeartbeat"],
     ["autoscaling", "CompleteLifecycleAction"],
     ["ec2", "DescribeInstances"],

@@ -255,7 +255,7 @@ def service_policies(made: Stack) -> dict[str, dict[str, Value]]:
 
 def not_permitted(calls: set[str]) -> set[str]:
     """Returns the calls, named without their services, that the role does not permit."""
-    policies = service_policies(of_stack("any", {}, "eu-west-1", "123456789012")).values()
+    policies = service_policies(of_stack("any", {"Replace": "true"}, "eu-west-1", "123456789012")).values()
     may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | {action for policy in policies for action in allowed(policy)}
     return {call for call in calls if call.removesuffix("Batch") not in {action.partition(":")[2] for action in may}}
 

@@ -48,8 +48,9 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack(Ec2Polling="true"))
-    service = set().union(*(allowed(made[name]) for name in ("ServicePolicy", "LifecyclePolicy", "PollingPolicy")))
+    made = policies(stack(Ec2Polling="true", Replace="true"))
+    of_service = ("ServicePolicy", "LifecyclePolicy", "PollingPolicy", "ReplacePolicy")
+    service = set().union(*(allowed(made[name]) for name in of_service))
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
     of_doctor = calls("commands/doctor.rs", "commands/doctor/**/*.rs", "commands/test_message/group.rs")
@@ -73,6 +74,14 @@ def test_without_the_doctor_its_permissions_are_left_out() -> None:
 
 def test_only_the_polling_of_ec2_has_its_permissions() -> None:
     assert set(policies(stack(Ec2Polling="true"))) - set(policies(stack())) == {"PollingPolicy"}
+
+
+def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -> None:
+    made = policies(stack(Replace="true", ClusterName="blue"))
+    assert set(made) - set(policies(stack(ClusterName="blue"))) == {"ReplacePolicy"}
+    health = made["ReplacePolicy"]["Statement"][0]
+    assert health["Action"] == "autoscaling:SetInstanceHealth"
+    assert health["Condition"] == {"StringLike": {"aws:ResourceTag/kubernetes.io/cluster/blue": "*"}}
 
 
 def test_the_service_cannot_send_and_only_describing_is_unrestricted() -> None:

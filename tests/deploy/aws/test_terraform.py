@@ -113,6 +113,7 @@ def test_both_have_the_same_parameters_defaults_and_outputs(module: Module) -> N
         {"ClusterName": "blue", "Namespace": "tide", "ServiceAccount": "ebb"},
         {"Identity": "irsa", "OidcProviderArn": PROVIDER, "OidcAudience": "amazonaws.com"},
         {"Identity": "existing-role", "RoleName": "nodes", "DoctorPermissions": "false", "Ec2Polling": "true"},
+        {"Replace": "true", "LifecycleTagKey": "team"},
         {"Encryption": "new-key", "NotificationRole": "true"},
         {"Encryption": "existing-key", "KmsKeyArn": KEY, "MaxReceiveCount": "20"},
         {"LifecycleTagKey": "team", "LifecycleTagValue": "sea", "MessageRetentionSeconds": "172800"},

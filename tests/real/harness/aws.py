@@ -104,6 +104,11 @@ class Aws:
         self.hook(group, hook, heartbeat_timeout, TERMINATING, most=1)
         self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=[instance])
 
+    def enlarge(self, group: str, instance: str) -> None:
+        """Adds an instance to a group, which has room for more then."""
+        self._groups.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=9)
+        self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=[instance])
+
     def attach(self, group: str, instances: Sequence[str]) -> None:
         """Adds instances to an empty group."""
         self._groups.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=len(instances))

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
@@ -25,6 +25,14 @@ from .hooks import Actions, Refused
 COMPLETE = "CompleteLifecycleAction"
 HEARTBEAT = "RecordLifecycleActionHeartbeat"
 RECEIVE = "ReceiveMessage"
+GROUPS = "DescribeAutoScalingGroups"
+HEALTH = "SetInstanceHealth"
+
+_MEMBER = b"<DesiredCapacity>"
+_POLICY = (
+    b"<InstanceMaintenancePolicy><MinHealthyPercentage>100</MinHealthyPercentage>"
+    b"<MaxHealthyPercentage>110</MaxHealthyPercentage></InstanceMaintenancePolicy>"
+)
 
 _POLL = 0.2
 """Interval in seconds between the short polls of a long one."""
@@ -73,6 +81,8 @@ class Recorder:
         self._lock = threading.Lock()
         self._calls: list[Call] = []
         self._refusals: list[tuple[str, Refused]] = []
+        self.launches_first = False
+        """Whether groups have an instance maintenance policy that launches first, which moto lacks."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
         self._server.recorder = self
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -123,6 +133,8 @@ class Recorder:
                 answer = _done(action)
             else:
                 answer = forward()
+                if action == GROUPS and self.launches_first:
+                    answer = replace(answer, body=answer.body.replace(_MEMBER, _POLICY + _MEMBER))
         except Refused as refused:
             error = refused.code
             answer = _refusal(refused)

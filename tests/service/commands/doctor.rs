@@ -451,3 +451,30 @@ async fn hanging_start_checks_delay_neither_a_drain_nor_the_shutdown() {
     assert_eq!(counted(&replica)[..2], ["0", "0"]);
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn replacements_are_checked_where_they_are_wanted() {
+    let stage = healthy();
+    let wanted = ["--on", "rebalance=replace"];
+    let report = examined(&stage, &wanted).await;
+    assert_eq!(faults(&report), [("groups", "replace", "warning")], "{}", report.text());
+    assert!(
+        line(&report, "groups replace").contains("blue, green: no instance maintenance policy"),
+        "{}",
+        report.text()
+    );
+    for group in ["blue", "green"] {
+        let change = |spec: &mut GroupSpec| (spec.desired, spec.max, spec.maintenance) = (2, 3, Some((100, 110)));
+        stage.world.aws.autoscaling.change_group(group, change);
+    }
+    let report = examined(&stage, &wanted).await;
+    assert_eq!(faults(&report), [], "{}", report.text());
+    assert_eq!((stage.calls("SetInstanceHealth"), stage.world.aws.autoscaling.unhealthy().len()), (4, 0), "only tried");
+    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Status(403)).subject(instance(2)));
+    let report = examined(&stage, &wanted).await;
+    assert_eq!(faults(&report), [("calls", "replace", "failure")]);
+    assert!(line(&report, "calls replace").contains("autoscaling:SetInstanceHealth is not allowed on green"));
+    stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(403)));
+    let report = examined(&stage, &wanted).await;
+    assert!(line(&report, "calls groups").starts_with("failure"), "{}", report.text());
+}

@@ -5,7 +5,7 @@ use clap::Parser;
 use ebbtide::cli::{Answer, Cli, Command};
 use ebbtide::commands::explain::explain_with;
 use ebbtide::runtime::Clock;
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
@@ -15,13 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Calls that change neither the cluster nor AWS.
-const READS: [&str; 7] = [
+const READS: [&str; 8] = [
     "get nodes",
     "list nodes",
     "list pods",
     "list poddisruptionbudgets",
     "DescribeInstances",
     "DescribeLifecycleHooks",
+    "DescribeAutoScalingGroups",
     "DescribeAutoScalingInstances",
 ];
 
@@ -450,4 +451,43 @@ async fn the_page_shows_the_real_answer() {
         "docs/explain.md should show:\n{}",
         answer.said
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
+    let stage = Stage::new(1, 1);
+    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "group")];
+    stage.world.aws.ec2.put(&instance(0), &tags);
+    let instances = vec![instance(0)];
+    let spec = GroupSpec { instances, desired: 1, max: 2, maintenance: Some((100, 110)), ..GroupSpec::default() };
+    stage.world.aws.autoscaling.put_group("group", spec);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let body = messages::rebalance("r", &instance(0), stage.world.clock.now());
+    let wanted = ["--on", "rebalance=replace"];
+    let notice = stage.explained_body(&body, &wanted).await;
+    assert!(notice["notes"][0].as_str().unwrap().contains("launches another node first"), "{notice:#}");
+    let asks = |notice: &Value| notice["calls"].to_string().contains("autoscaling:SetInstanceHealth");
+    assert!(asks(&notice), "{notice:#}");
+    let begin = &notice["evictions_begin"];
+    assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
+    for (reason, flags) in [("too near", &["--drain-timeout", "4m"][..]), ("dry-run", &["--dry-run"])] {
+        let notice = stage.explained_body(&body, &[&wanted[..], flags].concat()).await;
+        assert!(notice["notes"][0].as_str().unwrap().contains(reason), "{notice:#}");
+        assert!(notice["evictions_begin"].is_null());
+    }
+    stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 1);
+    let notice = stage.explained_body(&body, &wanted).await;
+    assert!(notice["notes"][0].as_str().unwrap().contains("maximum size"), "{notice:#}");
+    assert!(!asks(&notice), "{notice:#}");
+    stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 2);
+    let before = stage.world.calls.tally();
+    let flags = ["--on", "rebalance=replace", "--drain-timeout", "6m", "--events", "none"];
+    let notice = stage.explained_body(&body, &flags).await;
+    let explained = stage.world.calls.tally();
+    assert_ne!(before, explained);
+    let replica = stage.start(&flags).await;
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(200)).await;
+    assert_foretold(&stage, &explained, &notice);
+    stage.rest(&[&replica]).await;
 }

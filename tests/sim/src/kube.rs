@@ -152,6 +152,15 @@ impl Kube {
         state.put(Resource::Nodes, node);
     }
 
+    /// Adds a node for an EC2 instance that is not Ready yet.
+    pub fn add_unready_node(&self, name: &str, instance_id: &str) {
+        let mut state = self.state();
+        let now = state.clock.now();
+        let mut node: v1::Node = node::new(&mut state, name, instance_id).typed(Resource::Nodes);
+        node::set_ready(&mut node, false, now);
+        state.put(Resource::Nodes, Object::of(Resource::Nodes, &node));
+    }
+
     /// Returns the node as it is now.
     #[must_use]
     pub fn node(&self, name: &str) -> Option<v1::Node> {

@@ -105,15 +105,15 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- end }}
 {{- end }}
 
-{{/* The kinds whose action is drain, as set or by the program's default. Each between spaces. */}}
+{{/* The kinds whose action is drain or replace, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
 {{- $on := include "ebbtide.on" . | fromYaml }}
 {{- range list "asg-terminate" "spot" "state-change" "scheduled-change" "capacity-reservation" }}
-{{- if eq "drain" (default "drain" (index $on .)) }} {{ . }} {{ end }}
+{{- if has (default "drain" (index $on .)) (list "drain" "replace") }} {{ . }} {{ end }}
 {{- end }}
-{{- if eq "drain" (default "cordon" (index $on "rebalance")) }} rebalance {{ end }}
+{{- if has (default "cordon" (index $on "rebalance")) (list "drain" "replace") }} rebalance {{ end }}
 {{- range $action := (.Values.settings).healthIssue }}
-{{- if eq "drain" (default "" $action) }} health-issue {{ end }}
+{{- if has (default "" $action) (list "drain" "replace") }} health-issue {{ end }}
 {{- end }}
 {{- end }}
 

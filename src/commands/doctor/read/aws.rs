@@ -6,6 +6,7 @@ use super::super::readings::{
 use super::{Probe, page_in_time};
 use crate::clients::gate::{Category, Operation};
 use crate::pipeline::event::InstanceId;
+use crate::pipeline::interruption::read_group;
 use crate::pipeline::node::{ManagedTag, by_id, clusters_in, instances_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
 use aws_sdk_eventbridge::types::RuleState;
@@ -160,6 +161,7 @@ pub async fn groups(probe: &Probe, tag: &ManagedTag, instances: &HashSet<&str>) 
         name,
         rebalances: group.capacity_rebalance.unwrap_or_default(),
         retains: retains(group),
+        state: read_group(group),
         hooks,
     });
     Ok(ScalingGroups { groups: groups.collect(), more, complete })
@@ -209,6 +211,12 @@ pub async fn complete(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
     let request = request.auto_scaling_group_name(group).lifecycle_hook_name(hook).lifecycle_action_token(INVALID);
     let request = request.lifecycle_action_result("CONTINUE");
     expect_invalid(probe.aws(Operation::new("autoscaling", "CompleteLifecycleAction"), group, || request.send()).await)
+}
+
+/// Sets no health: the value is none.
+pub async fn replace(probe: &Probe, instance: &str) -> Reading<()> {
+    let request = probe.clients()?.autoscaling.set_instance_health().instance_id(instance).health_status("None");
+    expect_invalid(probe.aws(Operation::new("autoscaling", "SetInstanceHealth"), instance, || request.send()).await)
 }
 
 /// Treats an unknown action as success: the token is invalid on purpose.

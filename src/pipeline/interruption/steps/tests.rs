@@ -3,6 +3,7 @@
 use super::super::policy::{Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, WaitPolicy};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
+use crate::pipeline::interruption::MaxReplacements;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -12,6 +13,7 @@ fn policy() -> Policy {
     Policy {
         waits: WaitPolicy {
             delay: PerKind::all(None),
+            max_replacements: MaxReplacements::default(),
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,
             volumes: Duration::ZERO,

@@ -177,13 +177,14 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
-        let mut marked = false;
+        let (mut marked, mut turned) = (false, false);
         let mut nodes = self.index.lock();
         let before = nodes.len();
         match seen {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
                     marked = is_marked(&node);
+                    turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
                     if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
                         self.index.marked_elsewhere();
                     }
@@ -193,6 +194,7 @@ impl NodeWatch {
             WatchUpdate::Deleted(object) => {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
                     nodes.remove(&name, &uid);
+                    turned = true;
                 }
             }
             WatchUpdate::Bookmark | WatchUpdate::InitialListDone => {}
@@ -200,6 +202,7 @@ impl NodeWatch {
         let after = nodes.len();
         drop(nodes);
         self.index.signal_marks(marked);
+        self.index.signal_turns(turned);
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
@@ -212,6 +215,7 @@ impl NodeWatch {
         self.index.set_live(true);
         self.index.showed(asked);
         self.index.signal_marks(true);
+        self.index.signal_turns(true);
         if let Some(synced) = self.first_sync.take() {
             let _ = synced.send(());
         }

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::fault::{Disconnected, Edge};
 use bytes::Bytes;
 use state::State;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -64,6 +65,20 @@ pub struct GroupSpec {
     pub retains: bool,
     /// Its tags.
     pub tags: Vec<(String, String)>,
+    /// Its desired capacity.
+    pub desired: usize,
+    /// Its maximum size.
+    pub max: usize,
+    /// The minimum and the maximum percentage of its instance maintenance policy, if it has one.
+    pub maintenance: Option<(i32, i32)>,
+    /// Maximum lifetime of its instances in seconds, if it has one.
+    pub max_lifetime: Option<u32>,
+    /// Its suspended processes.
+    pub suspended: Vec<String>,
+    /// IDs of its instances that are protected from scale-in.
+    pub protected: Vec<String>,
+    /// The lifecycle states of its instances that are not in service.
+    pub states: BTreeMap<String, String>,
 }
 
 /// Result of an action.
@@ -151,6 +166,26 @@ impl AutoScaling {
     /// Adds a group, or changes it; its hooks stay.
     pub fn put_group(&self, group: &str, spec: GroupSpec) {
         self.state().put_group(group, spec);
+    }
+
+    /// Changes a group, which must have been put.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such group.
+    pub fn change_group(&self, group: &str, change: impl FnOnce(&mut GroupSpec)) {
+        change(self.state().specs.get_mut(group).expect("the group must have been put"));
+    }
+
+    /// Deletes a group with its hooks.
+    pub fn delete_group(&self, group: &str) {
+        self.state().delete_group(group);
+    }
+
+    /// Returns the instances that a client has set unhealthy, in order.
+    #[must_use]
+    pub fn unhealthy(&self) -> Vec<String> {
+        self.state().unhealthy.clone()
     }
 
     /// Removes a hook.

@@ -22,6 +22,8 @@ pub(super) struct State {
     pub members: BTreeMap<String, String>,
     /// Settings of groups, besides their hooks.
     pub specs: BTreeMap<String, GroupSpec>,
+    /// Instances that were set unhealthy.
+    pub unhealthy: Vec<String>,
     /// Target that hooks notify.
     pub target: Option<String>,
     /// Maximum number of groups in an answer.
@@ -56,6 +58,7 @@ impl State {
             groups: BTreeMap::new(),
             members: BTreeMap::new(),
             specs: BTreeMap::new(),
+            unhealthy: Vec::new(),
             target: Some(format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide")),
             page: 100,
             actions: Vec::new(),
@@ -77,6 +80,24 @@ impl State {
     pub fn put_group(&mut self, group: &str, spec: GroupSpec) {
         self.groups.entry(group.to_owned()).or_default();
         self.specs.insert(group.to_owned(), spec);
+    }
+
+    pub fn delete_group(&mut self, group: &str) {
+        self.groups.remove(group);
+        self.specs.remove(group);
+    }
+
+    /// Sets the health of an instance, which must be in a group.
+    pub fn set_health(&mut self, instance: &str, healthy: bool) -> Result<(), Refusal> {
+        if !self.specs.values().any(|spec| spec.instances.iter().any(|id| id == instance)) {
+            let message = format!("Instance Id not found - No managed instance found for instance ID {instance}");
+            return Err(Refusal::new("ValidationError", message));
+        }
+        self.unhealthy.retain(|id| !healthy || id != instance);
+        if !healthy {
+            self.unhealthy.push(instance.to_owned());
+        }
+        Ok(())
     }
 
     /// Returns a page of the names of groups after this one, and whether there are more.

@@ -20,6 +20,18 @@ pub(super) fn perform(state: &mut State, operation: &str, form: &Form) -> Result
         "DescribeLifecycleHooks" => describe(state, form),
         "DescribeAutoScalingInstances" => Ok(members(state, form)),
         "DescribeAutoScalingGroups" => Ok(describe_groups(state, form)),
+        "SetInstanceHealth" => {
+            let healthy = match required(form, "HealthStatus")? {
+                "Healthy" => true,
+                "Unhealthy" => false,
+                other => {
+                    let message = format!("Valid instance health states are: [Healthy, Unhealthy], not {other}");
+                    return Err(Refusal::new("ValidationError", message));
+                }
+            };
+            state.set_health(required(form, "InstanceId")?, healthy)?;
+            Ok(answer_wrapped(operation, |_| {}))
+        }
         "RecordLifecycleActionHeartbeat" => {
             state.beat(&which(form)?)?;
             Ok(answer_wrapped(operation, |_| {}))
@@ -78,11 +90,13 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
 
 /// A page's token is the last name of the page before it.
 fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
-    let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
+    let asked = form.list("AutoScalingGroupNames.member");
+    let (mut names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
+    names.retain(|name| asked.is_empty() || asked.contains(name));
     answer_wrapped("DescribeAutoScalingGroups", |xml| {
         xml.nest("AutoScalingGroups", |xml| {
             for name in &names {
-                xml.nest("member", |xml| write_group(xml, name, state.specs.get(*name)));
+                xml.nest("member", |xml| write_group(xml, name, state.specs.get(*name), &state.unhealthy));
             }
         });
         if let Some(last) = names.last().filter(|_| more) {
@@ -91,7 +105,7 @@ fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
     })
 }
 
-fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>) {
+fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>, unhealthy: &[String]) {
     xml.text("AutoScalingGroupName", name);
     let Some(spec) = spec else { return };
     xml.text("CapacityRebalance", if spec.capacity_rebalance { "true" } else { "false" });
@@ -99,8 +113,26 @@ fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>) {
         for id in &spec.instances {
             xml.nest("member", |xml| {
                 xml.text("InstanceId", id);
-                xml.text("LifecycleState", "InService");
+                xml.text("LifecycleState", spec.states.get(id).map_or("InService", String::as_str));
+                xml.text("HealthStatus", if unhealthy.contains(id) { "Unhealthy" } else { "Healthy" });
+                xml.text("ProtectedFromScaleIn", if spec.protected.contains(id) { "true" } else { "false" });
             });
+        }
+    });
+    xml.text("DesiredCapacity", &spec.desired.to_string());
+    xml.text("MaxSize", &spec.max.to_string());
+    if let Some((least, most)) = spec.maintenance {
+        xml.nest("InstanceMaintenancePolicy", |xml| {
+            xml.text("MinHealthyPercentage", &least.to_string());
+            xml.text("MaxHealthyPercentage", &most.to_string());
+        });
+    }
+    if let Some(lifetime) = spec.max_lifetime {
+        xml.text("MaxInstanceLifetime", &lifetime.to_string());
+    }
+    xml.nest("SuspendedProcesses", |xml| {
+        for process in &spec.suspended {
+            xml.nest("member", |xml| xml.text("ProcessName", process));
         }
     });
     xml.nest("Tags", |xml| {

@@ -1,0 +1,187 @@
+//! Calls to Auto Scaling about groups: their state, and the wish for a replacement.
+
+use super::replaceable::{Group, Member, MemberState};
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::fact::{Fact, Facts, Replacement};
+use aws_sdk_autoscaling::Client;
+use aws_sdk_autoscaling::types::{AutoScalingGroup, Instance, LifecycleState};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::OwnedMutexGuard;
+use tokio::time::{Instant, sleep};
+
+/// Time that a failed look-up is kept, so that not every notice of a storm asks again.
+const FAILURE_KEPT: Duration = Duration::from_secs(30);
+
+/// Time for which a missing permission is not tried again, so that a storm asks and tells once.
+const DENIAL_KEPT: Duration = Duration::from_mins(5);
+
+/// Maximum number of attempts of a call that may have been lost on its way. A second one changes nothing.
+const ATTEMPTS: usize = 3;
+
+const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
+const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
+const SET_HEALTH: Operation = Operation::new("autoscaling", "SetInstanceHealth");
+
+/// Makes calls about groups.
+pub struct Groups {
+    client: Client,
+    gate: Gate<LifecycleClass>,
+    facts: Facts,
+    /// One entry for each group with a notice that asked for a replacement.
+    known: Mutex<HashMap<String, Arc<Entry>>>,
+    /// The last failure that was told.
+    told: Mutex<Option<(Category, Instant)>>,
+}
+
+#[derive(Default)]
+struct Entry {
+    /// The last look-up: locked while somebody asks, for whose answer others wait.
+    looked: tokio::sync::Mutex<Option<LookedUp>>,
+    /// Held by who decides whether one more instance of the group may be replaced.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+struct LookedUp {
+    at: Instant,
+    answer: Result<Arc<Group>, Replacement>,
+}
+
+impl Groups {
+    /// Makes calls with `client` through `gate`.
+    #[must_use]
+    pub fn new(client: Client, gate: Gate<LifecycleClass>, facts: Facts) -> Self {
+        Self { client, gate, facts, known: Mutex::default(), told: Mutex::default() }
+    }
+
+    fn entry(&self, group: &str) -> Arc<Entry> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // An account has some hundred groups.
+        Arc::clone(known.entry(group.to_owned()).or_default())
+    }
+
+    /// Waits for one's turn to decide about the group.
+    pub(super) async fn turn(&self, group: &str) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.entry(group).turn).lock_owned().await
+    }
+
+    /// Returns the group as it was at most `max_age` ago. Only the first of several callers asks AWS; the others wait for its reply.
+    ///
+    /// # Errors
+    /// There is no such group, or AWS did not say. A failure is told once in some minutes, and kept for a while.
+    pub async fn get(&self, group: &str, max_age: Duration) -> Result<Arc<Group>, Replacement> {
+        let entry = self.entry(group);
+        let mut looked = entry.looked.lock().await;
+        let kept = |looked: &&LookedUp| {
+            let kept = match looked.answer {
+                Ok(_) => max_age,
+                Err(Replacement::Denied) => DENIAL_KEPT,
+                Err(_) => FAILURE_KEPT,
+            };
+            looked.at.elapsed() < kept
+        };
+        if let Some(looked) = looked.as_ref().filter(kept) {
+            return looked.answer.clone();
+        }
+        let answer = self.look_up(group).await.map_err(|error| self.failed(group, &error, Replacement::Unknown));
+        let answer = answer.and_then(|group| group.map(Arc::new).ok_or(Replacement::NoGroup));
+        *looked = Some(LookedUp { at: Instant::now(), answer: answer.clone() });
+        answer
+    }
+
+    async fn look_up(&self, group: &str) -> Result<Option<Group>, AwsError> {
+        let by = Instant::now() + CALL_TIMEOUT;
+        let request = self.client.describe_auto_scaling_groups().auto_scaling_group_names(group);
+        let class = LifecycleClass::Replace;
+        let answer = self.gate.aws(DESCRIBE_GROUPS, group, class, by, || request.send()).await?;
+        let mut groups = answer.auto_scaling_groups.unwrap_or_default().into_iter();
+        let Some(found) = groups.find(|found| found.auto_scaling_group_name() == Some(group)) else { return Ok(None) };
+        let request = self.client.describe_lifecycle_hooks().auto_scaling_group_name(group);
+        let answer = match self.gate.aws(DESCRIBE_HOOKS, group, class, by, || request.send()).await {
+            // The group was deleted between the two calls.
+            Err(error) if matches!(error.category, Category::Invalid | Category::NotFound) => return Ok(None),
+            answer => answer?,
+        };
+        let terminating = answer
+            .lifecycle_hooks()
+            .iter()
+            .filter(|hook| hook.lifecycle_transition() == Some("autoscaling:EC2_INSTANCE_TERMINATING"));
+        let hooks = terminating.filter_map(|hook| hook.lifecycle_hook_name().map(str::to_owned)).collect();
+        Ok(Some(Group { hooks, ..read(&found) }))
+    }
+
+    /// Tells Auto Scaling that the instance is unhealthy, so that its group replaces it.
+    ///
+    /// # Errors
+    /// Auto Scaling did not accept it.
+    pub(super) async fn set_unhealthy(&self, group: &str, instance: &str) -> Result<(), Replacement> {
+        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_some_and(|(category, at)| category == Category::Denied && at.elapsed() < DENIAL_KEPT) {
+            return Err(Replacement::Denied);
+        }
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
+        for attempt in 1.. {
+            let by = Instant::now() + CALL_TIMEOUT;
+            let request = self.client.set_instance_health().instance_id(instance).health_status("Unhealthy");
+            let request = request.should_respect_grace_period(false);
+            let call = self.gate.aws(SET_HEALTH, instance, LifecycleClass::Replace, by, || request.send());
+            let Err(error) = call.await else { break };
+            let lost = matches!(error.category, Category::TimedOut | Category::Unreachable | Category::Unavailable);
+            if !lost || attempt == ATTEMPTS {
+                return Err(self.failed(group, &error, Replacement::Refused));
+            }
+            sleep(backoff.step()).await;
+        }
+        if let Some(LookedUp { answer: Ok(known), .. }) = self.entry(group).looked.lock().await.as_mut()
+            && let Some(member) = Arc::make_mut(known).members.get_mut(instance)
+        {
+            member.healthy = false;
+        }
+        Ok(())
+    }
+
+    /// Tells of a failure, once for each of a row of the same category.
+    fn failed(&self, group: &str, error: &AwsError, otherwise: Replacement) -> Replacement {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.is_none_or(|(category, at)| category != error.category || at.elapsed() >= DENIAL_KEPT) {
+            *told = Some((error.category, Instant::now()));
+            self.facts.emit(&Fact::ReplacementFailed { group, error });
+        }
+        if error.category == Category::Denied { Replacement::Denied } else { otherwise }
+    }
+}
+
+/// Reads a group, without its hooks.
+pub fn read(group: &AutoScalingGroup) -> Group {
+    let size = |size: Option<i32>| size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
+    let launches_first = group.instance_maintenance_policy().is_some_and(|policy| {
+        // What is cleared is -1.
+        policy.min_healthy_percentage() >= Some(100) && policy.max_healthy_percentage() > Some(100)
+    });
+    let suspended = group.suspended_processes().iter().filter_map(|process| process.process_name());
+    let members = group.instances().iter().filter_map(|found| Some((found.instance_id()?.to_owned(), member(found))));
+    Group {
+        desired: size(group.desired_capacity()),
+        max: size(group.max_size()),
+        launches_first,
+        max_lifetime: group.max_instance_lifetime().is_some_and(|seconds| seconds > 0),
+        suspended: suspended.map(str::to_owned).collect(),
+        members: members.collect(),
+        hooks: Vec::new(),
+    }
+}
+
+fn member(instance: &Instance) -> Member {
+    Member {
+        state: match instance.lifecycle_state() {
+            Some(LifecycleState::InService) => MemberState::InService,
+            Some(LifecycleState::Pending | LifecycleState::PendingWait | LifecycleState::PendingProceed) => {
+                MemberState::Joins
+            }
+            _ => MemberState::Leaves,
+        },
+        healthy: instance.health_status().is_none_or(|status| status.eq_ignore_ascii_case("healthy")),
+        protected: instance.protected_from_scale_in().unwrap_or_default(),
+    }
+}

@@ -1,0 +1,88 @@
+//! The replacement of a Node by its Auto Scaling group. An annotation on the old Node says that the group was asked, one on the new Node
+//! which instance it replaces: so any replica goes on after any restart, none asks twice, and no two Nodes count on the same new one. Pure.
+
+use super::Node;
+use super::mark::{guarded, text, whole_seconds};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// Name of the annotation of a Node that its group replaces.
+const REPLACEMENT_ANNOTATION: &str = "ebbtide/replacement";
+
+/// Name of the annotation of a Node that has replaced another: the other's instance.
+const REPLACES_ANNOTATION: &str = "ebbtide/replaces";
+
+/// A replacement that a group was asked for, by telling Auto Scaling that the instance is unhealthy.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+pub struct AskedReplacement {
+    /// The Auto Scaling group.
+    pub group: String,
+    /// The time at which it was asked, in whole seconds.
+    pub since: Timestamp,
+}
+
+impl AskedReplacement {
+    /// Returns the replacement of the Node that was asked for. An annotation that somebody has edited beyond parsing is none.
+    #[must_use]
+    pub fn of(node: &Node) -> Option<Self> {
+        serde_json::from_str(node.annotations.get(REPLACEMENT_ANNOTATION)?).ok()
+    }
+
+    /// The replacement by `group` that is asked for at `at`.
+    #[must_use]
+    pub fn new(group: &str, at: Timestamp) -> Self {
+        Self { group: group.to_owned(), since: whole_seconds(at) }
+    }
+
+    /// Returns the patch that notes the replacement; `None` if the Node has a note.
+    #[must_use]
+    pub fn patch(&self, node: &Node) -> Option<Value> {
+        let note = || guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(self) }), &json!({}), json!({}));
+        Self::of(node).is_none().then(note)
+    }
+
+    /// Returns the patch that removes the note of a replacement that was not accepted; `None` if there is none.
+    #[must_use]
+    pub fn removal(node: &Node) -> Option<Value> {
+        let noted = node.annotations.contains_key(REPLACEMENT_ANNOTATION);
+        noted.then(|| guarded(node, &json!({ REPLACEMENT_ANNOTATION: Value::Null }), &json!({}), json!({})))
+    }
+}
+
+/// Whether the Node replaces another than this instance.
+#[must_use]
+pub fn replaces_another(node: &Node, instance: &str) -> bool {
+    node.annotations.get(REPLACES_ANNOTATION).is_some_and(|old| old != instance)
+}
+
+/// Returns the patch that notes that the Node replaces this instance; `None` if it replaces one already.
+#[must_use]
+pub fn claim(node: &Node, instance: &str) -> Option<Value> {
+    let note = || guarded(node, &json!({ REPLACES_ANNOTATION: instance }), &json!({}), json!({}));
+    (!node.annotations.contains_key(REPLACES_ANNOTATION)).then(note)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_notes_are_on_both_nodes() {
+        let mut node = Node::for_tests("node-1");
+        let asked = AskedReplacement::new("workers", "2026-11-21T12:00:00.7Z".parse().unwrap());
+        let written = |patch: &Value, key: &str| patch["metadata"]["annotations"][key].as_str().unwrap().to_owned();
+        let note = written(&asked.patch(&node).unwrap(), REPLACEMENT_ANNOTATION);
+        assert_eq!(note, r#"{"group":"workers","since":"2026-11-21T12:00:00Z"}"#);
+        assert_eq!(AskedReplacement::removal(&node), None);
+        node.annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), note);
+        assert_eq!((AskedReplacement::of(&node), asked.patch(&node)), (Some(asked), None));
+        assert!(AskedReplacement::removal(&node).is_some());
+
+        let mut new = Node::for_tests("node-2");
+        let note = written(&claim(&new, "i-1").unwrap(), REPLACES_ANNOTATION);
+        new.annotations.insert(REPLACES_ANNOTATION.to_owned(), note);
+        assert!(!replaces_another(&new, "i-1") && replaces_another(&new, "i-2"));
+        assert_eq!(claim(&new, "i-2"), None);
+    }
+}

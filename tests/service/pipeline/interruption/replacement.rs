@@ -1,0 +1,421 @@
+//! `--on KIND=replace`: the Auto Scaling group launches another node before evictions begin.
+
+use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::World;
+use ebbtide_sim::aws::{ActionState, GroupSpec, HookSpec};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+const REPLACE: [&str; 2] = ["--on", "rebalance=replace"];
+
+/// Time from a launch to the Node's registration.
+const REGISTERS: Duration = s(40);
+/// Time from the registration until the group takes the instance for in service, and terminates the one that it replaces.
+const IN_SERVICE: Duration = s(5);
+/// Time from then until the Node is Ready.
+const READY: Duration = s(25);
+
+/// Returns a world of so many nodes of a group that launches first, each with two pods.
+fn with_group(nodes: usize) -> Stage {
+    let stage = Stage::new(nodes, 2);
+    (0..nodes).for_each(|n| tag(&stage.world, &instance(n)));
+    let spec = GroupSpec {
+        instances: (0..nodes).map(instance).collect(),
+        desired: nodes,
+        max: nodes * 2,
+        maintenance: Some((100, 110)),
+        ..GroupSpec::default()
+    };
+    stage.world.aws.autoscaling.put_group("group", spec);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(600)));
+    stage
+}
+
+fn tag(world: &World, id: &str) {
+    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "group")];
+    world.aws.ec2.put(id, &tags);
+}
+
+/// Replaces unhealthy instances like a group that launches first, until it is dropped.
+fn run_group(stage: &Stage) -> JoinSet<()> {
+    let world = stage.world.clone();
+    let mut group = JoinSet::new();
+    group.spawn(async move {
+        let (mut replacements, mut seen) = (JoinSet::new(), 0);
+        loop {
+            for old in world.aws.autoscaling.unhealthy().into_iter().skip(seen) {
+                seen += 1;
+                replacements.spawn(replace(world.clone(), old, 100 + seen));
+            }
+            sleep(s(1)).await;
+        }
+    });
+    group
+}
+
+async fn replace(world: World, old: String, new: usize) {
+    let scaling = &world.aws.autoscaling;
+    sleep(REGISTERS).await;
+    launch(&world, new);
+    sleep(IN_SERVICE).await;
+    scaling.change_group("group", |spec| drop(spec.states.insert(old.clone(), "Terminating:Wait".to_owned())));
+    let token = scaling.begin("group", "hook", &old);
+    let at = world.clock.now();
+    world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &old, at));
+    sleep(READY).await;
+    world.kube.set_ready(&node(new), true);
+    while matches!(scaling.action(&token).unwrap().state, ActionState::Waiting { .. }) {
+        sleep(s(1)).await;
+    }
+    scaling.change_group("group", |spec| spec.instances.retain(|id| *id != old));
+    let nodes = world.kube.nodes().into_iter();
+    let of_it = |node: &k8s_openapi::api::core::v1::Node| {
+        node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).is_some_and(|id| id.ends_with(&old))
+    };
+    nodes.filter(of_it).for_each(|node| world.kube.remove_node(&node.metadata.name.unwrap()));
+}
+
+/// Launches an instance, whose Node is not Ready yet.
+fn launch(world: &World, new: usize) {
+    tag(world, &instance(new));
+    world.aws.autoscaling.change_group("group", |spec| spec.instances.push(instance(new)));
+    world.kube.add_unready_node(&node(new), &instance(new));
+}
+
+fn first_eviction(stage: &Stage) -> Option<Duration> {
+    stage.world.calls.of("create pods/eviction").first().map(|call| call.at)
+}
+
+fn replacements(replica: &Replica, result: &str) -> f64 {
+    replica.metric(&format!("ebbtide_replacements_total{{result=\"{result}\"}}"))
+}
+
+fn annotation(stage: &Stage, n: usize, name: &str) -> Option<String> {
+    stage.world.kube.node(&node(n))?.metadata.annotations?.remove(name)
+}
+
+#[tokio::test(start_paused = true)]
+async fn evictions_begin_when_the_new_node_is_ready_and_the_hook_joins() {
+    let stage = with_group(3);
+    let group = run_group(&stage);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.until("unhealthy", s(2), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+    assert!(stage.cordoned(0) && annotation(&stage, 0, "ebbtide/replacement").unwrap().contains("\"group\""));
+    let asked = stage.world.clock.elapsed();
+    stage.until_handled(s(120)).await;
+    let after = first_eviction(&stage).unwrap().saturating_sub(asked);
+    let ready = REGISTERS + IN_SERVICE + READY;
+    assert!(after >= ready - s(1) && after < ready + s(2), "{after:?}\n{}", stage.story());
+    assert_eq!(annotation(&stage, 101, "ebbtide/replaces"), Some(instance(0)));
+    assert_eq!((stage.calls("SetInstanceHealth"), stage.world.kube.evictions().len()), (1, 2));
+    let actions = stage.world.aws.autoscaling.actions();
+    assert_eq!(actions.len(), 1);
+    stage.completed_once(&actions[0].token);
+    replica.ended_once("rebalance", "drained");
+    replica.ended_once("asg-terminate", "drained");
+    assert!((replacements(&replica, "asked") - 1.0).abs() < 0.5, "once");
+    assert!((replacements(&replica, "ready") - 2.0).abs() < 0.5, "for both notices");
+    drop(group);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replacement_that_never_comes_takes_half_of_the_time() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    // It is of another group, or not Ready.
+    stage.world.kube.add_node(&node(8), &instance(8));
+    sleep(s(60)).await;
+    launch(&stage.world, 9);
+    stage.until_handled(s(2000)).await;
+    let at = first_eviction(&stage).unwrap();
+    assert!((s(1799)..s(1803)).contains(&at), "{at:?}");
+    assert!((replacements(&replica, "late") - 1.0).abs() < 0.5);
+    stage.rest(&[&replica]).await;
+    assert!(stage.cordoned(0), "its group replaces it some day");
+    // The group is looked at once a minute: it may be gone.
+    assert!(stage.calls("DescribeAutoScalingGroups") < 40);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_would_not_replace_it_well_is_not_asked() {
+    type Change = fn(&Stage);
+    let change: [(&str, Change); 10] = [
+        ("no-group", |stage| stage.world.aws.ec2.put(&instance(0), &[])),
+        ("no-group", |stage| stage.world.aws.autoscaling.delete_group("group")),
+        ("no-hook", |stage| stage.world.aws.autoscaling.remove_hook("group", "hook")),
+        ("no-hook", |stage| {
+            stage.world.aws.autoscaling.remove_hook("group", "hook");
+            stage.world.aws.autoscaling.add_hook("group", "Terminate-LC-Hook", HookSpec::terminating(s(300)));
+            stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+        }),
+        ("terminates-first", |stage| {
+            stage.world.aws.autoscaling.change_group("group", |group| group.maintenance = None);
+        }),
+        ("terminates-first", |stage| {
+            stage.world.aws.autoscaling.change_group("group", |group| group.maintenance = Some((90, 110)));
+        }),
+        ("suspended", |stage| {
+            stage.world.aws.autoscaling.change_group("group", |group| group.suspended.push("Launch".to_owned()));
+        }),
+        ("at-maximum", |stage| stage.world.aws.autoscaling.change_group("group", |group| group.max = 3)),
+        ("protected", |stage| {
+            stage.world.aws.autoscaling.change_group("group", |group| group.protected.push(instance(0)));
+        }),
+        ("not-in-service", |stage| {
+            let standby = |group: &mut GroupSpec| drop(group.states.insert(instance(0), "Standby".to_owned()));
+            stage.world.aws.autoscaling.change_group("group", standby);
+        }),
+    ];
+    for (reason, change) in change {
+        let stage = with_group(3);
+        change(&stage);
+        let replica = stage.start(&REPLACE).await;
+        stage.rebalance(0);
+        stage.until_handled(s(10)).await;
+        replica.ended_once("rebalance", "drained");
+        assert!((replacements(&replica, reason) - 1.0).abs() < 0.5, "{reason}");
+        assert_eq!((stage.calls("SetInstanceHealth"), annotation(&stage, 0, "ebbtide/replacement")), (0, None));
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_less_than_five_minutes_nothing_is_asked() {
+    let stage = with_group(3);
+    let replica = stage.start(&["--on", "rebalance=replace", "--drain-timeout", "rebalance=299s"]).await;
+    stage.rebalance(0);
+    stage.until_handled(s(10)).await;
+    assert!((replacements(&replica, "too-late") - 1.0).abs() < 0.5);
+    assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("DescribeInstances")), (0, 0));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_new_node_counts_for_one() {
+    let stage = with_group(20);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.rebalance(1);
+    stage.until("both asked", s(5), || stage.calls("SetInstanceHealth") == 2).await;
+    for (new, evicted) in [(8, 2), (9, 4)] {
+        sleep(s(10)).await;
+        launch(&stage.world, 100 + new);
+        stage.world.kube.set_ready(&node(100 + new), true);
+        sleep(s(20)).await;
+        assert_eq!(stage.world.kube.evictions().len(), evicted);
+    }
+    replica.all_ended("rebalance", &[("drained", 2)]);
+    stage.rest(&[&replica]).await;
+}
+
+/// The group replaces the instance in any case: an uncordon would only bring pods that are evicted again.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_its_group_replaces_stays_cordoned() {
+    for (replaced, flags) in [(true, &REPLACE), (false, &["--on", "rebalance=drain"])] {
+        let stage = with_group(3);
+        let group = run_group(&stage);
+        let timing = ["--uncordon-after", "1m", "--drain-timeout", "6m"];
+        let replica = stage.start(&[&flags[..], &timing].concat()).await;
+        stage.rebalance(0);
+        drop(group);
+        sleep(s(600)).await;
+        assert_eq!(stage.cordoned(0), replaced);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A storm does not double the group: a tenth of it is replaced at a time, by two replicas together.
+#[tokio::test(start_paused = true)]
+async fn a_storm_replaces_a_tenth_of_the_group_at_a_time() {
+    let stage = with_group(50);
+    let group = run_group(&stage);
+    let other = stage.with_own_queue();
+    let (first, second) = (stage.start(&REPLACE).await, other.start(&REPLACE).await);
+    (0..50).for_each(|n| drop(if n % 2 == 0 { &stage } else { &other }.rebalance(n)));
+    let scaling = &stage.world.aws.autoscaling;
+    let mut most = 0;
+    stage
+        .until("all replaced", s(1800), || {
+            let unhealthy = scaling.unhealthy();
+            let replaced = |id: &&String| unhealthy.contains(id);
+            scaling.change_group("group", |spec| most = most.max(spec.instances.iter().filter(replaced).count()));
+            stage.world.aws.sqs.is_empty() && other.world.aws.sqs.is_empty()
+        })
+        .await;
+    assert_eq!((most, scaling.unhealthy().len(), stage.calls("SetInstanceHealth")), (5, 50, 50));
+    first.all_ended("rebalance", &[("drained", 25)]);
+    second.all_ended("rebalance", &[("drained", 25)]);
+    let calls = stage.calls("DescribeAutoScalingGroups");
+    assert!(calls < 150, "{calls}");
+    drop(group);
+    stage.rest(&[&first, &second]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_waits_in_line_for_too_long_is_drained() {
+    let stage = with_group(3);
+    let replica = stage.start(&[&REPLACE[..], &["--max-replacements", "1", "--drain-timeout", "20m"]].concat()).await;
+    stage.rebalance(0);
+    stage.until("asked", s(2), || stage.calls("SetInstanceHealth") == 1).await;
+    stage.rebalance(1);
+    stage.until_handled(s(700)).await;
+    assert_eq!(stage.calls("SetInstanceHealth"), 1);
+    assert!((replacements(&replica, "late") - 1.0).abs() < 0.5 && (replacements(&replica, "queued") - 1.0).abs() < 0.5);
+    let at = first_eviction(&stage).unwrap();
+    assert!((s(599)..s(603)).contains(&at), "{at:?}");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_goes_on_and_asks_no_second_time() {
+    for killed in [false, true] {
+        let stage = with_group(3);
+        let group = run_group(&stage);
+        let first = stage.start(&REPLACE).await;
+        stage.rebalance(0);
+        sleep(s(20)).await;
+        if killed {
+            first.kill().await;
+        } else {
+            assert_eq!(first.stop().await.0, ebbtide::service::Exit::Clean);
+        }
+        assert_eq!(stage.world.kube.evictions().len(), 0);
+        let second = stage.start(&REPLACE).await;
+        stage.until_handled(s(120)).await;
+        let at = first_eviction(&stage).unwrap();
+        assert!(at >= REGISTERS + IN_SERVICE + READY && at < s(75), "{at:?}\n{}", stage.story());
+        assert_eq!(stage.calls("SetInstanceHealth"), 1, "{}", stage.story());
+        second.ended_once("rebalance", "drained");
+        drop(group);
+        stage.rest(&[&second]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_warning_ends_the_wait() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    sleep(s(20)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    stage.spot(0);
+    stage.until_handled(s(10)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 2);
+    replica.ended_once("rebalance", "drained");
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_auto_scaling_does_not_accept_is_drained_at_once() {
+    for (fault, reason, calls) in
+        [(Fault::Status(403), "denied", 1), (Fault::Throttle, "refused", 2), (Fault::Status(503), "refused", 6)]
+    {
+        let stage = with_group(3);
+        stage.world.faults.add(Rule::on("SetInstanceHealth", fault));
+        let replica = stage.start(&REPLACE).await;
+        for n in 0..2 {
+            stage.rebalance(n);
+            stage.until_handled(s(60)).await;
+            assert_eq!(annotation(&stage, n, "ebbtide/replacement"), None, "no other waits for it");
+        }
+        replica.all_ended("rebalance", &[("drained", 2)]);
+        assert!((replacements(&replica, reason) - 2.0).abs() < 0.5, "{reason}");
+        assert_eq!(stage.calls("SetInstanceHealth"), calls, "{reason}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_auto_scaling_does_not_say_is_drained_at_once() {
+    for (operation, reason) in [("DescribeAutoScalingGroups", "denied"), ("DescribeLifecycleHooks", "denied")] {
+        let stage = with_group(3);
+        stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
+        let replica = stage.start(&REPLACE).await;
+        for n in 0..2 {
+            stage.rebalance(n);
+            stage.until_handled(s(10)).await;
+        }
+        assert!((replacements(&replica, reason) - 2.0).abs() < 0.5);
+        assert_eq!((stage.calls(operation), stage.calls("SetInstanceHealth")), (1, 0), "asked and told once");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_is_deleted_ends_the_wait() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    sleep(s(20)).await;
+    stage.world.aws.autoscaling.delete_group("group");
+    stage.until_handled(s(100)).await;
+    assert!((replacements(&replica, "no-group") - 1.0).abs() < 0.5);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_asks_for_nothing() {
+    let stage = with_group(3);
+    let replica = stage.start(&[&REPLACE[..], &["--dry-run"]].concat()).await;
+    stage.rebalance(0);
+    stage.until_handled(s(10)).await;
+    assert_eq!(stage.calls("SetInstanceHealth"), 0);
+    assert!((replacements(&replica, "dry-run") - 1.0).abs() < 0.5);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_who_uncordons_the_node_ends_the_wait() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    // The first time might be a mistake.
+    for _ in 0..2 {
+        sleep(s(10)).await;
+        stage.world.kube.update_node(&node(0), |node| node.spec.get_or_insert_default().unschedulable = None);
+    }
+    stage.until_handled(s(10)).await;
+    replica.ended_once("rebalance", "uncordoned");
+    stage.rest(&[&replica]).await;
+}
+
+/// The group has launched the other node, or launches it now.
+#[tokio::test(start_paused = true)]
+async fn a_terminating_hook_waits_until_the_group_is_whole() {
+    let stage = with_group(3);
+    let replica = stage.start(&["--on", "asg-terminate=replace"]).await;
+    let leaves = |spec: &mut GroupSpec| drop(spec.states.insert(instance(0), "Terminating:Wait".to_owned()));
+    stage.world.aws.autoscaling.change_group("group", leaves);
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(30)).await;
+    launch(&stage.world, 9);
+    sleep(s(30)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    stage.world.kube.set_ready(&node(9), true);
+    stage.until_handled(s(20)).await;
+    stage.completed_once(&token);
+    assert!((replacements(&replica, "complete") - 1.0).abs() < 0.5);
+    assert_eq!(stage.calls("SetInstanceHealth"), 0, "it is terminated already");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminating_hook_of_a_group_that_shrinks_waits_for_nothing() {
+    for (timeout, desired, reason) in [(600, 2, "complete"), (200, 3, "too-late")] {
+        let stage = with_group(3);
+        stage.world.aws.autoscaling.change_group("group", |spec| spec.desired = desired);
+        let replica = stage.start(&["--on", "asg-terminate=replace"]).await;
+        let token = stage.terminate(0, s(timeout), Wrapping::Event);
+        stage.until_handled(s(10)).await;
+        stage.completed_once(&token);
+        assert!((replacements(&replica, reason) - 1.0).abs() < 0.5);
+        stage.rest(&[&replica]).await;
+    }
+}
