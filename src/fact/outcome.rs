@@ -39,8 +39,12 @@ labels! {
 }
 
 labels! {
-    /// What is waited for between a drain and the completion of its hook.
+    /// What is waited for before evictions begin, or between a drain and the completion of its hook.
     Wait {
+        /// The user's delay of evictions.
+        Delay => "delay",
+        /// The user's delay of the completion.
+        CompleteAfter => "complete-after",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
     }

@@ -140,8 +140,8 @@ impl Metrics {
                 &["deadline"],
             ),
             wait_duration: histograms(
-                "wait_duration_seconds",
-                "Waits after drains.",
+                "waits_seconds",
+                "Waits before and after drains.",
                 DRAIN_SECONDS,
                 &["wait", "outcome"],
             ),

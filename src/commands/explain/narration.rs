@@ -149,9 +149,9 @@ impl<'a> Narration<'a> {
                     self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)
                 }
-                Step::Delay { target, until } => {
-                    begun = until;
-                    self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why: "--delay" });
+                Step::Delay { target, waits } => {
+                    begun = waits.end().unwrap_or(begun);
+                    self.view.evictions_begin = Some(BeginView { moment: self.moment(begun), why: "--delay" });
                     Finding::Delayed(target)
                 }
                 Step::Settle { target, quiet, .. } => {

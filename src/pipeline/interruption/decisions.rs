@@ -1,10 +1,11 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::policy::{Action, OnFailed, OnUncordon, Policy};
+use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
 use super::{Completion, NoticeOutcome};
-use crate::fact::UndoReason;
+use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
@@ -73,6 +74,43 @@ impl Policy {
                 Detail::ScheduledChange(change) => change.start,
                 _ => None,
             })
+    }
+
+    /// Returns the waits before evictions begin. Together they take at most half of the time to the deadline.
+    #[must_use]
+    pub fn waits_before(&self, notice: &Notice, clock: &Clock, now: Instant, deadline: Deadline) -> Waits {
+        let mut waits = Waits::default();
+        let half = now + deadline.at().saturating_duration_since(now) / 2;
+        let mut add = |wait, until: Instant| {
+            if until.min(half) > now {
+                waits.add(wait, until.min(half));
+            }
+        };
+        if let Some(delay) = self.delay.of(notice.kind()) {
+            add(Wait::Delay, clock.notice_instant(notice.at) + delay);
+        }
+        waits
+    }
+
+    /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.
+    #[must_use]
+    pub fn waits_after(&self, outcome: NoticeOutcome, node: Option<&Node>, now: Instant, deadline: Deadline) -> Waits {
+        let mut waits = Waits::default();
+        let left = deadline.at().saturating_duration_since(now);
+        let mut add = |wait, at_most: Duration| {
+            if !at_most.min(left).is_zero() {
+                waits.add(wait, now + at_most.min(left));
+            }
+        };
+        match outcome {
+            NoticeOutcome::Drained => {
+                add(Wait::CompleteAfter, self.complete_after);
+                add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
+            }
+            NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
+            _ => {}
+        }
+        waits
     }
 
     /// Returns the maximum wait after a drain of this Node for the volumes of its pods.

@@ -15,7 +15,7 @@ use futures_util::future::{join, join_all};
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Maximum time between the end of an instance's Node and its next registration.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
@@ -245,25 +245,6 @@ impl Case {
         }
     }
 
-    /// Waits before the drain while the Node is there and cordoned. A drain that somebody else has begun ends the wait.
-    pub(super) async fn delay(&self, target: Target, until: Instant, early: &mut Option<EarlySeat>) -> Finding {
-        let drainer = &self.interrupter.drainer;
-        let mut running = drainer.running.subscribe();
-        if self.join_early(&target, early) {
-            return Finding::Delayed(target);
-        }
-        self.tell(&Fact::DrainDelayed { about: self.about(), by: until.saturating_duration_since(Instant::now()) });
-        let started = async { while running.changed().await.is_ok() && !self.join_early(&target, early) {} };
-        let uncordoned = tokio::select! {
-            biased;
-            () = drainer.missing(&target.node) => false,
-            () = drainer.uncordoned(&target.node) => true,
-            () = started => false,
-            () = sleep_until(until) => false,
-        };
-        if uncordoned { Finding::Ended(NoticeOutcome::Uncordoned) } else { Finding::Delayed(target) }
-    }
-
     /// Waits before the drain until no more notices come. A drain that `runs` already does not wait.
     pub(super) async fn settle(&self, target: Target, quiet: Duration, at_most: Duration, runs: bool) -> Finding {
         if !runs {
@@ -348,7 +329,7 @@ impl Case {
     }
 
     /// Takes a seat in the Node's drain, if one runs. Returns whether there is a seat.
-    fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
+    pub(super) fn join_early(&self, target: &Target, early: &mut Option<EarlySeat>) -> bool {
         if early.is_none() {
             let seat = self.interrupter.drains.join_running(&target.node.uid);
             let entry = |seat: &DrainSeat| seat.shared().add(self.mark_name(), target.deadline);

@@ -170,13 +170,4 @@ impl Policy {
         let (quiet, at_most) = (self.settle.min(spared), MAX_SETTLE.min(spared));
         (!quiet.is_zero()).then_some((quiet, at_most))
     }
-
-    /// Returns when evictions begin for a notice of time `at`: after the user's delay, which takes at most half of the time to the
-    /// deadline. `None` if evictions begin at once.
-    #[must_use]
-    pub fn drains_from(&self, notice: &Notice, at: Instant, now: Instant, deadline: Instant) -> Option<Instant> {
-        let half = now + deadline.saturating_duration_since(now) / 2;
-        let from = at + self.delay.of(notice.kind())?;
-        Some(from.min(half)).filter(|from| *from > now)
-    }
 }

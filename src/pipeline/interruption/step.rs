@@ -2,6 +2,7 @@
 
 use super::times::HookTimes;
 use super::{Completion, NoticeOutcome};
+use crate::fact::Wait;
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::pipeline::node::mark::Mark;
@@ -79,8 +80,8 @@ pub enum Step<'a> {
     Delay {
         /// The Node.
         target: Target,
-        /// The end of the wait.
-        until: Instant,
+        /// What for.
+        waits: Waits,
     },
     /// Wait before evictions until no more notices come.
     Settle {
@@ -117,20 +118,31 @@ pub struct Target {
     pub deadline: Deadline,
 }
 
-/// The waits before a completion, each with its end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waits {
-    /// The user's wait.
-    pub hold_back: Option<Instant>,
-    /// The wait for the volumes of the instance's Nodes.
-    pub volumes: Option<Instant>,
-}
+/// The waits at one place, side by side, each with its latest end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Waits(Vec<(Wait, Instant)>);
 
 impl Waits {
+    /// Adds a wait.
+    pub fn add(&mut self, wait: Wait, until: Instant) {
+        self.0.push((wait, until));
+    }
+
     /// Whether there is nothing to wait for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
-        self.hold_back.is_none() && self.volumes.is_none()
+        self.0.is_empty()
+    }
+
+    /// Returns the waits.
+    pub fn iter(&self) -> impl Iterator<Item = (Wait, Instant)> {
+        self.0.iter().copied()
+    }
+
+    /// Returns the time at which the last of them is over.
+    #[must_use]
+    pub fn end(&self) -> Option<Instant> {
+        self.iter().map(|(_, until)| until).max()
     }
 }
 
@@ -169,6 +181,8 @@ pub enum Finding {
     Ended(NoticeOutcome),
     /// The waits before the completion are over.
     Waited,
+    /// The deadline has moved during the waits before the completion.
+    DeadlineMoved,
     /// Whether the hook was completed.
     Completed(bool),
     /// The hook is left to its own timeout.

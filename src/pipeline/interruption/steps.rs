@@ -14,7 +14,7 @@
 use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy};
-use super::step::{Finding, Present, Step, Target, Waits};
+use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
 use crate::pipeline::drain::Deadline;
@@ -88,6 +88,7 @@ impl<'a> Sequence<'a> {
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
             Finding::Ended(outcome) => self.finish(outcome, present),
             Finding::Waited => self.complete(present),
+            Finding::DeadlineMoved => self.finish(self.outcome, present),
             Finding::Completed(true) | Finding::HookLeft => Step::End(self.outcome),
             Finding::Completed(false) => Step::End(NoticeOutcome::HookFailed),
         }
@@ -196,13 +197,13 @@ impl<'a> Sequence<'a> {
         if self.action() == Action::Cordon {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
-        let at = self.clock.notice_instant(self.notice.at);
-        match self.policy.drains_from(self.notice, at, present.now, self.deadline.at()) {
-            Some(until) => Step::Delay { target, until },
-            None => match self.policy.settles(present.now, self.deadline.at()) {
-                Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
-                None => Step::Drain(target),
-            },
+        let waits = self.policy.waits_before(self.notice, &self.clock, present.now, self.deadline);
+        if !waits.is_empty() {
+            return Step::Delay { target, waits };
+        }
+        match self.policy.settles(present.now, self.deadline.at()) {
+            Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
+            None => Step::Drain(target),
         }
     }
 
@@ -220,18 +221,7 @@ impl<'a> Sequence<'a> {
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let left = self.deadline.at().saturating_duration_since(present.now);
-        let by = match outcome {
-            NoticeOutcome::Drained => self.policy.complete_after.min(left),
-            NoticeOutcome::Uncordoned => left,
-            _ => Duration::ZERO,
-        };
-        let volumes = match present.node.filter(|_| outcome == NoticeOutcome::Drained) {
-            Some(node) => self.policy.awaits_volumes(node).min(left),
-            None => Duration::ZERO,
-        };
-        let until = |by: Duration| (!by.is_zero()).then(|| present.now + by);
-        let waits = Waits { hold_back: until(by), volumes: until(volumes) };
+        let waits = self.policy.waits_after(outcome, present.node, present.now, self.deadline);
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,

@@ -1,5 +1,5 @@
-//! What the interruption waits for between the drain and the hook's completion, side by side. A wait ends as met, not needed or over;
-//! it never fails the drain, and never outlasts the deadline.
+//! What the interruption waits for, at two places: before evictions begin, and between the drain and the hook's completion. The waits
+//! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
 //!
 //! ```text
 //! volumes      until the volumes of the drained pods are detached
@@ -11,35 +11,139 @@ mod volumes;
 
 pub use attachments::Attachments;
 
-use super::Case;
-use super::step::{Finding, Waits};
+use super::completion::KeptHook;
+use super::node_work::EarlySeat;
+use super::step::{Finding, Target, Waits};
+use super::{Case, NoticeOutcome};
+use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Wait, WaitOutcome};
-use futures_util::future::join;
-use tokio::time::{Instant, sleep_until, timeout_at};
+use futures_util::future::join_all;
+use std::pin::pin;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+/// What ends all waits of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cut {
+    /// The Node is gone.
+    Gone,
+    /// Somebody wants the Node to stay.
+    Uncordoned,
+    /// Another interruption drains the Node.
+    Drains,
+    /// AWS has said that the lifecycle action is over.
+    Over,
+    /// The times of the hook have moved the deadline.
+    Moved,
+}
+
+impl Cut {
+    /// Returns the end of the waits.
+    const fn outcome(self) -> WaitOutcome {
+        match self {
+            Self::Gone | Self::Uncordoned => WaitOutcome::NotNeeded,
+            Self::Drains | Self::Over | Self::Moved => WaitOutcome::TimeOver,
+        }
+    }
+}
 
 impl Case {
-    /// Waits for all of it.
-    pub(super) async fn wait(&self, waits: Waits) -> Finding {
-        let hold_back = async {
-            if let Some(until) = waits.hold_back {
-                let by = until.saturating_duration_since(Instant::now());
-                self.tell(&Fact::CompletionHeld { about: self.about(), by });
-                sleep_until(until).await;
+    /// Waits before evictions begin, while the Node is there and cordoned. A drain that somebody else has begun ends the waits.
+    pub(super) async fn delay(
+        &self,
+        target: Target,
+        waits: &Waits,
+        hook: Option<&KeptHook>,
+        early: &mut Option<EarlySeat>,
+    ) -> Finding {
+        let drainer = &self.interrupter.drainer;
+        let mut running = drainer.running.subscribe();
+        if self.join_early(&target, early) {
+            return Finding::Delayed(target);
+        }
+        let started = async { while running.changed().await.is_ok() && !self.join_early(&target, early) {} };
+        let cut = async {
+            tokio::select! {
+                biased;
+                () = drainer.missing(&target.node) => Cut::Gone,
+                () = drainer.uncordoned(&target.node) => Cut::Uncordoned,
+                () = started => Cut::Drains,
+                cut = cut_by(hook) => cut,
             }
         };
-        let volumes = async {
-            if let Some(until) = waits.volumes {
-                self.wait_for(Wait::Volumes, until, self.volumes_detached()).await;
+        match (self.side_by_side(waits, cut).await, hook) {
+            (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
+            (Some(Cut::Moved), Some(hook)) => {
+                let deadline = hook.deadline().at_least(Instant::now() + LAST_CALL);
+                Finding::Cordoned(Target { deadline, ..target })
             }
-        };
-        join(hold_back, volumes).await;
-        Finding::Waited
+            _ => Finding::Delayed(target),
+        }
     }
 
-    /// Waits for one thing, until its time is over, and tells how that ended.
-    async fn wait_for(&self, wait: Wait, until: Instant, thing: impl Future<Output = WaitOutcome>) {
+    /// Waits between the drain and the completion of the hook.
+    pub(super) async fn wait(&self, waits: &Waits, hook: Option<&KeptHook>) -> Finding {
+        match self.side_by_side(waits, cut_by(hook)).await {
+            Some(Cut::Moved) => Finding::DeadlineMoved,
+            _ => Finding::Waited,
+        }
+    }
+
+    /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.
+    async fn side_by_side(&self, waits: &Waits, cut: impl Future<Output = Cut>) -> Option<Cut> {
+        let cut_short = watch::Sender::new(None);
+        let all = join_all(waits.iter().map(|(wait, until)| self.wait_for(wait, until, cut_short.subscribe())));
+        let mut all = pin!(all);
+        tokio::select! {
+            biased;
+            _ = &mut all => None,
+            cut = cut => {
+                cut_short.send_replace(Some(cut));
+                all.await;
+                Some(cut)
+            }
+        }
+    }
+
+    async fn wait_for(&self, wait: Wait, until: Instant, mut cut_short: watch::Receiver<Option<Cut>>) {
         let begun = Instant::now();
-        let outcome = timeout_at(until, thing).await.unwrap_or(WaitOutcome::TimeOver);
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.until_so(wait, until) => outcome,
+            // The sender lives as long as the waits.
+            Ok(cut) = cut_short.wait_for(Option::is_some) => cut.map_or(WaitOutcome::TimeOver, Cut::outcome),
+            () = sleep_until(until) => WaitOutcome::TimeOver,
+        };
         self.tell(&Fact::WaitEnded { about: self.about(), wait, outcome, took: begun.elapsed() });
+    }
+
+    /// Waits until it is so. Cancelled when the time is over.
+    async fn until_so(&self, wait: Wait, until: Instant) -> WaitOutcome {
+        let by = until.saturating_duration_since(Instant::now());
+        match wait {
+            Wait::Delay => {
+                self.tell(&Fact::DrainDelayed { about: self.about(), by });
+                sleep_until(until).await;
+                WaitOutcome::Met
+            }
+            Wait::CompleteAfter => {
+                self.tell(&Fact::CompletionHeld { about: self.about(), by });
+                sleep_until(until).await;
+                WaitOutcome::Met
+            }
+            // Boxed, because a wait for the time alone would hold room for their calls.
+            Wait::Volumes => Box::pin(self.volumes_detached()).await,
+        }
+    }
+}
+
+/// Waits for what ends the waits of an interruption with this hook.
+async fn cut_by(hook: Option<&KeptHook>) -> Cut {
+    let Some(hook) = hook else { return std::future::pending().await };
+    let over = hook.over();
+    tokio::select! {
+        biased;
+        () = over.cancelled() => Cut::Over,
+        () = KeptHook::times_changed(Some(hook.with_times())) => Cut::Moved,
     }
 }

@@ -178,16 +178,13 @@ impl Interruption {
                     let forgone = Finding::Cordoned(target.clone());
                     self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
                 }
-                Step::Delay { target, until } => {
-                    let now = Finding::Delayed(target.clone());
-                    self.unless_over(Box::pin(case.delay(target, until, &mut early)), Duration::ZERO, now).await
+                Step::Delay { target, waits } => {
+                    Box::pin(case.delay(target, &waits, self.hook.as_ref(), &mut early)).await
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => {
-                    self.unless_over(Box::pin(case.wait(waits)), Duration::ZERO, Finding::Waited).await
-                }
+                Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref())).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,

@@ -23,7 +23,7 @@ fn completed_at(stage: &Stage, token: &str) -> Duration {
 
 /// Returns whether so many waits for volumes have ended like this.
 fn waited(replica: &Replica, outcome: &str, times: u32) -> bool {
-    let metric = format!("ebbtide_wait_duration_seconds_count{{outcome=\"{outcome}\",wait=\"volumes\"}}");
+    let metric = format!("ebbtide_waits_seconds_count{{outcome=\"{outcome}\",wait=\"volumes\"}}");
     (replica.metric(&metric) - f64::from(times)).abs() < 0.5
 }
 
