@@ -64,6 +64,8 @@ pub struct GroupSpec {
     pub retains: bool,
     /// Its tags.
     pub tags: Vec<(String, String)>,
+    /// ARNs of the target groups that its instances are registered with.
+    pub target_groups: Vec<String>,
 }
 
 /// Result of an action.

@@ -76,9 +76,10 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     })
 }
 
-/// A page's token is the last name of the page before it.
+/// Selects the named groups, or all. A page's token is the last name of the page before it.
 fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
-    let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
+    let asked = form.list("AutoScalingGroupNames.member");
+    let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default(), &asked);
     answer_wrapped("DescribeAutoScalingGroups", |xml| {
         xml.nest("AutoScalingGroups", |xml| {
             for name in &names {
@@ -109,6 +110,11 @@ fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>) {
                 xml.text("Key", key);
                 xml.text("Value", value);
             });
+        }
+    });
+    xml.nest("TargetGroupARNs", |xml| {
+        for arn in &spec.target_groups {
+            xml.text("member", arn);
         }
     });
     if spec.retains {
