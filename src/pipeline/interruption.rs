@@ -5,7 +5,7 @@
 //! decisions  one question each, for `steps`        completion  a hook: its heartbeat, its completion
 //! policy     what the user decided                 heartbeat   keeps a hook alive
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
-//! waits      before evictions, and before the completion         step        the vocabulary of the steps
+//! waits      before evictions and completion    step        the vocabulary of the steps
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
