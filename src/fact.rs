@@ -184,8 +184,14 @@ pub enum Fact<'a> {
     CompletionHeld { about: NoticeRef<'a>, by: Duration },
     /// The drain is done, and something else is waited for; `reason` says what exactly.
     WaitBegun { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
+    /// The time of a wait is over; `reason` says what is left.
+    WaitUndone { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
     /// A wait ended.
     WaitEnded { about: NoticeRef<'a>, wait: Wait, outcome: WaitOutcome, took: Duration },
+    /// A call about target groups failed. A look at targets is retried, and told once until it works or fails differently.
+    LoadBalancerFailed { category: Category, error: &'a dyn fmt::Display },
+    /// Targets of instances that go were deregistered from the target group of this name.
+    TargetsDeregistered { group: &'a str, targets: usize },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.

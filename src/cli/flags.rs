@@ -6,7 +6,7 @@ pub mod migrate;
 pub mod send;
 mod values;
 
-pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon};
+pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -307,6 +307,19 @@ pub struct Run {
         help_heading = "Lifecycle hooks"
     )]
     pub wait_for_volumes: String,
+
+    /// What to do for target groups (ALB, NLB) of an instance that goes
+    ///
+    /// Found by TargetGroupBindings and by the instance's Auto Scaling group. All but off set --exclude-from-load-balancers, too.
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "off",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_load_balancers: WaitForLoadBalancers,
 
     /// For asg-launch=ready: key of a taint that the Node must have lost; repeatable
     #[arg(

@@ -7,7 +7,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, MAX_SETTLE, OnFailed, OnUncordon, Policy};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFailed, OnUncordon, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
@@ -121,6 +121,7 @@ impl Settings {
 
     fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
+        let exclude_from_load_balancers = excludes(&flags);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let health_issues = problems.health_issues(&flags.health_issue);
@@ -176,13 +177,14 @@ impl Settings {
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             uncordon_after,
-            mark_settings: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            mark_settings: MarkSettings { taints, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_uncordon: flags.on_uncordon.into(),
             on_failed_launch: flags.on_failed_launch.into(),
             complete_after: complete_after.unwrap_or_default(),
             wait_for_volumes: volumes.unwrap_or_default(),
+            load_balancers: flags.wait_for_load_balancers.into(),
             startup_taints,
             dry_run: flags.dry_run,
         };
@@ -249,6 +251,21 @@ fn forget_empty(flags: &mut Run) {
     let Run { node_selector, pod_selector, pod_namespace, pod_name, .. } = flags;
     for value in [node_selector, pod_selector, pod_namespace, pod_name] {
         value.take_if(|value| value.is_empty());
+    }
+}
+
+/// Whether cordoned nodes are excluded from load balancers: also where their controllers would register again what is waited for.
+fn excludes(flags: &Run) -> bool {
+    flags.exclude_from_load_balancers || flags.wait_for_load_balancers != flags::WaitForLoadBalancers::Off
+}
+
+impl From<flags::WaitForLoadBalancers> for ForLoadBalancers {
+    fn from(chosen: flags::WaitForLoadBalancers) -> Self {
+        match chosen {
+            flags::WaitForLoadBalancers::Off => Self::Nothing,
+            flags::WaitForLoadBalancers::Wait => Self::Wait,
+            flags::WaitForLoadBalancers::Deregister => Self::Deregister,
+        }
     }
 }
 

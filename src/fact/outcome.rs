@@ -47,6 +47,8 @@ labels! {
         CompleteAfter => "complete-after",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
+        /// The instance and its drained pods, until no target group lists them.
+        LoadBalancers => "load-balancers",
     }
 }
 

@@ -31,20 +31,21 @@ mod work;
 
 pub use decisions::ended_marks;
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
+pub use policy::{Action, Actions, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, PerKind, Policy};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
-pub use waits::Attachments;
+pub use waits::{Attachments, LoadBalancers};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};
+use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::runtime::task::Ending;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use crate::fact::NoticeOutcome;
 
@@ -61,6 +62,8 @@ struct Case {
     notice: Arc<Notice>,
     message: Arc<str>,
     node: Option<Arc<Node>>,
+    /// The addresses of the pods that the drain has evicted, for load balancers.
+    drained_addresses: Arc<Mutex<PodAddresses>>,
 }
 
 impl Case {

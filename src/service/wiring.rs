@@ -8,7 +8,7 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Attachments, Hooks, Interrupter, Settling, Slots};
+use crate::pipeline::interruption::{Attachments, Hooks, Interrupter, LoadBalancers, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -78,10 +78,14 @@ impl Wiring {
             pod_selector: settings.pod_selector.clone(),
             at_deadline: settings.at_deadline,
             pod_grace: settings.pod_grace,
+            notes_addresses: !policy.awaits_load_balancers().is_zero(),
             dry_run: policy.dry_run,
             leave: self.stop.clone(),
             running: watch::Sender::default(),
         };
+        let (autoscaling, elb) = (clients.aws.autoscaling.clone(), clients.aws.elb.clone());
+        let kube = (clients.kube.clone(), gate.clone());
+        let load_balancers = LoadBalancers::new(policy.load_balancers, kube, autoscaling, elb, tasks, facts);
         Interrupter {
             clock: *clock,
             facts: facts.clone(),
@@ -92,6 +96,7 @@ impl Wiring {
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
             settling: Settling::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
+            load_balancers,
             drains: Slots::new(tasks.clone(), TaskKind::Drain),
             index: index.clone(),
             policy,

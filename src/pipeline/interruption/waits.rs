@@ -2,14 +2,21 @@
 //! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
 //!
 //! ```text
-//! volumes      until the volumes of the drained pods are detached
-//! attachments  the watch of all attachments, for as long as somebody waits
+//! volumes         until the volumes of the drained pods are detached
+//! attachments     the watch of all attachments, for as long as somebody waits
+//! load_balancers  until no target group lists the instance, and its deregistration
+//! target_groups   which those are
+//! targets         the looks at their targets, for as long as somebody waits
 //! ```
 
 mod attachments;
+mod load_balancers;
+mod target_groups;
+mod targets;
 mod volumes;
 
 pub use attachments::Attachments;
+pub use load_balancers::LoadBalancers;
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;
@@ -133,6 +140,7 @@ impl Case {
             }
             // Boxed, because a wait for the time alone would hold room for their calls.
             Wait::Volumes => Box::pin(self.volumes_detached()).await,
+            Wait::LoadBalancers => Box::pin(self.targets_gone(until)).await,
         }
     }
 }

@@ -115,6 +115,9 @@ impl All {
             | Fact::DrainExcluded { .. }
             | Fact::CompletionHeld { .. }
             | Fact::WaitBegun { .. }
+            | Fact::WaitUndone { .. }
+            | Fact::LoadBalancerFailed { .. }
+            | Fact::TargetsDeregistered { .. }
             | Fact::DrainBegun { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }

@@ -1,6 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, Heartbeats, OnFailed, OnUncordon, PerKind};
+use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, PerKind};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
@@ -23,6 +23,7 @@ fn policy() -> Policy {
         on_uncordon: OnUncordon::Leave,
         on_failed_launch: OnFailed::Abandon,
         complete_after: Duration::ZERO,
+        load_balancers: ForLoadBalancers::Nothing,
         wait_for_volumes: Duration::ZERO,
         startup_taints: Vec::new(),
         heartbeats: Heartbeats::Auto,

@@ -142,6 +142,11 @@ impl Targets {
 }
 
 impl LookShare {
+    /// The group's ARN.
+    pub(super) const fn group(&self) -> &Arc<str> {
+        &self.group
+    }
+
     /// The group's name.
     pub(super) fn name(&self) -> &str {
         name_of(&self.group)
@@ -185,6 +190,10 @@ impl Looks {
         let (mut looks, mut failed_looks, mut failed) = (LOOKS, FAILED_LOOKS, None);
         loop {
             self.turn().await;
+            // Another look has been denied meanwhile, and has told.
+            if self.permitted(None).is_err() {
+                return;
+            }
             let error = match self.look(arn).await {
                 Ok(targets) => {
                     failed_looks.reset();

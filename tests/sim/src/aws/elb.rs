@@ -71,8 +71,7 @@ impl Elb {
 
     /// Adds a target group with this deregistration delay. Returns its ARN.
     pub fn add_group(&self, name: &str, delay: Duration) -> String {
-        let arn =
-            format!("arn:aws:elasticloadbalancing:{REGION}:{ACCOUNT}:targetgroup/{name}/{:016x}", name.len());
+        let arn = format!("arn:aws:elasticloadbalancing:{REGION}:{ACCOUNT}:targetgroup/{name}/{:016x}", name.len());
         self.state().groups.insert(arn.clone(), Group { delay, targets: BTreeMap::new() });
         arn
     }
@@ -161,9 +160,8 @@ impl Group {
     fn deregister(&mut self, now: Duration, id: &str, port: Option<u16>) -> Vec<u16> {
         let until = now + self.delay;
         let named = |(known, on): &(String, u16)| known == id && port.is_none_or(|port| port == *on);
-        let registered = self.targets.iter_mut().filter(|(key, target)| {
-            named(key) && matches!(target, Target::Registered(_))
-        });
+        let registered =
+            self.targets.iter_mut().filter(|(key, target)| named(key) && matches!(target, Target::Registered(_)));
         let gone = registered.map(|((_, port), target)| {
             *target = Target::Draining(until);
             *port

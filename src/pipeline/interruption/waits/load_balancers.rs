@@ -1,0 +1,182 @@
+//! The load balancers of an instance that goes. Connections reach a node as long as a target group lists it, whether it has pods or not.
+//!
+//! The instance is deregistered where the user wants that and where nobody would miss it: its own targets only. The addresses of pods
+//! are the AWS Load Balancer Controller's.
+
+use super::target_groups::{Source, TargetGroup, TargetGroups};
+use super::targets::{Denied, LookShare, Target, Targets};
+use crate::clients::gate::Gate;
+use crate::fact::{Fact, Facts, Wait, WaitOutcome};
+use crate::pipeline::drain::PodAddresses;
+use crate::pipeline::interruption::policy::ForLoadBalancers;
+use crate::pipeline::interruption::step::{Finding, Target as NodeTarget};
+use crate::pipeline::interruption::{Case, NoticeOutcome};
+use crate::runtime::task::Tasks;
+use futures_util::future::{Either, join_all, select, try_join_all};
+use std::pin::{Pin, pin};
+use std::sync::PoisonError;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
+
+/// Maximum time after a drain for the deregistration that began with it. A hook waits for its end in any case.
+const LATE_DEREGISTRATION: Duration = Duration::from_secs(30);
+
+/// Finds the target groups of instances, and knows their targets.
+pub struct LoadBalancers {
+    groups: TargetGroups,
+    targets: Targets,
+}
+
+impl LoadBalancers {
+    /// Works with these clients. Nothing is asked before somebody needs it. `None` if nobody ever does.
+    #[must_use]
+    pub fn new(
+        wanted: ForLoadBalancers,
+        kube: (kube::Client, Gate),
+        autoscaling: aws_sdk_autoscaling::Client,
+        elb: aws_sdk_elasticloadbalancingv2::Client,
+        tasks: &Tasks,
+        facts: &Facts,
+    ) -> Option<Self> {
+        let groups = TargetGroups::new(kube.0, kube.1, autoscaling, facts.clone());
+        let targets = Targets::new(elb, tasks.clone(), facts.clone());
+        match wanted {
+            ForLoadBalancers::Nothing => None,
+            ForLoadBalancers::Wait => Some(Self { groups, targets }),
+            ForLoadBalancers::Deregister => {
+                Some(Self { groups: groups.with_members(tasks), targets: targets.with_deregistration(tasks) })
+            }
+        }
+    }
+}
+
+impl Case {
+    /// Waits until no target group lists the instance or an address of its drained pods; tells what is left at `until`.
+    pub(super) async fn targets_gone(&self, until: Instant) -> WaitOutcome {
+        let Some(balancers) = &self.interrupter.load_balancers else { return WaitOutcome::NotNeeded };
+        let addresses = self.addresses();
+        let wait = async {
+            let shares = self.look(balancers, &addresses).await?;
+            if self.interrupter.policy.deregisters(&self.notice) {
+                self.deregister_from(balancers, &shares).await?;
+            }
+            let listed = self.listed(&shares, &addresses).await?;
+            if listed.is_empty() {
+                return Ok(WaitOutcome::NotNeeded);
+            }
+            let (about, reason) = (self.about(), in_words(&listed));
+            self.tell(&Fact::WaitBegun { about, wait: Wait::LoadBalancers, reason: &reason });
+            let gone = listed.iter().map(|(share, _)| share.until_none(|id| self.is_target(id, &addresses)));
+            if let Ok(gone) = timeout_at(until, try_join_all(gone)).await {
+                return gone.map(|_| WaitOutcome::Met);
+            }
+            let reason = in_words(&self.listed(&shares, &addresses).await?);
+            self.tell(&Fact::WaitUndone { about, wait: Wait::LoadBalancers, reason: &reason });
+            Ok(WaitOutcome::TimeOver)
+        };
+        wait.await.unwrap_or_else(|Denied| WaitOutcome::Denied)
+    }
+
+    /// Returns the deregistration that goes on beside the drain, if there is one.
+    pub(in crate::pipeline::interruption) fn deregistration(
+        &self,
+    ) -> Option<Pin<Box<impl Future<Output = ()> + Send + use<>>>> {
+        let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
+        Some(Box::pin(async move {
+            let Some(balancers) = &case.interrupter.load_balancers else { return };
+            // A denial is told where it is met.
+            let _ = async {
+                let shares = case.look(balancers, &PodAddresses::new()).await?;
+                case.deregister_from(balancers, &shares).await
+            }
+            .await;
+        }))
+    }
+
+    /// Drains while the `deregistration` goes on. It delays no hook, and ends with a drain that fails.
+    pub(in crate::pipeline::interruption) async fn drain_beside(
+        &self,
+        deregistration: impl Future<Output = ()>,
+        target: &NodeTarget,
+        drain: impl Future<Output = Finding>,
+    ) -> Finding {
+        match select(pin!(drain), pin!(deregistration)).await {
+            Either::Left((found, deregistration)) => {
+                if found.is_success() && self.notice.hook().is_none() {
+                    let until = target.deadline.at().min(Instant::now() + LATE_DEREGISTRATION);
+                    let _ = timeout_at(until, deregistration).await;
+                }
+                found
+            }
+            Either::Right(((), drain)) => drain.await,
+        }
+    }
+
+    /// Returns shares in the looks at all target groups that may list the instance, or one of these addresses.
+    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> Result<Vec<LookShare>, Denied> {
+        let Self { notice, .. } = self;
+        let hook_group = notice.hook().map(|hook| &*hook.group);
+        let groups = balancers.groups.of(&notice.instance, hook_group).await;
+        let may_list = |group: &&TargetGroup| match &group.from {
+            // The pods behind a Service are in its namespace.
+            Source::Binding { namespace, pods: true, .. } => addresses.iter().any(|(of, _)| **of == **namespace),
+            Source::Binding { .. } | Source::Group(_) => true,
+        };
+        groups.iter().filter(may_list).map(|group| balancers.targets.join(&group.arn)).collect()
+    }
+
+    /// Deregisters the instance wherever it is registered.
+    async fn deregister_from(&self, balancers: &LoadBalancers, shares: &[LookShare]) -> Result<(), Denied> {
+        let instance = self.notice.instance.as_str();
+        let each = shares.iter().map(|share| async move {
+            let mut targets = share.of(|id| id == instance).await?;
+            targets.retain(|target| !target.draining);
+            if targets.is_empty() {
+                return Ok(());
+            }
+            balancers.targets.deregister(share.group(), instance, targets).await
+        });
+        // All, even if the right to one is missing.
+        join_all(each).await.into_iter().collect()
+    }
+
+    /// Returns the groups that list the instance or one of the addresses, and its targets there.
+    async fn listed<'a>(
+        &self,
+        shares: &'a [LookShare],
+        addresses: &PodAddresses,
+    ) -> Result<Vec<(&'a LookShare, Vec<Target>)>, Denied> {
+        let each = shares.iter().map(|share| async move {
+            let targets = share.of(|id| self.is_target(id, addresses)).await?;
+            Ok((share, targets))
+        });
+        let mut listed = try_join_all(each).await?;
+        listed.retain(|(_, targets)| !targets.is_empty());
+        Ok(listed)
+    }
+
+    fn is_target(&self, id: &str, addresses: &PodAddresses) -> bool {
+        id == self.notice.instance.as_str() || addresses.iter().any(|(_, address)| **address == *id)
+    }
+
+    /// Returns the addresses of the pods that were drained here.
+    fn addresses(&self) -> PodAddresses {
+        self.drained_addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Finding {
+    /// Whether the drain has found no pod that must leave.
+    const fn is_success(&self) -> bool {
+        matches!(self, Self::Ended(NoticeOutcome::Drained | NoticeOutcome::NodeDead) | Self::NodeGone(..))
+    }
+}
+
+/// Returns which groups still list a target, for people.
+fn in_words(listed: &[(&LookShare, Vec<Target>)]) -> String {
+    let group = |(share, targets): &(&LookShare, Vec<Target>)| {
+        let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
+        format!("target group {}: {state}", share.name())
+    };
+    listed.iter().map(group).collect::<Vec<_>>().join(", ")
+}
