@@ -12,7 +12,7 @@ pub use label::{
     HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
-pub use outcome::{Action, DrainOutcome, NoticeKind, NoticeOutcome, Wait, WaitOutcome};
+pub use outcome::{Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, Wait, WaitOutcome};
 
 use jiff::SignedDuration;
 use std::fmt;

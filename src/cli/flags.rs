@@ -174,6 +174,12 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
     pub delay: Vec<String>,
 
+    /// Wait for your own controllers, at most half of the time: before-drain, before-completion, both or none, for all kinds or for one
+    ///
+    /// The Node carries the annotation ebbtide/hold, with the point's name, until somebody sets ebbtide/release to that name.
+    #[arg(long, env = "EBBTIDE_HOLD", value_name = "[KIND=]POINT", value_delimiter = ',', help_heading = "Drain")]
+    pub hold: Vec<String>,
+
     /// Evict when no notice of a drain has come for this long, at most 5 s after the first of a burst; 0s evicts at once
     ///
     /// Capacity goes in bursts: a pod that is evicted too early may be moved to the next node that goes.

@@ -128,6 +128,7 @@ impl Settings {
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let delay = problems.delays(&flags.delay);
+        let hold = problems.holds(&flags.hold, actions);
         let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
@@ -171,6 +172,7 @@ impl Settings {
             lead,
             drain_timeout,
             delay,
+            hold,
             settle: settle.unwrap_or_default(),
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
@@ -237,8 +239,8 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint, .. } = flags;
-    for list in [on, health_issue, ignore_hook, drain_timeout, delay, when, taint, startup_taint] {
+    let Run { on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint, .. } = flags;
+    for list in [on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }

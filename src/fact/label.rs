@@ -109,6 +109,8 @@ labels! {
         List => "list",
         /// Restoring the cordon.
         Cordon => "cordon",
+        /// Saying on the Node that it is held.
+        Hold => "hold",
         /// Evicting a pod.
         Evict => "evict",
         /// Deleting a pod before a hard deadline.

@@ -45,10 +45,24 @@ labels! {
         Delay => "delay",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
+        /// Somebody else, before evictions begin.
+        HoldBeforeDrain => "hold-before-drain",
+        /// Somebody else, before the completion.
+        HoldBeforeCompletion => "hold-before-completion",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
         /// The instance and its drained pods, until no target group lists them.
         LoadBalancers => "load-balancers",
+    }
+}
+
+labels! {
+    /// The points at which an interruption can wait for somebody else.
+    HoldPoint {
+        /// Before evictions begin.
+        BeforeDrain => "before-drain",
+        /// Before the hook is completed.
+        BeforeCompletion => "before-completion",
     }
 }
 

@@ -7,6 +7,7 @@
 //! names     names of annotations and labels
 //! marker    writes and removes marks
 //! listing   what EC2 lists of the notices that messages bring
+//! hold      how a Node says that others have to act, and that they have
 //! handled   how a Node shows that such a notice was acted on
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
@@ -14,6 +15,7 @@
 //! ```
 
 pub mod handled;
+pub mod hold;
 mod index;
 pub mod label;
 mod listing;

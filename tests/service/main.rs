@@ -46,6 +46,7 @@ mod pipeline {
 
     mod interruption {
         mod delay;
+        mod hold;
         mod load_balancers;
         mod policy;
         mod replicas;

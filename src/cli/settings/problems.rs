@@ -2,7 +2,7 @@
 
 use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
+use crate::pipeline::interruption::{Action, Actions, Heartbeats, Holds, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
@@ -135,11 +135,8 @@ impl Problems {
     /// Reads one value for all kinds, and others for single kinds.
     pub(super) fn drain_timeouts(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
         let flag = "--drain-timeout";
-        let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
-        if all.len() > 1 {
-            self.add(flag, format!("{} are values for all kinds; remove all but one", all.join(" and ")));
-        }
-        let mut timeouts = PerKind::all(self.duration(flag, all.first().map(String::as_str), MAX_DRAIN));
+        let (some, all) = self.one_for_all(flag, flags);
+        let mut timeouts = PerKind::all(self.duration(flag, all.as_deref(), MAX_DRAIN));
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=30m") {
             let timeout = self.duration(flag, Some(text), MAX_DRAIN);
             if matches!(kind, NoticeKind::Spot | NoticeKind::StateChange) && timeout > Some(WARNING_TIME) {
@@ -157,6 +154,59 @@ impl Problems {
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
+    }
+
+    /// Reads the points at which others are waited for: one value for all kinds, and others for single kinds.
+    pub(super) fn holds(&mut self, flags: &[String], actions: Actions) -> PerKind<Holds> {
+        let flag = "--hold";
+        let (some, all) = self.one_for_all(flag, flags);
+        let mut holds = PerKind::all(Holds::default());
+        let drained = |kind| actions.of(kind) == Action::Drain;
+        if let Some(text) = all {
+            let wanted = self.holds_in(flag, &text);
+            let completes = drained(NoticeKind::AsgTerminate) && wanted.before_completion;
+            let idle = !completes && !(wanted.before_drain && NoticeKind::ALL.into_iter().any(drained));
+            self.idle(flag, idle && wanted != Holds::default(), "--on KIND=drain");
+            for kind in NoticeKind::ALL {
+                let before_completion = wanted.before_completion && kind == NoticeKind::AsgTerminate;
+                holds.set(kind, Holds { before_completion, ..wanted });
+            }
+        }
+        for (kind, text) in self.by_kind(flag, &some, "asg-terminate=before-drain") {
+            let wanted = self.holds_in(flag, text);
+            if wanted.before_completion && kind != NoticeKind::AsgTerminate {
+                self.add(flag, format!("{kind}={text} has no effect: after its drain there is no hook to complete; write {kind}=before-drain, or remove it"));
+            }
+            self.idle(flag, wanted != Holds::default() && !drained(kind), &format!("--on {kind}=drain"));
+            holds.set(kind, wanted);
+        }
+        holds
+    }
+
+    fn holds_in(&mut self, flag: &'static str, text: &str) -> Holds {
+        let (before_drain, before_completion) = match text {
+            "before-drain" => (true, false),
+            "before-completion" => (false, true),
+            "both" => (true, true),
+            "none" => (false, false),
+            _ => {
+                self.add(
+                    flag,
+                    format!("\"{text}\" is not a point; write before-drain, before-completion, both or none"),
+                );
+                (false, false)
+            }
+        };
+        Holds { before_drain, before_completion }
+    }
+
+    /// Splits values for single kinds from the one for all kinds.
+    fn one_for_all(&mut self, flag: &'static str, flags: &[String]) -> (Vec<String>, Option<String>) {
+        let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
+        if all.len() > 1 {
+            self.add(flag, format!("{} are values for all kinds; remove all but one", all.join(" and ")));
+        }
+        (some, all.into_iter().next())
     }
 
     /// Reads how long before a scheduled change its Node is drained; `None` for at once.

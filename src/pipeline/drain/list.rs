@@ -3,9 +3,11 @@
 use super::evict::Evictions;
 use super::select::{Selection, leaving_addresses, select};
 use super::wire::{TrimmedPod, pods_of};
+use super::{Deadline, Drainer, Grace};
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
 use crate::clients::watch::older;
 use crate::fact::{DrainStep, Fact};
+use crate::pipeline::node::Node;
 use kube::api::{ObjectList, VersionMatch};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -33,6 +35,26 @@ impl Freshness {
         let newer =
             |watched: &String| older(listed, watched) && cordoned.is_some_and(|cordoned| older(cordoned, watched));
         watched.filter(newer).map_or(Self::Newest, Self::NotOlderThan)
+    }
+}
+
+impl Drainer {
+    /// Returns the latest time at which a drain of the Node begins that leaves each pod its grace period before a hard deadline; `None`
+    /// if the deadline is soft.
+    ///
+    /// # Errors
+    /// The API server's answer to the list of the pods, or none by `by`.
+    pub async fn last_moment(&self, node: &Node, end: Deadline, by: Instant) -> Result<Option<Instant>, KubeError> {
+        if !end.is_hard() {
+            return Ok(None);
+        }
+        let params = pods_of(&node.name, self.pod_selector.as_deref()).match_any();
+        let call = Call { verb: "list", resource: "pods", subject: &node.name };
+        let pods = self.gate.kube(call, Class::List, by, || self.pods.list(&params)).await?;
+        let selection = select(pods.items, &self.rules);
+        let Some((_, longest)) = selection.longest_grace(self.pod_grace) else { return Ok(None) };
+        let grace = Grace { wanted: Some(longest), own: None };
+        Ok(grace.undisturbed_until(end.lengthened(longest), None))
     }
 }
 

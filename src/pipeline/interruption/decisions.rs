@@ -93,12 +93,22 @@ impl Policy {
         if let Some(delay) = self.delay.of(notice.kind()) {
             add(Wait::Delay, clock.notice_instant(notice.at) + delay);
         }
+        if self.hold.of(notice.kind()).before_drain && !self.dry_run {
+            add(Wait::HoldBeforeDrain, half);
+        }
         waits
     }
 
     /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.
     #[must_use]
-    pub fn waits_after(&self, outcome: NoticeOutcome, node: Option<&Node>, now: Instant, deadline: Deadline) -> Waits {
+    pub fn waits_after(
+        &self,
+        kind: NoticeKind,
+        outcome: NoticeOutcome,
+        node: Option<&Node>,
+        now: Instant,
+        deadline: Deadline,
+    ) -> Waits {
         let mut waits = Waits::default();
         let left = deadline.at().saturating_duration_since(now);
         let mut add = |wait, at_most: Duration| {
@@ -114,6 +124,18 @@ impl Policy {
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
             _ => {}
+        }
+        // Others act on a node that could not be drained, too, while there is time.
+        let worked = matches!(
+            outcome,
+            NoticeOutcome::Drained
+                | NoticeOutcome::NodeDead
+                | NoticeOutcome::Blocked
+                | NoticeOutcome::TimedOut
+                | NoticeOutcome::Failed
+        );
+        if node.is_some() && worked && self.hold.of(kind).before_completion && !self.dry_run {
+            add(Wait::HoldBeforeCompletion, left);
         }
         waits
     }

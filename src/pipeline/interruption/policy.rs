@@ -87,6 +87,15 @@ pub enum Heartbeats {
     Every(Duration),
 }
 
+/// The points at which interruptions by one kind of notice wait for somebody else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holds {
+    /// Before evictions begin.
+    pub before_drain: bool,
+    /// Before the hook is completed.
+    pub before_completion: bool,
+}
+
 /// The user's policy for interruptions.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -100,6 +109,8 @@ pub struct Policy {
     pub drain_timeout: PerKind<Option<Duration>>,
     /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
+    /// The points at which others are waited for.
+    pub hold: PerKind<Holds>,
     /// Time without a new notice of a drain after which evictions begin.
     pub settle: Duration,
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.

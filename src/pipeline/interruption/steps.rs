@@ -220,7 +220,7 @@ impl<'a> Sequence<'a> {
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let waits = self.policy.waits_after(outcome, present.node, present.now, self.deadline);
+        let waits = self.policy.waits_after(self.notice.kind(), outcome, present.node, present.now, self.deadline);
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,

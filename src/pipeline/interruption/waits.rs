@@ -2,6 +2,7 @@
 //! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
 //!
 //! ```text
+<<<<<<< HEAD
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, for as long as somebody waits
 //! load_balancers  until no target group lists the instance, and its deregistration
@@ -13,6 +14,15 @@ mod attachments;
 mod load_balancers;
 mod target_groups;
 mod targets;
+=======
+//! hold         until somebody else has acted
+//! volumes      until the volumes of the drained pods are detached
+//! attachments  the watch of all attachments, for as long as somebody waits
+//! ```
+
+mod attachments;
+mod hold;
+>>>>>>> main
 mod volumes;
 
 pub use attachments::Attachments;
@@ -23,7 +33,7 @@ use super::node_work::EarlySeat;
 use super::step::{Finding, Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
-use crate::fact::{Fact, Wait, WaitOutcome};
+use crate::fact::{Fact, HoldPoint, Wait, WaitOutcome};
 use futures_util::future::join_all;
 use std::pin::pin;
 use tokio::sync::watch;
@@ -58,17 +68,17 @@ impl Case {
     /// Waits before evictions begin, while the Node is there and cordoned. A drain that somebody else has begun ends the waits.
     pub(super) async fn delay(
         &self,
-        target: Target,
+        target: &Target,
         waits: &Waits,
         hook: Option<&KeptHook>,
         early: &mut Option<EarlySeat>,
     ) -> Finding {
         let drainer = &self.interrupter.drainer;
         let mut running = drainer.running.subscribe();
-        if self.join_early(&target, early) {
-            return Finding::Delayed(target);
+        if self.join_early(target, early) {
+            return Finding::Delayed(target.clone());
         }
-        let started = async { while running.changed().await.is_ok() && !self.join_early(&target, early) {} };
+        let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {
             tokio::select! {
                 biased;
@@ -78,13 +88,19 @@ impl Case {
                 cut = cut_by(hook) => cut,
             }
         };
-        match (self.side_by_side(waits, cut).await, hook) {
+        let mut cut = pin!(cut);
+        let cut = tokio::select! {
+            biased;
+            cut = &mut cut => Some(cut),
+            last = self.last_moment(target) => self.side_by_side(&waits.within(last), cut).await,
+        };
+        match (cut, hook) {
             (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
             (Some(Cut::Moved), Some(hook)) => {
                 let deadline = hook.deadline().at_least(Instant::now() + LAST_CALL);
-                Finding::Cordoned(Target { deadline, ..target })
+                Finding::Cordoned(Target { deadline, ..target.clone() })
             }
-            _ => Finding::Delayed(target),
+            _ => Finding::Delayed(target.clone()),
         }
     }
 
@@ -94,6 +110,13 @@ impl Case {
             Some(Cut::Moved) => Finding::DeadlineMoved,
             _ => Finding::Waited,
         }
+    }
+
+    /// Returns the latest time at which evictions must begin before a hard deadline, if it can be known soon.
+    async fn last_moment(&self, Target { node, deadline }: &Target) -> Option<Instant> {
+        // Without an answer, half of the time has to be enough.
+        let by = Instant::now() + deadline.at().saturating_duration_since(Instant::now()) / 20;
+        Box::pin(self.interrupter.drainer.last_moment(node, *deadline, by)).await.ok().flatten()
     }
 
     /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.
@@ -122,6 +145,11 @@ impl Case {
             () = sleep_until(until) => WaitOutcome::TimeOver,
         };
         self.tell(&Fact::WaitEnded { about: self.about(), wait, outcome, took: begun.elapsed() });
+        match wait {
+            Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
+            Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
+            Wait::Delay | Wait::CompleteAfter | Wait::Volumes => {}
+        }
     }
 
     /// Waits until it is so. Cancelled when the time is over.
@@ -138,6 +166,8 @@ impl Case {
                 sleep_until(until).await;
                 WaitOutcome::Met
             }
+            Wait::HoldBeforeDrain => Box::pin(self.released(wait, HoldPoint::BeforeDrain)).await,
+            Wait::HoldBeforeCompletion => Box::pin(self.released(wait, HoldPoint::BeforeCompletion)).await,
             // Boxed, because a wait for the time alone would hold room for their calls.
             Wait::Volumes => Box::pin(self.volumes_detached()).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(until)).await,

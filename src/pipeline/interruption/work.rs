@@ -181,7 +181,7 @@ impl Interruption {
                     self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
                 }
                 Step::Delay { target, waits } => {
-                    Box::pin(case.delay(target, &waits, self.hook.as_ref(), &mut early)).await
+                    Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early)).await
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => {

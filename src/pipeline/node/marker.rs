@@ -1,11 +1,12 @@
 //! Writes marks on Nodes, and removes them.
 
-use super::handled;
 use super::mark::{self, Mark, MarkSettings, recordon};
 use super::plan::Plan;
 use super::release::NodeRelease;
 use super::{Index, Node, NodeApi};
+use super::{handled, hold};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
+use crate::fact::HoldPoint;
 use crate::pipeline::event::Notice;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -123,6 +124,15 @@ impl Marker {
     pub async fn plan(&self, node: &Node, plan: &Plan, write: bool, by: Instant) -> Result<bool, KubeError> {
         let patch = |current: &Node| if write { plan.patch(current) } else { plan.removal(current) };
         self.write(node, Class::List, by, patch).await
+    }
+
+    /// Says on the Node that its interruption is held at this point, or that it no longer is. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn hold(&self, node: &Node, point: HoldPoint, held: bool, by: Instant) -> Result<bool, KubeError> {
+        let patch = if held { hold::begin } else { hold::end };
+        self.write(node, Class::Cordon, by, |current| patch(current, point)).await
     }
 
     /// Notes on the Node that a notice that EC2 lists needs nothing any more, or removes the note. Returns whether the Node exists.

@@ -1,11 +1,11 @@
 //! Which marks of a Node are due for removal, and the patch that removes them. Pure.
 
-use super::Node;
 use super::mark::{
     BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
     guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
 };
 use super::plan::plan_key;
+use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
@@ -172,6 +172,7 @@ impl NodeRelease {
     fn full_patch(node: &Node, mut annotations: Map<String, Value>) -> ReleasePatch {
         let undo = undo(node);
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
+        hold::forget(node, &mut annotations);
         let mut labels: Map<String, Value> = undo.labels.iter().map(|label| (label.clone(), Value::Null)).collect();
         labels.insert(KIND_LABEL.to_owned(), Value::Null);
         let mut spec = json!({});

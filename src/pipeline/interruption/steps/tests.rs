@@ -1,6 +1,10 @@
 //! Paths through the steps, for notices of all sorts.
 
+<<<<<<< HEAD
 use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, PerKind};
+=======
+use super::super::policy::{Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind};
+>>>>>>> main
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
@@ -10,6 +14,7 @@ fn policy() -> Policy {
     let mut actions = Actions::default();
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
+        hold: PerKind::all(Holds::default()),
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),

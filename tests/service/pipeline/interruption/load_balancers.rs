@@ -310,3 +310,116 @@ async fn a_wait_does_not_delay_the_shutdown() {
     assert!(took < s(3), "{took:?}");
     tasks.gone(|kind| kind.transient()).await;
 }
+
+/// Returns a world of one node with a pod of namespace `shop` and one that stays; and the target group that both are in by their
+/// addresses.
+fn of_pods() -> (Stage, String) {
+    let stage = Stage::new(1, 0);
+    let shop = Pod::on(&node(0)).namespace("shop").named("shop-0").address("10.0.0.7").stops_in(s(2));
+    stage.world.kube.add_pod(shop);
+    stage.world.kube.add_pod(Pod::on(&node(0)).namespace("shop").daemonset().named("agent").address("10.0.0.1"));
+    let arn = stage.world.aws.elb.add_group("shop", s(30));
+    for address in ["10.0.0.1", "10.0.0.7", "10.0.0.9"] {
+        stage.world.aws.elb.register(&arn, address, 8080);
+    }
+    stage.world.kube.bind_target_group("shop", "shop", &arn, "ip");
+    (stage, arn)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_addresses_of_drained_pods_are_waited_for_and_left_to_the_controller() {
+    let (stage, shop) = of_pods();
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(20)).await;
+    assert!(stage.world.aws.autoscaling.action(&token).unwrap().completions.is_empty(), "it is registered");
+    stage.world.aws.elb.deregister(&shop, "10.0.0.7");
+    stage.until_handled(s(90)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(50)..s(66)).contains(&at), "{at:?}");
+    waited(&replica, "met", 1);
+    assert_eq!((stage.calls("DeregisterTargets"), stage.calls("list targetgroupbindings")), (0, 1));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn groups_of_pods_elsewhere_are_not_looked_at() {
+    let (stage, shop) = of_pods();
+    stage.world.kube.bind_target_group("other", "other", &shop, "ip");
+    stage.world.kube.add_node(&node(1), &instance(1));
+    stage.world.kube.add_pod(Pod::on(&node(1)).namespace("jobs").named("job").address("10.0.0.9"));
+    let replica = stage.start(&WAIT).await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&token);
+    waited(&replica, "not-needed", 1);
+    assert_eq!(stage.calls(LOOK), 0);
+    stage.rest(&[&replica]).await;
+}
+
+/// The binding of a Service of node ports: the instance itself is the target, and its controller deregisters it, too.
+#[tokio::test(start_paused = true)]
+async fn an_instance_is_found_by_a_binding() {
+    let stage = Stage::new(1, 1);
+    let arn = stage.world.aws.elb.add_group("web", s(30));
+    stage.world.aws.elb.register(&arn, &instance(0), 30_080);
+    stage.world.kube.bind_target_group("shop", "web", &arn, "instance");
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(30)..s(47)).contains(&at), "{at:?}");
+    waited(&replica, "met", 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// The node is excluded, so that the controller does not register it again.
+#[tokio::test(start_paused = true)]
+async fn the_node_is_excluded_from_load_balancers() {
+    for flags in [WAIT, DEREGISTER] {
+        let (stage, _) = behind(1, s(30));
+        let replica = stage.start(&flags).await;
+        stage.terminate(0, s(300), Wrapping::Event);
+        sleep(s(1)).await;
+        let labels = stage.world.kube.node(&node(0)).unwrap().metadata.labels.unwrap_or_default();
+        assert!(labels.contains_key("node.kubernetes.io/exclude-from-external-load-balancers"), "{flags:?}");
+        stage.until_handled(s(400)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_denied_list_of_bindings_leaves_the_auto_scaling_group() {
+    let (stage, _) = behind(1, s(30));
+    stage.world.kube.deny("list targetgroupbindings");
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(90)).await;
+    stage.completed_once(&token);
+    waited(&replica, "met", 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// A hundred nodes in three target groups that take as long as a deregistration's default: one call a notice and less.
+#[tokio::test(start_paused = true)]
+async fn a_storm_shares_searches_looks_and_deregistrations() {
+    const NODES: usize = 100;
+    let (stage, web) = behind(NODES, s(300));
+    let more = ["api", "admin"].map(|name| stage.world.aws.elb.add_group(name, s(300)));
+    let target_groups: Vec<_> = more.iter().chain([&web]).cloned().collect();
+    stage.world.aws.autoscaling.put_group("group", GroupSpec { target_groups, ..GroupSpec::default() });
+    for n in 0..NODES {
+        more.iter().for_each(|arn| stage.world.aws.elb.register(arn, &instance(n), 30_081));
+    }
+    let replica = stage.start(&DEREGISTER).await;
+    let tokens: Vec<_> = (0..NODES).map(|n| stage.terminate(n, s(3600), Wrapping::Event)).collect();
+    stage.until_handled(s(500)).await;
+    for token in &tokens {
+        assert!(completed_at(&stage, token) > s(300));
+    }
+    waited(&replica, "met", 100);
+    assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("list targetgroupbindings")), (1, 1));
+    assert!(stage.calls("DeregisterTargets") <= 3 * 10, "{}", stage.calls("DeregisterTargets"));
+    assert!(stage.calls(LOOK) <= NODES, "{}", stage.calls(LOOK));
+    stage.rest(&[&replica]).await;
+}

@@ -1,0 +1,72 @@
+//! A hold point: the Node says that somebody else has to act before the interruption goes on.
+
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
+use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
+use crate::pipeline::interruption::Case;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::hold::{is_held, is_released};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+impl Case {
+    /// Waits until somebody lets the interruption go on from this point.
+    pub(super) async fn released(&self, wait: Wait, point: HoldPoint) -> WaitOutcome {
+        let Self { interrupter, node, .. } = self;
+        let Some(node) = node else { return WaitOutcome::NotNeeded };
+        let goes_on = |known: Option<&Arc<Node>>| match known {
+            None => Some(WaitOutcome::NotNeeded),
+            Some(known) => is_released(known, point).then_some(WaitOutcome::Met),
+        };
+        if goes_on(interrupter.index.newest(node).as_ref()).is_some() {
+            return WaitOutcome::NotNeeded;
+        }
+        let mut told = false;
+        loop {
+            match self.hold(node, point).await {
+                Ok(true) => {}
+                Ok(false) => return WaitOutcome::NotNeeded,
+                Err(_) => return WaitOutcome::Denied,
+            }
+            if !std::mem::replace(&mut told, true) {
+                let reason = format!("the Node's annotation ebbtide/release does not name {point}");
+                self.tell(&Fact::WaitBegun { about: self.about(), wait, reason: &reason });
+            }
+            // Another interruption of the instance may end its own hold.
+            let changed = |known: Option<&Arc<Node>>| match known {
+                Some(known) if !is_held(known, point) => Some(goes_on(Some(known))),
+                known => goes_on(known).map(Some),
+            };
+            if let Some(outcome) = interrupter.index.until_node(node, changed).await {
+                return outcome;
+            }
+        }
+    }
+
+    /// Says on the Node that it is held. Retries until that succeeds. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// The right is missing.
+    async fn hold(&self, node: &Node, point: HoldPoint) -> Result<bool, KubeError> {
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            let error = match self.interrupter.marker.hold(node, point, true, Instant::now() + CALL_TIMEOUT).await {
+                Ok(exists) => return Ok(exists),
+                Err(error) => error,
+            };
+            let (on, category) = (node.named(), error.category);
+            self.tell(&Fact::DrainRetried { on, step: DrainStep::Hold, category, error: &error });
+            if category == Category::Denied {
+                return Err(error);
+            }
+            sleep(error.wait(backoff.step())).await;
+        }
+    }
+
+    /// Takes back what the Node says of the hold. If that fails, the end of the Node's marks does it.
+    pub(super) async fn end_hold(&self, point: HoldPoint) {
+        if let Some(node) = &self.node {
+            let _ = self.interrupter.marker.hold(node, point, false, Instant::now() + LAST_CALL).await;
+        }
+    }
+}

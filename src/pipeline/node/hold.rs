@@ -1,0 +1,80 @@
+//! How a Node says that its interruption waits for somebody else, and how that one lets it go on. Both are annotations, so any
+//! controller or person can take part, and any replica can go on with the wait of another. Pure.
+
+use super::Node;
+use super::mark::guarded;
+use crate::fact::HoldPoint;
+use serde_json::{Map, Value, json};
+
+/// Name of the annotation that names the point at which an interruption waits.
+pub(super) const HOLD_ANNOTATION: &str = "ebbtide/hold";
+
+/// Name of the annotation by which others let it go on: one of the points, several with commas, or `true` for all of them.
+pub(super) const RELEASE_ANNOTATION: &str = "ebbtide/release";
+
+/// Whether others have let the Node's interruptions go on from this point. That holds until the Node's marks are removed, so that
+/// neither a takeover nor a second notice about the instance asks again.
+#[must_use]
+pub fn is_released(node: &Node, point: HoldPoint) -> bool {
+    let said = node.annotations.get(RELEASE_ANNOTATION);
+    said.is_some_and(|said| said.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
+}
+
+/// Returns the patch that begins the hold; `None` if the Node says so.
+pub(super) fn begin(node: &Node, point: HoldPoint) -> Option<Value> {
+    (!is_held(node, point)).then(|| guarded(node, &json!({ HOLD_ANNOTATION: point.as_str() }), &json!({}), json!({})))
+}
+
+/// Returns the patch that ends the hold; `None` if the Node is not held at this point.
+pub(super) fn end(node: &Node, point: HoldPoint) -> Option<Value> {
+    is_held(node, point).then(|| guarded(node, &json!({ HOLD_ANNOTATION: null }), &json!({}), json!({})))
+}
+
+/// Whether the Node says that its interruption is held at this point.
+#[must_use]
+pub fn is_held(node: &Node, point: HoldPoint) -> bool {
+    node.annotations.get(HOLD_ANNOTATION).is_some_and(|held| held == point.as_str())
+}
+
+/// Adds the removal of both annotations to a patch, as far as the Node has them: an old release must not let the next interruption go on.
+pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
+    let known = [HOLD_ANNOTATION, RELEASE_ANNOTATION].into_iter().filter(|name| node.annotations.contains_key(*name));
+    annotations.extend(known.map(|name| (name.to_owned(), Value::Null)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(name: &str, value: &str) -> Node {
+        let mut node = Node::for_tests("node-1");
+        node.annotations.insert(name.to_owned(), value.to_owned());
+        node
+    }
+
+    #[test]
+    fn a_release_names_its_points() {
+        for (said, released) in [
+            ("before-drain", [true, false]),
+            ("before-completion", [false, true]),
+            ("before-drain, before-completion", [true, true]),
+            ("true", [true, true]),
+            ("false", [false, false]),
+            ("", [false, false]),
+        ] {
+            let node = node(RELEASE_ANNOTATION, said);
+            assert_eq!(HoldPoint::ALL.map(|point| is_released(&node, point)), released, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn a_hold_is_written_once_and_only_its_own_is_ended() {
+        let held = node(HOLD_ANNOTATION, "before-drain");
+        assert_eq!(begin(&held, HoldPoint::BeforeDrain), None);
+        assert_eq!(end(&held, HoldPoint::BeforeCompletion), None);
+        let ended = end(&held, HoldPoint::BeforeDrain).unwrap();
+        assert_eq!(ended["metadata"]["annotations"], json!({ "ebbtide/hold": null }));
+        let next = begin(&held, HoldPoint::BeforeCompletion).unwrap();
+        assert_eq!(next["metadata"]["annotations"], json!({ "ebbtide/hold": "before-completion" }));
+    }
+}
