@@ -2,7 +2,7 @@
 //! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
 //!
 //! ```text
-<<<<<<< HEAD
+//! hold            until somebody else has acted
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, for as long as somebody waits
 //! load_balancers  until no target group lists the instance, and its deregistration
@@ -11,18 +11,10 @@
 //! ```
 
 mod attachments;
+mod hold;
 mod load_balancers;
 mod target_groups;
 mod targets;
-=======
-//! hold         until somebody else has acted
-//! volumes      until the volumes of the drained pods are detached
-//! attachments  the watch of all attachments, for as long as somebody waits
-//! ```
-
-mod attachments;
-mod hold;
->>>>>>> main
 mod volumes;
 
 pub use attachments::Attachments;
@@ -148,7 +140,7 @@ impl Case {
         match wait {
             Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
             Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
-            Wait::Delay | Wait::CompleteAfter | Wait::Volumes => {}
+            Wait::Delay | Wait::CompleteAfter | Wait::Volumes | Wait::LoadBalancers => {}
         }
     }
 

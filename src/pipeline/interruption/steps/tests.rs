@@ -1,10 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-<<<<<<< HEAD
-use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, OnFailed, OnUncordon, PerKind};
-=======
-use super::super::policy::{Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind};
->>>>>>> main
+use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
