@@ -53,6 +53,7 @@ CHOICES = {
     "OnFailedDrain": "abandon",
     "OnFailedLaunch": "leave",
     "OnUncordon": "at-deadline",
+    "WaitForLoadBalancers": "deregister",
     "Events": "all",
     "LogFormat": "json",
 }

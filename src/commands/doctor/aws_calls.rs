@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::Action;
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 impl TrialCall {
     const fn name(self) -> &'static str {
@@ -19,6 +19,8 @@ impl TrialCall {
             Self::Hooks => "hooks",
             Self::Heartbeat => "heartbeat",
             Self::Complete => "complete",
+            Self::TargetHealth => "target-health",
+            Self::Deregister => "deregister",
         }
     }
 
@@ -34,6 +36,8 @@ impl TrialCall {
             Self::Hooks => "autoscaling:DescribeLifecycleHooks",
             Self::Heartbeat => "autoscaling:RecordLifecycleActionHeartbeat",
             Self::Complete => "autoscaling:CompleteLifecycleAction",
+            Self::TargetHealth => "elasticloadbalancing:DescribeTargetHealth",
+            Self::Deregister => "elasticloadbalancing:DeregisterTargets",
         }
     }
 
@@ -47,6 +51,8 @@ impl TrialCall {
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
+            Self::TargetHealth => "hooks are completed while load balancers still send traffic",
+            Self::Deregister => "instances stay registered until they are gone",
         }
     }
 
@@ -68,6 +74,13 @@ pub fn lifecycle(settings: &Settings) -> bool {
 #[must_use]
 pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
     settings.ec2_poll_interval.is_some() && settings.policy.actions.of(kind) != Action::Ignore
+}
+
+/// What is done for load balancers, if the settings let it happen.
+#[must_use]
+pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
+    let policy = &settings.policy;
+    if policy.dry_run || !policy.has_any(&[Action::Drain]) { ForLoadBalancers::Nothing } else { policy.load_balancers }
 }
 
 /// Judges the calls.

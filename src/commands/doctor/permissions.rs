@@ -7,7 +7,7 @@ use crate::leases::collector::NODE_LEASES;
 use crate::leases::election::NAME as TURN;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::Action;
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 impl Permission {
     const fn all(group: &'static str, resource: &'static str, verb: &'static str, without: &'static str) -> Self {
@@ -57,6 +57,16 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));
         let without = "after a drain Ebbtide waits for the volumes of pods that stay, too";
         needed.push(need("", "persistentvolumeclaims", "get", without));
+    }
+    // A deregistration is for notices without a hook, too.
+    let balanced = match policy.load_balancers {
+        ForLoadBalancers::Nothing => false,
+        ForLoadBalancers::Wait => policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain,
+        ForLoadBalancers::Deregister => any(&[Action::Drain]),
+    };
+    if balanced && !policy.dry_run {
+        let without = "target groups of TargetGroupBindings are not waited for";
+        needed.push(need("elbv2.k8s.aws", "targetgroupbindings", "list", without));
     }
     if settings.events.is_some() && !policy.dry_run && any(&[Action::Drain]) {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));

@@ -149,6 +149,8 @@ pub struct ScalingGroup {
     pub rebalances: bool,
     /// Whether the group keeps an instance whose terminating hook is abandoned.
     pub retains: bool,
+    /// The ARNs of the target groups that its instances are registered with.
+    pub target_groups: Vec<String>,
     /// The group's lifecycle hooks.
     pub hooks: Reading<Vec<HookConfig>>,
 }
@@ -187,6 +189,10 @@ pub enum TrialCall {
     Heartbeat,
     /// A completion, with an invalid token.
     Complete,
+    /// A description of the targets of a target group that does not exist.
+    TargetHealth,
+    /// A deregistration of an instance that does not exist.
+    Deregister,
 }
 
 /// The answers to one call, for each subject that it was tried on.

@@ -51,7 +51,8 @@ pub(super) fn hook(name: &str, seconds: u64) -> HookConfig {
 }
 
 pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
-    ScalingGroup { name: name.to_owned(), rebalances: false, retains: false, hooks: Ok(hooks) }
+    let (name, target_groups) = (name.to_owned(), Vec::new());
+    ScalingGroup { name, rebalances: false, retains: false, target_groups, hooks: Ok(hooks) }
 }
 
 pub(super) fn policy() -> String {

@@ -3,7 +3,7 @@
 //! The instance is deregistered where the user wants that and where nobody would miss it: its own targets only. The addresses of pods
 //! are the AWS Load Balancer Controller's.
 
-use super::target_groups::{Source, TargetGroup, TargetGroups};
+use super::target_groups::{Source, TargetGroup, TargetGroups, name_of};
 use super::targets::{Denied, LookShare, Target, Targets};
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts, Wait, WaitOutcome};
@@ -122,7 +122,7 @@ impl Case {
             Source::Binding { namespace, pods: true, .. } => addresses.iter().any(|(of, _)| **of == **namespace),
             Source::Binding { .. } | Source::Group(_) => true,
         };
-        groups.iter().filter(may_list).map(|group| balancers.targets.join(&group.arn)).collect()
+        groups.iter().filter(may_list).map(|group| balancers.targets.join(group)).collect()
     }
 
     /// Deregisters the instance wherever it is registered.
@@ -134,7 +134,10 @@ impl Case {
             if targets.is_empty() {
                 return Ok(());
             }
-            balancers.targets.deregister(share.group(), instance, targets).await
+            let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
+            // Its controller does the same, because the node is excluded from load balancers.
+            let is_bound = matches!(share.group.from, Source::Binding { .. });
+            if is_bound { Ok(()) } else { deregistered }
         });
         // All, even if the right to one is missing.
         join_all(each).await.into_iter().collect()
@@ -176,7 +179,7 @@ impl Finding {
 fn in_words(listed: &[(&LookShare, Vec<Target>)]) -> String {
     let group = |(share, targets): &(&LookShare, Vec<Target>)| {
         let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
-        format!("target group {}: {state}", share.name())
+        format!("target group {}: {state}", name_of(&share.group.arn))
     };
     listed.iter().map(group).collect::<Vec<_>>().join(", ")
 }

@@ -1,7 +1,7 @@
 //! The targets of target groups: asked for while somebody waits, a call for all targets of a group; and their deregistration, a call
 //! for many targets of a group.
 
-use super::target_groups::name_of;
+use super::target_groups::{TargetGroup, name_of};
 use crate::clients::batch::Batcher;
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
 use crate::fact::{Fact, Facts, TaskKind};
@@ -75,7 +75,8 @@ struct Looks {
 
 /// A share in the looks at one group. Dropping the last share ends them.
 pub(super) struct LookShare {
-    group: Arc<str>,
+    /// The group.
+    pub group: TargetGroup,
     seat: Seat<Arc<str>, watch::Sender<Known>, ()>,
 }
 
@@ -104,20 +105,20 @@ impl Targets {
         self
     }
 
-    /// Returns a share in the looks at the group of this ARN.
+    /// Returns a share in the looks at the group.
     ///
     /// # Errors
     /// Without the right to look, as was found some minutes ago at most.
-    pub(super) fn join(&self, group: &Arc<str>) -> Result<LookShare, Denied> {
+    pub(super) fn join(&self, group: &TargetGroup) -> Result<LookShare, Denied> {
         self.looks.permitted(None)?;
-        let (looks, arn) = (Arc::clone(&self.looks), Arc::clone(group));
+        let (looks, arn) = (Arc::clone(&self.looks), Arc::clone(&group.arn));
         let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
             looks.run(&arn, &known).await;
             // Only a denial ends it.
             known.send_replace(Known::Denied);
         };
-        let seat = self.groups.join(Arc::clone(group), watch::Sender::default, work).0;
-        Ok(LookShare { group: Arc::clone(group), seat })
+        let seat = self.groups.join(Arc::clone(&group.arn), watch::Sender::default, work).0;
+        Ok(LookShare { group: group.clone(), seat })
     }
 
     /// Deregisters these targets of one ID from the group. Retries until AWS has accepted it, or the group is gone.
@@ -142,16 +143,6 @@ impl Targets {
 }
 
 impl LookShare {
-    /// The group's ARN.
-    pub(super) const fn group(&self) -> &Arc<str> {
-        &self.group
-    }
-
-    /// The group's name.
-    pub(super) fn name(&self) -> &str {
-        name_of(&self.group)
-    }
-
     /// Returns the targets whose ID is wanted, once they are known.
     ///
     /// # Errors
