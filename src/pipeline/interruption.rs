@@ -37,7 +37,7 @@ pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
-pub use waits::{Attachments, LoadBalancers, name_of};
+pub use waits::{Attachments, LoadBalancers, Source, TargetGroup, TargetGroups, name_of};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

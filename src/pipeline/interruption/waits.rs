@@ -19,7 +19,7 @@ mod volumes;
 
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
-pub use target_groups::name_of;
+pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;

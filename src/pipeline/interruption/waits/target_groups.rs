@@ -108,7 +108,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<(Found, Instant)>>>;
 type GroupName = Result<Option<String>, AwsError>;
 
 /// Finds target groups.
-pub(super) struct TargetGroups {
+pub struct TargetGroups {
     bindings: Api<Binding>,
     kube_gate: Gate,
     client: Client,
@@ -146,7 +146,8 @@ impl fmt::Display for SearchError {
 
 impl TargetGroups {
     /// Searches with these clients. Nothing is asked before somebody needs it.
-    pub(super) fn new(kube: kube::Client, kube_gate: Gate, client: Client, facts: Facts) -> Self {
+    #[must_use]
+    pub fn new(kube: kube::Client, kube_gate: Gate, client: Client, facts: Facts) -> Self {
         let kind = GroupVersionKind::gvk("elbv2.k8s.aws", "v1beta1", "TargetGroupBinding");
         let bindings = Api::all_with(kube, &ApiResource::from_gvk(&kind));
         let gate = Gate::new(facts.clone());
@@ -155,7 +156,7 @@ impl TargetGroups {
 
     /// Finds the groups of instances that no hook names, too.
     #[must_use]
-    pub(super) fn with_members(mut self, tasks: &Tasks) -> Self {
+    pub fn with_members(mut self, tasks: &Tasks) -> Self {
         let (client, gate) = (self.client.clone(), self.gate.clone());
         let ask = move |instances: Vec<InstanceId>| {
             let (client, gate) = (client.clone(), gate.clone());
@@ -172,7 +173,7 @@ impl TargetGroups {
 
     /// Returns the target groups of all bindings and of the instance's Auto Scaling group, which `hook_group` names if a hook did. What
     /// could not be found within some seconds was told, and is left out.
-    pub(super) async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Vec<TargetGroup> {
+    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Vec<TargetGroup> {
         let by_group = async {
             let group = match hook_group {
                 Some(group) => Some(group.to_owned()),
