@@ -2,6 +2,7 @@
 //! together.
 
 mod problems;
+mod waits;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
@@ -121,21 +122,17 @@ impl Settings {
 
     fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
-        let exclude_from_load_balancers = excludes(&flags);
         let admin_address = problems.admin_address(&flags.admin_address);
         let actions = problems.actions(&flags.on);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
-        let delay = problems.delays(&flags.delay);
-        let hold = problems.holds(&flags.hold, actions);
+        let waits = problems.waits(&flags.waits, actions);
         let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
-        let complete_after = problems.duration("--complete-after", flags.complete_after.as_deref(), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
         let settle = problems.duration_or_zero("--settle", Some(&flags.settle), MAX_SETTLE);
-        let volumes = problems.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
         let ec2_poll_interval = problems.poll_interval(flags.ec2_poll_interval.as_deref());
         let taints = problems.taints(&flags.taint);
         let startup_taints = problems.keys("--startup-taint", &flags.startup_taint);
@@ -150,29 +147,24 @@ impl Settings {
         problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
-        let drains = |kind| actions.of(kind) == Action::Drain;
-        let holds = flags.complete_after.is_some() && !drains(NoticeKind::AsgTerminate);
-        problems.idle("--complete-after", holds, "--on asg-terminate=drain");
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
         let acts = matches!(actions.of(NoticeKind::ScheduledChange), Action::Drain | Action::Cordon);
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         problems.idle_polls(ec2_poll_interval, actions);
-        for kind in NoticeKind::ALL {
-            let delayed = delay.of(kind).is_some() && !drains(kind);
-            problems.idle("--delay", delayed, &format!("--on {kind}=drain"));
-        }
         if !problems.0.is_empty() {
             return Err(SettingsError(problems.0));
         }
+        // Their controllers would register again what is waited for.
+        let exclude_from_load_balancers =
+            flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
             actions,
             health_issues,
             lead,
             drain_timeout,
-            delay,
-            hold,
+            waits,
             settle: settle.unwrap_or_default(),
             heartbeats,
             registration_grace: registration_grace.unwrap_or_default(),
@@ -184,9 +176,6 @@ impl Settings {
             on_failed_drain: flags.on_failed_drain.into(),
             on_uncordon: flags.on_uncordon.into(),
             on_failed_launch: flags.on_failed_launch.into(),
-            complete_after: complete_after.unwrap_or_default(),
-            wait_for_volumes: volumes.unwrap_or_default(),
-            load_balancers: flags.wait_for_load_balancers.into(),
             startup_taints,
             dry_run: flags.dry_run,
         };
@@ -239,14 +228,15 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint, .. } = flags;
+    let Run { on, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
+    let flags::Waits { delay, hold, complete_after, .. } = waits;
     for list in [on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
         list.retain(|value| !value.is_empty());
     }
-    let Run { pod_grace, complete_after, uncordon_after, ec2_poll_interval, .. } = flags;
+    let Run { pod_grace, uncordon_after, ec2_poll_interval, .. } = flags;
     for value in [pod_grace, complete_after, uncordon_after, ec2_poll_interval] {
         value.take_if(|value| value.is_empty());
     }
@@ -254,11 +244,6 @@ fn forget_empty(flags: &mut Run) {
     for value in [node_selector, pod_selector, pod_namespace, pod_name] {
         value.take_if(|value| value.is_empty());
     }
-}
-
-/// Whether cordoned nodes are excluded from load balancers: also where their controllers would register again what is waited for.
-fn excludes(flags: &Run) -> bool {
-    flags.exclude_from_load_balancers || flags.wait_for_load_balancers != flags::WaitForLoadBalancers::Off
 }
 
 impl From<flags::WaitForLoadBalancers> for ForLoadBalancers {
@@ -303,6 +288,7 @@ impl From<flags::OnFailedLaunch> for OnFailed {
 mod tests {
     use super::*;
     use crate::pipeline::interruption::Heartbeats;
+    use crate::pipeline::interruption::Holds;
     use clap::Parser;
 
     fn settings(flags: &[&str]) -> Result<Settings, SettingsError> {
@@ -326,7 +312,7 @@ mod tests {
         let on = NoticeKind::ALL.map(|kind| policy.actions.of(kind).as_str());
         assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
         assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
-        assert_eq!(NoticeKind::ALL.map(|kind| policy.delay.of(kind)), [None; 7]);
+        assert_eq!(NoticeKind::ALL.map(|kind| policy.waits.delay.of(kind)), [None; 7]);
         assert_eq!(policy.settle, Duration::from_secs(1));
         let stands =
             NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
@@ -336,7 +322,7 @@ mod tests {
         assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
         assert_eq!(policy.on_uncordon, OnUncordon::Leave);
         assert!(!policy.require_tag && !policy.dry_run && !policy.out_of_service_taint);
-        assert!(policy.complete_after.is_zero() && policy.mark_settings.taints.is_empty());
+        assert!(policy.waits.complete_after.is_zero() && policy.mark_settings.taints.is_empty());
         assert_eq!(settings.admin_address.to_string(), "[::]:8080");
         let tag = ManagedTag { key: "aws-node-termination-handler/managed".to_owned(), value: None };
         assert_eq!(
@@ -395,7 +381,7 @@ mod tests {
         assert_eq!(settings.policy.actions.of(NoticeKind::AsgLaunch), Action::Report);
         let timeouts = [NoticeKind::Spot, NoticeKind::AsgTerminate].map(|kind| settings.policy.drain_timeout.of(kind));
         assert_eq!(timeouts, [Some(Duration::from_mins(10)), Some(Duration::from_mins(30))]);
-        assert_eq!(settings.policy.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
+        assert_eq!(settings.policy.waits.delay.of(NoticeKind::Spot), Some(Duration::from_secs(90)));
         assert_eq!(settings.policy.stands(NoticeKind::Rebalance, Action::Cordon), None);
         assert_eq!(settings.policy.mark_settings.taints[0].key, "going");
         assert_eq!(settings.pod_selector.as_deref(), Some("app notin (cache,db)"));
@@ -473,6 +459,10 @@ mod tests {
             ("--drain-timeout", "weather=1m"),
             ("--drain-timeout", "spot=soon"),
             ("--delay", "10s"),
+            ("--hold", "never"),
+            ("--hold", "before-drain,before-completion"),
+            ("--hold", "spot=both"),
+            ("--hold", "before-drain,spot=before-completion"),
             ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),
@@ -510,11 +500,19 @@ mod tests {
         for idle in [
             ["--delay", "rebalance=5m"],
             ["--delay", "asg-launch=5m"],
+            ["--hold", "rebalance=before-drain"],
+            ["--hold", "asg-launch=before-drain"],
             ["--startup-taint", "cni"],
             ["--on-failed-launch", "abandon"],
         ] {
             assert_eq!(problems(&idle), [idle[0]], "{idle:?}");
         }
+        let held = |flags: &[&str], kind| settings(flags).unwrap().policy.waits.hold.of(kind);
+        let flags = ["--hold", "both,spot=none"];
+        assert_eq!(held(&flags, NoticeKind::AsgTerminate), Holds { before_drain: true, before_completion: true });
+        assert_eq!(held(&flags, NoticeKind::StateChange), Holds { before_drain: true, before_completion: false });
+        assert_eq!(held(&flags, NoticeKind::Spot), Holds::default());
+        assert_eq!(problems(&["--on", "asg-terminate=cordon", "--hold", "before-completion"]), ["--hold"]);
         assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
         let flag = "--ec2-poll-interval";
         for wrong in ["59s", "2h", "0s", "often"] {

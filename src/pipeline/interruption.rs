@@ -31,7 +31,9 @@ mod work;
 
 pub use decisions::ended_marks;
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy};
+pub use policy::{
+    Action, Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy,
+};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};

@@ -85,7 +85,7 @@ impl Wiring {
         };
         let (autoscaling, elb) = (clients.aws.autoscaling.clone(), clients.aws.elb.clone());
         let kube = (clients.kube.clone(), gate.clone());
-        let load_balancers = LoadBalancers::new(policy.load_balancers, kube, autoscaling, elb, tasks, facts);
+        let load_balancers = LoadBalancers::new(policy.waits.load_balancers, kube, autoscaling, elb, tasks, facts);
         Interrupter {
             clock: *clock,
             facts: facts.clone(),

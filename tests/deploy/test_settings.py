@@ -37,6 +37,7 @@ SPECIAL = {
     "ec2PollInterval": ("5m", "5m"),
     "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
+    "hold": ("{all: before-drain, asg-terminate: both}", "before-drain,asg-terminate=both"),
     "settle": ("0s", "0s"),
     "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
@@ -106,7 +107,7 @@ def test_the_schema_has_the_programs_kinds() -> None:
     settings = SCHEMA["properties"]["settings"]["properties"]
     assert list(SCHEMA["properties"]["on"]["properties"]) == KINDS
     assert list(settings["delay"]["properties"]) == KINDS
-    assert list(settings["drainTimeout"]["properties"]) == ["all", *KINDS]
+    assert list(settings["drainTimeout"]["properties"]) == list(settings["hold"]["properties"]) == ["all", *KINDS]
     for kind in KINDS:
         HELM4.template("--set", f"on.{kind}=report", values=QUEUE)
 

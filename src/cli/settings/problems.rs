@@ -2,7 +2,7 @@
 
 use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Heartbeats, Holds, PerKind, WARNING_TIME};
+use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
@@ -30,7 +30,7 @@ fn host_of(partition: &str) -> Option<&'static str> {
 pub(super) struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    fn add(&mut self, flag: &'static str, what: impl Into<String>) {
+    pub(super) fn add(&mut self, flag: &'static str, what: impl Into<String>) {
         self.0.push(Problem { flag, what: what.into() });
     }
 
@@ -112,7 +112,12 @@ impl Problems {
     }
 
     /// Reads values for one kind each, `KIND=VALUE`.
-    fn by_kind<'a>(&mut self, flag: &'static str, flags: &'a [String], example: &str) -> Vec<(NoticeKind, &'a str)> {
+    pub(super) fn by_kind<'a>(
+        &mut self,
+        flag: &'static str,
+        flags: &'a [String],
+        example: &str,
+    ) -> Vec<(NoticeKind, &'a str)> {
         let mut found: Vec<(NoticeKind, &str)> = Vec::new();
         for pair in flags {
             let Some((kind, value)) = pair.split_once('=') else {
@@ -147,61 +152,8 @@ impl Problems {
         timeouts
     }
 
-    pub(super) fn delays(&mut self, flags: &[String]) -> PerKind<Option<Duration>> {
-        let flag = "--delay";
-        let mut delays = PerKind::all(None);
-        for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
-            delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
-        }
-        delays
-    }
-
-    /// Reads the points at which others are waited for: one value for all kinds, and others for single kinds.
-    pub(super) fn holds(&mut self, flags: &[String], actions: Actions) -> PerKind<Holds> {
-        let flag = "--hold";
-        let (some, all) = self.one_for_all(flag, flags);
-        let mut holds = PerKind::all(Holds::default());
-        let drained = |kind| actions.of(kind) == Action::Drain;
-        if let Some(text) = all {
-            let wanted = self.holds_in(flag, &text);
-            let completes = drained(NoticeKind::AsgTerminate) && wanted.before_completion;
-            let idle = !completes && !(wanted.before_drain && NoticeKind::ALL.into_iter().any(drained));
-            self.idle(flag, idle && wanted != Holds::default(), "--on KIND=drain");
-            for kind in NoticeKind::ALL {
-                let before_completion = wanted.before_completion && kind == NoticeKind::AsgTerminate;
-                holds.set(kind, Holds { before_completion, ..wanted });
-            }
-        }
-        for (kind, text) in self.by_kind(flag, &some, "asg-terminate=before-drain") {
-            let wanted = self.holds_in(flag, text);
-            if wanted.before_completion && kind != NoticeKind::AsgTerminate {
-                self.add(flag, format!("{kind}={text} has no effect: after its drain there is no hook to complete; write {kind}=before-drain, or remove it"));
-            }
-            self.idle(flag, wanted != Holds::default() && !drained(kind), &format!("--on {kind}=drain"));
-            holds.set(kind, wanted);
-        }
-        holds
-    }
-
-    fn holds_in(&mut self, flag: &'static str, text: &str) -> Holds {
-        let (before_drain, before_completion) = match text {
-            "before-drain" => (true, false),
-            "before-completion" => (false, true),
-            "both" => (true, true),
-            "none" => (false, false),
-            _ => {
-                self.add(
-                    flag,
-                    format!("\"{text}\" is not a point; write before-drain, before-completion, both or none"),
-                );
-                (false, false)
-            }
-        };
-        Holds { before_drain, before_completion }
-    }
-
     /// Splits values for single kinds from the one for all kinds.
-    fn one_for_all(&mut self, flag: &'static str, flags: &[String]) -> (Vec<String>, Option<String>) {
+    pub(super) fn one_for_all(&mut self, flag: &'static str, flags: &[String]) -> (Vec<String>, Option<String>) {
         let (some, all): (Vec<String>, Vec<String>) = flags.iter().cloned().partition(|text| text.contains('='));
         if all.len() > 1 {
             self.add(flag, format!("{} are values for all kinds; remove all but one", all.join(" and ")));

@@ -80,7 +80,11 @@ pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
 #[must_use]
 pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
     let policy = &settings.policy;
-    if policy.dry_run || !policy.has_any(&[Action::Drain]) { ForLoadBalancers::Nothing } else { policy.load_balancers }
+    if policy.dry_run || !policy.has_any(&[Action::Drain]) {
+        ForLoadBalancers::Nothing
+    } else {
+        policy.waits.load_balancers
+    }
 }
 
 /// Judges the calls.

@@ -49,7 +49,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         }
     }
     if policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain
-        && !policy.wait_for_volumes.is_zero()
+        && !policy.waits.volumes.is_zero()
         && !policy.dry_run
     {
         let without = "hooks are completed while volumes are still attached, which their pods miss for 6 minutes";
@@ -59,7 +59,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("", "persistentvolumeclaims", "get", without));
     }
     // A deregistration is for notices without a hook, too.
-    let balanced = match policy.load_balancers {
+    let balanced = match policy.waits.load_balancers {
         ForLoadBalancers::Nothing => false,
         ForLoadBalancers::Wait => policy.actions.of(NoticeKind::AsgTerminate) == Action::Drain,
         ForLoadBalancers::Deregister => any(&[Action::Drain]),

@@ -267,7 +267,7 @@ impl<'a> Narration<'a> {
             first_heartbeats: beats.into_iter().take(MAX_BEATS).map(|at| self.moment(at)).collect(),
             after_success: named(well),
             after_failure: named(badly),
-            held_back_seconds: policy.complete_after.as_secs(),
+            held_back_seconds: policy.waits.complete_after.as_secs(),
             volumes_awaited_seconds: awaited.as_secs(),
         }
     }

@@ -90,10 +90,10 @@ impl Policy {
                 waits.add(wait, until.min(half));
             }
         };
-        if let Some(delay) = self.delay.of(notice.kind()) {
+        if let Some(delay) = self.waits.delay.of(notice.kind()) {
             add(Wait::Delay, clock.notice_instant(notice.at) + delay);
         }
-        if self.hold.of(notice.kind()).before_drain && !self.dry_run {
+        if self.waits.hold.of(notice.kind()).before_drain && !self.dry_run {
             add(Wait::HoldBeforeDrain, half);
         }
         waits
@@ -118,7 +118,7 @@ impl Policy {
         };
         match outcome {
             NoticeOutcome::Drained => {
-                add(Wait::CompleteAfter, self.complete_after);
+                add(Wait::CompleteAfter, self.waits.complete_after);
                 add(Wait::LoadBalancers, self.awaits_load_balancers());
                 add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
             }
@@ -134,7 +134,7 @@ impl Policy {
                 | NoticeOutcome::TimedOut
                 | NoticeOutcome::Failed
         );
-        if node.is_some() && worked && self.hold.of(kind).before_completion && !self.dry_run {
+        if node.is_some() && worked && self.waits.hold.of(kind).before_completion && !self.dry_run {
             add(Wait::HoldBeforeCompletion, left);
         }
         waits
@@ -143,7 +143,7 @@ impl Policy {
     /// Returns the maximum wait after a drain until no target group lists the instance.
     #[must_use]
     pub const fn awaits_load_balancers(&self) -> Duration {
-        match self.load_balancers {
+        match self.waits.load_balancers {
             ForLoadBalancers::Wait | ForLoadBalancers::Deregister if !self.dry_run => LOAD_BALANCER_WAIT,
             _ => Duration::ZERO,
         }
@@ -153,7 +153,7 @@ impl Policy {
     /// would not be registered again.
     #[must_use]
     pub fn deregisters(&self, notice: &Notice) -> bool {
-        self.load_balancers == ForLoadBalancers::Deregister
+        self.waits.load_balancers == ForLoadBalancers::Deregister
             && !self.dry_run
             && self.action(notice) == Action::Drain
             && comes_back(&notice.detail).is_none()
@@ -162,7 +162,7 @@ impl Policy {
     /// Returns the maximum wait after a drain of this Node for the volumes of its pods.
     #[must_use]
     pub fn awaits_volumes(&self, node: &Node) -> Duration {
-        if node.has_volumes && !self.dry_run { self.wait_for_volumes } else { Duration::ZERO }
+        if node.has_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO }
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node

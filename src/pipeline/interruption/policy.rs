@@ -96,6 +96,21 @@ pub struct Holds {
     pub before_completion: bool,
 }
 
+/// What is waited for before evictions, and between a drain and the hook's completion.
+#[derive(Clone, Debug)]
+pub struct WaitPolicy {
+    /// Time between the notice and the first evictions.
+    pub delay: PerKind<Option<Duration>>,
+    /// The points at which others are waited for.
+    pub hold: PerKind<Holds>,
+    /// Wait between a drain and the hook's completion.
+    pub complete_after: Duration,
+    /// Maximum wait between a drain and the hook's completion for the volumes of the drained pods to be detached.
+    pub volumes: Duration,
+    /// What is done for the load balancers of an instance that goes.
+    pub load_balancers: ForLoadBalancers,
+}
+
 /// The user's policy for interruptions.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -107,10 +122,8 @@ pub struct Policy {
     pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
-    /// Time between the notice and the first evictions.
-    pub delay: PerKind<Option<Duration>>,
-    /// The points at which others are waited for.
-    pub hold: PerKind<Holds>,
+    /// What is waited for.
+    pub waits: WaitPolicy,
     /// Time without a new notice of a drain after which evictions begin.
     pub settle: Duration,
     /// Time after which a cordon is undone that no interruption followed: by default 20 minutes for `rebalance=cordon`.
@@ -125,12 +138,6 @@ pub struct Policy {
     pub on_uncordon: OnUncordon,
     /// The completion of a launch hook whose Node did not become Ready.
     pub on_failed_launch: OnFailed,
-    /// Wait between a drain and the hook's completion.
-    pub complete_after: Duration,
-    /// Maximum wait between a drain and the hook's completion for the volumes of the drained pods to be detached.
-    pub wait_for_volumes: Duration,
-    /// What is done for the load balancers of an instance that goes.
-    pub load_balancers: ForLoadBalancers,
     /// Keys of taints that a launched Node must have lost.
     pub startup_taints: Vec<String>,
     /// When heartbeats go out.

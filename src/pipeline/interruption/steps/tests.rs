@@ -1,6 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind};
+use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, WaitPolicy};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 
@@ -10,12 +10,17 @@ fn policy() -> Policy {
     let mut actions = Actions::default();
     actions.set(NoticeKind::AsgLaunch, Action::Ready);
     Policy {
-        hold: PerKind::all(Holds::default()),
+        waits: WaitPolicy {
+            delay: PerKind::all(None),
+            hold: PerKind::all(Holds::default()),
+            complete_after: Duration::ZERO,
+            volumes: Duration::ZERO,
+            load_balancers: ForLoadBalancers::Nothing,
+        },
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),
-        delay: PerKind::all(None),
         settle: Duration::ZERO,
         uncordon_after: None,
         mark_settings: crate::pipeline::node::mark::MarkSettings::default(),
@@ -23,9 +28,6 @@ fn policy() -> Policy {
         on_failed_drain: OnFailed::Leave,
         on_uncordon: OnUncordon::Leave,
         on_failed_launch: OnFailed::Abandon,
-        complete_after: Duration::ZERO,
-        load_balancers: ForLoadBalancers::Nothing,
-        wait_for_volumes: Duration::ZERO,
         startup_taints: Vec::new(),
         heartbeats: Heartbeats::Auto,
         registration_grace: 30 * S,
@@ -116,8 +118,9 @@ fn a_drain_with_and_without_a_hook() {
 
 #[test]
 fn waits_stand_before_the_drain_and_before_the_completion() {
-    let mut policy = Policy { complete_after: 20 * S, ..policy() };
-    policy.delay.set(NoticeKind::AsgTerminate, Some(10 * S));
+    let mut policy = policy();
+    policy.waits.complete_after = 20 * S;
+    policy.waits.delay.set(NoticeKind::AsgTerminate, Some(10 * S));
     let detail = || Detail::AsgTerminate(hook("hook", None));
     assert_eq!(
         path_of(&policy, detail()),

@@ -230,3 +230,22 @@ async fn a_dry_run_holds_nothing() {
     assert_eq!(annotation(&stage, HOLD), None);
     stage.rest(&[&replica]).await;
 }
+
+/// The hook's times can't be read at first, so that its deadline is only assumed, at 50 minutes.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_moves_nearer_shortens_both_holds() {
+    let stage = Stage::new(1, 1);
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+    let replica = stage.start(&["--hold", "both"]).await;
+    let begun = Instant::now();
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    until_held(&stage, "before-drain").await;
+    sleep(s(20)).await;
+    stage.world.faults.clear();
+    stage.until("the first eviction", s(400), || !stage.world.kube.evictions().is_empty()).await;
+    assert!((s(100)..s(330)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    stage.until_handled(s(400)).await;
+    assert!((s(280)..s(350)).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}

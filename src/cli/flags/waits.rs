@@ -1,0 +1,45 @@
+//! The flags of what is waited for before evictions, and between a drain and the hook's completion.
+
+use super::WaitForLoadBalancers;
+use clap::Args;
+
+/// What is waited for.
+#[derive(Args, Debug)]
+pub struct Waits {
+    /// Evict this long after the notice's time, but cordon at once; once per kind
+    #[arg(long, env = "EBBTIDE_DELAY", value_name = "KIND=DURATION", value_delimiter = ',', help_heading = "Drain")]
+    pub delay: Vec<String>,
+
+    /// Wait for your own controllers, at most half of the time: before-drain, before-completion, both or none, for all kinds or for one
+    ///
+    /// The Node carries the annotation ebbtide/hold, with the point's name, until somebody sets ebbtide/release to that name.
+    #[arg(long, env = "EBBTIDE_HOLD", value_name = "[KIND=]POINT", value_delimiter = ',', help_heading = "Drain")]
+    pub hold: Vec<String>,
+
+    /// Delay a hook's completion after the drain, for load balancers that still send traffic
+    #[arg(long, env = "EBBTIDE_COMPLETE_AFTER", value_name = "DURATION", help_heading = "Lifecycle hooks")]
+    pub complete_after: Option<String>,
+
+    /// Maximum wait between the drain and a hook's completion for the volumes of the drained pods to be detached; 0s: none
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_VOLUMES",
+        value_name = "DURATION",
+        default_value = "60s",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_volumes: String,
+
+    /// What to do for target groups (ALB, NLB) of an instance that goes
+    ///
+    /// Found by TargetGroupBindings and by the instance's Auto Scaling group. All but off set --exclude-from-load-balancers, too.
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "off",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_load_balancers: WaitForLoadBalancers,
+}

@@ -1,0 +1,80 @@
+//! Validation of what is waited for.
+
+use super::MAX_DRAIN;
+use super::problems::Problems;
+use crate::cli::flags::Waits;
+use crate::pipeline::event::NoticeKind;
+use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy};
+use std::time::Duration;
+
+impl Problems {
+    /// Reads what is waited for.
+    pub(super) fn waits(&mut self, flags: &Waits, actions: Actions) -> WaitPolicy {
+        let flag = "--complete-after";
+        let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
+        let drains_hooks = actions.of(NoticeKind::AsgTerminate) == Action::Drain;
+        self.idle(flag, complete_after.is_some() && !drains_hooks, "--on asg-terminate=drain");
+        let volumes = self.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
+        WaitPolicy {
+            delay: self.delays(&flags.delay, actions),
+            hold: self.holds(&flags.hold, actions),
+            complete_after: complete_after.unwrap_or_default(),
+            volumes: volumes.unwrap_or_default(),
+            load_balancers: flags.wait_for_load_balancers.into(),
+        }
+    }
+
+    fn delays(&mut self, flags: &[String], actions: Actions) -> PerKind<Option<Duration>> {
+        let flag = "--delay";
+        let mut delays = PerKind::all(None);
+        for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
+            self.idle(flag, actions.of(kind) != Action::Drain, &format!("--on {kind}=drain"));
+            delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
+        }
+        delays
+    }
+
+    /// Reads the points at which others are waited for: one value for all kinds, and others for single kinds.
+    fn holds(&mut self, flags: &[String], actions: Actions) -> PerKind<Holds> {
+        let flag = "--hold";
+        let (some, all) = self.one_for_all(flag, flags);
+        let mut holds = PerKind::all(Holds::default());
+        let drained = |kind| actions.of(kind) == Action::Drain;
+        if let Some(text) = all {
+            let wanted = self.holds_in(flag, &text);
+            let completes = drained(NoticeKind::AsgTerminate) && wanted.before_completion;
+            let has_effect = completes || wanted.before_drain && NoticeKind::ALL.into_iter().any(drained);
+            self.idle(flag, !has_effect && wanted != Holds::default(), "--on KIND=drain");
+            for kind in NoticeKind::ALL {
+                let before_completion = wanted.before_completion && kind == NoticeKind::AsgTerminate;
+                holds.set(kind, Holds { before_completion, ..wanted });
+            }
+        }
+        for (kind, text) in self.by_kind(flag, &some, "asg-terminate=before-drain") {
+            let wanted = self.holds_in(flag, text);
+            if wanted.before_completion && kind != NoticeKind::AsgTerminate {
+                self.add(flag, format!("{kind}={text} has no effect: after its drain there is no hook to complete; write {kind}=before-drain, or remove it"));
+            }
+            self.idle(flag, wanted != Holds::default() && !drained(kind), &format!("--on {kind}=drain"));
+            holds.set(kind, wanted);
+        }
+        holds
+    }
+
+    fn holds_in(&mut self, flag: &'static str, text: &str) -> Holds {
+        let (before_drain, before_completion) = match text {
+            "before-drain" => (true, false),
+            "before-completion" => (false, true),
+            "both" => (true, true),
+            "none" => (false, false),
+            _ => {
+                self.add(
+                    flag,
+                    format!("\"{text}\" is not a point; write before-drain, before-completion, both or none"),
+                );
+                (false, false)
+            }
+        };
+        Holds { before_drain, before_completion }
+    }
+}
