@@ -373,6 +373,25 @@ async fn an_instance_is_found_by_a_binding() {
     stage.rest(&[&replica]).await;
 }
 
+/// Its controller deregisters it all the same.
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_deregister_a_binding_is_waited_for() {
+    let stage = Stage::new(1, 1);
+    let arn = stage.world.aws.elb.add_group("web", s(30));
+    stage.world.aws.elb.register(&arn, &instance(0), 30_080);
+    stage.world.kube.bind_target_group("shop", "web", &arn, "instance");
+    stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(403)));
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(10)).await;
+    stage.world.aws.elb.deregister(&arn, &instance(0));
+    stage.until_handled(s(60)).await;
+    assert!(completed_at(&stage, &token) > s(40));
+    waited(&replica, "met", 1);
+    assert_eq!(stage.calls("DeregisterTargets"), 1);
+    stage.rest(&[&replica]).await;
+}
+
 /// The node is excluded, so that the controller does not register it again.
 #[tokio::test(start_paused = true)]
 async fn the_node_is_excluded_from_load_balancers() {
