@@ -32,7 +32,8 @@ pub struct Waits {
 
     /// What to do for target groups (ALB, NLB) of an instance that goes
     ///
-    /// Found by TargetGroupBindings and by the instance's Auto Scaling group. All but off set --exclude-from-load-balancers, too.
+    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but off also exclude the
+    /// node from load balancers.
     #[arg(
         long,
         env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",

@@ -185,12 +185,12 @@ impl Interruption {
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => {
-                    let deregistration = case.deregistration();
-                    let drain = case.drain(&target, self.hook.as_ref(), early.take());
-                    match deregistration {
-                        Some(deregistration) => Box::pin(case.drain_beside(deregistration, &target, drain)).await,
-                        None => drain.await,
+                    let deregistration = case.start_deregistration();
+                    let found = case.drain(&target, self.hook.as_ref(), early.take()).await;
+                    if let Some(deregistration) = deregistration {
+                        case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }
+                    found
                 }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
                 Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref())).await,

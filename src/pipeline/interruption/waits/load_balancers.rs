@@ -6,14 +6,13 @@
 use super::target_groups::{Source, TargetGroup, TargetGroups, name_of};
 use super::targets::{Denied, LookShare, Target, Targets};
 use crate::clients::gate::Gate;
-use crate::fact::{Fact, Facts, Wait, WaitOutcome};
+use crate::fact::{Fact, Facts, TaskKind, Wait, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
-use crate::pipeline::interruption::step::{Finding, Target as NodeTarget};
+use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
-use crate::runtime::task::Tasks;
-use futures_util::future::{Either, join_all, select, try_join_all};
-use std::pin::{Pin, pin};
+use crate::runtime::task::{Handle, Tasks};
+use futures_util::future::{join_all, try_join_all};
 use std::sync::PoisonError;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -74,41 +73,32 @@ impl Case {
             self.tell(&Fact::WaitUndone { about, wait: Wait::LoadBalancers, reason: &reason });
             Ok(WaitOutcome::TimeOver)
         };
-        wait.await.unwrap_or_else(|Denied| WaitOutcome::Denied)
+        wait.await.unwrap_or(WaitOutcome::Denied)
     }
 
-    /// Returns the deregistration that goes on beside the drain, if there is one.
-    pub(in crate::pipeline::interruption) fn deregistration(
-        &self,
-    ) -> Option<Pin<Box<impl Future<Output = ()> + Send + use<>>>> {
+    /// Starts the deregistration of an instance that goes for good, beside its drain. Dropping the handle aborts it.
+    pub(in crate::pipeline::interruption) fn start_deregistration(&self) -> Option<Handle<()>> {
         let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
-        Some(Box::pin(async move {
-            let Some(balancers) = &case.interrupter.load_balancers else { return };
-            // A denial is told where it is met.
-            let _ = async {
-                let shares = case.look(balancers, &PodAddresses::new()).await?;
-                case.deregister_from(balancers, &shares).await
+        Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
+            if let Some(balancers) = &case.interrupter.load_balancers
+                && let Ok(shares) = case.look(balancers, &PodAddresses::new()).await
+            {
+                // A denial was told where it was met.
+                let _ = case.deregister_from(balancers, &shares).await;
             }
-            .await;
         }))
     }
 
-    /// Drains while the `deregistration` goes on. It delays no hook, and ends with a drain that fails.
-    pub(in crate::pipeline::interruption) async fn drain_beside(
+    /// Ends the deregistration after the drain. A hook's own wait goes on with it; without one, a drain that has succeeded leaves it some
+    /// time.
+    pub(in crate::pipeline::interruption) async fn end_deregistration(
         &self,
-        deregistration: impl Future<Output = ()>,
-        target: &NodeTarget,
-        drain: impl Future<Output = Finding>,
-    ) -> Finding {
-        match select(pin!(drain), pin!(deregistration)).await {
-            Either::Left((found, deregistration)) => {
-                if found.is_success() && self.notice.hook().is_none() {
-                    let until = target.deadline.at().min(Instant::now() + LATE_DEREGISTRATION);
-                    let _ = timeout_at(until, deregistration).await;
-                }
-                found
-            }
-            Either::Right(((), drain)) => drain.await,
+        deregistration: Handle<()>,
+        drained: &Finding,
+        deadline: Instant,
+    ) {
+        if drained.is_success() && self.notice.hook().is_none() {
+            let _ = timeout_at(deadline.min(Instant::now() + LATE_DEREGISTRATION), deregistration).await;
         }
     }
 

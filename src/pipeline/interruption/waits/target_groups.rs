@@ -42,7 +42,7 @@ const BATCH_WAIT: Duration = Duration::from_millis(200);
 const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
 const DESCRIBE_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
-/// A TargetGroupBinding of the AWS Load Balancer Controller, on the wire.
+/// A `TargetGroupBinding` of the AWS Load Balancer Controller, on the wire.
 type Binding = Trimmed<Spec, IgnoredAny>;
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -70,7 +70,7 @@ pub struct TargetGroup {
 /// What leads to a target group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A TargetGroupBinding of this namespace and name.
+    /// A `TargetGroupBinding` of this namespace and name.
     Binding {
         /// Namespace of the binding, of its Service, and of the pods behind that.
         namespace: Box<str>,

@@ -71,6 +71,8 @@ struct Looks {
     next: Mutex<Instant>,
     /// The last denials: of looks at all groups without an ARN, and of deregistrations by the group's.
     denied_at: Mutex<HashMap<Option<Arc<str>>, Instant>>,
+    /// The failure of the last deregistration, if it failed.
+    failed: Mutex<Option<Category>>,
 }
 
 /// A share in the looks at one group. Dropping the last share ends them.
@@ -89,7 +91,8 @@ impl Targets {
     pub(super) fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
         let gate = Gate::new(facts.clone());
         let next = Mutex::new(Instant::now());
-        let looks = Arc::new(Looks { client, gate, facts, next, denied_at: Mutex::default() });
+        let looks =
+            Arc::new(Looks { client, gate, facts, next, denied_at: Mutex::default(), failed: Mutex::default() });
         Self { looks, groups: Slots::new(tasks, TaskKind::TargetHealth), deregistrations: None }
     }
 
@@ -196,7 +199,7 @@ impl Looks {
                 Err(error) => error,
             };
             if failed.replace(error.category) != Some(error.category) {
-                self.facts.emit(&Fact::LoadBalancerFailed { category: error.category, error: &error });
+                self.tell(&error);
             }
             if error.category == Category::Denied {
                 return self.denied(None);
@@ -250,11 +253,19 @@ impl Looks {
             let class = LifecycleClass::Complete;
             let called = self.gate.aws(DEREGISTER, &subject(&arn), class, by, || request.send()).await;
             match &called {
-                Ok(_) => self.facts.emit(&Fact::TargetsDeregistered { group: name_of(&arn), targets: count }),
+                Ok(_) => {
+                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    self.facts.emit(&Fact::TargetsDeregistered { group: name_of(&arn), targets: count });
+                }
+                Err(error) if error.category == Category::Denied => {
+                    self.tell(error);
+                    self.denied(Some(Arc::clone(&arn)));
+                }
                 Err(error) => {
-                    self.facts.emit(&Fact::LoadBalancerFailed { category: error.category, error });
-                    if error.category == Category::Denied {
-                        self.denied(Some(Arc::clone(&arn)));
+                    // A storm retries many batches.
+                    let last = self.failed.lock().unwrap_or_else(PoisonError::into_inner).replace(error.category);
+                    if last != Some(error.category) {
+                        self.tell(error);
                     }
                 }
             }
@@ -262,6 +273,10 @@ impl Looks {
         });
         let answers: HashMap<_, _> = futures_util::future::join_all(calls).await.into_iter().collect();
         all.iter().filter_map(|(arn, ..)| answers.get(arn).cloned()).collect()
+    }
+
+    fn tell(&self, error: &AwsError) {
+        self.facts.emit(&Fact::LoadBalancerFailed { category: error.category, error });
     }
 
     fn denied(&self, group: Option<Arc<str>>) {

@@ -308,7 +308,7 @@ async fn a_wait_does_not_delay_the_shutdown() {
     let (exit, took, tasks) = replica.stop().await;
     assert_eq!(exit, ebbtide::service::Exit::Clean);
     assert!(took < s(3), "{took:?}");
-    tasks.gone(|kind| kind.transient()).await;
+    tasks.gone(ebbtide::fact::TaskKind::transient).await;
 }
 
 /// Returns a world of one node with a pod of namespace `shop` and one that stays; and the target group that both are in by their
@@ -428,7 +428,9 @@ async fn a_storm_shares_searches_looks_and_deregistrations() {
     let target_groups: Vec<_> = more.iter().chain([&web]).cloned().collect();
     stage.world.aws.autoscaling.put_group("group", GroupSpec { target_groups, ..GroupSpec::default() });
     for n in 0..NODES {
-        more.iter().for_each(|arn| stage.world.aws.elb.register(arn, &instance(n), 30_081));
+        for arn in &more {
+            stage.world.aws.elb.register(arn, &instance(n), 30_081);
+        }
     }
     let replica = stage.start(&DEREGISTER).await;
     let tokens: Vec<_> = (0..NODES).map(|n| stage.terminate(n, s(3600), Wrapping::Event)).collect();
