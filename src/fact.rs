@@ -108,8 +108,8 @@ pub enum Fact<'a> {
     TestNotice { about: NoticeRef<'a> },
     /// A second copy of a notice joined the first.
     NoticeJoined { about: NoticeRef<'a> },
-    /// A notice ended.
-    NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration },
+    /// A notice ended. `waited` says how its waits ended; it is empty without one.
+    NoticeEnded { about: NoticeRef<'a>, outcome: NoticeOutcome, took: Duration, waited: &'a str },
     /// An instance of this cluster has no Node yet; its message is held.
     NodeAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// EC2 did not answer to which cluster an instance belongs; retried.
@@ -135,8 +135,6 @@ pub enum Fact<'a> {
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
     /// Removing marks failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
-    /// The drain of a cordoned Node begins later, as the settings say.
-    DrainDelayed { about: NoticeRef<'a>, by: Duration },
     /// A launched instance's Node is not Ready yet.
     LaunchAwaited { about: NoticeRef<'a>, at_most: Duration },
     /// A pod's grace period does not fit into the time that is left until the drain's deadline.
@@ -180,14 +178,20 @@ pub enum Fact<'a> {
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// AWS answered a heartbeat, or did not.
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
-    /// The drain is done; the hook is completed later, as the settings say.
-    CompletionHeld { about: NoticeRef<'a>, by: Duration },
-    /// The drain is done, and something else is waited for; `reason` says what exactly.
-    WaitBegun { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
-    /// The time of a wait is over; `reason` says what is left.
-    WaitUndone { about: NoticeRef<'a>, wait: Wait, reason: &'a str },
-    /// A wait ended.
-    WaitEnded { about: NoticeRef<'a>, wait: Wait, outcome: WaitOutcome, took: Duration },
+    /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
+    WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
+    /// A wait ended. `left`: what was still missing when its time was over. `has_condition`: the Node's condition is True.
+    WaitEnded {
+        about: NoticeRef<'a>,
+        on: Option<NodeRef<'a>>,
+        wait: Wait,
+        outcome: WaitOutcome,
+        took: Duration,
+        left: Option<&'a str>,
+        has_condition: bool,
+    },
+    /// A wait was given up: another replica goes on with it, or the interruption begins again.
+    WaitAbandoned { on: NodeRef<'a>, wait: Wait },
     /// A call about target groups failed. A look at targets is retried, and told once until it works or fails differently.
     LoadBalancerFailed { category: Category, error: &'a dyn fmt::Display },
     /// Targets of instances that go were deregistered from the target group of this name.

@@ -193,6 +193,10 @@ labels! {
         EvictionBlocked => "EvictionBlocked",
         /// A drain ended.
         DrainEnded => "DrainEnded",
+        /// An interruption has waited for some seconds.
+        Waiting => "Waiting",
+        /// The waits of an interruption ended.
+        WaitEnded => "WaitEnded",
     }
 }
 

@@ -39,6 +39,7 @@ pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
+use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, Source, TargetGroup, TargetGroups, name_of};
 pub use work::{Interrupter, MessageLink};
 

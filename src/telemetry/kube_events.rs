@@ -8,17 +8,19 @@
 mod api;
 mod state;
 mod text;
+mod waits;
 mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, NodeRef, PodRef, Subscriber};
+use crate::fact::{DrainOutcome, Fact, NodeRef, PodRef, Subscriber, Wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use text::{MAX_NOTE_LENGTH, bounded};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use waits::RunningWait;
 
 /// Minimum time that a drain is blocked before an Event says so. Most budgets allow an eviction as soon as another pod is ready.
 pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
@@ -62,6 +64,9 @@ enum DrainEvent {
     Unblocked { node_uid: Arc<str>, pod_uid: Arc<str> },
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
+    WaitBegun { node: ObjectRef, wait: RunningWait, at: Instant },
+    WaitEnded { node: ObjectRef, wait: Wait, how: String, has_condition: bool },
+    WaitAbandoned { node_uid: Arc<str>, wait: Wait },
 }
 
 /// The end of a drain, as the reason of its Node's condition.
@@ -169,6 +174,18 @@ impl DrainEvent {
                 report: "the node is to be left alone, as it says itself, or the settings do".to_owned(),
                 has_condition: true,
             },
+            Fact::WaitBegun { on: Some(on), wait, reason, at_most, .. } => {
+                let at = Instant::now();
+                let until = at.checked_add(at_most).unwrap_or(at);
+                let wait = RunningWait { wait, reason: bounded(&reason, MAX_REASON_LENGTH).into(), until };
+                Self::WaitBegun { node: ObjectRef::node(on), wait, at }
+            }
+            Fact::WaitEnded { on: Some(on), wait, outcome, left, has_condition, .. } => {
+                let left = left.map(|left| format!(", left: {left}")).unwrap_or_default();
+                let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
+                Self::WaitEnded { node: ObjectRef::node(on), wait, how, has_condition }
+            }
+            Fact::WaitAbandoned { on, wait } => Self::WaitAbandoned { node_uid: on.uid.into(), wait },
             Fact::DrainAbandoned { on } => Self::Abandoned { node_uid: on.uid.into() },
             _ => return None,
         })

@@ -122,19 +122,19 @@ impl Subscriber for Log {
             Fact::LaunchAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "waiting for the node to be Ready");
             }
-            Fact::DrainDelayed { about, by } => {
-                about!(info, about, by = %Words(*by), "the drain begins later, as the settings say");
-            }
             Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node already has"),
             Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),
-            Fact::NoticeEnded { about, outcome, took } => {
+            Fact::NoticeEnded { about, outcome, took, waited } => {
                 let (took, word) = (Words(*took), outcome.as_str());
+                let waited = Some(*waited).filter(|waited| !waited.is_empty());
                 match outcome {
-                    failure if failure.is_failure() => about!(warn, about, outcome = word, %took, "notice ended"),
+                    failure if failure.is_failure() => {
+                        about!(warn, about, outcome = word, %took, waited, "notice ended");
+                    }
                     NoticeOutcome::NotOurs | NoticeOutcome::Ignored => {
                         about!(debug, about, outcome = word, %took, "notice ended");
                     }
-                    _ => about!(info, about, outcome = word, %took, "notice ended"),
+                    _ => about!(info, about, outcome = word, %took, waited, "notice ended"),
                 }
             }
 
@@ -150,19 +150,13 @@ impl Subscriber for Log {
                 let error = error.map(tracing::field::display);
                 about!(warn, about, result = category.as_str(), error, "heartbeat failed; retried");
             }
-            Fact::CompletionHeld { about, by } => {
-                about!(info, about, by = %Words(*by), "drained; the lifecycle action is completed later, as the settings say");
+            Fact::WaitBegun { about, wait, reason, at_most, .. } => {
+                about!(info, about, wait = wait.as_str(), reason, at_most = %Words(*at_most), "waiting");
             }
-            Fact::WaitBegun { about, wait, reason } => {
-                about!(info, about, wait = wait.as_str(), reason, "drained; waiting before the completion");
+            Fact::WaitEnded { about, wait, outcome: WaitOutcome::TimeOver, took, left, .. } => {
+                about!(warn, about, wait = wait.as_str(), took = %Words(*took), left, "the time of a wait is over");
             }
-            Fact::WaitUndone { about, wait, reason } => {
-                about!(info, about, wait = wait.as_str(), reason, "not done when its time is over");
-            }
-            Fact::WaitEnded { about, wait, outcome: WaitOutcome::TimeOver, took } => {
-                about!(warn, about, wait = wait.as_str(), took = %Words(*took), "the time of a wait is over");
-            }
-            Fact::WaitEnded { about, wait, outcome, took } => {
+            Fact::WaitEnded { about, wait, outcome, took, .. } => {
                 let (wait, outcome) = (wait.as_str(), outcome.as_str());
                 about!(debug, about, wait, outcome, took = %Words(*took), "a wait ended");
             }
@@ -268,6 +262,7 @@ impl Subscriber for Log {
             // Not logged: `NodesSynced` names the first count, and the others serve Events and metrics only.
             Fact::NodesKnown { .. }
             | Fact::DrainAbandoned { .. }
+            | Fact::WaitAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::EventWritten { .. } => {}
         }

@@ -102,6 +102,7 @@ mod resilience {
 mod telemetry {
     mod kube_events;
     mod metrics;
+    mod waiting;
 }
 
 /// The one-off commands.

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! hold            until somebody else has acted
+//! waiting         one wait, as it is told
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, for as long as somebody waits
 //! load_balancers  until no target group lists the instance, and its deregistration
@@ -16,21 +17,24 @@ mod load_balancers;
 mod target_groups;
 mod targets;
 mod volumes;
+mod waiting;
 
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
+pub use waiting::WaitLog;
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;
 use super::step::{Finding, Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
-use crate::fact::{Fact, HoldPoint, Wait, WaitOutcome};
+use crate::fact::{HoldPoint, Wait, WaitOutcome};
 use futures_util::future::join_all;
 use std::pin::pin;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use waiting::Waiting;
 
 /// What ends all waits of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,7 @@ impl Case {
         waits: &Waits,
         hook: Option<&KeptHook>,
         early: &mut Option<EarlySeat>,
+        log: &WaitLog,
     ) -> Finding {
         let drainer = &self.interrupter.drainer;
         let mut running = drainer.running.subscribe();
@@ -85,7 +90,7 @@ impl Case {
         let cut = tokio::select! {
             biased;
             cut = &mut cut => Some(cut),
-            last = self.last_moment(target) => self.side_by_side(&waits.within(last), cut).await,
+            last = self.last_moment(target) => self.side_by_side(&waits.within(last), cut, log).await,
         };
         match (cut, hook) {
             (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
@@ -98,8 +103,8 @@ impl Case {
     }
 
     /// Waits between the drain and the completion of the hook.
-    pub(super) async fn wait(&self, waits: &Waits, hook: Option<&KeptHook>) -> Finding {
-        match self.side_by_side(waits, cut_by(hook)).await {
+    pub(super) async fn wait(&self, waits: &Waits, hook: Option<&KeptHook>, log: &WaitLog) -> Finding {
+        match self.side_by_side(waits, cut_by(hook), log).await {
             Some(Cut::Moved) => Finding::DeadlineMoved,
             _ => Finding::Waited,
         }
@@ -113,9 +118,10 @@ impl Case {
     }
 
     /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.
-    async fn side_by_side(&self, waits: &Waits, cut: impl Future<Output = Cut>) -> Option<Cut> {
+    async fn side_by_side(&self, waits: &Waits, cut: impl Future<Output = Cut>, log: &WaitLog) -> Option<Cut> {
         let cut_short = watch::Sender::new(None);
-        let all = join_all(waits.iter().map(|(wait, until)| self.wait_for(wait, until, cut_short.subscribe())));
+        let wait = |(wait, until)| self.wait_for(Waiting::new(self, wait, until), cut_short.subscribe(), log);
+        let all = join_all(waits.iter().map(wait));
         let mut all = pin!(all);
         tokio::select! {
             biased;
@@ -128,16 +134,16 @@ impl Case {
         }
     }
 
-    async fn wait_for(&self, wait: Wait, until: Instant, mut cut_short: watch::Receiver<Option<Cut>>) {
-        let begun = Instant::now();
+    async fn wait_for(&self, waiting: Waiting<'_>, mut cut_short: watch::Receiver<Option<Cut>>, log: &WaitLog) {
         let outcome = tokio::select! {
             biased;
-            outcome = self.until_so(wait, until) => outcome,
+            outcome = self.until_so(&waiting) => outcome,
             // The sender lives as long as the waits.
             Ok(cut) = cut_short.wait_for(Option::is_some) => cut.map_or(WaitOutcome::TimeOver, Cut::outcome),
-            () = sleep_until(until) => WaitOutcome::TimeOver,
+            () = sleep_until(waiting.until) => WaitOutcome::TimeOver,
         };
-        self.tell(&Fact::WaitEnded { about: self.about(), wait, outcome, took: begun.elapsed() });
+        let wait = waiting.wait;
+        waiting.end(outcome, log);
         match wait {
             Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
             Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
@@ -146,24 +152,23 @@ impl Case {
     }
 
     /// Waits until it is so. Cancelled when the time is over.
-    async fn until_so(&self, wait: Wait, until: Instant) -> WaitOutcome {
-        let by = until.saturating_duration_since(Instant::now());
-        match wait {
+    async fn until_so(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+        match waiting.wait {
             Wait::Delay => {
-                self.tell(&Fact::DrainDelayed { about: self.about(), by });
-                sleep_until(until).await;
+                waiting.says("--delay");
+                sleep_until(waiting.until).await;
                 WaitOutcome::Met
             }
             Wait::CompleteAfter => {
-                self.tell(&Fact::CompletionHeld { about: self.about(), by });
-                sleep_until(until).await;
+                waiting.says("--complete-after");
+                sleep_until(waiting.until).await;
                 WaitOutcome::Met
             }
-            Wait::HoldBeforeDrain => Box::pin(self.released(wait, HoldPoint::BeforeDrain)).await,
-            Wait::HoldBeforeCompletion => Box::pin(self.released(wait, HoldPoint::BeforeCompletion)).await,
             // Boxed, because a wait for the time alone would hold room for their calls.
-            Wait::Volumes => Box::pin(self.volumes_detached()).await,
-            Wait::LoadBalancers => Box::pin(self.targets_gone(until)).await,
+            Wait::HoldBeforeDrain => Box::pin(self.released(waiting, HoldPoint::BeforeDrain)).await,
+            Wait::HoldBeforeCompletion => Box::pin(self.released(waiting, HoldPoint::BeforeCompletion)).await,
+            Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
+            Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }
     }
 }

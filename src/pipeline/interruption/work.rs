@@ -7,7 +7,7 @@ use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Hooks, LoadBalancers, NoticeOutcome, Slots};
+use super::{Attachments, Case, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -104,7 +104,7 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
-        let mut interruption = Interruption { case, link, hook: None };
+        let mut interruption = Interruption { case, link, hook: None, waited: WaitLog::default() };
         let outcome = loop {
             let case = interruption.case.clone();
             tokio::select! {
@@ -117,8 +117,8 @@ impl Interrupter {
                 outcome = interruption.run() => break outcome,
             }
         };
-        let case = interruption.end().await;
-        case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed() });
+        let (case, waited) = interruption.end().await;
+        case.tell(&Fact::NoticeEnded { about: case.about(), outcome, took: begun.elapsed(), waited: &waited });
         outcome
     }
 }
@@ -130,6 +130,8 @@ struct Interruption {
     link: Arc<MessageLink>,
     /// The hook to complete, once the work has begun.
     hook: Option<KeptHook>,
+    /// How its waits ended.
+    waited: WaitLog,
 }
 
 impl Interruption {
@@ -181,7 +183,7 @@ impl Interruption {
                     self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
                 }
                 Step::Delay { target, waits } => {
-                    Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early)).await
+                    Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early, &self.waited)).await
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => {
@@ -193,7 +195,7 @@ impl Interruption {
                     found
                 }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref())).await,
+                Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref(), &self.waited)).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,
@@ -254,11 +256,11 @@ impl Interruption {
         Finding::Begun
     }
 
-    /// Stops the heartbeat, and returns when no beat can go out any more.
-    async fn end(self) -> Case {
+    /// Stops the heartbeat, and returns when no beat can go out any more. Returns how the waits ended, in words.
+    async fn end(self) -> (Case, String) {
         if let Some(hook) = self.hook {
             hook.stop().await;
         }
-        self.case
+        (self.case, self.waited.into_text())
     }
 }

@@ -95,6 +95,24 @@ impl EventApi {
                 let name = event_name(&pod.name, random::u64());
                 done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
             }
+            Announcement::Waiting { message } => {
+                let name = event_name(&node.name, random::u64());
+                if done(self.create(node, &name, ("Normal", EventReason::Waiting), &message).await) {
+                    record.event = Some(name);
+                }
+                let set =
+                    Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
+                record.condition |= done(self.set(node, set).await);
+            }
+            Announcement::Waited { message, has_condition } => {
+                if let Some(name) = record.event.take() {
+                    done(self.update(node, &name, ("Normal", EventReason::WaitEnded), &message).await);
+                }
+                if has_condition || record.condition {
+                    let set = Condition { status: "False", changes: true, reason: "WaitEnded", message: &message };
+                    record.condition &= !done(self.set(node, set).await);
+                }
+            }
             Announcement::Ended { end, report, has_condition, always } => {
                 let is_success = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
                 let said = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);

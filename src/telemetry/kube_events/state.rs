@@ -1,5 +1,6 @@
 //! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
+use super::waits::WaitState;
 use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
@@ -12,6 +13,10 @@ pub(super) enum Announcement {
     Begun { message: String },
     /// The drain has been blocked for a while. `first` is one of the blocked pods; `until` names the deadline and its effect.
     Blocked { message: String, first: BlockedPod, until: String },
+    /// The interruption has waited for a while.
+    Waiting { message: String },
+    /// The waits ended. `has_condition`: the Node's condition is True because of another replica.
+    Waited { message: String, has_condition: bool },
     /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
     Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
 }
@@ -50,6 +55,7 @@ pub(super) struct DrainState {
     due: Option<Instant>,
     /// Whether an announcement has said that the drain is blocked.
     is_block_announced: bool,
+    pub waits: WaitState,
     pending: Pending,
 }
 
@@ -70,10 +76,11 @@ struct PendingEnd {
 }
 
 impl DrainState {
-    pub(super) fn new(node: ObjectRef, deadline: DrainDeadline) -> Self {
+    pub(super) fn new(node: ObjectRef, phase: Phase, deadline: DrainDeadline) -> Self {
         Self {
             node: Arc::new(node),
-            phase: Phase::Running,
+            phase,
+            waits: WaitState::default(),
             deadline,
             record: Some(Record::default()),
             blocked: Vec::new(),
@@ -115,11 +122,11 @@ impl DrainState {
         }
     }
 
-    /// A timer has come to its end. Returns whether the drain has been blocked for long enough.
+    /// A timer has come to its end. Returns whether the drain has been blocked, or the interruption has waited, for long enough.
     pub(super) fn is_due(&mut self, at: Instant) -> bool {
         let due = self.due == Some(at);
         self.pending.blocked |= due;
-        due
+        due || self.waits.is_due(at)
     }
 
     /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
@@ -141,9 +148,9 @@ impl DrainState {
         self.pending = Pending::default();
     }
 
-    pub(super) const fn has_more(&self) -> bool {
+    pub(super) fn has_more(&self) -> bool {
         let Pending { begun, blocked, ended } = &self.pending;
-        begun.is_some() || *blocked || ended.is_some()
+        begun.is_some() || *blocked || ended.is_some() || self.waits.has_more(Instant::now())
     }
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
@@ -159,6 +166,10 @@ impl DrainState {
 
     fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
         let deadline = clock.timestamp_of(self.deadline.at);
+        // What has ended is announced before what has begun.
+        if let Some((message, has_condition)) = self.waits.ended() {
+            return Some(Announcement::Waited { message, has_condition });
+        }
         if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
             let always = scope == Scope::All;
             let wanted = always || has_condition || record.condition || record.event.is_some();
@@ -174,7 +185,7 @@ impl DrainState {
             (self.is_block_announced, self.due) = (true, None);
             return Some(Announcement::Blocked { message, first, until });
         }
-        None
+        self.waits.begun(Instant::now(), clock).map(|message| Announcement::Waiting { message })
     }
 }
 
@@ -198,7 +209,7 @@ mod tests {
         let now = Instant::now();
         let deadline = DrainDeadline { at: now + Duration::from_mins(2), is_hard: true };
         let clock = Clock::showing("2026-11-21T12:00:00Z".parse().unwrap());
-        (DrainState::new(object("node"), deadline), deadline, now, clock)
+        (DrainState::new(object("node"), Phase::Running, deadline), deadline, now, clock)
     }
 
     /// Takes the next announcement, and returns the record as after its write.

@@ -52,6 +52,11 @@ pub(super) fn begun(pods: usize, until: jiff::Timestamp) -> String {
     format!("{pods} {are} being evicted; until {} at the latest", until.strftime("%Y-%m-%dT%H:%M:%SZ"))
 }
 
+/// Returns the parts as one text of at most [`MAX_NOTE_LENGTH`] bytes.
+pub(super) fn joined(parts: impl IntoIterator<Item = String>) -> String {
+    bounded(&parts.into_iter().collect::<Vec<_>>().join("; "), MAX_NOTE_LENGTH)
+}
+
 /// Returns a fixed word in the form of a Kubernetes reason: `timed-out` becomes `TimedOut`.
 pub(super) fn reason(word: &str) -> String {
     word.split('-')

@@ -139,6 +139,27 @@ impl EventWriter {
                 let uid = Arc::clone(&drain.node.uid);
                 self.queue.push_back(uid);
             }
+            DrainEvent::WaitBegun { node, wait, at } => {
+                // A drain of the Node may follow, or be over.
+                let deadline = DrainDeadline { at: wait.until, is_hard: false };
+                let Some(state) = self.state_of(node, Phase::Ended, deadline, true) else { return };
+                if let Some(due) = state.waits.begin(wait, at) {
+                    let uid = Arc::clone(&state.node.uid);
+                    self.timers.push_back((due, uid));
+                }
+            }
+            DrainEvent::WaitEnded { node, wait, how, has_condition } => {
+                let deadline = DrainDeadline { at: Instant::now(), is_hard: false };
+                let Some(state) = self.state_of(node, Phase::Ended, deadline, has_condition) else { return };
+                state.waits.end(wait, how, has_condition);
+                let uid = Arc::clone(&state.node.uid);
+                self.queue.push_back(uid);
+            }
+            DrainEvent::WaitAbandoned { node_uid, wait } => {
+                let Some(state) = self.drains.get_mut(&node_uid) else { return };
+                state.waits.abandon(wait);
+                self.forget(&node_uid);
+            }
             DrainEvent::Abandoned { node_uid } => {
                 let Some(drain) = self.drains.get_mut(&node_uid) else { return };
                 drain.abandon();
@@ -149,6 +170,17 @@ impl EventWriter {
 
     /// Returns the drain of a Node. An unknown drain is tracked if `wanted`, unless there are too many.
     fn drain_of(&mut self, node: ObjectRef, deadline: DrainDeadline, wanted: bool) -> Option<&mut DrainState> {
+        self.state_of(node, Phase::Running, deadline, wanted)
+    }
+
+    /// The same, in this phase if it was unknown.
+    fn state_of(
+        &mut self,
+        node: ObjectRef,
+        phase: Phase,
+        deadline: DrainDeadline,
+        wanted: bool,
+    ) -> Option<&mut DrainState> {
         if !wanted {
             return self.drains.get_mut(&node.uid);
         }
@@ -160,7 +192,7 @@ impl EventWriter {
                 return None;
             }
         }
-        Some(self.drains.entry(Arc::clone(&node.uid)).or_insert_with(|| DrainState::new(node, deadline)))
+        Some(self.drains.entry(Arc::clone(&node.uid)).or_insert_with(|| DrainState::new(node, phase, deadline)))
     }
 
     /// Queues the drain of the first timer, if it is still blocked.
@@ -204,7 +236,8 @@ impl EventWriter {
 
     /// Drops the state of a drain that is over, unless a write about it is under way.
     fn forget(&mut self, node: &Arc<str>) {
-        if self.drains.get(node).is_some_and(|drain| drain.phase != Phase::Running && drain.record.is_some()) {
+        let is_over = |drain: &DrainState| drain.phase != Phase::Running && drain.waits.is_over();
+        if self.drains.get(node).is_some_and(|drain| is_over(drain) && drain.record.is_some()) {
             self.drains.remove(node);
         }
     }

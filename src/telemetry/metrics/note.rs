@@ -33,7 +33,7 @@ impl All {
             Fact::MessageLeaseEnded { why: LeaseEnd::Lost, .. } => message(MessageCount::LeaseEnded),
             Fact::ReceiveFailed { category, .. } => self.receive_failures.with_label_values(&[category.as_str()]).inc(),
             Fact::NoticeJoined { about } => self.notices.with_label_values(&[about.kind.as_str(), "joined"]).inc(),
-            Fact::NoticeEnded { about, outcome, took } => {
+            Fact::NoticeEnded { about, outcome, took, .. } => {
                 self.notices.with_label_values(&[about.kind.as_str(), outcome.as_str()]).inc();
                 self.notice_duration.with_label_values(&[about.kind.as_str()]).observe(took.as_secs_f64());
             }
@@ -110,14 +110,12 @@ impl All {
             | Fact::NodeRecordoned { .. }
             | Fact::LaunchAwaited { .. }
             | Fact::LeavingNode { .. }
-            | Fact::DrainDelayed { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::DrainExcluded { .. }
-            | Fact::CompletionHeld { .. }
             | Fact::WaitBegun { .. }
-            | Fact::WaitUndone { .. }
             | Fact::LoadBalancerFailed { .. }
             | Fact::TargetsDeregistered { .. }
+            | Fact::WaitAbandoned { .. }
             | Fact::DrainBegun { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }

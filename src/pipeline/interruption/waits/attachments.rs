@@ -104,13 +104,17 @@ impl WatchShare {
         }
     }
 
-    /// Waits until no volume but these is attached to the Node.
-    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>) {
-        let none = |known: &Known| match known {
-            Known::All(nodes) => {
-                nodes.get(node).is_none_or(|volumes| volumes.values().all(|volume| but.contains(volume)))
+    /// Waits until no volume but these is attached to the Node. Calls `says` with those that are left.
+    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, says: impl Fn(&[&str])) {
+        let none = |known: &Known| {
+            let Known::All(nodes) = known else { return false };
+            let all: BTreeSet<&str> =
+                nodes.get(node).into_iter().flat_map(HashMap::values).map(String::as_str).collect();
+            let left: Vec<_> = all.into_iter().filter(|volume| !but.contains(*volume)).collect();
+            if !left.is_empty() {
+                says(&left);
             }
-            Known::Nothing | Known::Denied => false,
+            left.is_empty()
         };
         let _ = self.0.shared().subscribe().wait_for(none).await;
     }

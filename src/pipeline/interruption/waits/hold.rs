@@ -1,7 +1,8 @@
 //! A hold point: the Node says that somebody else has to act before the interruption goes on.
 
+use super::waiting::Waiting;
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
-use crate::fact::{DrainStep, Fact, HoldPoint, Wait, WaitOutcome};
+use crate::fact::{DrainStep, Fact, HoldPoint, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::hold::{is_held, is_released};
@@ -11,7 +12,7 @@ use tokio::time::{Instant, sleep};
 
 impl Case {
     /// Waits until somebody lets the interruption go on from this point.
-    pub(super) async fn released(&self, wait: Wait, point: HoldPoint) -> WaitOutcome {
+    pub(super) async fn released(&self, waiting: &Waiting<'_>, point: HoldPoint) -> WaitOutcome {
         let Self { interrupter, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
         let goes_on = |known: Option<&Arc<Node>>| match known {
@@ -21,17 +22,13 @@ impl Case {
         if goes_on(interrupter.index.newest(node).as_ref()).is_some() {
             return WaitOutcome::NotNeeded;
         }
-        let mut told = false;
         loop {
             match self.hold(node, point).await {
                 Ok(true) => {}
                 Ok(false) => return WaitOutcome::NotNeeded,
                 Err(_) => return WaitOutcome::Denied,
             }
-            if !std::mem::replace(&mut told, true) {
-                let reason = format!("the Node's annotation ebbtide/release does not name {point}");
-                self.tell(&Fact::WaitBegun { about: self.about(), wait, reason: &reason });
-            }
+            waiting.says(format!("the Node's annotation ebbtide/release does not name {point}"));
             // Another interruption of the instance may end its own hold.
             let changed = |known: Option<&Arc<Node>>| match known {
                 Some(known) if !is_held(known, point) => Some(goes_on(Some(known))),

@@ -4,15 +4,16 @@
 //! are the AWS Load Balancer Controller's.
 
 use super::target_groups::{Source, TargetGroup, TargetGroups, name_of};
-use super::targets::{Denied, LookShare, Target, Targets};
+use super::targets::{Denied, LookShare, Targets};
+use super::waiting::Waiting;
 use crate::clients::gate::Gate;
-use crate::fact::{Fact, Facts, TaskKind, Wait, WaitOutcome};
+use crate::fact::{Facts, TaskKind, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
 use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
 use crate::runtime::task::{Handle, Tasks};
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::{join_all, select_all};
 use std::sync::PoisonError;
 use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
@@ -50,30 +51,28 @@ impl LoadBalancers {
 }
 
 impl Case {
-    /// Waits until no target group lists the instance or an address of its drained pods; tells what is left at `until`.
-    pub(super) async fn targets_gone(&self, until: Instant) -> WaitOutcome {
-        let Some(balancers) = &self.interrupter.load_balancers else { return WaitOutcome::NotNeeded };
+    /// Waits until no target group lists the instance or an address of its drained pods.
+    pub(super) async fn targets_gone(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+        self.try_targets_gone(waiting).await.unwrap_or(WaitOutcome::Denied)
+    }
+
+    async fn try_targets_gone(&self, waiting: &Waiting<'_>) -> Result<WaitOutcome, Denied> {
+        let Some(balancers) = &self.interrupter.load_balancers else { return Ok(WaitOutcome::NotNeeded) };
         let addresses = self.addresses();
-        let wait = async {
-            let shares = self.look(balancers, &addresses).await?;
-            if self.interrupter.policy.deregisters(&self.notice) {
-                self.deregister_from(balancers, &shares).await?;
+        let mut shares = self.look(balancers, &addresses).await?;
+        if self.interrupter.policy.deregisters(&self.notice) {
+            self.deregister_from(balancers, &mut shares).await?;
+        }
+        let mut otherwise = WaitOutcome::NotNeeded;
+        loop {
+            let left = self.listed(&mut shares, &addresses).await?;
+            if left.is_empty() {
+                return Ok(otherwise);
             }
-            let listed = self.listed(&shares, &addresses).await?;
-            if listed.is_empty() {
-                return Ok(WaitOutcome::NotNeeded);
-            }
-            let (about, reason) = (self.about(), in_words(&listed));
-            self.tell(&Fact::WaitBegun { about, wait: Wait::LoadBalancers, reason: &reason });
-            let gone = listed.iter().map(|(share, _)| share.until_none(|id| self.is_target(id, &addresses)));
-            if let Ok(gone) = timeout_at(until, try_join_all(gone)).await {
-                return gone.map(|_| WaitOutcome::Met);
-            }
-            let reason = in_words(&self.listed(&shares, &addresses).await?);
-            self.tell(&Fact::WaitUndone { about, wait: Wait::LoadBalancers, reason: &reason });
-            Ok(WaitOutcome::TimeOver)
-        };
-        wait.await.unwrap_or(WaitOutcome::Denied)
+            waiting.says(left.join(", "));
+            otherwise = WaitOutcome::Met;
+            select_all(shares.iter_mut().map(|share| Box::pin(share.changed()))).await;
+        }
     }
 
     /// Starts the deregistration of an instance that goes for good, beside its drain. Dropping the handle aborts it.
@@ -81,10 +80,10 @@ impl Case {
         let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
         Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
             if let Some(balancers) = &case.interrupter.load_balancers
-                && let Ok(shares) = case.look(balancers, &PodAddresses::new()).await
+                && let Ok(mut shares) = case.look(balancers, &PodAddresses::new()).await
             {
                 // A denial was told where it was met.
-                let _ = case.deregister_from(balancers, &shares).await;
+                let _ = case.deregister_from(balancers, &mut shares).await;
             }
         }))
     }
@@ -116,35 +115,35 @@ impl Case {
     }
 
     /// Deregisters the instance wherever it is registered.
-    async fn deregister_from(&self, balancers: &LoadBalancers, shares: &[LookShare]) -> Result<(), Denied> {
+    async fn deregister_from(&self, balancers: &LoadBalancers, shares: &mut [LookShare]) -> Result<(), Denied> {
         let instance = self.notice.instance.as_str();
-        let each = shares.iter().map(|share| async move {
+        let mut calls = Vec::new();
+        for share in shares {
             let mut targets = share.of(|id| id == instance).await?;
             targets.retain(|target| !target.draining);
-            if targets.is_empty() {
-                return Ok(());
+            if !targets.is_empty() {
+                calls.push(async {
+                    let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
+                    // Its controller does the same, because the node is excluded from load balancers.
+                    let is_bound = matches!(share.group.from, Source::Binding { .. });
+                    if is_bound { Ok(()) } else { deregistered }
+                });
             }
-            let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
-            // Its controller does the same, because the node is excluded from load balancers.
-            let is_bound = matches!(share.group.from, Source::Binding { .. });
-            if is_bound { Ok(()) } else { deregistered }
-        });
+        }
         // All, even if the right to one is missing.
-        join_all(each).await.into_iter().collect()
+        join_all(calls).await.into_iter().collect()
     }
 
-    /// Returns the groups that list the instance or one of the addresses, and its targets there.
-    async fn listed<'a>(
-        &self,
-        shares: &'a [LookShare],
-        addresses: &PodAddresses,
-    ) -> Result<Vec<(&'a LookShare, Vec<Target>)>, Denied> {
-        let each = shares.iter().map(|share| async move {
+    /// Returns the groups that list the instance or one of the addresses, with the state of its targets there, for people.
+    async fn listed(&self, shares: &mut [LookShare], addresses: &PodAddresses) -> Result<Vec<String>, Denied> {
+        let mut listed = Vec::new();
+        for share in shares {
             let targets = share.of(|id| self.is_target(id, addresses)).await?;
-            Ok((share, targets))
-        });
-        let mut listed = try_join_all(each).await?;
-        listed.retain(|(_, targets)| !targets.is_empty());
+            let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
+            if !targets.is_empty() {
+                listed.push(format!("target group {}: {state}", name_of(&share.group.arn)));
+            }
+        }
         Ok(listed)
     }
 
@@ -163,13 +162,4 @@ impl Finding {
     const fn is_success(&self) -> bool {
         matches!(self, Self::Ended(NoticeOutcome::Drained | NoticeOutcome::NodeDead) | Self::NodeGone(..))
     }
-}
-
-/// Returns which groups still list a target, for people.
-fn in_words(listed: &[(&LookShare, Vec<Target>)]) -> String {
-    let group = |(share, targets): &(&LookShare, Vec<Target>)| {
-        let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
-        format!("target group {}: {state}", name_of(&share.group.arn))
-    };
-    listed.iter().map(group).collect::<Vec<_>>().join(", ")
 }

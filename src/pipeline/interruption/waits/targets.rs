@@ -79,7 +79,8 @@ struct Looks {
 pub(super) struct LookShare {
     /// The group.
     pub group: TargetGroup,
-    seat: Seat<Arc<str>, watch::Sender<Known>, ()>,
+    seen: watch::Receiver<Known>,
+    _seat: Seat<Arc<str>, watch::Sender<Known>, ()>,
 }
 
 /// The right to the call is missing.
@@ -121,7 +122,7 @@ impl Targets {
             known.send_replace(Known::Denied);
         };
         let seat = self.groups.join(Arc::clone(&group.arn), watch::Sender::default, work).0;
-        Ok(LookShare { group: group.clone(), seat })
+        Ok(LookShare { group: group.clone(), seen: seat.shared().subscribe(), _seat: seat })
     }
 
     /// Deregisters these targets of one ID from the group. Retries until AWS has accepted it, or the group is gone.
@@ -150,10 +151,9 @@ impl LookShare {
     ///
     /// # Errors
     /// Without the right to see them.
-    pub(super) async fn of(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Target>, Denied> {
-        let mut known = self.seat.shared().subscribe();
+    pub(super) async fn of(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Target>, Denied> {
         // The sender lives as long as the share.
-        let known = known.wait_for(|known| !matches!(known, Known::Nothing)).await.map_err(|_| Denied)?;
+        let known = self.seen.wait_for(|known| !matches!(known, Known::Nothing)).await.map_err(|_| Denied)?;
         match &*known {
             Known::All(targets) => {
                 Ok(targets.iter().filter(|(id, _)| wanted(id)).flat_map(|(_, targets)| targets).cloned().collect())
@@ -162,19 +162,9 @@ impl LookShare {
         }
     }
 
-    /// Waits until the group has no target whose ID is wanted.
-    ///
-    /// # Errors
-    /// Without the right to see them.
-    pub(super) async fn until_none(&self, wanted: impl Fn(&str) -> bool) -> Result<(), Denied> {
-        let ended = |known: &Known| match known {
-            Known::All(targets) => !targets.keys().any(|id| wanted(id)),
-            Known::Denied => true,
-            Known::Nothing => false,
-        };
-        let mut known = self.seat.shared().subscribe();
-        let known = known.wait_for(ended).await.map_err(|_| Denied)?;
-        if matches!(*known, Known::Denied) { Err(Denied) } else { Ok(()) }
+    /// Waits for the next look.
+    pub(super) async fn changed(&mut self) {
+        let _ = self.seen.changed().await;
     }
 }
 

@@ -1,8 +1,9 @@
 //! The volumes of a Node's drained pods. One that is still attached when the instance goes stays so for six minutes: Kubernetes does not
 //! know whether the instance still writes to it. Their pods wait elsewhere meanwhile.
 
+use super::waiting::Waiting;
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
-use crate::fact::{DrainStep, Fact, Wait, WaitOutcome};
+use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::{TrimmedPod, pods_of};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
@@ -17,31 +18,28 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Case {
     /// Waits until the instance's Nodes have no volumes but those of pods that stay.
-    pub(super) async fn volumes_detached(&self) -> WaitOutcome {
+    pub(super) async fn volumes_detached(&self, waiting: &Waiting<'_>) -> WaitOutcome {
         let Self { interrupter, notice, .. } = self;
         let Some(node) = interrupter.index.get(&notice.instance) else { return WaitOutcome::NotNeeded };
-        let mut outcome = self.volumes_detached_from(&node).await;
+        let mut outcome = self.volumes_detached_from(&node, waiting).await;
         for other in interrupter.index.others(&node) {
-            outcome = outcome.max(self.volumes_detached_from(&other).await);
+            outcome = outcome.max(self.volumes_detached_from(&other, waiting).await);
         }
         outcome
     }
 
     /// Waits until the attachments are deleted whose volumes no pod uses that stays on the Node.
-    async fn volumes_detached_from(&self, node: &Node) -> WaitOutcome {
+    async fn volumes_detached_from(&self, node: &Node, waiting: &Waiting<'_>) -> WaitOutcome {
         let Some(watch) = self.interrupter.attachments.join() else { return WaitOutcome::Denied };
         let Some(attached) = watch.of(&node.name).await else { return WaitOutcome::Denied };
         if attached.is_empty() {
             return WaitOutcome::NotNeeded;
         }
         let used = self.volumes_in_use(node).await;
-        let waited: Vec<_> = attached.difference(&used).map(String::as_str).collect();
-        if waited.is_empty() {
+        if attached.is_subset(&used) {
             return WaitOutcome::NotNeeded;
         }
-        let (about, reason) = (self.about(), format!("attached: {}", waited.join(", ")));
-        self.tell(&Fact::WaitBegun { about, wait: Wait::Volumes, reason: &reason });
-        watch.until_none(&node.name, &used).await;
+        watch.until_none(&node.name, &used, |left| waiting.says(format!("attached: {}", left.join(", ")))).await;
         WaitOutcome::Met
     }
 

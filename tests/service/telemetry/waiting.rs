@@ -1,0 +1,115 @@
+//! Kubernetes Events and the Node's condition while an interruption waits, and the report of how its waits ended.
+
+use crate::harness::{Stage, node, s};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
+use k8s_openapi::api::core::v1::NodeCondition;
+use std::time::Duration;
+use tokio::time::sleep;
+
+/// Returns a world of one node with a pod that has a volume, which is detached this long after the pod is gone.
+fn with_volume(detached_after: Option<Duration>) -> Stage {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.detach_after(detached_after);
+    stage.world.kube.add_pod(Pod::on(&node(0)).statefulset("db").named("db-0").claim("data-db-0").stops_in(s(2)));
+    stage
+}
+
+fn condition(stage: &Stage) -> Option<NodeCondition> {
+    let conditions = stage.world.kube.node(&node(0))?.status?.conditions?;
+    conditions.into_iter().find(|condition| condition.type_ == "EbbtideDraining")
+}
+
+/// Returns status, reason and message of the Node's condition.
+fn says(stage: &Stage) -> String {
+    let Some(condition) = condition(stage) else { return String::new() };
+    format!("{} {}: {}", condition.status, condition.reason.unwrap_or_default(), condition.message.unwrap_or_default())
+}
+
+/// Returns reason, count and text of each Event.
+fn told(stage: &Stage) -> Vec<(String, i32, String)> {
+    let events = stage.world.kube.events().into_iter();
+    let words = |event: k8s_openapi::api::core::v1::Event| {
+        (event.reason.unwrap_or_default(), event.count.unwrap_or_default(), event.message.unwrap_or_default())
+    };
+    events.map(words).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn waits_that_last_are_told_once_with_their_reasons() {
+    let stage = with_volume(Some(s(40)));
+    let replica = stage.start(&["--complete-after", "20s"]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(7)).await;
+    assert_eq!((says(&stage), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
+    sleep(s(5)).await;
+    let said = says(&stage);
+    for part in ["True Waiting: complete-after, until ", "; volumes, until ", " at the latest: attached: pv-data-db-0"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    sleep(s(20)).await;
+    assert_eq!(told(&stage).len(), 1, "the end of one of two waits says nothing");
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&token);
+    let text = "complete-after: met; volumes: met";
+    assert_eq!(says(&stage), format!("False WaitEnded: {text}"));
+    assert_eq!(told(&stage), [("WaitEnded".to_owned(), 2, text.to_owned())]);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_wait_leaves_undone_is_told() {
+    let stage = with_volume(None);
+    let replica = stage.start(&["--wait-for-volumes", "20s"]).await;
+    stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    assert_eq!(says(&stage), "False WaitEnded: volumes: time-over, left: attached: pv-data-db-0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_wait_writes_nothing() {
+    let stage = with_volume(Some(s(4)));
+    let replica = stage.start(&[]).await;
+    stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    assert_eq!((says(&stage), told(&stage)), (String::new(), Vec::new()));
+}
+
+/// The first replica has told of the wait; it ends soon after the second has taken over.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_leaves_no_condition_behind() {
+    for graceful in [true, false] {
+        let stage = with_volume(Some(s(60)));
+        let first = stage.start(&[]).await;
+        let token = stage.terminate(0, s(300), Wrapping::Event);
+        sleep(s(57)).await;
+        assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+        let second = stage.start(&[]).await;
+        if graceful {
+            first.stop().await;
+        } else {
+            first.kill().await;
+        }
+        stage.until_handled(s(100)).await;
+        stage.completed_once(&token);
+        stage.rest(&[&second]).await;
+        assert!(says(&stage).starts_with("False "), "{graceful}: {}", says(&stage));
+    }
+}
+
+/// A hold, then the drain: with an Event for each drain, the hold's is not the drain's.
+#[tokio::test(start_paused = true)]
+async fn a_wait_before_a_drain_is_over_before_the_drain_is_told() {
+    let stage = Stage::new(1, 2);
+    let replica = stage.start(&["--events", "all", "--hold", "before-drain"]).await;
+    stage.terminate(0, s(60), Wrapping::Event);
+    stage.until_handled(s(90)).await;
+    stage.rest(&[&replica]).await;
+    let mut told: Vec<_> = told(&stage).into_iter().map(|(reason, count, _)| (reason, count)).collect();
+    told.sort();
+    assert_eq!(told, [("DrainEnded".to_owned(), 2), ("WaitEnded".to_owned(), 2)]);
+    assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+}
