@@ -14,7 +14,12 @@ const DEREGISTER: [&str; 2] = ["--wait-for-load-balancers", "deregister"];
 /// Returns a world of these nodes, with an Auto Scaling group whose target group `web`, with this delay, lists them on two ports; and
 /// the target group's ARN.
 fn behind(nodes: usize, delay: Duration) -> (Stage, String) {
-    let stage = Stage::new(nodes, 1);
+    with_pods(nodes, 1, delay)
+}
+
+/// As [`behind`], with this many pods on each node.
+fn with_pods(nodes: usize, pods: usize, delay: Duration) -> (Stage, String) {
+    let stage = Stage::new(nodes, pods);
     let arn = stage.world.aws.elb.add_group("web", delay);
     for n in 0..nodes {
         stage.world.aws.elb.register(&arn, &instance(n), 30_080);
@@ -149,6 +154,17 @@ async fn a_spot_instance_is_deregistered_and_not_waited_for() {
     stage.spot(0);
     stage.until_handled(s(30)).await;
     assert_eq!((stage.calls(LOOK), stage.calls("list targetgroupbindings")), (0, 0));
+    stage.rest(&[&replica]).await;
+}
+
+/// Its drain ends before AWS has answered a single call.
+#[tokio::test(start_paused = true)]
+async fn an_empty_spot_instance_is_deregistered_too() {
+    let (stage, web) = with_pods(1, 0, s(300));
+    let replica = stage.start(&DEREGISTER).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.world.aws.elb.registered(&web), Vec::<String>::new());
     stage.rest(&[&replica]).await;
 }
 
@@ -318,6 +334,8 @@ fn of_pods() -> (Stage, String) {
     let shop = Pod::on(&node(0)).namespace("shop").named("shop-0").address("10.0.0.7").stops_in(s(2));
     stage.world.kube.add_pod(shop);
     stage.world.kube.add_pod(Pod::on(&node(0)).namespace("shop").daemonset().named("agent").address("10.0.0.1"));
+    // In the node's network, as the one that stays: the address remains in use.
+    stage.world.kube.add_pod(Pod::on(&node(0)).namespace("shop").named("proxy").address("10.0.0.1"));
     let arn = stage.world.aws.elb.add_group("shop", s(30));
     for address in ["10.0.0.1", "10.0.0.7", "10.0.0.9"] {
         stage.world.aws.elb.register(&arn, address, 8080);
