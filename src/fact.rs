@@ -195,6 +195,10 @@ pub enum Fact<'a> {
     },
     /// A wait was given up: another replica goes on with it, or the interruption begins again.
     WaitAbandoned { about: NoticeRef<'a>, on: NodeRef<'a>, wait: Wait },
+    /// A call about target groups failed. A look at targets is retried, and told once until it works or fails differently.
+    LoadBalancerFailed { category: Category, error: &'a dyn fmt::Display },
+    /// Targets of instances that go were deregistered from the target group of this name.
+    TargetsDeregistered { group: &'a str, targets: usize },
     /// A lifecycle action is left to its own timeout, as the settings say.
     HookLeft { about: NoticeRef<'a> },
     /// A hook is left alone, because its instance may belong to another cluster.

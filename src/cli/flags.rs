@@ -7,7 +7,7 @@ pub mod send;
 mod values;
 mod waits;
 
-pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon};
+pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
 pub use waits::Waits;
 
 use clap::builder::{BoolishValueParser, Resettable};

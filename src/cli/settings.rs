@@ -9,7 +9,7 @@ use crate::cli::flags;
 use crate::cli::flags::Run;
 use crate::pipeline::drain::{AtDeadline, SelectionRules};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, MAX_SETTLE, OnFailed, OnUncordon, Policy};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFailed, OnUncordon, Policy};
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
@@ -158,6 +158,9 @@ impl Settings {
         if !problems.0.is_empty() {
             return Err(SettingsError(problems.0));
         }
+        // Their controllers would register again what is waited for.
+        let exclude_from_load_balancers =
+            flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
             actions,
             health_issues,
@@ -170,7 +173,7 @@ impl Settings {
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
             uncordon_after,
-            mark_settings: MarkSettings { taints, exclude_from_load_balancers: flags.exclude_from_load_balancers },
+            mark_settings: MarkSettings { taints, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
             on_failed_drain: flags.on_failed_drain.into(),
             on_uncordon: flags.on_uncordon.into(),
@@ -246,6 +249,16 @@ impl From<flags::AtDeadline> for AtDeadline {
         match chosen {
             flags::AtDeadline::Delete => Self::Delete,
             flags::AtDeadline::Leave => Self::Leave,
+        }
+    }
+}
+
+impl From<flags::WaitForLoadBalancers> for ForLoadBalancers {
+    fn from(chosen: flags::WaitForLoadBalancers) -> Self {
+        match chosen {
+            flags::WaitForLoadBalancers::Off => Self::Nothing,
+            flags::WaitForLoadBalancers::Wait => Self::Wait,
+            flags::WaitForLoadBalancers::Deregister => Self::Deregister,
         }
     }
 }

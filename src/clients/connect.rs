@@ -60,6 +60,8 @@ pub struct AwsClients {
     pub autoscaling: aws_sdk_autoscaling::Client,
     /// EC2.
     pub ec2: aws_sdk_ec2::Client,
+    /// Elastic Load Balancing, version 2.
+    pub elb: aws_sdk_elasticloadbalancingv2::Client,
     /// EventBridge, for the doctor.
     pub eventbridge: aws_sdk_eventbridge::Client,
     /// STS, for the doctor.
@@ -205,6 +207,7 @@ pub fn aws_clients(config: &SdkConfig) -> AwsClients {
         sqs: aws_sdk_sqs::Client::new(&config),
         autoscaling: aws_sdk_autoscaling::Client::new(&config),
         ec2: aws_sdk_ec2::Client::new(&config),
+        elb: aws_sdk_elasticloadbalancingv2::Client::new(&config),
         eventbridge: aws_sdk_eventbridge::Client::new(&config),
         sts: aws_sdk_sts::Client::new(&config),
     }

@@ -7,7 +7,7 @@
 //! reader     reads the cluster, and AWS  reasons    reasons, in words
 //! pods       a node's pods               budget     the budgets that hold them back
 //! calls      calls, and how many         view       the answer's shape
-//! text       the answer as text
+//! text       the answer as text          target_groups  those of the instance
 //! ```
 
 mod budget;
@@ -17,6 +17,7 @@ mod narration;
 mod pods;
 mod reader;
 mod reasons;
+mod target_groups;
 mod text;
 mod view;
 

@@ -247,6 +247,10 @@ labels! {
         PodWatch => "pod-watch",
         /// Watches the attachments of volumes while somebody waits for them.
         AttachmentWatch => "attachment-watch",
+        /// Deregisters one instance from its target groups.
+        Deregistration => "deregistration",
+        /// Looks at the targets of one target group while somebody waits for them.
+        TargetHealth => "target-health",
         /// Checks the set-up once, some seconds after the start.
         Checks => "checks",
         /// Answers one connection of the admin server. Whoever reads the gauges has one open.

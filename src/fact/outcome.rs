@@ -103,6 +103,8 @@ labels! {
         HoldBeforeCompletion => "hold-before-completion",
         /// The volumes of the drained pods, until they are detached.
         Volumes => "volumes",
+        /// The instance and its drained pods, until no target group lists them.
+        LoadBalancers => "load-balancers",
     }
 }
 

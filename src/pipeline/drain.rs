@@ -43,7 +43,7 @@ pub use outlook::outlook;
 pub use pod_watch::PodWatch;
 pub use report::Report;
 pub use select::{Departure, MIRROR_ANNOTATION, Selection, SelectionRules, StayReason, Tier, select};
-pub use wire::{TrimmedPod, pod_api, pods_of};
+pub use wire::{PodAddresses, TrimmedPod, pod_api, pods_of};
 
 use crate::clients::gate::{Gate, LAST_CALL};
 use crate::fact::{Fact, Facts};
@@ -87,6 +87,8 @@ pub struct Drainer {
     pub pod_selector: Option<String>,
     /// The treatment of pods that a hard deadline finds.
     pub at_deadline: AtDeadline,
+    /// Whether reports say which addresses the evicted pods had.
+    pub notes_addresses: bool,
     /// The grace period of every pod, instead of its own.
     pub pod_grace: Option<Duration>,
     /// Whether the API server only checks evictions.

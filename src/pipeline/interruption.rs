@@ -35,7 +35,9 @@ mod work;
 pub use decisions::ended_marks;
 pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
-pub use policy::{Action, Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy};
+pub use policy::{
+    Action, Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy,
+};
 pub use replaceable::{Group, MaxReplacements, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
@@ -43,14 +45,15 @@ pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
 use waits::WaitLog;
-pub use waits::{Attachments, is_too_late};
+pub use waits::{Attachments, LoadBalancers, Source, TargetGroup, TargetGroups, is_too_late, name_of};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};
+use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::runtime::task::Ending;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 pub use crate::fact::NoticeOutcome;
 
@@ -67,6 +70,8 @@ struct Case {
     notice: Arc<Notice>,
     message: Arc<str>,
     node: Option<Arc<Node>>,
+    /// The addresses of the pods that the drain has evicted, for load balancers.
+    drained_addresses: Arc<Mutex<PodAddresses>>,
 }
 
 impl Case {

@@ -8,7 +8,7 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Attachments, Groups, Hooks, Interrupter, Settling, Slots};
+use crate::pipeline::interruption::{Attachments, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots};
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -78,11 +78,16 @@ impl Wiring {
             pod_selector: settings.pod_selector.clone(),
             at_deadline: settings.at_deadline,
             pod_grace: settings.pod_grace,
+            notes_addresses: !policy.awaits_load_balancers().is_zero(),
             dry_run: policy.dry_run,
             leave: self.stop.clone(),
             running: watch::Sender::default(),
         };
         let (autoscaling, lifecycle) = (clients.aws.autoscaling.clone(), Gate::new(facts.clone()));
+        let elb = clients.aws.elb.clone();
+        let kube = (clients.kube.clone(), gate.clone());
+        let waited = policy.waits.load_balancers;
+        let load_balancers = LoadBalancers::new(waited, kube, autoscaling.clone(), elb, tasks, facts);
         Interrupter {
             clock: *clock,
             facts: facts.clone(),
@@ -94,6 +99,7 @@ impl Wiring {
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
             settling: Settling::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),
+            load_balancers,
             drains: Slots::new(tasks.clone(), TaskKind::Drain),
             index: index.clone(),
             policy,

@@ -173,6 +173,11 @@ impl Subscriber for Log {
                 let (wait, outcome) = (wait.as_str(), outcome.as_str());
                 about!(debug, about, wait, outcome, took = %Words(*took), "a wait ended");
             }
+            Fact::LoadBalancerFailed { category: Category::Denied, error } => {
+                warn!(%error, "a call about load balancers is not allowed: grant the permission, or set --wait-for-load-balancers=off");
+            }
+            Fact::LoadBalancerFailed { error, .. } => warn!(%error, "a call about load balancers failed"),
+            Fact::TargetsDeregistered { group, targets } => info!(group, targets, "deregistered from the target group"),
             Fact::HookLeft { about } => about!(warn, about, "the lifecycle action is left to its own timeout"),
             Fact::HookUnproven { about } => {
                 let reason = "the instance has no Node here and was launched long ago, and nothing tells whose it is";

@@ -381,6 +381,7 @@ VOLUMES: Rules = {
     ("", "watch", "volumeattachments", ""),
     ("", "get", "persistentvolumeclaims", ""),
 }
+BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
 TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
 DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
@@ -406,6 +407,14 @@ def on(**actions: str) -> str:
         ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
         ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
         ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
+        *[
+            (f"settings: {{waitForLoadBalancers: {mode}}}", NODES | DRAINS | VOLUMES | DELETES | TELLS | BALANCERS)
+            for mode in ("wait", "deregister")
+        ],
+        ("settings: {waitForLoadBalancers: \"off\"}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | DELETES),
+        (on() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
+        (on() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),

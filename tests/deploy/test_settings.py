@@ -55,6 +55,7 @@ CHOICES = {
     "OnFailedDrain": "abandon",
     "OnFailedLaunch": "leave",
     "OnUncordon": "at-deadline",
+    "WaitForLoadBalancers": "deregister",
     "Events": "all",
     "LogFormat": "json",
 }

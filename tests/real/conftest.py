@@ -68,7 +68,7 @@ def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: Cont
     made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home)
     yield made
     forbidden = made.audit.forbidden()
-    unpermitted = cfn_template.not_permitted({call.action for call in made.recorder.calls()})
+    unpermitted = cfn_template.not_permitted({call.action for call in made.recorder.calls()}, made.parameters)
     made.close()
     assert not forbidden, "the API server denied the service: " + "; ".join(map(str, forbidden))
     assert not unpermitted, f"the policy of deploy/aws does not permit {unpermitted}"

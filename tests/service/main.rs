@@ -47,6 +47,7 @@ mod pipeline {
     mod interruption {
         mod delay;
         mod hold;
+        mod load_balancers;
         mod policy;
         mod replacement;
         mod replicas;

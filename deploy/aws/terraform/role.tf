@@ -88,6 +88,39 @@ locals {
     },
   ]
 
+  # These actions can't be restricted to a resource.
+  load_balancers_statements = [{
+    Sid      = "LoadBalancers"
+    Effect   = "Allow"
+    Action   = ["autoscaling:DescribeAutoScalingGroups", "elasticloadbalancing:DescribeTargetHealth"]
+    Resource = "*"
+  }]
+
+  # Target groups of the AWS Load Balancer Controller, and those with the tag of the groups whose hooks may be completed.
+  target_groups = "arn:${local.partition}:elasticloadbalancing:${local.region}:${local.account}:targetgroup/*"
+  deregistration_statements = [
+    {
+      Sid      = "Members"
+      Effect   = "Allow"
+      Action   = "autoscaling:DescribeAutoScalingInstances"
+      Resource = "*"
+    },
+    {
+      Sid       = "ControllersTargets"
+      Effect    = "Allow"
+      Action    = "elasticloadbalancing:DeregisterTargets"
+      Resource  = local.target_groups
+      Condition = { StringEquals = { "aws:ResourceTag/elbv2.k8s.aws/cluster" = var.cluster_name } }
+    },
+    {
+      Sid       = "Targets"
+      Effect    = "Allow"
+      Action    = "elasticloadbalancing:DeregisterTargets"
+      Resource  = local.target_groups
+      Condition = { StringLike = { "aws:ResourceTag/${local.tag_key}" = var.lifecycle_tag_value } }
+    },
+  ]
+
   doctor_statements = [
     {
       Sid      = "DoctorQueues"
@@ -169,6 +202,22 @@ resource "aws_iam_role_policy" "replace" {
   name   = "${var.name}-replace"
   role   = local.role
   policy = jsonencode({ Version = "2012-10-17", Statement = local.replace_statements })
+}
+
+resource "aws_iam_role_policy" "load_balancers" {
+  count = var.load_balancers == "off" ? 0 : 1
+
+  name   = "${var.name}-load-balancers"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.load_balancers_statements })
+}
+
+resource "aws_iam_role_policy" "deregistration" {
+  count = var.load_balancers == "deregister" ? 1 : 0
+
+  name   = "${var.name}-deregistration"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.deregistration_statements })
 }
 
 resource "aws_iam_role_policy" "doctor" {

@@ -117,6 +117,17 @@ variable "replace" {
   default     = false
 }
 
+variable "load_balancers" {
+  description = "Permissions for this `--wait-for-load-balancers`: off, wait or deregister"
+  type        = string
+  default     = "off"
+
+  validation {
+    condition     = contains(["off", "wait", "deregister"], var.load_balancers)
+    error_message = "load_balancers must be off, wait or deregister."
+  }
+}
+
 # Which events are sent to the queue.
 
 variable "asg_terminate" {

@@ -22,6 +22,17 @@ pub enum OnFailedDrain {
     Leave,
 }
 
+/// What to do for the load balancers of an instance that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum WaitForLoadBalancers {
+    /// Nothing.
+    Off,
+    /// Wait between the drain and a hook's completion until no target group lists the instance or its drained pods, 6 minutes at most.
+    Wait,
+    /// Deregister the instance when its drain begins, if it goes for good; then wait.
+    Deregister,
+}
+
 /// The action for a terminating hook whose Node somebody has uncordoned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnUncordon {

@@ -1,5 +1,6 @@
 //! The flags of what is waited for before evictions, and between a drain and the hook's completion.
 
+use super::WaitForLoadBalancers;
 use clap::Args;
 
 /// What is waited for.
@@ -33,4 +34,18 @@ pub struct Waits {
         help_heading = "Lifecycle hooks"
     )]
     pub wait_for_volumes: String,
+
+    /// What to do for target groups (ALB, NLB) of an instance that goes
+    ///
+    /// Found by the bindings of the AWS Load Balancer Controller and by the instance's Auto Scaling group. All but off also exclude the
+    /// node from load balancers.
+    #[arg(
+        long,
+        env = "EBBTIDE_WAIT_FOR_LOAD_BALANCERS",
+        value_enum,
+        value_name = "WHAT",
+        default_value = "off",
+        help_heading = "Lifecycle hooks"
+    )]
+    pub wait_for_load_balancers: WaitForLoadBalancers,
 }

@@ -27,6 +27,7 @@ impl Problems {
             hold: self.holds(&flags.hold, actions),
             complete_after: complete_after.unwrap_or_default(),
             volumes: volumes.unwrap_or_default(),
+            load_balancers: flags.wait_for_load_balancers.into(),
         }
     }
 

@@ -156,7 +156,7 @@ pub fn category_of_code(code: &str, status: u16) -> Category {
         | "ExpiredTokenException"
         | "SignatureDoesNotMatch"
         | "OptInRequired" => Category::Denied,
-        "NonExistentQueue" | "QueueDoesNotExist" => Category::NotFound,
+        "NonExistentQueue" | "QueueDoesNotExist" | "TargetGroupNotFound" => Category::NotFound,
         "InternalFailure" | "InternalError" | "ServiceUnavailable" | "Unavailable" => Category::Unavailable,
         _ => category_of_status(status),
     }

@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::Action;
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 impl TrialCall {
     const fn name(self) -> &'static str {
@@ -21,6 +21,8 @@ impl TrialCall {
             Self::Complete => "complete",
             Self::Groups => "groups",
             Self::Replace => "replace",
+            Self::TargetHealth => "target-health",
+            Self::Deregister => "deregister",
         }
     }
 
@@ -38,6 +40,8 @@ impl TrialCall {
             Self::Complete => "autoscaling:CompleteLifecycleAction",
             Self::Groups => "autoscaling:DescribeAutoScalingGroups",
             Self::Replace => "autoscaling:SetInstanceHealth",
+            Self::TargetHealth => "elasticloadbalancing:DescribeTargetHealth",
+            Self::Deregister => "elasticloadbalancing:DeregisterTargets",
         }
     }
 
@@ -52,6 +56,8 @@ impl TrialCall {
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
             Self::Groups | Self::Replace => "nodes are drained without a replacement first",
+            Self::TargetHealth => "hooks are completed while load balancers still send traffic",
+            Self::Deregister => "instances stay registered until they are gone",
         }
     }
 
@@ -79,6 +85,17 @@ pub fn replaces(settings: &Settings) -> bool {
 #[must_use]
 pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
     settings.ec2_poll_interval.is_some() && settings.policy.actions.of(kind) != Action::Ignore
+}
+
+/// What is done for load balancers, if the settings let it happen.
+#[must_use]
+pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
+    let policy = &settings.policy;
+    if policy.dry_run || !policy.has_any(&[Action::Drain]) {
+        ForLoadBalancers::Nothing
+    } else {
+        policy.waits.load_balancers
+    }
 }
 
 /// Judges the calls.

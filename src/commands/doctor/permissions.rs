@@ -7,7 +7,7 @@ use crate::leases::collector::NODE_LEASES;
 use crate::leases::election::NAME as TURN;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::Action;
+use crate::pipeline::interruption::{Action, ForLoadBalancers};
 
 impl Permission {
     const fn all(group: &'static str, resource: &'static str, verb: &'static str, without: &'static str) -> Self {
@@ -54,6 +54,16 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("storage.k8s.io", "volumeattachments", "watch", without));
         let without = "after a drain Ebbtide waits for the volumes of pods that stay, too";
         needed.push(need("", "persistentvolumeclaims", "get", without));
+    }
+    // A deregistration is for notices without a hook, too.
+    let balanced = match policy.waits.load_balancers {
+        ForLoadBalancers::Nothing => false,
+        ForLoadBalancers::Wait => policy.actions.of(NoticeKind::AsgTerminate).drains(),
+        ForLoadBalancers::Deregister => drains,
+    };
+    if balanced && !policy.dry_run {
+        let without = "target groups of TargetGroupBindings are not waited for";
+        needed.push(need("elbv2.k8s.aws", "targetgroupbindings", "list", without));
     }
     if settings.events.is_some() && !policy.dry_run && drains {
         needed.push(need("", "nodes/status", "patch", "the condition EbbtideDraining is not written"));

@@ -16,6 +16,7 @@ use crate::clients::gate;
 use crate::clients::gate::{Call, Category, Class, Gate, Operation};
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, NoticeKind};
+use crate::pipeline::interruption::{ForLoadBalancers, name_of};
 use crate::runtime::clock::Clock;
 use aws_sdk_sqs::error::{ProvideErrorMetadata, SdkError};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
@@ -203,7 +204,12 @@ impl GroupReadings {
         };
         let (names, groups) = join!(names, groups);
         let mut trials = match &groups {
-            Ok(groups) => lifecycle_trials(settings, probe, groups).await,
+            Ok(groups) => {
+                let (mut trials, deregistration) =
+                    join!(lifecycle_trials(settings, probe, groups), deregistration_trial(settings, probe, groups));
+                trials.extend(deregistration);
+                trials
+            }
             Err(_) => Vec::new(),
         };
         if aws_calls::replaces(settings) {
@@ -248,8 +254,10 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     let polled = |kind| aws_calls::polls(settings, kind);
     let changes = OptionFuture::from(polled(NoticeKind::ScheduledChange).then(|| aws::changes(probe)));
     let reservations = OptionFuture::from(polled(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
-    let (delete, extend, instances, changes, reservations) =
-        join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe), changes, reservations);
+    let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
+    let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
+    let (delete, extend, instances, changes, reservations, targets) =
+        join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe), changes, reservations, targets);
     let trial = |call, subject: &str, answer| CallTrial {
         call,
         answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
@@ -261,7 +269,8 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     ];
     let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
     let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
-    always.into_iter().chain(changes).chain(reservations).collect()
+    let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));
+    always.into_iter().chain(changes).chain(reservations).chain(targets).collect()
 }
 
 /// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.
@@ -306,6 +315,21 @@ async fn replacement_trials(probe: &Probe, groups: &Reading<ScalingGroups>) -> [
         CallTrial { call: TrialCall::Groups, answers: vec![listed] },
         CallTrial { call: TrialCall::Replace, answers: answers.collect() },
     ]
+}
+
+/// Tries the deregistration from each target group of these groups, because an IAM policy may require a tag that only some carry.
+async fn deregistration_trial(settings: &Settings, probe: &Probe, groups: &ScalingGroups) -> Option<CallTrial> {
+    let deregisters = aws_calls::for_load_balancers(settings) == ForLoadBalancers::Deregister;
+    let groups = groups.groups.iter().filter(|_| deregisters);
+    let mut arns: Vec<&String> = groups.flat_map(|group| &group.target_groups).collect();
+    arns.sort_unstable();
+    arns.dedup();
+    arns.truncate(probe.extent.trials);
+    let answers = aws::each(&arns, |arn| aws::deregister(probe, arn)).await;
+    let answers = arns.iter().zip(answers);
+    let answers = answers.map(|(arn, answer)| TrialAnswer { subject: name_of(arn).to_owned(), answer });
+    let trial = CallTrial { call: TrialCall::Deregister, answers: answers.collect() };
+    (!trial.answers.is_empty()).then_some(trial)
 }
 
 /// Returns a page, or `None` if it timed out and earlier pages were read: then the list ends there.

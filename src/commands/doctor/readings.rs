@@ -152,6 +152,8 @@ pub struct ScalingGroup {
     pub retains: bool,
     /// The group's state, as far as replacements need it; without its hooks.
     pub state: Group,
+    /// The ARNs of the target groups that its instances are registered with.
+    pub target_groups: Vec<String>,
     /// The group's lifecycle hooks.
     pub hooks: Reading<Vec<HookConfig>>,
 }
@@ -194,6 +196,10 @@ pub enum TrialCall {
     Groups,
     /// A setting of an instance's health, with an invalid value.
     Replace,
+    /// A description of the targets of a target group that does not exist.
+    TargetHealth,
+    /// A deregistration of an instance that does not exist.
+    Deregister,
 }
 
 /// The answers to one call, for each subject that it was tried on.

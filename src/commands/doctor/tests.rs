@@ -57,6 +57,7 @@ pub(super) fn group(name: &str, hooks: Vec<HookConfig>) -> ScalingGroup {
         rebalances: false,
         retains: false,
         state: Group { max: 1, launches_first: true, ..Group::default() },
+        target_groups: Vec::new(),
         hooks: Ok(hooks),
     }
 }

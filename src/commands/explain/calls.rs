@@ -90,6 +90,9 @@ impl Calls {
             self.add(to, "list pods", 0, Some(1), "which volumes the pods use that stay");
             self.add(to, "get persistentvolumeclaims", 0, None, "one for each volume of those pods");
         }
+        if !notice.target_groups.is_empty() {
+            self.add(to, "list targetgroupbindings", 0, Some(1), "the answer is kept for 5 minutes");
+        }
         let telling = match settings.events {
             _ if settings.policy.dry_run => None,
             Some(Scope::All) => Some("for each drain (--events all)"),
@@ -138,6 +141,20 @@ impl Calls {
             self.add(to, "autoscaling:RecordLifecycleActionHeartbeat", 0, Some(beats), "during the work");
             let least = usize::from(hook.after_failure.is_some());
             self.add(to, "autoscaling:CompleteLifecycleAction", least, Some(1), "when the work has ended");
+        }
+        if !notice.target_groups.is_empty() {
+            let kept = "the answer is kept for 5 minutes";
+            if notice.hook.is_none() {
+                self.add(to, "autoscaling:DescribeAutoScalingInstances", 0, Some(1), "with other instances");
+            }
+            self.add(to, "autoscaling:DescribeAutoScalingGroups", 0, Some(1), kept);
+            let when = "every 5 to 15 s for each target group; one for all waits together";
+            self.add(to, "elasticloadbalancing:DescribeTargetHealth", 0, None, when);
+            let deregistered = notice.target_groups.iter().filter(|group| group.deregistered).count();
+            if deregistered > 0 {
+                let when = "where the instance is registered; with other instances";
+                self.add(to, "elasticloadbalancing:DeregisterTargets", 0, Some(deregistered), when);
+            }
         }
         let last =
             [notice.deadline.as_ref().map(|deadline| deadline.moment), notice.waits.as_ref().map(|waits| waits.until)];

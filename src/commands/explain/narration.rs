@@ -4,6 +4,7 @@ use super::calls;
 use super::pods::{DrainSpan, PodList};
 use super::reader::Reader;
 use super::reasons;
+use super::target_groups;
 use super::view::{
     BeginView, DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, PodView, WaitView,
 };
@@ -69,6 +70,7 @@ impl<'a> Narration<'a> {
             pods: Vec::new(),
             stay: Vec::new(),
             budgets: Vec::new(),
+            target_groups: Vec::new(),
             calls: Vec::new(),
             notes: Vec::new(),
         };
@@ -162,6 +164,10 @@ impl<'a> Narration<'a> {
                 }
                 Step::Drain(target) => {
                     self.drained(reader, begun, &target).await?;
+                    let (groups, failures) =
+                        target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
+                    self.view.target_groups = groups;
+                    self.view.notes.extend(failures);
                     return Ok(lookups);
                 }
                 Step::AwaitSuccessor(..) => Finding::NoNodeInTime,

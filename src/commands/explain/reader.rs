@@ -6,10 +6,10 @@ use crate::clients::batch::Unanswered;
 use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::commands::test_message::{Sources, brief};
-use crate::fact::{Facts, Replacement};
+use crate::fact::{Fact, Facts, Replacement, Subscriber};
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Detail, Hook, InstanceId, Notice};
-use crate::pipeline::interruption::{Groups, HookTimes, Hooks, is_too_late, replaceable};
+use crate::pipeline::interruption::{Groups, HookTimes, Hooks, TargetGroup, TargetGroups, is_too_late, replaceable};
 use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -18,7 +18,7 @@ use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::ListParams;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -39,6 +39,18 @@ impl From<OwnerLookupError> for Unasked {
         match error {
             OwnerLookupError::Failed(error) => Self::Failed(Arc::new(error)),
             OwnerLookupError::Unanswered(error) => Self::Unanswered(error),
+        }
+    }
+}
+
+/// What could not be asked of target groups.
+#[derive(Default)]
+struct Failures(Mutex<Vec<String>>);
+
+impl Subscriber for Failures {
+    fn note(&self, fact: &Fact<'_>) {
+        if let Fact::LoadBalancerFailed { error, .. } = fact {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).push(error.to_string());
         }
     }
 }
@@ -134,6 +146,18 @@ impl<'a> Reader<'a> {
     /// Returns the instances of a capacity reservation.
     pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, Unasked> {
         self.owner.in_reservation(reservation).await.map_err(|error| Unasked::Failed(Arc::new(error)))
+    }
+
+    /// Returns the target groups that may list this instance or its pods, and what could not be asked.
+    pub async fn target_groups(&self, instance: &InstanceId, hook: Option<&Hook>) -> (Vec<TargetGroup>, Vec<String>) {
+        let failures = Arc::new(Failures::default());
+        let facts = Facts::to(vec![Arc::clone(&failures) as Arc<dyn Subscriber>]);
+        let (kube, autoscaling) = (self.clients.kube.clone(), self.clients.aws.autoscaling.clone());
+        let tasks = Tasks::new(facts.clone());
+        let groups = TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_members(&tasks);
+        let found = groups.of(instance, hook.map(|hook| &*hook.group)).await;
+        let failures = std::mem::take(&mut *failures.0.lock().unwrap_or_else(PoisonError::into_inner));
+        (found, failures)
     }
 
     /// Returns a hook's times.

@@ -2,7 +2,8 @@
 
 use super::reasons::span;
 use super::view::{
-    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView, Turn,
+    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView,
+    TargetGroupView, Turn,
 };
 use crate::cli::text::{push_hanging, push_table};
 use std::fmt::Write;
@@ -93,7 +94,26 @@ impl Text {
             self.marks(marks);
         }
         self.pods(notice);
+        self.target_groups(&notice.target_groups);
         self.calls(&notice.calls);
+    }
+
+    fn target_groups(&mut self, groups: &[TargetGroupView]) {
+        let row = |group: &TargetGroupView| {
+            let done = match (group.deregistered, group.awaited) {
+                (true, true) => "deregistered, and awaited",
+                (true, false) => "deregistered",
+                (false, _) => "awaited",
+            };
+            vec![group.name.clone(), done.to_owned(), group.from.clone()]
+        };
+        if !groups.is_empty() {
+            let rows: Vec<_> = groups.iter().map(row).collect();
+            self.table(
+                "Target groups, as far as they list the instance or its pods (--wait-for-load-balancers)",
+                &rows,
+            );
+        }
     }
 
     fn hook(&mut self, hook: &HookView) {

@@ -112,6 +112,8 @@ pub struct NoticeView {
     pub stay: Vec<StayView>,
     /// The budgets of pods that go.
     pub budgets: Vec<BudgetView>,
+    /// The target groups that may list the instance or its pods, if the settings ask for them.
+    pub target_groups: Vec<TargetGroupView>,
     /// The calls that the service would make.
     pub calls: Vec<CallView>,
     /// What could not be found out, and other remarks.
@@ -206,6 +208,19 @@ pub struct HookView {
     pub held_back_seconds: u64,
     /// Maximum wait between a drain and the completion for the volumes that are attached now.
     pub volumes_awaited_seconds: u64,
+}
+
+/// A target group.
+#[derive(Debug, Serialize)]
+pub struct TargetGroupView {
+    /// Its name.
+    pub name: String,
+    /// What led to it.
+    pub from: String,
+    /// Whether the instance is deregistered from it.
+    pub deregistered: bool,
+    /// Whether the hook's completion waits for it.
+    pub awaited: bool,
 }
 
 /// The marks on a Node.

@@ -1,7 +1,7 @@
 //! The list of a node's pods, and how new it must be.
 
 use super::evict::Evictions;
-use super::select::{Selection, select};
+use super::select::{Selection, leaving_addresses, select};
 use super::wire::{TrimmedPod, pods_of};
 use super::{Deadline, Drainer, Grace};
 use crate::clients::gate::{Backoff, Call, Class, KubeError};
@@ -71,6 +71,9 @@ impl Evictions<'_> {
                     let version = pods.metadata.resource_version.unwrap_or_default();
                     // A list from before the watch began is not used: the next one asks for the watch's version.
                     if self.watch_share.listed_at(&version) {
+                        if drain.drainer.notes_addresses {
+                            drain.recorder.leaving_from(leaving_addresses(&pods.items, &drain.drainer.rules));
+                        }
                         return (select(pods.items, &drain.drainer.rules), version);
                     }
                     continue;

@@ -3,7 +3,7 @@
 use super::deadline::Plan;
 use super::report::{PodState, RemovalCause, Report};
 use super::select::Selection;
-use super::wire::PodId;
+use super::wire::{PodAddresses, PodId};
 use crate::fact::{DrainOutcome, Fact, Facts};
 use crate::pipeline::node::Node;
 use std::collections::{BTreeMap, HashSet};
@@ -33,6 +33,7 @@ struct Record {
     left_alone: usize,
     /// The error of the latest list, if it failed.
     error: Option<Arc<str>>,
+    addresses: PodAddresses,
     ended: bool,
 }
 
@@ -131,6 +132,11 @@ impl<'a> Recorder<'a> {
         }
     }
 
+    /// Records the addresses of pods that must leave.
+    pub(super) fn leaving_from(&self, addresses: PodAddresses) {
+        self.lock().addresses.extend(addresses);
+    }
+
     /// Records that listing pods failed.
     pub(super) fn list_failed(&self, error: Arc<str>) {
         self.lock().error = Some(error);
@@ -145,8 +151,9 @@ impl<'a> Recorder<'a> {
     pub(super) fn report(&self, outcome: DrainOutcome) -> Report {
         let mut record = self.lock();
         record.ended = true;
-        let Record { pods, left_alone, error, .. } = &*record;
-        Report { outcome, pods: pods.clone(), left_alone: *left_alone, error: error.clone() }
+        let Record { pods, left_alone, error, addresses, .. } = &*record;
+        let (pods, error, addresses) = (pods.clone(), error.clone(), addresses.clone());
+        Report { outcome, pods, left_alone: *left_alone, error, addresses }
     }
 
     fn unblocked(&self, pod: &PodId) {

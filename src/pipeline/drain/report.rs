@@ -1,6 +1,6 @@
 //! The report of a drain: which pods have left, which stayed, and why.
 
-use super::wire::PodId;
+use super::wire::{PodAddresses, PodId};
 use crate::fact::DrainOutcome;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -43,6 +43,8 @@ pub struct Report {
     pub left_alone: usize,
     /// The error of the latest list, if it failed.
     pub error: Option<Arc<str>>,
+    /// The addresses of the pods that had to leave, if they are noted.
+    pub addresses: PodAddresses,
 }
 
 impl Report {

@@ -2,7 +2,7 @@
 //! `--delete-emptydir-data`, `--force`).
 
 use super::grace::Grace;
-use super::wire::{PodId, TrimmedPod};
+use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -178,6 +178,18 @@ pub fn select(pods: impl IntoIterator<Item = TrimmedPod>, rules: &SelectionRules
         }
     }
     selection
+}
+
+/// Returns the addresses of the pods that must leave. One that a pod that stays has, too, is the node's own, and stays in use.
+pub(super) fn leaving_addresses(pods: &[TrimmedPod], rules: &SelectionRules) -> PodAddresses {
+    let (stay, leave): (Vec<_>, Vec<_>) = pods.iter().partition(|pod| stay_reason(pod, rules).is_some());
+    let staying: HashSet<&str> = stay.into_iter().flat_map(TrimmedPod::addresses).collect();
+    let of = |pod: &TrimmedPod| {
+        let namespace: Arc<str> = pod.metadata.namespace.as_deref().unwrap_or_default().into();
+        let addresses = pod.addresses().filter(|address| !staying.contains(address));
+        addresses.map(|address| (Arc::clone(&namespace), address.into())).collect::<Vec<_>>()
+    };
+    leave.into_iter().flat_map(of).collect()
 }
 
 /// Applies the filters of `kubectl drain`, in its order.

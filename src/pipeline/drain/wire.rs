@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ApiResource, ListParams};
 use kube::{Api, Client};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -102,6 +103,11 @@ impl TrimmedPod {
         self.spec.claims(name).map(|claim| (namespace.clone(), claim)).collect()
     }
 
+    /// Returns the pod's addresses.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = &str> {
+        self.status.pod_ips.iter().map(|address| &*address.ip)
+    }
+
     /// Returns whether the pod's containers have ended for good.
     #[must_use]
     pub fn is_finished(&self) -> bool {
@@ -117,7 +123,19 @@ pub struct Status {
     pub(super) phase: String,
     #[serde(default)]
     pub(super) start_time: Option<Time>,
+    /// One of each family.
+    #[serde(default, rename = "podIPs")]
+    pod_ips: Vec<PodAddress>,
 }
+
+#[derive(Clone, Debug, Deserialize)]
+struct PodAddress {
+    #[serde(default)]
+    ip: Box<str>,
+}
+
+/// Addresses of pods, with the namespace of each.
+pub type PodAddresses = BTreeSet<(Arc<str>, Box<str>)>;
 
 /// The identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

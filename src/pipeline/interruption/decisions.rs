@@ -1,6 +1,6 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
-use super::policy::{Action, OnFailed, OnUncordon, Policy};
+use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy};
 use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
@@ -21,6 +21,10 @@ use tokio::time::Instant;
 
 /// Minimum time between an instance's announced end and a notice that counts as late: clocks differ, and nodes flap.
 const LATE_AFTER: Duration = Duration::from_mins(1);
+
+/// Maximum wait after a drain until no target group lists the instance: the default deregistration delay of five minutes, and the time
+/// in which a controller notices that a node goes.
+const LOAD_BALANCER_WAIT: Duration = Duration::from_mins(6);
 
 impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
@@ -129,6 +133,7 @@ impl Policy {
         match outcome {
             NoticeOutcome::Drained => {
                 add(Wait::CompleteAfter, self.waits.complete_after);
+                add(Wait::LoadBalancers, self.awaits_load_balancers());
                 add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
@@ -147,6 +152,25 @@ impl Policy {
             add(Wait::HoldBeforeCompletion, left);
         }
         waits
+    }
+
+    /// Returns the maximum wait after a drain until no target group lists the instance.
+    #[must_use]
+    pub const fn awaits_load_balancers(&self) -> Duration {
+        match self.waits.load_balancers {
+            ForLoadBalancers::Wait | ForLoadBalancers::Deregister if !self.dry_run => LOAD_BALANCER_WAIT,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether the instance is deregistered from its target groups when its drain begins: only if it goes for good. What comes back
+    /// would not be registered again.
+    #[must_use]
+    pub fn deregisters(&self, notice: &Notice) -> bool {
+        self.waits.load_balancers == ForLoadBalancers::Deregister
+            && !self.dry_run
+            && self.action(notice) == Action::Drain
+            && comes_back(&notice.detail).is_none()
     }
 
     /// Returns the maximum wait after a drain of this Node for the volumes of its pods.

@@ -12,7 +12,7 @@ use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -285,10 +285,14 @@ impl Case {
             tokio::select! {
                 biased;
                 ended = seat.ended() => return match ended {
-                    Ok(report) if report.outcome == DrainOutcome::NodeGone => {
-                        Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+                    Ok(report) => {
+                        self.remember(&report);
+                        if report.outcome == DrainOutcome::NodeGone {
+                            Finding::NodeGone(Arc::clone(&target.node), report.outcome.into())
+                        } else {
+                            Finding::Ended(report.outcome.into())
+                        }
                     }
-                    Ok(report) => Finding::Ended(report.outcome.into()),
                     Err(TaskError::Panicked | TaskError::Cancelled) => Finding::Ended(NoticeOutcome::Crashed),
                 },
                 () = over.cancelled(), if !is_over => {
@@ -311,6 +315,14 @@ impl Case {
                     return Finding::Ended(shared.progress.outcome().into());
                 }
             }
+        }
+    }
+
+    /// Keeps what the waits after the drain need of its report.
+    fn remember(&self, report: &Report) {
+        if !report.addresses.is_empty() {
+            let mut addresses = self.drained_addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            addresses.extend(report.addresses.iter().cloned());
         }
     }
 

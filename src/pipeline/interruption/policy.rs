@@ -66,6 +66,17 @@ pub enum OnUncordon {
     AtDeadline,
 }
 
+/// What is done for the load balancers of an instance that goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ForLoadBalancers {
+    /// Nothing.
+    Nothing,
+    /// A hook's completion waits until no target group lists the instance.
+    Wait,
+    /// As `Wait`; and the instance is deregistered when its drain begins.
+    Deregister,
+}
+
 /// When heartbeats go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heartbeats {
@@ -99,6 +110,8 @@ pub struct WaitPolicy {
     pub complete_after: Duration,
     /// Maximum wait between a drain and the hook's completion for the volumes of the drained pods to be detached.
     pub volumes: Duration,
+    /// What is done for the load balancers of an instance that goes.
+    pub load_balancers: ForLoadBalancers,
 }
 
 /// The user's policy for interruptions.

@@ -2,21 +2,29 @@
 //! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
 //!
 //! ```text
-//! hold         until somebody else has acted
-//! replacement  until the Auto Scaling group has launched another node, before evictions
-//! waiting      one wait, as it is told
-//! volumes      until the volumes of the drained pods are detached
-//! attachments  the watch of all attachments, for as long as somebody waits
+//! hold            until somebody else has acted
+//! replacement     until the Auto Scaling group has launched another node, before evictions
+//! waiting         one wait, as it is told
+//! volumes         until the volumes of the drained pods are detached
+//! attachments     the watch of all attachments, for as long as somebody waits
+//! load_balancers  until no target group lists the instance, and its deregistration
+//! target_groups   which those are
+//! targets         the looks at their targets, for as long as somebody waits
 //! ```
 
 mod attachments;
 mod hold;
+mod load_balancers;
 mod replacement;
+mod target_groups;
+mod targets;
 mod volumes;
 mod waiting;
 
 pub use attachments::Attachments;
+pub use load_balancers::LoadBalancers;
 pub use replacement::is_too_late;
+pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 pub use waiting::WaitLog;
 
 use super::completion::KeptHook;
@@ -142,7 +150,7 @@ impl Case {
         match wait {
             Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
             Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
-            Wait::Delay | Wait::CompleteAfter | Wait::Replacement | Wait::Volumes => {}
+            Wait::Delay | Wait::CompleteAfter | Wait::Replacement | Wait::Volumes | Wait::LoadBalancers => {}
         }
     }
 
@@ -164,6 +172,7 @@ impl Case {
             Wait::HoldBeforeDrain => Box::pin(self.released(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.released(waiting, HoldPoint::BeforeCompletion)).await,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
+            Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }
     }
 }

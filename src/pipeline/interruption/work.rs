@@ -7,7 +7,7 @@ use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Groups, Hooks, NoticeOutcome, Slots, WaitLog};
+use super::{Attachments, Case, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -49,6 +49,8 @@ pub struct Interrupter {
     pub groups: Groups,
     /// The volumes that are attached to Nodes.
     pub attachments: Attachments,
+    /// The target groups of instances, if the settings ask for them.
+    pub load_balancers: Option<LoadBalancers>,
     /// The drains that run, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
 }
@@ -100,7 +102,7 @@ impl Interrupter {
         let mut newest = link.notice.subscribe();
         let notice = Arc::clone(&newest.borrow_and_update());
         let node = self.index.get(&notice.instance);
-        let case = Case { interrupter: self, notice, message, node };
+        let case = Case { interrupter: self, notice, message, node, drained_addresses: Arc::default() };
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
@@ -186,7 +188,14 @@ impl Interruption {
                     Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early, &self.waited)).await
                 }
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
-                Step::Drain(target) => case.drain(&target, self.hook.as_ref(), early.take()).await,
+                Step::Drain(target) => {
+                    let deregistration = case.start_deregistration();
+                    let found = case.drain(&target, self.hook.as_ref(), early.take()).await;
+                    if let Some(deregistration) = deregistration {
+                        case.end_deregistration(deregistration, &found, target.deadline.at()).await;
+                    }
+                    found
+                }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
                 Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref(), &self.waited)).await,
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {

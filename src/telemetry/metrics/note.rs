@@ -115,6 +115,8 @@ impl All {
             | Fact::DrainAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::WaitBegun { .. }
+            | Fact::LoadBalancerFailed { .. }
+            | Fact::TargetsDeregistered { .. }
             | Fact::WaitAbandoned { .. }
             | Fact::DrainBegun { .. }
             | Fact::GraceTooLong { .. }

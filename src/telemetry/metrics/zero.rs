@@ -8,7 +8,7 @@ use crate::fact::{
 use prometheus::IntCounterVec;
 
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
-const AWS_CALLS: [[&str; 2]; 12] = [
+const AWS_CALLS: [[&str; 2]; 14] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],
     ["sqs", "ChangeMessageVisibilityBatch"],
@@ -21,8 +21,10 @@ const AWS_CALLS: [[&str; 2]; 12] = [
     ["ec2", "DescribeInstances"],
     ["ec2", "DescribeInstanceStatus"],
     ["ec2", "DescribeCapacityReservations"],
+    ["elasticloadbalancing", "DescribeTargetHealth"],
+    ["elasticloadbalancing", "DeregisterTargets"],
 ];
-const KUBE_CALLS: [[&str; 2]; 14] = [
+const KUBE_CALLS: [[&str; 2]; 15] = [
     ["get", "nodes"],
     ["patch", "nodes"],
     ["patch", "nodes/status"],
@@ -30,6 +32,7 @@ const KUBE_CALLS: [[&str; 2]; 14] = [
     ["delete", "pods"],
     ["create", "pods/eviction"],
     ["get", "persistentvolumeclaims"],
+    ["list", "targetgroupbindings"],
     ["create", "events"],
     ["patch", "events"],
     ["get", "leases"],

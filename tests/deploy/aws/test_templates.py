@@ -28,7 +28,7 @@ KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "Sched
 EVERY_KIND = dict.fromkeys(KINDS, "true")
 EVERYTHING = EVERY_KIND | {"Encryption": "new-key", "NotificationRole": "true", "ClusterName": "blue"}
 
-CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|events|cloudwatch|sts|iam|kms)",\s*"([A-Z]\w+)"')
+CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|elasticloadbalancing|events|cloudwatch|sts|iam|kms)",\s*"([A-Z]\w+)"')
 """Pattern of a call to AWS in the code, the only form that `gate::aws` accepts."""
 
 
@@ -48,9 +48,9 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack(Ec2Polling="true", Replace="true"))
-    of_service = ("ServicePolicy", "LifecyclePolicy", "PollingPolicy", "ReplacePolicy")
-    service = set().union(*(allowed(made[name]) for name in of_service))
+    made = policies(stack(Ec2Polling="true", LoadBalancers="deregister", Replace="true"))
+    named = ("Service", "Lifecycle", "Polling", "Replace", "LoadBalancers", "Deregistration")
+    service = set().union(*(allowed(made[f"{name}Policy"]) for name in named))
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
     of_doctor = calls("commands/doctor.rs", "commands/doctor/**/*.rs", "commands/test_message/group.rs")
@@ -82,6 +82,11 @@ def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -
     health = made["ReplacePolicy"]["Statement"][0]
     assert health["Action"] == "autoscaling:SetInstanceHealth"
     assert health["Condition"] == {"StringLike": {"aws:ResourceTag/kubernetes.io/cluster/blue": "*"}}
+
+
+def test_only_what_is_done_for_load_balancers_has_its_permissions() -> None:
+    for mode, made in (("wait", {"LoadBalancersPolicy"}), ("deregister", {"LoadBalancersPolicy", "DeregistrationPolicy"})):
+        assert set(policies(stack(LoadBalancers=mode))) - set(policies(stack())) == made
 
 
 def test_the_service_cannot_send_and_only_describing_is_unrestricted() -> None:

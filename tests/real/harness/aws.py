@@ -59,6 +59,7 @@ class Aws:
         self._events = self._client("events")
         self._stacks = self._client("cloudformation")
         self._roles = self._client("iam")
+        self._balancers = self._client("elbv2")
         self._groups.create_launch_configuration(
             LaunchConfigurationName="nodes", ImageId=_IMAGE, InstanceType="t3.small"
         )
@@ -113,6 +114,25 @@ class Aws:
         """Adds instances to an empty group."""
         self._groups.update_auto_scaling_group(AutoScalingGroupName=group, MaxSize=len(instances))
         self._groups.attach_instances(AutoScalingGroupName=group, InstanceIds=list(instances))
+
+    def target_group(self, name: str, group: str, instance: str, port: int) -> str:
+        """Creates a target group of an Auto Scaling group's instance, whose targets moto registers itself; returns its ARN."""
+        vpc = self._ec2.describe_vpcs()["Vpcs"][0]["VpcId"]
+        made = self._balancers.create_target_group(Name=name, Protocol="HTTP", Port=port, VpcId=vpc)
+        arn: str = made["TargetGroups"][0]["TargetGroupArn"]
+        self.attach(group, [instance])
+        self._groups.attach_load_balancer_target_groups(AutoScalingGroupName=group, TargetGroupARNs=[arn])
+        assert self.targets(arn) == [instance]
+        return arn
+
+    def targets(self, target_group: str) -> list[str]:
+        """Returns the registered targets of a target group."""
+        health = self._balancers.describe_target_health(TargetGroupArn=target_group)["TargetHealthDescriptions"]
+        return [each["Target"]["Id"] for each in health]
+
+    def deregister(self, target_group: str, target: str) -> None:
+        """Deregisters a target, as a controller does."""
+        self._balancers.deregister_targets(TargetGroupArn=target_group, Targets=[{"Id": target}])
 
     def send(self, queue: str, body: str | dict[str, Any]) -> None:
         """Sends a message: an event, or a raw body."""

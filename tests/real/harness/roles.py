@@ -44,6 +44,17 @@ def grant_collector(kube: Kube, user: str, namespace: str) -> None:
         wait_held(kube, user, where, role["rules"])
 
 
+def grant_target_groups(kube: Kube, user: str) -> None:
+    """Grants a user the additional permission for --wait-for-load-balancers, once for all tests."""
+    (role,) = _roles("everything", "ClusterRole")
+    rules = [rule for rule in role["rules"] if rule["resources"] == ["targetgroupbindings"]]
+    name = f"{user}-target-groups"
+    if not kube.find(f"{_API}/clusterroles/{name}"):
+        kube.create(f"{_API}/clusterroles", {"metadata": {"name": name}, "rules": rules})
+        kube.create(f"{_API}/clusterrolebindings", _binding(name, user, "ClusterRole"))
+    wait_held(kube, user, "", rules)
+
+
 def wait_held(kube: Kube, user: str, namespace: str, rules: list[Object]) -> None:
     """Waits until a user has the permissions of these rules, in a namespace or everywhere.
 

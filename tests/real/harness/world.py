@@ -53,6 +53,8 @@ class World:
         self.leases: list[str] = []
         """Paths of the test's Leases among those of the nodes."""
         self.binary = binary
+        self.parameters: dict[str, str] = {}
+        """Parameters of deploy/aws that grant the service's role what the test's settings need."""
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
         account = f"{NAMESPACES}/{name}/serviceaccounts/default"

@@ -478,3 +478,35 @@ async fn replacements_are_checked_where_they_are_wanted() {
     let report = examined(&stage, &wanted).await;
     assert!(line(&report, "calls groups").starts_with("failure"), "{}", report.text());
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_calls_about_target_groups_are_tried_without_an_effect() {
+    let stage = healthy();
+    let elb = &stage.world.aws.elb;
+    let arn = elb.add_group("web", s(300));
+    elb.register(&arn, &instance(0), 80);
+    let instances = vec![instance(0)];
+    let spec = GroupSpec { instances, target_groups: vec![arn.clone()], ..GroupSpec::default() };
+    stage.world.aws.autoscaling.put_group("blue", spec);
+    for (mode, tried) in [("off", [0, 0]), ("wait", [1, 0]), ("deregister", [2, 1])] {
+        let report = examined(&stage, &["--wait-for-load-balancers", mode]).await;
+        assert_eq!(faults(&report), [], "{mode}: {}", report.text());
+        assert_eq!(["DescribeTargetHealth", "DeregisterTargets"].map(|call| stage.calls(call)), tried, "{mode}");
+    }
+    examined(&stage, &["--wait-for-load-balancers", "deregister", "--dry-run"]).await;
+    assert_eq!(stage.calls("DescribeTargetHealth"), 2);
+    assert_eq!(elb.registered(&arn), [instance(0)]);
+    for call in ["DescribeTargetHealth", "DeregisterTargets"] {
+        stage.world.faults.add(Rule::on(call, Fault::Status(403)));
+    }
+    stage.world.kube.deny("list targetgroupbindings");
+    let report = examined(&stage, &["--wait-for-load-balancers", "deregister"]).await;
+    let denied = [
+        ("calls", "target-health", "failure"),
+        ("calls", "deregister", "failure"),
+        ("permissions", "targetgroupbindings", "failure"),
+    ];
+    assert_eq!(faults(&report), denied, "{}", report.text());
+    let said = line(&report, "calls deregister");
+    assert!(said.contains("elasticloadbalancing:DeregisterTargets is not allowed on web"), "{said}");
+}

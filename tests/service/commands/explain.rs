@@ -15,15 +15,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Calls that change neither the cluster nor AWS.
-const READS: [&str; 8] = [
+const READS: [&str; 9] = [
     "get nodes",
     "list nodes",
     "list pods",
     "list poddisruptionbudgets",
     "DescribeInstances",
     "DescribeLifecycleHooks",
-    "DescribeAutoScalingGroups",
     "DescribeAutoScalingInstances",
+    "DescribeAutoScalingGroups",
+    "list targetgroupbindings",
 ];
 
 impl Stage {
@@ -490,4 +491,36 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     stage.until_handled(s(200)).await;
     assert_foretold(&stage, &explained, &notice);
     stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn target_groups_are_named_with_what_led_to_them() {
+    let stage = Stage::new(1, 1);
+    let aws = &stage.world.aws;
+    let (web, api) = (aws.elb.add_group("web", s(30)), aws.elb.add_group("api", s(30)));
+    let other = aws.elb.add_group("other", s(30));
+    aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    aws.autoscaling.put_group("group", GroupSpec { target_groups: vec![web], ..GroupSpec::default() });
+    stage.world.kube.bind_target_group("default", "api", &api, "ip");
+    stage.world.kube.bind_target_group("elsewhere", "other", &other, "ip");
+    let of = ["--kind", "asg-terminate", "--node", &node(0), "--group", "group", "--hook", "hook"];
+    let with = |mode| [&of[..], &["--wait-for-load-balancers", mode]].concat();
+    let named = |said: &Value| {
+        let groups = said["notices"][0]["target_groups"].as_array().expect("it must be a list").iter();
+        let text = |group: &Value| {
+            format!("{} {} {} {}", group["name"], group["from"], group["deregistered"], group["awaited"])
+        };
+        groups.map(text).collect::<Vec<_>>().join("; ").replace('"', "")
+    };
+    assert_eq!(named(&stage.explained(&with("off")).await), "");
+    let said = named(&stage.explained(&with("deregister")).await);
+    let bound = "api TargetGroupBinding default/api false true";
+    assert_eq!(said, format!("{bound}; web Auto Scaling group group true true"));
+    assert_eq!(named(&stage.explained(&[&with("wait")[..], &["--dry-run"]].concat()).await), "");
+    let text = stage.explain(&with("wait")).await.said;
+    assert!(text.contains("web  awaited  Auto Scaling group group"), "{text}");
+    assert!(text.contains("elasticloadbalancing:DescribeTargetHealth"), "{text}");
+    stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(403)));
+    let text = stage.explain(&with("wait")).await.said;
+    assert!(text.contains("target groups could not be found: autoscaling:DescribeAutoScalingGroups"), "{text}");
 }

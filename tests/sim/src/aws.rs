@@ -1,10 +1,10 @@
-//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling and EC2; and the parts of EventBridge
-//! and STS that `ebbtide doctor` calls.
+//! Simulated AWS: one region of one account, with one SQS queue, Auto Scaling, EC2 and target groups; and the
+//! parts of EventBridge and STS that `ebbtide doctor` calls.
 //!
 //! ```text
 //!  SDK client ─▶ connector ─┐                        ┌─▶ sqs          JSON 1.0, chosen by X-Amz-Target
 //!                           ├─▶ Aws::serve ─▶ edge ─▶┼─▶ events       JSON 1.1, chosen by X-Amz-Target
-//!  loopback server ─────────┘                        └─▶ autoscaling, ec2, sts   query, chosen by Version
+//!  loopback server ─────────┘                        └─▶ autoscaling, ec2, elb, sts   query, chosen by Version
 //! ```
 //!
 //! Each service keeps its state behind one lock, which is never held across an await and survives a planned panic.
@@ -19,6 +19,7 @@ use jiff::fmt::rfc2822;
 mod autoscaling;
 mod connector;
 mod ec2;
+mod elb;
 mod events;
 mod md5;
 mod query;
@@ -30,6 +31,7 @@ mod tests;
 
 pub use autoscaling::{Action, ActionState, AutoScaling, GroupSpec, HookResult, HookSpec};
 pub use ec2::Ec2;
+pub use elb::{Deregistration, Elb};
 pub use events::Events;
 pub use sqs::{Received, Sqs};
 
@@ -40,6 +42,7 @@ pub const REGION: &str = "eu-west-1";
 
 const AUTO_SCALING_VERSION: &str = "2011-01-01";
 const EC2_VERSION: &str = "2016-11-15";
+const ELB_VERSION: &str = "2015-12-01";
 const STS_VERSION: &str = "2011-06-15";
 
 /// The simulated account's services. Clones share one state.
@@ -51,6 +54,8 @@ pub struct Aws {
     pub autoscaling: AutoScaling,
     /// Instances.
     pub ec2: Ec2,
+    /// Target groups.
+    pub elb: Elb,
     /// EventBridge's rules.
     pub events: Events,
     sts: sts::Sts,
@@ -64,6 +69,7 @@ impl Aws {
             // A different seed: otherwise the first token would equal the first message ID.
             autoscaling: AutoScaling::new(clock, edge.clone(), !seed),
             ec2: Ec2::new(clock, edge.clone()),
+            elb: Elb::new(clock, edge.clone()),
             events: Events::new(edge.clone()),
             sts: sts::Sts::new(edge),
             clock,
@@ -103,6 +109,7 @@ impl Aws {
         match form.get("Version") {
             Some(AUTO_SCALING_VERSION) => self.autoscaling.serve(&form).await,
             Some(EC2_VERSION) => self.ec2.serve(&form).await,
+            Some(ELB_VERSION) => self.elb.serve(&form).await,
             Some(STS_VERSION) => self.sts.serve(&form).await,
             _ => {
                 let unknown = refusal::Refusal::new("InvalidAction", "No simulated service takes this request.");

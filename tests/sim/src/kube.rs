@@ -10,6 +10,7 @@
 //! lock is taken, so that no reader sees a pod that should be gone; a background task takes the lock when a timer is
 //! due and no reader takes it.
 
+mod binding;
 mod budget;
 mod controller;
 mod delete;

@@ -132,6 +132,15 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- if and (contains " asg-terminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}
 {{- end }}
 
+{{/* Whether target groups are looked at: for a drained hook, and if instances are deregistered for any drain. Not in a dry run. */}}
+{{- define "ebbtide.waitsForLoadBalancers" -}}
+{{- $mode := default "off" (.Values.settings).waitForLoadBalancers }}
+{{- $drained := include "ebbtide.drained" . }}
+{{- if (.Values.settings).dryRun }}
+{{- else if and (eq "wait" $mode) (contains " asg-terminate " $drained) }}yes
+{{- else if and (eq "deregister" $mode) (trim $drained) }}yes{{ end }}
+{{- end }}
+
 {{/* Whether Events and the Node condition are written. A dry run writes none. Without drains they still end those of earlier drains. */}}
 {{- define "ebbtide.tells" -}}
 {{- if and (ne "none" (default "blocked" (.Values.settings).events)) (not (.Values.settings).dryRun) }}yes{{ end }}

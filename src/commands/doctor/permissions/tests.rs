@@ -58,6 +58,17 @@ fn what_is_needed_follows_the_settings() {
     without(&flags.each_ref().map(String::as_str), &[&["get nodes", "patch nodes"], &drains[..]].concat());
 }
 
+#[test]
+fn target_groups_need_rights_where_they_are_waited_for() {
+    let needs = |flags: &[&str]| named(flags).contains(&"list targetgroupbindings".to_owned());
+    let (wait, deregister) = ("--wait-for-load-balancers=wait", "--wait-for-load-balancers=deregister");
+    assert!(!needs(&[]) && needs(&[wait]) && needs(&[deregister]));
+    assert!(!needs(&[wait, "--dry-run"]) && !needs(&[deregister, "--dry-run"]));
+    // Only a hook is waited for, and any instance is deregistered.
+    let no_hooks = "--on=asg-terminate=cordon";
+    assert!(!needs(&[wait, no_hooks]) && needs(&[deregister, no_hooks]));
+}
+
 const COLLECT: [&str; 5] = ["--collect-leases", "--pod-namespace", "ops", "--pod-name", "ebbtide-1"];
 
 #[test]

@@ -6,9 +6,10 @@ use super::super::readings::{
 use super::{Probe, page_in_time};
 use crate::clients::gate::{Category, Operation};
 use crate::pipeline::event::InstanceId;
-use crate::pipeline::interruption::read_group;
+use crate::pipeline::interruption::{name_of, read_group};
 use crate::pipeline::node::{ManagedTag, by_id, clusters_in, instances_in};
 use aws_sdk_autoscaling::types::{AutoScalingGroup, LifecycleHook, RetentionAction};
+use aws_sdk_elasticloadbalancingv2::types::TargetDescription;
 use aws_sdk_eventbridge::types::RuleState;
 use aws_sdk_sqs::types::{
     ChangeMessageVisibilityBatchRequestEntry, DeleteMessageBatchRequestEntry, QueueAttributeName,
@@ -162,6 +163,7 @@ pub async fn groups(probe: &Probe, tag: &ManagedTag, instances: &HashSet<&str>) 
         rebalances: group.capacity_rebalance.unwrap_or_default(),
         retains: retains(group),
         state: read_group(group),
+        target_groups: group.target_group_arns().to_vec(),
         hooks,
     });
     Ok(ScalingGroups { groups: groups.collect(), more, complete })
@@ -217,6 +219,23 @@ pub async fn complete(probe: &Probe, group: &str, hook: &str) -> Reading<()> {
 pub async fn replace(probe: &Probe, instance: &str) -> Reading<()> {
     let request = probe.clients()?.autoscaling.set_instance_health().instance_id(instance).health_status("None");
     expect_invalid(probe.aws(Operation::new("autoscaling", "SetInstanceHealth"), instance, || request.send()).await)
+}
+
+/// Asks about a target group that does not exist, which only the right to ask finds out.
+pub async fn target_health(probe: &Probe) -> Reading<()> {
+    let region = probe.clients()?.region().unwrap_or_default();
+    let arn = format!("arn:aws:elasticloadbalancing:{region}:000000000000:targetgroup/ebbtide/0000000000000000");
+    let request = probe.clients()?.elb.describe_target_health().target_group_arn(arn);
+    let operation = Operation::new("elasticloadbalancing", "DescribeTargetHealth");
+    probe.aws(operation, "any target group", || request.send()).await.map(drop)
+}
+
+/// Deregisters an instance that does not exist: on a real group, because the right may depend on its tags.
+pub async fn deregister(probe: &Probe, arn: &str) -> Reading<()> {
+    let target = TargetDescription::builder().id("i-00000000000000000").build();
+    let request = probe.clients()?.elb.deregister_targets().target_group_arn(arn).targets(target);
+    let operation = Operation::new("elasticloadbalancing", "DeregisterTargets");
+    expect_invalid(probe.aws(operation, name_of(arn), || request.send()).await)
 }
 
 /// Treats an unknown action as success: the token is invalid on purpose.

@@ -1,6 +1,6 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, WaitPolicy};
+use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, WaitPolicy};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
 use crate::pipeline::interruption::MaxReplacements;
@@ -17,6 +17,7 @@ fn policy() -> Policy {
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,
             volumes: Duration::ZERO,
+            load_balancers: ForLoadBalancers::Nothing,
         },
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),

@@ -79,6 +79,8 @@ pub struct GroupSpec {
     pub protected: Vec<String>,
     /// The lifecycle states of its instances that are not in service.
     pub states: BTreeMap<String, String>,
+    /// ARNs of the target groups that its instances are registered with.
+    pub target_groups: Vec<String>,
 }
 
 /// Result of an action.

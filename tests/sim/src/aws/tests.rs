@@ -14,6 +14,7 @@ use std::time::Duration;
 
 mod autoscaling;
 mod ec2;
+mod elb;
 mod faults;
 mod sqs;
 
@@ -59,6 +60,10 @@ impl Stage {
 
     fn autoscaling(&self) -> aws_sdk_autoscaling::Client {
         client!(aws_sdk_autoscaling, self, "http://autoscaling.sim")
+    }
+
+    fn elb(&self) -> aws_sdk_elasticloadbalancingv2::Client {
+        client!(aws_sdk_elasticloadbalancingv2, self, "http://elb.sim")
     }
 
     fn ec2(&self) -> aws_sdk_ec2::Client {

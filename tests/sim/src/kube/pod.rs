@@ -24,6 +24,7 @@ pub struct Pod {
     pub(super) ready: bool,
     pub(super) emptydir: bool,
     pub(super) claim: Option<String>,
+    pub(super) address: Option<String>,
     pub(super) finalizer: Option<String>,
 }
 
@@ -57,6 +58,7 @@ impl Pod {
             ready: true,
             emptydir: false,
             claim: None,
+            address: None,
             finalizer: None,
         }
     }
@@ -185,6 +187,13 @@ impl Pod {
         self
     }
 
+    /// Sets its address.
+    #[must_use]
+    pub fn address(mut self, ip: &str) -> Self {
+        self.address = Some(ip.to_owned());
+        self
+    }
+
     /// Adds a finalizer: the pod stays when its containers have ended, until somebody removes the finalizer.
     #[must_use]
     pub fn finalizer(mut self, name: &str) -> Self {
@@ -253,6 +262,10 @@ impl Pod {
         let mut status = json!({ "phase": self.phase, "conditions": conditions });
         if self.node.is_some() {
             status["startTime"] = json!(now);
+        }
+        if let Some(ip) = &self.address {
+            status["podIP"] = json!(ip);
+            status["podIPs"] = json!([{ "ip": ip }]);
         }
         status
     }

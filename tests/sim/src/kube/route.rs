@@ -17,11 +17,21 @@ pub(super) enum Resource {
     Leases,
     Claims,
     Attachments,
+    /// The AWS Load Balancer Controller's, which a cluster has only with the controller.
+    Bindings,
 }
 
 impl Resource {
-    pub const ALL: [Self; 7] =
-        [Self::Nodes, Self::Pods, Self::Budgets, Self::Events, Self::Leases, Self::Claims, Self::Attachments];
+    pub const ALL: [Self; 8] = [
+        Self::Nodes,
+        Self::Pods,
+        Self::Budgets,
+        Self::Events,
+        Self::Leases,
+        Self::Claims,
+        Self::Attachments,
+        Self::Bindings,
+    ];
 
     /// Returns group, version, plural name and kind.
     const fn names(self) -> [&'static str; 4] {
@@ -33,6 +43,7 @@ impl Resource {
             Self::Leases => ["coordination.k8s.io", "v1", "leases", "Lease"],
             Self::Claims => ["", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"],
             Self::Attachments => ["storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment"],
+            Self::Bindings => ["elbv2.k8s.aws", "v1beta1", "targetgroupbindings", "TargetGroupBinding"],
         }
     }
 

@@ -49,6 +49,9 @@ pub(super) fn answer(shared: &Arc<Shared>, call: &Call) -> Response<Body> {
         _ if state.denied.contains(&call.operation) => {
             Err(Refusal::new(403, format!("not allowed to {}", call.operation)))
         }
+        _ if at.resource == Resource::Bindings && state.store.all(at.resource).next().is_none() => {
+            Err(Refusal::no_such_path())
+        }
         (Verb::Get, None | Some("status")) => get(&state, call, &at),
         (Verb::List, None) => list(&mut state, call),
         (Verb::Create, Some("eviction")) if at.resource == Resource::Pods => evict(&mut state, call, &at),

@@ -100,9 +100,10 @@ impl State {
         Ok(())
     }
 
-    /// Returns a page of the names of groups after this one, and whether there are more.
-    pub fn names_after(&self, last: &str) -> (Vec<&str>, bool) {
-        let mut names = self.groups.keys().map(String::as_str).filter(|name| *name > last);
+    /// Returns a page of the names of groups after this one, of those asked for, and whether there are more.
+    pub fn names_after(&self, last: &str, asked: &[&str]) -> (Vec<&str>, bool) {
+        let wanted = |name: &&str| *name > last && (asked.is_empty() || asked.contains(name));
+        let mut names = self.groups.keys().map(String::as_str).filter(wanted);
         let page: Vec<_> = names.by_ref().take(self.page).collect();
         (page, names.next().is_some())
     }

@@ -88,11 +88,10 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     })
 }
 
-/// A page's token is the last name of the page before it.
+/// Selects the named groups, or all. A page's token is the last name of the page before it.
 fn describe_groups(state: &State, form: &Form) -> http::Response<Bytes> {
     let asked = form.list("AutoScalingGroupNames.member");
-    let (mut names, more) = state.names_after(form.get("NextToken").unwrap_or_default());
-    names.retain(|name| asked.is_empty() || asked.contains(name));
+    let (names, more) = state.names_after(form.get("NextToken").unwrap_or_default(), &asked);
     answer_wrapped("DescribeAutoScalingGroups", |xml| {
         xml.nest("AutoScalingGroups", |xml| {
             for name in &names {
@@ -141,6 +140,11 @@ fn write_group(xml: &mut Xml, name: &str, spec: Option<&GroupSpec>, unhealthy: &
                 xml.text("Key", key);
                 xml.text("Value", value);
             });
+        }
+    });
+    xml.nest("TargetGroupARNs", |xml| {
+        for arn in &spec.target_groups {
+            xml.text("member", arn);
         }
     });
     if spec.retains {

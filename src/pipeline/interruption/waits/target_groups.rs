@@ -1,0 +1,309 @@
+//! The target groups that an instance or its pods may be registered with. AWS can't be asked for the groups of a target, so that all
+//! groups are found that its cluster and its Auto Scaling group name: once for all notices of some minutes.
+
+use crate::clients::batch::{Batcher, Unanswered};
+use crate::clients::gate::{
+    AwsError, Backoff, CALL_TIMEOUT, Call, Category, Class, Gate, KubeError, LifecycleClass, Operation,
+};
+use crate::clients::trimmed::Trimmed;
+use crate::fact::{Fact, Facts};
+use crate::pipeline::event::InstanceId;
+use crate::runtime::task::Tasks;
+use aws_sdk_autoscaling::Client;
+use kube::Api;
+use kube::api::{ApiResource, ListParams};
+use kube::core::GroupVersionKind;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Time that found target groups are kept.
+const KEPT: Duration = Duration::from_mins(5);
+
+/// Time that a search without an answer is kept, so that not every notice of a storm asks again.
+const FAILURE_KEPT: Duration = Duration::from_secs(30);
+
+/// Time that a search without the right to it is kept.
+const DENIAL_KEPT: Duration = Duration::from_mins(5);
+
+/// Maximum time of a search: a completion waits for it.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Maximum number of instances in a question for their Auto Scaling groups.
+const MAX_INSTANCES: usize = 50;
+
+/// Time that such a question waits for others to share its call.
+const BATCH_WAIT: Duration = Duration::from_millis(200);
+
+const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
+const DESCRIBE_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
+
+/// A `TargetGroupBinding` of the AWS Load Balancer Controller, on the wire.
+type Binding = Trimmed<Spec, IgnoredAny>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    /// The controller's webhook fills it in where only a name is given.
+    #[serde(default, rename = "targetGroupARN")]
+    target_group_arn: String,
+    #[serde(default)]
+    target_type: String,
+    /// The role for a target group of another account, which Ebbtide does not take.
+    #[serde(default)]
+    iam_role_arn_to_assume: String,
+}
+
+/// A target group, and what led to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetGroup {
+    /// Its ARN.
+    pub arn: Arc<str>,
+    /// What led to it.
+    pub from: Source,
+}
+
+/// What leads to a target group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A `TargetGroupBinding` of this namespace and name.
+    Binding {
+        /// Namespace of the binding, of its Service, and of the pods behind that.
+        namespace: Box<str>,
+        /// Name of the binding.
+        name: Box<str>,
+        /// Whether its targets are addresses of pods, not instances.
+        pods: bool,
+    },
+    /// The Auto Scaling group of this name.
+    Group(Box<str>),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Binding { namespace, name, .. } => write!(f, "TargetGroupBinding {namespace}/{name}"),
+            Self::Group(name) => write!(f, "Auto Scaling group {name}"),
+        }
+    }
+}
+
+/// Returns the target group's name, as people know it; the whole ARN, if it has none.
+#[must_use]
+pub fn name_of(arn: &str) -> &str {
+    arn.split('/').nth(1).unwrap_or(arn)
+}
+
+/// Groups that were found, or none, because they could not be.
+type Found = Arc<[TargetGroup]>;
+
+/// Groups that were found, and the time until which they are kept. Locked during a search.
+type Slot = Arc<tokio::sync::Mutex<Option<(Found, Instant)>>>;
+
+/// The name of an instance's Auto Scaling group, if it has one.
+type GroupName = Result<Option<String>, AwsError>;
+
+/// Finds target groups.
+pub struct TargetGroups {
+    bindings: Api<Binding>,
+    kube_gate: Gate,
+    client: Client,
+    gate: Gate<LifecycleClass>,
+    facts: Facts,
+    /// Slots by Auto Scaling group, and for the bindings by none.
+    found: Mutex<HashMap<Option<String>, Slot>>,
+    /// Finds the Auto Scaling groups of instances that no hook names.
+    members: Option<Batcher<InstanceId, GroupName>>,
+}
+
+/// Why a search failed.
+enum SearchError {
+    Kube(KubeError),
+    Aws(AwsError),
+}
+
+impl SearchError {
+    const fn category(&self) -> Category {
+        match self {
+            Self::Kube(error) => error.category,
+            Self::Aws(error) => error.category,
+        }
+    }
+}
+
+impl fmt::Display for SearchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kube(error) => error.fmt(f),
+            Self::Aws(error) => error.fmt(f),
+        }
+    }
+}
+
+impl TargetGroups {
+    /// Searches with these clients. Nothing is asked before somebody needs it.
+    #[must_use]
+    pub fn new(kube: kube::Client, kube_gate: Gate, client: Client, facts: Facts) -> Self {
+        let kind = GroupVersionKind::gvk("elbv2.k8s.aws", "v1beta1", "TargetGroupBinding");
+        let bindings = Api::all_with(kube, &ApiResource::from_gvk(&kind));
+        let gate = Gate::new(facts.clone());
+        Self { bindings, kube_gate, client, gate, facts, found: Mutex::default(), members: None }
+    }
+
+    /// Finds the groups of instances that no hook names, too.
+    #[must_use]
+    pub fn with_members(mut self, tasks: &Tasks) -> Self {
+        let (client, gate) = (self.client.clone(), self.gate.clone());
+        let ask = move |instances: Vec<InstanceId>| {
+            let (client, gate) = (client.clone(), gate.clone());
+            async move {
+                match groups_of(&client, &gate, &instances).await {
+                    Ok(groups) => instances.iter().map(|id| Ok(groups.get(id.as_str()).cloned())).collect(),
+                    Err(error) => vec![Err(error); instances.len()],
+                }
+            }
+        };
+        self.members = Some(Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, ask));
+        self
+    }
+
+    /// Returns the target groups of all bindings and of the instance's Auto Scaling group, which `hook_group` names if a hook did. What
+    /// could not be found within some seconds was told, and is left out.
+    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Vec<TargetGroup> {
+        let by_group = async {
+            let group = match hook_group {
+                Some(group) => Some(group.to_owned()),
+                None => self.group_of(instance).await,
+            };
+            match group {
+                Some(group) => self.cached(Some(group)).await,
+                None => Found::default(),
+            }
+        };
+        let (bindings, by_group) = futures_util::future::join(self.cached(None), by_group).await;
+        // One group may be found in both ways.
+        let all: BTreeMap<&str, &TargetGroup> =
+            by_group.iter().chain(bindings.iter()).map(|group| (&*group.arn, group)).collect();
+        all.into_values().cloned().collect()
+    }
+
+    async fn group_of(&self, instance: &InstanceId) -> Option<String> {
+        let asked = self.members.as_ref()?.ask(instance.clone()).await;
+        match asked {
+            Ok(Ok(group)) => group,
+            Ok(Err(error)) => {
+                self.failed(&SearchError::Aws(error));
+                None
+            }
+            // The task has told that it panicked.
+            Err(Unanswered) => None,
+        }
+    }
+
+    /// Returns what was found, or searches. Only the first of several callers asks; the others wait for its answer.
+    async fn cached(&self, group: Option<String>) -> Found {
+        let slot = {
+            let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(found.entry(group.clone()).or_default())
+        };
+        let mut slot = slot.lock().await;
+        if let Some((found, until)) = &*slot
+            && Instant::now() < *until
+        {
+            return Arc::clone(found);
+        }
+        let (found, kept) = match self.search(group.as_deref()).await {
+            Ok(found) => (found.into(), KEPT),
+            Err(error) => {
+                self.failed(&error);
+                let denied = error.category() == Category::Denied;
+                (Found::default(), if denied { DENIAL_KEPT } else { FAILURE_KEPT })
+            }
+        };
+        *slot = Some((Arc::clone(&found), Instant::now() + kept));
+        found
+    }
+
+    fn failed(&self, error: &SearchError) {
+        self.facts.emit(&Fact::LoadBalancerFailed { category: error.category(), error });
+    }
+
+    async fn search(&self, group: Option<&str>) -> Result<Vec<TargetGroup>, SearchError> {
+        let by = Instant::now() + SEARCH_TIMEOUT;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        loop {
+            let searched = match group {
+                Some(group) => self.of_group(group, by).await.map_err(SearchError::Aws),
+                None => self.of_bindings(by).await.map_err(SearchError::Kube),
+            };
+            match searched {
+                Err(error) if !is_final(error.category()) => {
+                    let wait = backoff.step();
+                    if Instant::now() + wait >= by {
+                        return Err(error);
+                    }
+                    sleep(wait).await;
+                }
+                searched => return searched,
+            }
+        }
+    }
+
+    async fn of_bindings(&self, by: Instant) -> Result<Vec<TargetGroup>, KubeError> {
+        let call = Call { verb: "list", resource: "targetgroupbindings", subject: "" };
+        let params = ListParams::default();
+        let listed = match self.kube_gate.kube(call, Class::List, by, || self.bindings.list(&params)).await {
+            Ok(listed) => listed,
+            // The cluster has no AWS Load Balancer Controller.
+            Err(error) if error.category == Category::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let group = |binding: Binding| {
+            let Spec { target_group_arn, target_type, iam_role_arn_to_assume } = binding.spec;
+            let (namespace, name) = (binding.metadata.namespace?.into(), binding.metadata.name?.into());
+            let from = Source::Binding { namespace, name, pods: target_type == "ip" };
+            let ours = !target_group_arn.is_empty() && iam_role_arn_to_assume.is_empty();
+            ours.then(|| TargetGroup { arn: target_group_arn.into(), from })
+        };
+        Ok(listed.items.into_iter().filter_map(group).collect())
+    }
+
+    async fn of_group(&self, group: &str, by: Instant) -> Result<Vec<TargetGroup>, AwsError> {
+        let request = self.client.describe_auto_scaling_groups().auto_scaling_group_names(group);
+        let answer = self.gate.aws(DESCRIBE_GROUPS, group, LifecycleClass::Describe, by, || request.send()).await?;
+        let mut arns = Vec::new();
+        for found in answer.auto_scaling_groups.unwrap_or_default() {
+            arns.extend(found.target_group_arns.unwrap_or_default());
+            // The newer list of the same, if a group was attached by it.
+            let sources = found.traffic_sources.unwrap_or_default().into_iter();
+            arns.extend(sources.filter_map(|source| source.identifier.filter(|arn| arn.contains(":targetgroup/"))));
+        }
+        arns.sort_unstable();
+        arns.dedup();
+        let of_group = |arn: String| TargetGroup { arn: arn.into(), from: Source::Group(group.into()) };
+        Ok(arns.into_iter().map(of_group).collect())
+    }
+}
+
+/// Returns the Auto Scaling groups of these instances, by ID.
+async fn groups_of(
+    client: &Client,
+    gate: &Gate<LifecycleClass>,
+    instances: &[InstanceId],
+) -> Result<HashMap<String, String>, AwsError> {
+    let ids = instances.iter().map(ToString::to_string).collect();
+    let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
+    let by = Instant::now() + CALL_TIMEOUT;
+    let answer = gate.aws(DESCRIBE_INSTANCES, "instances", LifecycleClass::Describe, by, || request.send()).await?;
+    let members = answer.auto_scaling_instances.unwrap_or_default().into_iter();
+    Ok(members.filter_map(|member| member.instance_id.zip(member.auto_scaling_group_name)).collect())
+}
+
+/// Whether a retry does not help.
+const fn is_final(category: Category) -> bool {
+    matches!(category, Category::Denied | Category::Invalid | Category::NotFound)
+}

@@ -1,0 +1,296 @@
+//! The targets of target groups: asked for while somebody waits, a call for all targets of a group; and their deregistration, a call
+//! for many targets of a group.
+
+use super::target_groups::{TargetGroup, name_of};
+use crate::clients::batch::Batcher;
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::fact::{Fact, Facts, TaskKind};
+use crate::pipeline::interruption::{Seat, Slots};
+use crate::runtime::task::Tasks;
+use aws_sdk_elasticloadbalancingv2::Client;
+use aws_sdk_elasticloadbalancingv2::types::{TargetDescription, TargetHealthDescription, TargetHealthStateEnum};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+/// Intervals between two looks at one group: a deregistration takes minutes.
+const LOOKS: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(15));
+
+/// Minimum interval between two looks at any groups: with many groups each is looked at less often, because all callers of the account
+/// share the rate.
+const PACE: Duration = Duration::from_millis(500);
+
+/// Intervals between tries of a look that fails.
+const FAILED_LOOKS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
+
+/// Time for which a missing right is not tried again, so that a storm asks and tells once.
+const DENIAL_KEPT: Duration = Duration::from_mins(5);
+
+/// Maximum number of targets that are deregistered in one call, and the time that they wait for each other.
+const MAX_DEREGISTERED: usize = 100;
+const BATCH_WAIT: Duration = Duration::from_millis(200);
+
+const DESCRIBE: Operation = Operation::new("elasticloadbalancing", "DescribeTargetHealth");
+const DEREGISTER: Operation = Operation::new("elasticloadbalancing", "DeregisterTargets");
+
+/// A target that is registered, or whose deregistration goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    port: Option<i32>,
+    pub draining: bool,
+}
+
+/// What is known of the targets of a group, by their IDs: instances or addresses.
+#[derive(Debug, Default)]
+enum Known {
+    /// Nothing yet.
+    #[default]
+    Nothing,
+    All(HashMap<String, Vec<Target>>),
+    /// We have no right to see them.
+    Denied,
+}
+
+/// Targets of this ID to deregister from the group of this ARN.
+type Deregistration = (Arc<str>, String, Vec<Target>);
+
+/// The targets of all groups. All who wait for a group share the looks at it.
+pub(super) struct Targets {
+    looks: Arc<Looks>,
+    groups: Slots<Arc<str>, watch::Sender<Known>, ()>,
+    deregistrations: Option<Batcher<Deregistration, Result<(), AwsError>>>,
+}
+
+struct Looks {
+    client: Client,
+    gate: Gate<LifecycleClass>,
+    facts: Facts,
+    /// The earliest time of the next look.
+    next: Mutex<Instant>,
+    /// The last denials: of looks at all groups without an ARN, and of deregistrations by the group's.
+    denied_at: Mutex<HashMap<Option<Arc<str>>, Instant>>,
+    /// The failure of the last deregistration, if it failed.
+    failed: Mutex<Option<Category>>,
+}
+
+/// A share in the looks at one group. Dropping the last share ends them.
+pub(super) struct LookShare {
+    /// The group.
+    pub group: TargetGroup,
+    seen: watch::Receiver<Known>,
+    _seat: Seat<Arc<str>, watch::Sender<Known>, ()>,
+}
+
+/// The right to the call is missing.
+#[derive(Debug)]
+pub(super) struct Denied;
+
+impl Targets {
+    /// The targets that `client` sees. Nothing is asked before somebody waits.
+    pub(super) fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
+        let gate = Gate::new(facts.clone());
+        let next = Mutex::new(Instant::now());
+        let looks =
+            Arc::new(Looks { client, gate, facts, next, denied_at: Mutex::default(), failed: Mutex::default() });
+        Self { looks, groups: Slots::new(tasks, TaskKind::TargetHealth), deregistrations: None }
+    }
+
+    /// Deregisters targets, too.
+    #[must_use]
+    pub(super) fn with_deregistration(mut self, tasks: &Tasks) -> Self {
+        let looks = Arc::clone(&self.looks);
+        let call = move |all| {
+            let looks = Arc::clone(&looks);
+            async move { looks.deregister(all).await }
+        };
+        self.deregistrations = Some(Batcher::start(tasks, MAX_DEREGISTERED, BATCH_WAIT, call));
+        self
+    }
+
+    /// Returns a share in the looks at the group.
+    ///
+    /// # Errors
+    /// Without the right to look, as was found some minutes ago at most.
+    pub(super) fn join(&self, group: &TargetGroup) -> Result<LookShare, Denied> {
+        self.looks.permitted(None)?;
+        let (looks, arn) = (Arc::clone(&self.looks), Arc::clone(&group.arn));
+        let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
+            looks.run(&arn, &known).await;
+            // Only a denial ends it.
+            known.send_replace(Known::Denied);
+        };
+        let seat = self.groups.join(Arc::clone(&group.arn), watch::Sender::default, work).0;
+        Ok(LookShare { group: group.clone(), seen: seat.shared().subscribe(), _seat: seat })
+    }
+
+    /// Deregisters these targets of one ID from the group. Retries until AWS has accepted it, or the group is gone.
+    ///
+    /// # Errors
+    /// Without the right to.
+    pub(super) async fn deregister(&self, group: &Arc<str>, id: &str, targets: Vec<Target>) -> Result<(), Denied> {
+        let Some(batcher) = &self.deregistrations else { return Ok(()) };
+        let mut backoff = FAILED_LOOKS;
+        loop {
+            self.looks.permitted(Some(group))?;
+            let asked = batcher.ask((Arc::clone(group), id.to_owned(), targets.clone())).await;
+            match asked {
+                Ok(Ok(())) => return Ok(()),
+                // The group or the target is gone.
+                Ok(Err(error)) if matches!(error.category, Category::NotFound | Category::Invalid) => return Ok(()),
+                Ok(Err(error)) if error.category == Category::Denied => return Err(Denied),
+                _ => sleep(backoff.step()).await,
+            }
+        }
+    }
+}
+
+impl LookShare {
+    /// Returns the targets whose ID is wanted, once they are known.
+    ///
+    /// # Errors
+    /// Without the right to see them.
+    pub(super) async fn of(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Target>, Denied> {
+        // The sender lives as long as the share.
+        let known = self.seen.wait_for(|known| !matches!(known, Known::Nothing)).await.map_err(|_| Denied)?;
+        match &*known {
+            Known::All(targets) => {
+                Ok(targets.iter().filter(|(id, _)| wanted(id)).flat_map(|(_, targets)| targets).cloned().collect())
+            }
+            Known::Nothing | Known::Denied => Err(Denied),
+        }
+    }
+
+    /// Waits for the next look.
+    pub(super) async fn changed(&mut self) {
+        let _ = self.seen.changed().await;
+    }
+}
+
+impl Looks {
+    /// Looks at one group, until aborted, or until a look is denied.
+    async fn run(&self, arn: &Arc<str>, known: &watch::Sender<Known>) {
+        let (mut looks, mut failed_looks, mut failed) = (LOOKS, FAILED_LOOKS, None);
+        loop {
+            self.turn().await;
+            // Another look has been denied meanwhile, and has told.
+            if self.permitted(None).is_err() {
+                return;
+            }
+            let error = match self.look(arn).await {
+                Ok(targets) => {
+                    failed_looks.reset();
+                    failed = None;
+                    known.send_replace(Known::All(targets));
+                    sleep(looks.step()).await;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            if failed.replace(error.category) != Some(error.category) {
+                self.tell(&error);
+            }
+            if error.category == Category::Denied {
+                return self.denied(None);
+            }
+            sleep(failed_looks.step()).await;
+        }
+    }
+
+    /// Waits for the turn of a look.
+    async fn turn(&self) {
+        let at = {
+            let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+            let at = (*next).max(Instant::now());
+            *next = at + PACE;
+            at
+        };
+        sleep_until(at).await;
+    }
+
+    /// Returns the targets of a group. A group that is gone has none.
+    async fn look(&self, arn: &str) -> Result<HashMap<String, Vec<Target>>, AwsError> {
+        // All targets: one that is asked for by its ID alone is found only on the group's own port.
+        let request = self.client.describe_target_health().target_group_arn(arn);
+        let by = Instant::now() + CALL_TIMEOUT;
+        let answer = self.gate.aws(DESCRIBE, &subject(arn), LifecycleClass::Describe, by, || request.send()).await;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if error.category == Category::NotFound => return Ok(HashMap::new()),
+            Err(error) => return Err(error),
+        };
+        let mut targets: HashMap<_, Vec<_>> = HashMap::new();
+        for described in answer.target_health_descriptions.unwrap_or_default() {
+            if let Some((id, target)) = target(described) {
+                targets.entry(id).or_default().push(target);
+            }
+        }
+        Ok(targets)
+    }
+
+    /// Deregisters targets, with a call for each group. Returns an answer for each, in the same order.
+    async fn deregister(&self, all: Vec<Deregistration>) -> Vec<Result<(), AwsError>> {
+        let mut groups: BTreeMap<Arc<str>, Vec<TargetDescription>> = BTreeMap::new();
+        for (arn, id, targets) in &all {
+            let described = |target: &Target| TargetDescription::builder().id(id).set_port(target.port).build();
+            groups.entry(Arc::clone(arn)).or_default().extend(targets.iter().map(described));
+        }
+        let calls = groups.into_iter().map(|(arn, targets)| async move {
+            let (by, count) = (Instant::now() + CALL_TIMEOUT, targets.len());
+            let request = self.client.deregister_targets().target_group_arn(&*arn).set_targets(Some(targets));
+            // Completions of hooks pass another gate: nothing but looks waits for this.
+            let class = LifecycleClass::Complete;
+            let called = self.gate.aws(DEREGISTER, &subject(&arn), class, by, || request.send()).await;
+            match &called {
+                Ok(_) => {
+                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                    self.facts.emit(&Fact::TargetsDeregistered { group: name_of(&arn), targets: count });
+                }
+                Err(error) if error.category == Category::Denied => {
+                    self.tell(error);
+                    self.denied(Some(Arc::clone(&arn)));
+                }
+                Err(error) => {
+                    // A storm retries many batches.
+                    let last = self.failed.lock().unwrap_or_else(PoisonError::into_inner).replace(error.category);
+                    if last != Some(error.category) {
+                        self.tell(error);
+                    }
+                }
+            }
+            (arn, called.map(drop))
+        });
+        let answers: HashMap<_, _> = futures_util::future::join_all(calls).await.into_iter().collect();
+        all.iter().filter_map(|(arn, ..)| answers.get(arn).cloned()).collect()
+    }
+
+    fn tell(&self, error: &AwsError) {
+        self.facts.emit(&Fact::LoadBalancerFailed { category: error.category, error });
+    }
+
+    fn denied(&self, group: Option<Arc<str>>) {
+        self.denied_at.lock().unwrap_or_else(PoisonError::into_inner).insert(group, Instant::now());
+    }
+
+    fn permitted(&self, group: Option<&Arc<str>>) -> Result<(), Denied> {
+        let denied_at = self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = denied_at.get(&group.cloned());
+        if at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) { Err(Denied) } else { Ok(()) }
+    }
+}
+
+/// Returns a described target; `None` for one that gets no traffic. A state that is missing or unknown says nothing of traffic.
+fn target(described: TargetHealthDescription) -> Option<(String, Target)> {
+    let state = described.target_health.and_then(|health| health.state);
+    if state == Some(TargetHealthStateEnum::Unused) {
+        return None;
+    }
+    let target = described.target?;
+    let draining = matches!(state, Some(TargetHealthStateEnum::Draining | TargetHealthStateEnum::UnhealthyDraining));
+    Some((target.id?, Target { port: target.port, draining }))
+}
+
+fn subject(arn: &str) -> String {
+    format!("target group {}", name_of(arn))
+}

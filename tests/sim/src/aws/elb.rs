@@ -1,0 +1,217 @@
+//! Elastic Load Balancing's target groups and their targets, for DescribeTargetHealth and DeregisterTargets.
+
+use super::query::{Form, answer_wrapped, refuse_wrapped};
+use super::refusal::{Refusal, Words};
+use super::{ACCOUNT, REGION};
+use crate::clock::Clock;
+use crate::fault::{Disconnected, Edge};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+const WORDS: Words = Words {
+    throttled_status: 400,
+    throttled: "Throttling",
+    denied: "AccessDenied",
+    invalid: "ValidationError",
+    internal: "InternalFailure",
+    unavailable: "ServiceUnavailable",
+};
+
+/// Simulated Elastic Load Balancing, version 2. Clones share one state.
+#[derive(Clone, Debug)]
+pub struct Elb {
+    clock: Clock,
+    edge: Edge,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    now: Duration,
+    /// Target groups by ARN.
+    groups: BTreeMap<String, Group>,
+    deregistered: Vec<Deregistration>,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// Time from a target's deregistration until it is no longer listed.
+    delay: Duration,
+    /// Targets by ID and port.
+    targets: BTreeMap<(String, u16), Target>,
+}
+
+#[derive(Debug)]
+enum Target {
+    /// Registered, with this state; without one its health is left out of the answer.
+    Registered(Option<String>),
+    /// Deregistered, and listed until this time.
+    Draining(Duration),
+}
+
+/// A target that a call of the service has deregistered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deregistration {
+    /// Time of the call, since the world's start.
+    pub at: Duration,
+    /// The target group's ARN.
+    pub group: String,
+    /// The target's ID.
+    pub id: String,
+    /// The target's port.
+    pub port: u16,
+}
+
+impl Elb {
+    pub(super) fn new(clock: Clock, edge: Edge) -> Self {
+        Self { clock, edge, state: Arc::default() }
+    }
+
+    /// Adds a target group with this deregistration delay. Returns its ARN.
+    pub fn add_group(&self, name: &str, delay: Duration) -> String {
+        let arn = format!("arn:aws:elasticloadbalancing:{REGION}:{ACCOUNT}:targetgroup/{name}/{:016x}", name.len());
+        self.state().groups.insert(arn.clone(), Group { delay, targets: BTreeMap::new() });
+        arn
+    }
+
+    /// Removes a target group.
+    pub fn remove_group(&self, arn: &str) {
+        self.state().groups.remove(arn);
+    }
+
+    /// Registers a target, which is healthy at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such group.
+    pub fn register(&self, arn: &str, id: &str, port: u16) {
+        self.set_state(arn, id, port, Some("healthy"));
+    }
+
+    /// Sets a target's state, however it is spelled; without one the answer has no health.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such group.
+    pub fn set_state(&self, arn: &str, id: &str, port: u16, state: Option<&str>) {
+        let mut all = self.state();
+        let group = all.groups.get_mut(arn).expect("the group must have been added");
+        group.targets.insert((id.to_owned(), port), Target::Registered(state.map(str::to_owned)));
+    }
+
+    /// Deregisters a target on all its ports on behalf of another client. Not recorded among the service's deregistrations.
+    pub fn deregister(&self, arn: &str, id: &str) {
+        let mut state = self.state();
+        let now = state.now;
+        if let Some(group) = state.groups.get_mut(arn) {
+            group.deregister(now, id, None);
+        }
+    }
+
+    /// Returns the targets that calls of the service have deregistered, in order.
+    #[must_use]
+    pub fn deregistered(&self) -> Vec<Deregistration> {
+        self.state().deregistered.clone()
+    }
+
+    /// Returns the IDs of the targets that take new connections.
+    #[must_use]
+    pub fn registered(&self, arn: &str) -> Vec<String> {
+        let state = self.state();
+        let targets = state.groups.get(arn).into_iter().flat_map(|group| &group.targets);
+        let taking = targets.filter(|(_, target)| matches!(target, Target::Registered(_)));
+        taking.map(|((id, _), _)| id.clone()).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.now = self.clock.elapsed();
+        let now = state.now;
+        for group in state.groups.values_mut() {
+            group.targets.retain(|_, target| !matches!(target, Target::Draining(until) if *until <= now));
+        }
+        state
+    }
+
+    pub(super) async fn serve(&self, form: &Form) -> Result<http::Response<Bytes>, Disconnected> {
+        let operation = form.get("Action").unwrap_or_default();
+        let arn = form.get("TargetGroupArn").unwrap_or_default();
+        let name = arn.split('/').nth(1).unwrap_or_default();
+        let refuse = |fault| Refusal::planned(fault, &WORDS).map(|refusal| refuse_wrapped(&refusal));
+        let serve = async {
+            let answer = match operation {
+                "DescribeTargetHealth" => self.state().describe(arn),
+                "DeregisterTargets" => self.state().deregister(arn, form),
+                other => {
+                    let message = format!("Could not find operation {other} for version 2015-12-01");
+                    Err(Refusal::new("InvalidAction", message))
+                }
+            };
+            answer.unwrap_or_else(|refusal| refuse_wrapped(&refusal))
+        };
+        self.edge.pass("elasticloadbalancing", operation, name, refuse, serve).await
+    }
+}
+
+impl Group {
+    /// Deregisters a target on this port, or on all. Returns the ports on which it was registered.
+    fn deregister(&mut self, now: Duration, id: &str, port: Option<u16>) -> Vec<u16> {
+        let until = now + self.delay;
+        let named = |(known, on): &(String, u16)| known == id && port.is_none_or(|port| port == *on);
+        let registered =
+            self.targets.iter_mut().filter(|(key, target)| named(key) && matches!(target, Target::Registered(_)));
+        let gone = registered.map(|((_, port), target)| {
+            *target = Target::Draining(until);
+            *port
+        });
+        gone.collect()
+    }
+}
+
+impl State {
+    fn group(&mut self, arn: &str) -> Result<&mut Group, Refusal> {
+        let unknown = || Refusal::new("TargetGroupNotFound", format!("Target groups '{arn}' not found"));
+        self.groups.get_mut(arn).ok_or_else(unknown)
+    }
+
+    fn describe(&mut self, arn: &str) -> Result<http::Response<Bytes>, Refusal> {
+        let group = self.group(arn)?;
+        Ok(answer_wrapped("DescribeTargetHealth", |xml| {
+            xml.nest("TargetHealthDescriptions", |xml| {
+                for ((id, port), target) in &group.targets {
+                    xml.nest("member", |xml| {
+                        xml.nest("Target", |xml| {
+                            xml.text("Id", id);
+                            xml.text("Port", &port.to_string());
+                        });
+                        let state = match target {
+                            Target::Registered(state) => state.as_deref(),
+                            Target::Draining(_) => Some("draining"),
+                        };
+                        if let Some(state) = state {
+                            xml.nest("TargetHealth", |xml| xml.text("State", state));
+                        }
+                    });
+                }
+            });
+        }))
+    }
+
+    /// A target that is registered on another port than the group's is found only by its port: here each target must name one.
+    fn deregister(&mut self, arn: &str, form: &Form) -> Result<http::Response<Bytes>, Refusal> {
+        let now = self.now;
+        let group = self.group(arn)?;
+        let mut gone = Vec::new();
+        for n in 1.. {
+            let Some(id) = form.get(&format!("Targets.member.{n}.Id")) else { break };
+            let port = form.get(&format!("Targets.member.{n}.Port")).and_then(|port| port.parse().ok());
+            for port in group.deregister(now, id, Some(port.unwrap_or(0))) {
+                gone.push(Deregistration { at: now, group: arn.to_owned(), id: id.to_owned(), port });
+            }
+        }
+        self.deregistered.extend(gone);
+        Ok(answer_wrapped("DeregisterTargets", |_| {}))
+    }
+}

@@ -1,0 +1,25 @@
+//! TargetGroupBindings of the AWS Load Balancer Controller.
+
+use super::Kube;
+use super::object::Object;
+use super::route::Resource;
+use serde_json::{Value, json};
+
+impl Kube {
+    /// Adds a binding to this target group, of type `instance` or `ip`, or replaces it. Before the first one the cluster does not know
+    /// the resource.
+    ///
+    /// # Panics
+    ///
+    /// Never: it writes a valid object.
+    pub fn bind_target_group(&self, namespace: &str, name: &str, arn: &str, target_type: &str) {
+        let mut state = self.state();
+        let binding = json!({
+            "metadata": { "name": name, "namespace": namespace, "uid": state.uuid() },
+            "spec": { "targetGroupARN": arn, "targetType": target_type, "serviceRef": { "name": name, "port": 80 } },
+        });
+        let Value::Object(binding) = binding else { unreachable!("it is written as an object") };
+        let binding = Object::from_value(Resource::Bindings, binding).expect("a binding must be valid");
+        state.put(Resource::Bindings, binding);
+    }
+}
