@@ -20,6 +20,7 @@ mod reasons;
 mod target_groups;
 mod text;
 mod view;
+mod waits;
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::explain::{Explain, Output};

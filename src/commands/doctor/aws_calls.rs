@@ -91,7 +91,7 @@ pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
 #[must_use]
 pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
     let policy = &settings.policy;
-    if policy.dry_run || !policy.has_any(&[Action::Drain]) {
+    if policy.dry_run || !policy.has_any(&[Action::Drain, Action::Replace]) {
         ForLoadBalancers::Nothing
     } else {
         policy.waits.load_balancers

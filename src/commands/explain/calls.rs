@@ -3,10 +3,12 @@
 use super::reasons::span;
 use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
-use crate::pipeline::interruption::NoticeOutcome;
+use crate::fact::Wait;
+use crate::pipeline::interruption::{HookTimes, NoticeOutcome, Policy, due_beat};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// What the service looks up before it acts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -52,7 +54,11 @@ impl Calls {
                 Some(true) => (needed + 1, most + 2, format!("{when}; one for each note of the replacement")),
                 _ => (needed, most, when.to_owned()),
             };
-            self.add(to, "patch nodes", needed, Some(most), when);
+            // A begin and an end each.
+            let holds = [Wait::HoldBeforeDrain, Wait::HoldBeforeCompletion].into_iter();
+            let holds = holds.filter(|hold| is_made(notice, *hold)).count();
+            let when = if holds > 0 { format!("{when}; two for each hold") } else { when };
+            self.add(to, "patch nodes", needed, Some(most + 2 * holds), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
             self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");
@@ -78,7 +84,11 @@ impl Calls {
         if pressed > 0 {
             self.add(to, "delete pods", 0, Some(pressed), "pods still held back when their grace period just fits");
         }
-        if notice.hook.as_ref().is_some_and(|hook| hook.volumes_awaited_seconds > 0) {
+        let made = |wait| is_made(notice, wait);
+        if [Wait::Delay, Wait::Replacement, Wait::HoldBeforeDrain].into_iter().any(made) {
+            self.add(to, "list pods", 0, Some(1), "before a hard deadline: the grace periods that are kept free");
+        }
+        if made(Wait::Volumes) {
             self.add(to, "list volumeattachments", 1, None, "after the drain; one for all waits together");
             self.add(
                 to,
@@ -96,7 +106,7 @@ impl Calls {
         let telling = match settings.events {
             _ if settings.policy.dry_run => None,
             Some(Scope::All) => Some("for each drain (--events all)"),
-            Some(Scope::Blocked) => Some("if the drain is held back for 5 s (--events blocked)"),
+            Some(Scope::Blocked) => Some("if the drain is held back, or waits, for 5 s (--events blocked)"),
             None => None,
         };
         if let Some(when) = telling {
@@ -198,4 +208,21 @@ fn by_budgets(pod: &PodView) -> usize {
 
 fn seconds(moment: Moment) -> u64 {
     u64::try_from(moment.in_seconds).unwrap_or(0)
+}
+
+/// Returns the heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.
+pub(super) fn beats(policy: &Policy, begun: Instant, times: HookTimes, finish: Instant) -> Vec<Instant> {
+    let mut expires = begun + times.heartbeat;
+    let now = Instant::now();
+    let next = || {
+        let due = due_beat(policy.heartbeats, begun, expires, times, finish)?.max(now);
+        expires = due + times.heartbeat;
+        (due < finish).then_some(due)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+/// Whether this is waited for.
+fn is_made(notice: &NoticeView, wait: Wait) -> bool {
+    notice.planned_waits.iter().any(|view| view.wait == wait && view.not_because.is_none())
 }

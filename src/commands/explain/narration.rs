@@ -6,16 +6,17 @@ use super::reader::Reader;
 use super::reasons;
 use super::target_groups;
 use super::view::{
-    BeginView, DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, PodView, WaitView,
+    BeginView, DeadlineView, EndView, HookView, MarksView, Moment, NodeView, NoticeView, OwnerView, Place, PodView,
+    WaitView,
 };
+use super::waits as planned;
 use crate::cli::settings::Settings;
 use crate::clients::gate::KubeError;
 use crate::fact::{Replacement, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
-    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, due_beat,
-    ended_marks,
+    Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, ended_marks,
 };
 use crate::pipeline::node::mark::{Mark, written};
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
@@ -71,6 +72,7 @@ impl<'a> Narration<'a> {
             stay: Vec::new(),
             budgets: Vec::new(),
             target_groups: Vec::new(),
+            planned_waits: Vec::new(),
             calls: Vec::new(),
             notes: Vec::new(),
         };
@@ -168,6 +170,8 @@ impl<'a> Narration<'a> {
                         target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
                     self.view.target_groups = groups;
                     self.view.notes.extend(failures);
+                    let planned = planned::after(self.policy(), self.notice, &target.node, begun, target.deadline);
+                    self.view.planned_waits.extend(planned);
                     return Ok(lookups);
                 }
                 Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
@@ -203,13 +207,16 @@ impl<'a> Narration<'a> {
                 Err(reason) => {
                     lookups.replacement = (reason != Replacement::TooLate).then_some(false);
                     self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
+                    let forgone = planned::forgone(Place::BeforeEvictions, Wait::Replacement, reasons::forgone(reason));
+                    self.view.planned_waits.push(forgone);
                     waits.remove(Wait::Replacement);
                 }
             }
         }
         let until = waits.end()?;
-        let replaced = waits.until(Wait::Replacement).is_some();
-        let why = if replaced { "at the latest, without a replacement" } else { "--delay" };
+        self.view.planned_waits.extend(planned::before(&waits));
+        let only_delayed = waits.iter().all(|(wait, _)| wait == Wait::Delay);
+        let why = if only_delayed { "--delay" } else { "at the latest, after the waits" };
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
         Some(until)
     }
@@ -283,8 +290,7 @@ impl<'a> Narration<'a> {
             _ => (NoticeOutcome::Drained, NoticeOutcome::Blocked),
         };
         let begun = self.clock.notice_instant(self.notice.at);
-        let beats = if policy.dry_run { Vec::new() } else { beats(policy, begun, times, deadline.at()) };
-        let awaited = self.node.as_ref().map_or(Duration::ZERO, |node| policy.awaits_volumes(node));
+        let beats = if policy.dry_run { Vec::new() } else { calls::beats(policy, begun, times, deadline.at()) };
         let named = |outcome| policy.completion(outcome, detail, false).map(Completion::as_str);
         HookView {
             group: hook.group.clone(),
@@ -296,7 +302,6 @@ impl<'a> Narration<'a> {
             after_success: named(well),
             after_failure: named(badly),
             held_back_seconds: policy.waits.complete_after.as_secs(),
-            volumes_awaited_seconds: awaited.as_secs(),
         }
     }
 
@@ -389,16 +394,4 @@ fn moment(clock: &Clock, at: Instant) -> Moment {
     let at = clock.timestamp_of(at);
     let away = at.duration_since(clock.now()).round(Unit::Second).unwrap_or_default();
     Moment { at: at.round(Unit::Second).unwrap_or(at), in_seconds: away.as_secs() }
-}
-
-/// Returns the heartbeats of a hook whose action began at `begun`, if the work takes until `finish`.
-fn beats(policy: &Policy, begun: Instant, times: HookTimes, finish: Instant) -> Vec<Instant> {
-    let mut expires = begun + times.heartbeat;
-    let now = Instant::now();
-    let next = || {
-        let due = due_beat(policy.heartbeats, begun, expires, times, finish)?.max(now);
-        expires = due + times.heartbeat;
-        (due < finish).then_some(due)
-    };
-    std::iter::from_fn(next).collect()
 }

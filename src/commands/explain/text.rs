@@ -2,8 +2,8 @@
 
 use super::reasons::span;
 use super::view::{
-    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, PodView,
-    TargetGroupView, Turn,
+    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place,
+    PlannedWaitView, PodView, TargetGroupView, Turn,
 };
 use crate::cli::text::{push_hanging, push_table};
 use std::fmt::Write;
@@ -94,8 +94,29 @@ impl Text {
             self.marks(marks);
         }
         self.pods(notice);
+        self.planned_waits(&notice.planned_waits);
         self.target_groups(&notice.target_groups);
         self.calls(&notice.calls);
+    }
+
+    fn planned_waits(&mut self, waits: &[PlannedWaitView]) {
+        let row = |view: &PlannedWaitView| {
+            let place = match view.place {
+                Place::BeforeEvictions => "before evictions",
+                Place::BeforeCompletion => "before the completion",
+            };
+            let said = match (&view.not_because, view.at_most_seconds) {
+                (Some(why), _) => format!("not made: {why}"),
+                (None, at_most) => {
+                    let at_most = span(Duration::from_secs(at_most.unwrap_or_default()));
+                    format!("until {}, {at_most} at most ({})", view.until, view.setting)
+                }
+            };
+            vec![place.to_owned(), view.wait.to_string(), said]
+        };
+        if !waits.is_empty() {
+            self.table("Waits, side by side", &waits.iter().map(row).collect::<Vec<_>>());
+        }
     }
 
     fn target_groups(&mut self, groups: &[TargetGroupView]) {
@@ -135,15 +156,10 @@ impl Text {
             }
         };
         self.line("Beats", &beats);
-        let mut held = match hook.held_back_seconds {
+        let held = match hook.held_back_seconds {
             0 => String::new(),
             seconds => format!(", {} after the drain (--complete-after)", span(Duration::from_secs(seconds))),
         };
-        if hook.volumes_awaited_seconds > 0 {
-            let at_most = span(Duration::from_secs(hook.volumes_awaited_seconds));
-            let wait = format!(", and its volumes are detached or {at_most} have passed (--wait-for-volumes)");
-            held.push_str(&wait);
-        }
         let well = hook.after_success.unwrap_or("nothing");
         let said = match hook.after_failure {
             Some(badly) if badly == well => {

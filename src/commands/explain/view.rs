@@ -1,6 +1,6 @@
 //! The shape of the answer: printed as JSON as it stands here, and as text by `text`. Documented in `docs/explain.md`.
 
-use crate::fact::{Action, NoticeKind, NoticeOutcome};
+use crate::fact::{Action, NoticeKind, NoticeOutcome, Wait};
 use crate::pipeline::drain::Tier;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
@@ -112,6 +112,8 @@ pub struct NoticeView {
     pub stay: Vec<StayView>,
     /// The budgets of pods that go.
     pub budgets: Vec<BudgetView>,
+    /// What would be waited for around the drain, and what would not.
+    pub planned_waits: Vec<PlannedWaitView>,
     /// The target groups that may list the instance or its pods, if the settings ask for them.
     pub target_groups: Vec<TargetGroupView>,
     /// The calls that the service would make.
@@ -206,8 +208,6 @@ pub struct HookView {
     pub after_failure: Option<&'static str>,
     /// Wait between a drain and the completion.
     pub held_back_seconds: u64,
-    /// Maximum wait between a drain and the completion for the volumes that are attached now.
-    pub volumes_awaited_seconds: u64,
 }
 
 /// A target group.
@@ -221,6 +221,34 @@ pub struct TargetGroupView {
     pub deregistered: bool,
     /// Whether the hook's completion waits for it.
     pub awaited: bool,
+}
+
+/// When something is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Place {
+    /// Before evictions begin.
+    BeforeEvictions,
+    /// Between the drain and the hook's completion.
+    BeforeCompletion,
+}
+
+/// Something that would be waited for, or would not although it is set.
+#[derive(Debug, Serialize)]
+pub struct PlannedWaitView {
+    /// When.
+    pub place: Place,
+    /// What: the word in the metrics.
+    #[serde(serialize_with = "label")]
+    pub wait: Wait,
+    /// What ends it.
+    pub until: &'static str,
+    /// The setting that asks for it.
+    pub setting: &'static str,
+    /// Maximum wait; `None` if it is not made.
+    pub at_most_seconds: Option<u64>,
+    /// Why it is not made.
+    pub not_because: Option<String>,
 }
 
 /// The marks on a Node.

@@ -169,7 +169,7 @@ impl Policy {
     pub fn deregisters(&self, notice: &Notice) -> bool {
         self.waits.load_balancers == ForLoadBalancers::Deregister
             && !self.dry_run
-            && self.action(notice) == Action::Drain
+            && self.action(notice).drains()
             && comes_back(&notice.detail).is_none()
     }
 

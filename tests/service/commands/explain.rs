@@ -524,3 +524,60 @@ async fn target_groups_are_named_with_what_led_to_them() {
     let text = stage.explain(&with("wait")).await.said;
     assert!(text.contains("target groups could not be found: autoscaling:DescribeAutoScalingGroups"), "{text}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason() {
+    let stage = Stage::new(1, 1);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let hook = ["--kind", "asg-terminate", "--node", &node(0), "--group", "group", "--hook", "hook"];
+    let listed = |said: &Value| {
+        let waits = said["notices"][0]["planned_waits"].as_array().expect("it must be a list").iter();
+        let row = |wait: &Value| {
+            let (place, name) = (wait["place"].as_str().unwrap(), wait["wait"].as_str().unwrap());
+            match wait["not_because"].as_str() {
+                Some(why) => format!("{place} not {name}: {why}"),
+                None => format!("{place} {name} {}", wait["at_most_seconds"]),
+            }
+        };
+        waits.map(row).collect::<Vec<_>>()
+    };
+    let no_volume = "before-completion not volumes: no volume is attached to the Node";
+    assert_eq!(listed(&stage.explained(&hook).await), [no_volume]);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("db").claim("data"));
+    let settings = ["--hold", "both", "--delay", "asg-terminate=10s", "--complete-after", "20s"];
+    let all = [&hook[..], &settings].concat();
+    let found = listed(&stage.explained(&all).await);
+    let (names, ends): (Vec<_>, Vec<_>) = found.iter().filter_map(|row| row.rsplit_once(' ')).unzip();
+    let before = ["before-evictions delay", "before-evictions hold-before-drain"];
+    let after = ["complete-after", "volumes", "hold-before-completion"].map(|name| format!("before-completion {name}"));
+    assert_eq!(names, [&before.map(str::to_owned)[..], &after].concat());
+    assert_eq!((ends[0], ends[2], ends[3]), ("10", "20", "60"));
+    let text = stage.explain(&all).await.said;
+    assert!(text.contains("before-drain, 2m 15s at most (--hold)"), "{text}");
+    assert!(text.contains("after the waits"), "{text}");
+    let spot = ["--kind", "spot", "--node", &node(0)];
+    let no_hook = "before-completion not volumes: without a lifecycle hook to complete, nothing would be put off";
+    assert_eq!(listed(&stage.explained(&spot).await), [no_hook]);
+    let dry = listed(&stage.explained(&[&all[..], &["--dry-run"]].concat()).await);
+    assert!(dry.contains(&"before-completion not volumes: --dry-run waits for nothing".to_owned()), "{dry:?}");
+}
+
+/// The calls of an interruption with every wait but those on AWS are those that were foretold.
+#[tokio::test(start_paused = true)]
+async fn the_calls_of_waits_are_foretold() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.detach_after(Some(s(3)));
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("db").claim("data"));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
+    let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
+    let now = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(0), now);
+    let flags = ["--hold", "both", "--complete-after", "2s", "--events", "none"];
+    let notice = stage.explained_body(&body, &flags).await;
+    let explained = stage.world.calls.tally();
+    let replica = stage.start(&flags).await;
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(150)).await;
+    assert_foretold(&stage, &explained, &notice);
+    stage.rest(&[&replica]).await;
+}

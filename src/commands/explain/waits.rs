@@ -1,0 +1,65 @@
+//! What would be waited for before evictions, and between the drain and the hook's completion; and what would not, and why.
+
+use super::view::{Place, PlannedWaitView};
+use crate::fact::{NoticeOutcome, Wait};
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::Notice;
+use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits};
+use crate::pipeline::node::Node;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Returns the waits before evictions.
+pub(super) fn before(waits: &Waits) -> Vec<PlannedWaitView> {
+    views(Place::BeforeEvictions, waits, Instant::now())
+}
+
+/// Returns the waits between a drain that succeeds and the completion, and those that are not made although they are set.
+pub(super) fn after(
+    policy: &Policy,
+    notice: &Notice,
+    node: &Node,
+    drained: Instant,
+    deadline: Deadline,
+) -> Vec<PlannedWaitView> {
+    let waits = policy.waits_after(notice.kind(), NoticeOutcome::Drained, Some(node), drained, deadline);
+    let balanced = policy.waits.load_balancers != ForLoadBalancers::Nothing;
+    let has_hook = policy.touched_hook(notice).is_some();
+    // Without volumes and without a hook nobody asks.
+    let volumes = !policy.waits.volumes.is_zero() && (has_hook || node.has_volumes);
+    let wanted = [(Wait::Volumes, volumes), (Wait::LoadBalancers, balanced)];
+    let why_not = |wait| match wait {
+        _ if policy.dry_run => "--dry-run waits for nothing",
+        _ if !has_hook => "without a lifecycle hook to complete, nothing would be put off",
+        Wait::Volumes if !node.has_volumes => "no volume is attached to the Node",
+        _ => "no time is left",
+    };
+    let mut views = if has_hook { views(Place::BeforeCompletion, &waits, drained) } else { Vec::new() };
+    let unmade = wanted.into_iter().filter(|(wait, wanted)| *wanted && !views.iter().any(|view| view.wait == *wait));
+    let unmade: Vec<_> = unmade.map(|(wait, _)| forgone(Place::BeforeCompletion, wait, why_not(wait))).collect();
+    views.extend(unmade);
+    views
+}
+
+/// Returns a wait that is not made.
+pub(super) fn forgone(place: Place, wait: Wait, why: &str) -> PlannedWaitView {
+    PlannedWaitView { at_most_seconds: None, not_because: Some(why.to_owned()), ..view(place, wait, Duration::ZERO) }
+}
+
+fn views(place: Place, waits: &Waits, from: Instant) -> Vec<PlannedWaitView> {
+    waits.iter().map(|(wait, until)| view(place, wait, until.saturating_duration_since(from))).collect()
+}
+
+fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
+    let (until, setting) = match wait {
+        Wait::Delay => ("the time is over", "--delay"),
+        Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
+        Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),
+        Wait::CompleteAfter => ("the time is over", "--complete-after"),
+        Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),
+        Wait::LoadBalancers => ("no target group lists the instance", "--wait-for-load-balancers"),
+        Wait::HoldBeforeCompletion => ("somebody sets ebbtide/release to before-completion", "--hold"),
+    };
+    let at_most_seconds = Some((at_most + Duration::from_millis(500)).as_secs());
+    PlannedWaitView { place, wait, until, setting, at_most_seconds, not_because: None }
+}
