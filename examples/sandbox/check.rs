@@ -1,7 +1,7 @@
 //! Checks the results against the plan.
 
 use crate::paint::{Paint, Tone};
-use crate::plan::{DETACHED, Member, NEW, OTHER, Part, Plan, STORE};
+use crate::plan::{DETACHED, DRAINING, Member, NEW, OTHER, Part, Plan, STORE};
 use crate::storm::at_rest;
 use crate::summary::Undisturbed;
 use crate::tally::{Table, Tally};
@@ -141,6 +141,14 @@ impl Checks {
                 let waited = completions.first().is_some_and(|(at, _)| Some(*at) >= detached);
                 self.that(waited && world.kube.attachments().is_empty(), || {
                     format!("{name}: its hook was completed before its volume was detached: {completions:?}")
+                });
+            }
+            if *part == Part::Balanced {
+                let deregistered = world.calls.of("DeregisterTargets");
+                let left = deregistered.first().map(|call| call.at + DRAINING);
+                let waited = completions.first().is_some_and(|(at, _)| Some(*at) >= left);
+                self.that(waited && deregistered.len() == 1, || {
+                    format!("{name}: its hook was completed before its connections had ended: {completions:?}")
                 });
             }
             if *part == Part::Stuck {

@@ -2,7 +2,7 @@
 //!
 //! The example simulates a small cluster, its API server, SQS, Auto Scaling and EC2 on loopback ports, in real time. The service is the
 //! real one, and calls them over HTTP with the real clients. A storm sends notices of every kind, among them a pod that a budget holds
-//! back, a drain that must fail, a volume and a controller that are waited for, a duplicate notice, a message that can't be parsed, and another cluster's hook.
+//! back, a drain that must fail, a volume, a load balancer and a controller that are waited for, a duplicate notice, a message that can't be parsed, and another cluster's hook.
 //!
 //! The example prints events as they happen. At the end it prints a summary and compares the results with the plan: the exit code is 0
 //! only if everything ended as planned.
@@ -55,10 +55,19 @@ use teller::Teller;
 
 /// Settings of the service, besides the queue and the admin address. With the default settings, the service would keep a hook that is
 /// never released alive for an hour: too long to watch.
-const SETTINGS: [&str; 6] = ["--drain-timeout", "20s", "--heartbeat", "5s", "--hold", "state-change=before-drain"];
+const SETTINGS: [&str; 8] = [
+    "--drain-timeout",
+    "20s",
+    "--heartbeat",
+    "5s",
+    "--hold",
+    "state-change=before-drain",
+    "--wait-for-load-balancers",
+    "deregister",
+];
 
 /// Minimum number of nodes.
-const MIN_NODES: u16 = 14;
+const MIN_NODES: u16 = 15;
 
 /// Ebbtide against a simulated cluster and a simulated AWS: a storm of notices, reported as it happens.
 #[derive(Debug, Parser)]

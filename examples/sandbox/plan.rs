@@ -3,7 +3,7 @@
 mod programme;
 
 use ebbtide_sim::World;
-use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::kube::{Limit, Pod};
 use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
@@ -26,6 +26,9 @@ pub const NEW: (&str, &str) = ("newcomer", "i-0ffffffffffffff02");
 pub const STORE: &str = "store-0";
 /// Time from that pod's end until its volume is detached.
 pub const DETACHED: Duration = Duration::from_secs(4);
+
+/// Deregistration delay of the target group.
+pub const DRAINING: Duration = Duration::from_secs(5);
 
 /// Heartbeat timeout of the hooks: the shortest that AWS allows, so that heartbeats are needed.
 const HOOK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -73,6 +76,8 @@ pub enum Part {
     Rebalanced,
     /// Its group terminates it, and one of its pods has a volume.
     Attached,
+    /// Its group terminates it, and a target group sends it traffic.
+    Balanced,
     /// A user stops it, and a controller has to release it before its pods are evicted.
     Stopping,
     /// Scheduled maintenance, announced by one Health event about several nodes.
@@ -92,6 +97,7 @@ const FIRST: [Part; crate::MIN_NODES as usize] = [
     Part::Redelivered,
     Part::Twofold,
     Part::Attached,
+    Part::Balanced,
     Part::Rebalanced,
     Part::Stopping,
     Part::Maintained,
@@ -120,7 +126,7 @@ impl Part {
     /// Returns the notices about the node: the kind and outcome of each.
     pub fn notices(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::Terminated(_) | Self::HeldBack | Self::Attached => &[("asg-terminate", "drained")],
+            Self::Terminated(_) | Self::HeldBack | Self::Attached | Self::Balanced => &[("asg-terminate", "drained")],
             Self::Stuck => &[("asg-terminate", "blocked")],
             Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
             Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
@@ -149,7 +155,7 @@ impl Part {
 
     /// Returns whether one notice leads to one undisturbed drain.
     pub fn is_undisturbed(self) -> bool {
-        let waits = matches!(self, Self::Attached | Self::Stopping);
+        let waits = matches!(self, Self::Attached | Self::Balanced | Self::Stopping);
         self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none() && !waits
     }
 
@@ -214,6 +220,9 @@ impl Plan {
         world.aws.autoscaling.add_hook(GROUP, LAUNCHING, HookSpec::launching(HOOK_TIMEOUT));
         world.aws.autoscaling.add_hook(OTHER_GROUP, TERMINATING, HookSpec::terminating(HOOK_TIMEOUT));
         world.kube.detach_after(Some(DETACHED));
+        let web = world.aws.elb.add_group("web", DRAINING);
+        let spec = GroupSpec { target_groups: vec![web.clone()], ..GroupSpec::default() };
+        world.aws.autoscaling.put_group(GROUP, spec);
         let managed = [("aws-node-termination-handler/managed", "")];
         for (_, instance) in [OTHER, NEW] {
             world.aws.ec2.put(instance, &[]);
@@ -225,6 +234,9 @@ impl Plan {
             let number = name.trim_start_matches("node-");
             for (stops_in, letter) in pods.iter().zip('a'..) {
                 world.kube.add_pod(Pod::on(name).named(&format!("web-{number}{letter}")).stops_in(*stops_in));
+            }
+            if *part == Part::Balanced {
+                world.aws.elb.register(&web, instance, 80);
             }
             if *part == Part::Attached {
                 let pod = Pod::on(name).named(STORE).statefulset("store").claim("data-store-0");

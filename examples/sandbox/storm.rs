@@ -121,7 +121,7 @@ impl Storm<'_> {
         let terminated = |wrapping| self.hook(wrapping, (GROUP, TERMINATING), instance);
         match part {
             Part::Terminated(wrapping) => vec![terminated(*wrapping)],
-            Part::Attached => vec![terminated(Wrapping::Event)],
+            Part::Attached | Part::Balanced => vec![terminated(Wrapping::Event)],
             Part::HeldBack => vec![terminated(Wrapping::Sns)],
             Part::Stuck => vec![terminated(Wrapping::Bare)],
             Part::Redelivered => vec![messages::spot(&id, instance, now); 2],

@@ -140,6 +140,10 @@ impl Subscriber for Teller {
             Fact::WaitEnded { about, wait, outcome, took, .. } if *outcome != WaitOutcome::NotNeeded => {
                 self.notice(about, ' ', Tone::Plain, format!("has waited for {} ({wait}): {outcome}", seconds(*took)));
             }
+            Fact::TargetsDeregistered { group, targets } => {
+                let text = format!("{targets} deregistered from target group {group}");
+                self.write(&Line(' ', Tone::Plain, "ebbtide", "", text));
+            }
             Fact::HookCompleted { about, result } => {
                 self.notice(about, ' ', Tone::Plain, format!("lifecycle hook completed: {result}"));
             }

@@ -31,6 +31,10 @@ impl Part {
                 "terminated by its group; a volume is detached {} s after its pod's end, and the hook waits",
                 super::DETACHED.as_secs()
             ),
+            Self::Balanced => format!(
+                "terminated by its group; it is deregistered from its target group, whose connections end after {} s",
+                super::DRAINING.as_secs()
+            ),
             Self::Stopping => format!(
                 "stopped by a user; held until a controller releases it, {} s later",
                 storm::RELEASED.as_secs()
@@ -48,7 +52,7 @@ impl Plan {
         let pods: usize = self.nodes.iter().map(|node| 1 + node.pods.len() + node.part.special_pods()).sum();
         let mut lines = vec![
             paint.tone(Tone::Head, &format!("Ebbtide's sandbox: {} nodes, {pods} pods, one queue", self.nodes.len())),
-            "Simulated on loopback ports: the API server, SQS, Auto Scaling, EC2. Real: the service, its clients, HTTP, the time.".to_owned(),
+            "Simulated on loopback ports: the API server, SQS, Auto Scaling, EC2, load balancers. Real: the service, its clients, HTTP, the time.".to_owned(),
             format!("Settings: {}. It takes half a minute; Ctrl-C stops it gracefully.", settings.join(" ")),
             String::new(),
             paint.tone(Tone::Head, "Plan"),
