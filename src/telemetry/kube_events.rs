@@ -20,7 +20,7 @@ use std::time::Duration;
 use text::{MAX_NOTE_LENGTH, bounded};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use waits::{RunningWait, WaitKey};
+use waits::{RunningWait, Telling, WaitKey};
 
 /// Minimum time that a drain is blocked before an Event says so. Most budgets allow an eviction as soon as another pod is ready.
 pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
@@ -178,7 +178,7 @@ impl DrainEvent {
                 let begun = Instant::now();
                 let until = begun.checked_add(at_most).unwrap_or(begun);
                 let (key, reason) = (WaitKey::of(about, wait), bounded(&reason, MAX_REASON_LENGTH).into());
-                let wait = RunningWait { key, reason, begun, until, told: false };
+                let wait = RunningWait { key, reason, begun, until, telling: Telling::Later };
                 Self::WaitBegun { node: ObjectRef::node(on), wait }
             }
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {

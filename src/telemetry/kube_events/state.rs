@@ -126,7 +126,7 @@ impl DrainState {
     pub(super) fn is_due(&mut self, at: Instant) -> bool {
         let due = self.due == Some(at);
         self.pending.blocked |= due;
-        due || self.waits.is_due(at)
+        due || self.waits.has_more()
     }
 
     /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
@@ -150,7 +150,7 @@ impl DrainState {
 
     pub(super) fn has_more(&self) -> bool {
         let Pending { begun, blocked, ended } = &self.pending;
-        begun.is_some() || *blocked || ended.is_some() || self.waits.has_more(Instant::now())
+        begun.is_some() || *blocked || ended.is_some() || self.waits.has_more()
     }
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
@@ -185,7 +185,7 @@ impl DrainState {
             (self.is_block_announced, self.due) = (true, None);
             return Some(Announcement::Blocked { message, first, until });
         }
-        self.waits.begun(Instant::now(), clock).map(|message| Announcement::Waiting { message })
+        self.waits.begun(clock).map(|message| Announcement::Waiting { message })
     }
 }
 

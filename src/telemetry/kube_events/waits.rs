@@ -22,8 +22,26 @@ pub(super) struct RunningWait {
     pub begun: Instant,
     /// The latest end.
     pub until: Instant,
-    /// Whether it has been announced.
-    pub told: bool,
+    pub telling: Telling,
+}
+
+/// Whether a wait is announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// Once it has lasted for long enough.
+    Later,
+    /// Now.
+    Next,
+    /// It has been.
+    Done,
+    /// Not at all: too many others are.
+    Never,
+}
+
+impl RunningWait {
+    fn is_due(&self, now: Instant) -> bool {
+        self.telling == Telling::Later && self.begun + MIN_BLOCKED_TIME <= now
+    }
 }
 
 /// The waits of one Node.
@@ -60,12 +78,23 @@ impl WaitState {
 
     /// Removes a wait. Returns whether it has been announced.
     fn take(&mut self, key: &WaitKey) -> bool {
-        self.running.extract_if(.., |known| known.key == *key).any(|known| known.told)
+        self.running.extract_if(.., |known| known.key == *key).any(|known| known.telling == Telling::Done)
     }
 
-    /// Whether some wait has lasted for long enough at `now`, and is not announced.
+    /// Whether a wait is announced, or about to be, and its end is not.
+    pub(super) fn is_announced(&self) -> bool {
+        let told = |wait: &RunningWait| matches!(wait.telling, Telling::Next | Telling::Done);
+        self.given_up || !self.ended.is_empty() || self.running.iter().any(told)
+    }
+
+    /// Whether some wait has lasted for long enough at `now`, and nothing is decided about it.
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.running.iter().any(|wait| !wait.told && wait.begun + MIN_BLOCKED_TIME <= now)
+        self.running.iter().any(|wait| wait.is_due(now))
+    }
+
+    /// Decides about the waits that are due at `now`.
+    pub(super) fn decide(&mut self, now: Instant, telling: Telling) {
+        self.running.iter_mut().filter(|wait| wait.is_due(now)).for_each(|wait| wait.telling = telling);
     }
 
     /// Whether no wait runs, and none is to be announced.
@@ -73,23 +102,27 @@ impl WaitState {
         self.running.is_empty() && self.ended.is_empty() && !self.given_up
     }
 
-    /// Whether something is to be announced at `now`.
-    pub(super) fn has_more(&self, now: Instant) -> bool {
-        self.is_due(now) || self.has_ended()
+    /// Whether something is to be announced.
+    pub(super) fn has_more(&self) -> bool {
+        self.has_begun() || self.has_ended()
+    }
+
+    fn has_begun(&self) -> bool {
+        self.running.iter().any(|wait| wait.telling == Telling::Next)
     }
 
     /// Whether all that were announced have ended.
     fn has_ended(&self) -> bool {
-        !self.ended.is_empty() && self.running.iter().all(|wait| !wait.told)
+        !self.ended.is_empty() && self.running.iter().all(|wait| wait.telling != Telling::Done)
     }
 
-    /// Returns what is waited for, if a wait is due at `now`.
-    pub(super) fn begun(&mut self, now: Instant, clock: Clock) -> Option<String> {
-        if !self.is_due(now) {
+    /// Returns what is waited for, if that is to be announced.
+    pub(super) fn begun(&mut self, clock: Clock) -> Option<String> {
+        if !self.has_begun() {
             return None;
         }
-        let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, told, .. }| {
-            *told = true;
+        let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, telling, .. }| {
+            *telling = Telling::Done;
             let until = clock.timestamp_of(*until).strftime("%Y-%m-%dT%H:%M:%SZ");
             format!("{}, until {until} at the latest: {reason}", key.wait)
         });
@@ -117,11 +150,17 @@ mod tests {
     }
 
     fn running(key: WaitKey, begun: Instant) -> RunningWait {
-        RunningWait { key, reason: "attached: pv-1".into(), begun, until: begun + 60 * S, told: false }
+        RunningWait { key, reason: "attached: pv-1".into(), begun, until: begun + 60 * S, telling: Telling::Later }
     }
 
     fn state() -> (WaitState, Instant, Clock) {
         (WaitState::default(), Instant::now(), Clock::showing("2026-11-21T12:00:00Z".parse().unwrap()))
+    }
+
+    /// Has what is due announced.
+    fn told(waits: &mut WaitState, now: Instant, clock: Clock) -> Option<String> {
+        waits.decide(now, Telling::Next);
+        waits.begun(clock)
     }
 
     #[tokio::test(start_paused = true)]
@@ -130,12 +169,12 @@ mod tests {
         let (volumes, hold) = (key("a", Wait::Volumes), key("a", Wait::HoldBeforeCompletion));
         let due = waits.begin(running(volumes.clone(), now));
         waits.begin(running(hold.clone(), now + 4 * S));
-        assert_eq!((due, waits.begun(now + 4 * S, clock)), (now + MIN_BLOCKED_TIME, None), "too early");
+        assert!(due == now + MIN_BLOCKED_TIME && !waits.is_due(now + 4 * S), "too early");
         let expected = "volumes, until 2026-11-21T12:01:00Z at the latest: attached: pv-1; \
                         hold-before-completion, until 2026-11-21T12:01:04Z at the latest: attached: pv-1";
-        assert_eq!(waits.begun(due, clock).as_deref(), Some(expected));
+        assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
         waits.end(&volumes, "volumes: met".to_owned());
-        assert!(!waits.has_more(due + 60 * S), "the other goes on");
+        assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
         waits.end(&hold, "hold: met".to_owned());
         assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("volumes: met; hold: met"), true));
     }
@@ -147,14 +186,25 @@ mod tests {
         let due = waits.begin(running(first.clone(), now));
         let later = waits.begin(running(second.clone(), now + 3 * S));
         waits.end(&first, "delay: met".to_owned());
-        assert!(!waits.has_more(due) && waits.is_due(later), "each has its own time");
-        assert!(waits.begun(later, clock).is_some());
+        assert!(!waits.is_due(due) && waits.is_due(later), "each has its own time");
+        assert!(told(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
         waits.end(&second, "delay: met".to_owned());
         assert_eq!(waits.ended().as_deref(), Some("delay: met"));
-        assert!(!waits.is_over() && waits.begun(later + MIN_BLOCKED_TIME, clock).is_some());
+        assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
         waits.end(&first, "delay: time-over".to_owned());
         assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("delay: time-over"), true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silenced_wait_is_not_announced_nor_its_end() {
+        let (mut waits, now, clock) = state();
+        let volumes = key("a", Wait::Volumes);
+        let due = waits.begin(running(volumes.clone(), now));
+        waits.decide(due, Telling::Never);
+        assert_eq!((waits.begun(clock), waits.is_announced()), (None, false));
+        waits.end(&volumes, "volumes: met".to_owned());
+        assert_eq!((waits.ended(), waits.is_over()), (None, true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -162,7 +212,7 @@ mod tests {
         let (mut waits, now, clock) = state();
         let volumes = key("a", Wait::Volumes);
         let due = waits.begin(running(volumes.clone(), now));
-        assert!(waits.begun(due, clock).is_some());
+        assert!(told(&mut waits, due, clock).is_some());
         waits.abandon(&volumes);
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));

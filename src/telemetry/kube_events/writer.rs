@@ -2,6 +2,7 @@
 
 use super::api::EventApi;
 use super::state::{DrainState, Phase, Record};
+use super::waits::Telling;
 use super::{Backlog, DrainDeadline, DrainEvent, ObjectRef, Scope};
 use crate::clients::gate::{Category, Gate, KubeError};
 use crate::fact::{Fact, Facts};
@@ -10,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 use kube::Client;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,6 +24,9 @@ const MAX_CONCURRENT_NODES: usize = 3;
 
 /// Maximum number of drains tracked.
 const MAX_DRAINS: usize = 10_000;
+
+/// Maximum number of Nodes whose waits are announced at the same time. The waits of a storm are alike, and the log has them all.
+const MAX_TOLD_WAITS: usize = 50;
 
 /// Time after a drain's deadline after which its state may be dropped: the fact of its end was lost.
 const STALE_AFTER: Duration = Duration::from_mins(10);
@@ -42,6 +46,8 @@ pub struct EventWriter {
     api: Arc<EventApi>,
     /// The tracked drains, by the Node's UID.
     drains: HashMap<Arc<str>, DrainState>,
+    /// The Nodes whose waits are announced, and some more.
+    told_waits: HashSet<Arc<str>>,
     /// The times at which a drain may have been blocked for long enough, in order.
     timers: VecDeque<(Instant, Arc<str>)>,
     /// The Nodes with something to write.
@@ -79,6 +85,7 @@ impl EventWriter {
             clock,
             api,
             drains: HashMap::new(),
+            told_waits: HashSet::new(),
             timers: VecDeque::new(),
             queue: VecDeque::new(),
             writes: FuturesUnordered::new(),
@@ -194,8 +201,26 @@ impl EventWriter {
     /// Queues the drain of the first timer, if it is still blocked.
     fn timer(&mut self) {
         let Some((at, node)) = self.timers.pop_front() else { return };
+        if self.drains.get(&node).is_some_and(|state| state.waits.is_due(at)) {
+            self.decide(&node, at);
+        }
         if self.drains.get_mut(&node).is_some_and(|drain| drain.is_due(at)) {
             self.queue.push_back(node);
+        }
+    }
+
+    /// Decides whether the Node's waits, which are due at `at`, are announced.
+    fn decide(&mut self, node: &Arc<str>, at: Instant) {
+        let (told, drains) = (&mut self.told_waits, &mut self.drains);
+        if told.len() >= MAX_TOLD_WAITS {
+            told.retain(|node| drains.get(node).is_some_and(|state| state.waits.is_announced()));
+        }
+        let telling = if told.contains(node) || told.len() < MAX_TOLD_WAITS { Telling::Next } else { Telling::Never };
+        if telling == Telling::Next {
+            told.insert(Arc::clone(node));
+        }
+        if let Some(state) = drains.get_mut(node) {
+            state.waits.decide(at, telling);
         }
     }
 

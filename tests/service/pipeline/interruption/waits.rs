@@ -1,6 +1,7 @@
 //! What is waited for between a drain and the completion of its hook.
 
 use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::aws::GroupSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -173,4 +174,33 @@ async fn a_storm_shares_one_watch() {
     assert!(stage.calls("list volumeattachments") <= 3, "{}", stage.calls("list volumeattachments"));
     assert_eq!(stage.calls("list pods"), 50 * 3);
     stage.rest(&[&replica]).await;
+}
+
+/// A storm of a thousand hooks, with volumes and a target group to be waited for: at most two more calls a notice than without.
+#[tokio::test(start_paused = true)]
+async fn waits_for_volumes_and_load_balancers_cost_a_storm_at_most_two_calls_a_notice() {
+    let storm = async |flags: &'static [&'static str]| {
+        let stage = Stage::new(1000, 0);
+        stage.world.kube.detach_after(Some(s(10)));
+        let web = stage.world.aws.elb.add_group("web", s(60));
+        for n in 0..1000 {
+            stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("db-{n}")).claim(&format!("data-{n}")));
+            stage.world.aws.elb.register(&web, &instance(n), 80);
+        }
+        let spec = GroupSpec { target_groups: vec![web], ..GroupSpec::default() };
+        stage.world.aws.autoscaling.put_group("group", spec);
+        let replica = stage.start(flags).await;
+        let tokens: Vec<_> = (0..1000).map(|n| stage.terminate(n, s(600), Wrapping::Event)).collect();
+        stage.until_handled(s(500)).await;
+        for token in &tokens {
+            stage.completed_once(token);
+        }
+        stage.rest(&[&replica]).await;
+        // What goes with the time that messages are held has its own pace.
+        let other = ["ReceiveMessage", "ChangeMessageVisibilityBatch", "RecordLifecycleActionHeartbeat"];
+        stage.world.calls.tally().values().sum::<usize>() - other.map(|call| stage.calls(call)).iter().sum::<usize>()
+    };
+    let without = storm(&["--wait-for-volumes", "0s"]).await;
+    let with = storm(&["--wait-for-load-balancers", "deregister"]).await;
+    assert!(with <= without + 2 * 1000, "{with} calls, {without} without");
 }
