@@ -204,3 +204,56 @@ async fn waits_for_volumes_and_load_balancers_cost_a_storm_at_most_two_calls_a_n
     let with = storm(&["--wait-for-load-balancers", "deregister"]).await;
     assert!(with <= without + 2 * 1000, "{with} calls, {without} without");
 }
+
+/// Returns a world of one node whose waits never end by themselves: a leaked attachment, and a target that stays.
+fn endless() -> Stage {
+    let stage = with_volume(None);
+    let web = stage.world.aws.elb.add_group("web", s(60));
+    stage.world.aws.elb.register(&web, &instance(0), 80);
+    stage.world.aws.autoscaling.put_group("group", GroupSpec { target_groups: vec![web], ..GroupSpec::default() });
+    stage
+}
+
+const ENDLESS: [&[&str]; 4] = [
+    &["--wait-for-volumes", "2h"],
+    &["--wait-for-volumes", "0s", "--wait-for-load-balancers", "wait"],
+    &["--wait-for-volumes", "0s", "--hold", "before-completion"],
+    &["--wait-for-volumes", "0s", "--complete-after", "2h"],
+];
+
+/// The times of the hook can't be read at first: until then its deadline is assumed at 50 minutes.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_moves_nearer_ends_every_wait_earlier() {
+    for flags in ENDLESS {
+        let stage = endless();
+        stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+        let replica = stage.start(flags).await;
+        let token = stage.terminate(0, s(100), Wrapping::Event);
+        sleep(s(20)).await;
+        assert!(stage.world.aws.autoscaling.action(&token).unwrap().completions.is_empty(), "{flags:?}");
+        stage.world.faults.clear();
+        stage.until_handled(s(250)).await;
+        let at = completed_at(&stage, &token);
+        assert!((s(90)..s(140)).contains(&at), "{flags:?}: {at:?}");
+        replica.ended_once("asg-terminate", "drained");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_in_any_wait_is_fast_and_the_next_replica_goes_on() {
+    for flags in ENDLESS {
+        let stage = endless();
+        let first = stage.start(flags).await;
+        let token = stage.terminate(0, s(100), Wrapping::Event);
+        sleep(s(20)).await;
+        let (exit, took, _) = first.stop().await;
+        assert_eq!((exit, took < s(5)), (ebbtide::service::Exit::Clean, true), "{flags:?}: {took:?}");
+        assert!(stage.world.aws.autoscaling.action(&token).unwrap().completions.is_empty(), "{flags:?}");
+        let second = stage.start(flags).await;
+        stage.until_handled(s(150)).await;
+        let at = completed_at(&stage, &token);
+        assert!((s(85)..s(140)).contains(&at), "{flags:?}: {at:?}");
+        stage.rest(&[&second]).await;
+    }
+}
