@@ -519,7 +519,11 @@ mod tests {
         assert_eq!(held(&flags, NoticeKind::AsgTerminate), Holds { before_drain: true, before_completion: true });
         assert_eq!(held(&flags, NoticeKind::StateChange), Holds { before_drain: true, before_completion: false });
         assert_eq!(held(&flags, NoticeKind::Spot), Holds::default());
-        assert_eq!(problems(&["--on", "asg-terminate=cordon", "--hold", "before-completion"]), ["--hold"]);
+        for (flag, value) in
+            [("--hold", "before-completion"), ("--wait-for-volumes", "2m"), ("--wait-for-load-balancers", "wait")]
+        {
+            assert_eq!(problems(&["--on", "asg-terminate=cordon", flag, value]), [flag]);
+        }
         assert_eq!(problems(&["--collect-leases"]), ["--collect-leases"]);
         let flag = "--ec2-poll-interval";
         for wrong in ["59s", "2h", "0s", "often"] {

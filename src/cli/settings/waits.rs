@@ -2,11 +2,14 @@
 
 use super::MAX_DRAIN;
 use super::problems::Problems;
-use crate::cli::flags::Waits;
+use crate::cli::flags::{WaitForLoadBalancers, Waits};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy};
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// The default of `--wait-for-volumes`, which is no mistake where nothing is drained.
+const DEFAULT_VOLUMES: Duration = Duration::from_mins(1);
 
 impl Problems {
     /// Reads what is waited for.
@@ -20,7 +23,19 @@ impl Problems {
         let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
         let drains_hooks = actions.of(NoticeKind::AsgTerminate).drains();
         self.idle(flag, complete_after.is_some() && !drains_hooks, "--on asg-terminate=drain");
-        let volumes = self.duration_or_zero("--wait-for-volumes", Some(&flags.wait_for_volumes), MAX_DRAIN);
+        let flag = "--wait-for-volumes";
+        let volumes = self.duration_or_zero(flag, Some(&flags.wait_for_volumes), MAX_DRAIN);
+        let is_set = volumes.is_some_and(|wait| !wait.is_zero() && wait != DEFAULT_VOLUMES);
+        self.idle(flag, is_set && !drains_hooks, "--on asg-terminate=drain");
+        let flag = "--wait-for-load-balancers";
+        match flags.wait_for_load_balancers {
+            WaitForLoadBalancers::Off => {}
+            WaitForLoadBalancers::Wait => self.idle(flag, !drains_hooks, "--on asg-terminate=drain"),
+            WaitForLoadBalancers::Deregister => {
+                let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
+                self.idle(flag, !drains, "--on KIND=drain");
+            }
+        }
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
