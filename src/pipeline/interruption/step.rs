@@ -150,12 +150,11 @@ impl Waits {
         self.0.iter().copied()
     }
 
-    /// Returns the waits, each with its end at `last` at the latest, without those that are over then.
+    /// Returns the waits, each with its end at `last` at the latest, even if that has passed.
     #[must_use]
     pub fn within(&self, last: Option<Instant>) -> Self {
         let Some(last) = last else { return self.clone() };
-        let now = Instant::now();
-        Self(self.iter().map(|(wait, until)| (wait, until.min(last))).filter(|(_, until)| *until > now).collect())
+        Self(self.iter().map(|(wait, until)| (wait, until.min(last))).collect())
     }
 
     /// Returns the time at which the last of them is over.

@@ -34,6 +34,7 @@ use super::{Case, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{HoldPoint, Wait, WaitOutcome};
 use futures_util::future::join_all;
+use std::future::ready;
 use std::pin::pin;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -130,8 +131,11 @@ impl Case {
             biased;
             _ = &mut all => None,
             cut = cut => {
-                cut_short.send_replace(Some(cut));
-                all.await;
+                // A deadline that has moved begins them again, with other ends.
+                if cut != Cut::Moved {
+                    cut_short.send_replace(Some(cut));
+                    all.await;
+                }
                 Some(cut)
             }
         }
@@ -140,6 +144,8 @@ impl Case {
     async fn wait_for(&self, waiting: Waiting<'_>, mut cut_short: watch::Receiver<Option<Cut>>, log: &WaitLog) {
         let outcome = tokio::select! {
             biased;
+            // The pods need all of the time.
+            () = ready(()), if waiting.until <= Instant::now() => WaitOutcome::TimeOver,
             outcome = self.until_so(&waiting) => outcome,
             // The sender lives as long as the waits.
             Ok(cut) = cut_short.wait_for(Option::is_some) => cut.map_or(WaitOutcome::TimeOver, Cut::outcome),

@@ -103,6 +103,20 @@ async fn the_grace_period_of_a_pod_is_kept_free() {
     stage.rest(&[&replica]).await;
 }
 
+/// A pod needs all of the two minutes: nobody is asked, and that is told.
+#[tokio::test(start_paused = true)]
+async fn where_no_time_is_left_nobody_is_waited_for() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(200)).stops_in(s(80)));
+    let replica = stage.start(&["--hold", "before-drain"]).await;
+    stage.spot(0);
+    stage.until("the eviction", s(5), || !stage.world.kube.evictions().is_empty()).await;
+    stage.until_handled(s(120)).await;
+    assert!(ended(&replica, "before-drain", "time-over"));
+    assert_eq!(annotation(&stage, HOLD), None);
+    stage.rest(&[&replica]).await;
+}
+
 /// A hook waits for its release; then the spot instance itself is interrupted, which nobody holds.
 #[tokio::test(start_paused = true)]
 async fn another_notice_of_the_node_ends_the_hold() {
