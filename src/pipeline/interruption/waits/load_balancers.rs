@@ -134,14 +134,16 @@ impl Case {
         join_all(calls).await.into_iter().collect()
     }
 
-    /// Returns the groups that list the instance or one of the addresses, with the state of its targets there, for people.
-    async fn listed(&self, shares: &mut [LookShare], addresses: &PodAddresses) -> Result<Vec<String>, Denied> {
+    /// Returns the groups that list the instance or one of the addresses, with the state of its targets there, for people. Nobody looks
+    /// at the others any more.
+    async fn listed(&self, shares: &mut Vec<LookShare>, addresses: &PodAddresses) -> Result<Vec<String>, Denied> {
         let mut listed = Vec::new();
-        for share in shares {
+        for mut share in std::mem::take(shares) {
             let targets = share.of(|id| self.is_target(id, addresses)).await?;
             let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
             if !targets.is_empty() {
                 listed.push(format!("target group {}: {state}", name_of(&share.group.arn)));
+                shares.push(share);
             }
         }
         Ok(listed)

@@ -462,3 +462,19 @@ async fn a_storm_shares_searches_looks_and_deregistrations() {
     assert!(stage.calls(LOOK) <= NODES, "{}", stage.calls(LOOK));
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_group_that_does_not_list_the_instance_is_looked_at_once() {
+    let (stage, web) = behind(1, s(30));
+    let spec = |target_groups| GroupSpec { target_groups, ..GroupSpec::default() };
+    let other = stage.world.aws.elb.add_group("other", s(30));
+    stage.world.aws.autoscaling.put_group("group", spec(vec![web.clone(), other]));
+    let replica = stage.start(&WAIT).await;
+    stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(60)).await;
+    stage.world.aws.elb.deregister(&web, &instance(0));
+    stage.until_handled(s(90)).await;
+    let looks = |name: &str| stage.world.calls.of(LOOK).iter().filter(|call| call.subject.contains(name)).count();
+    assert!(looks("other") <= 2 && looks("web") > 4, "{} {}", looks("other"), looks("web"));
+    stage.rest(&[&replica]).await;
+}
