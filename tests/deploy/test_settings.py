@@ -118,7 +118,15 @@ def test_the_schema_has_the_programs_choices(flag: Flag) -> None:
     variants = re.search(rf"pub enum {flag.type} {{(.*?)\n}}", CLI, re.DOTALL)[1]
     words = re.findall(r"^    (\w+),$", variants, re.MULTILINE)
     choices = [re.sub(r"(?<=.)([A-Z])", r"-\1", word).lower() for word in words]
-    assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == [*choices, None]
+    # YAML reads the bare word off as a boolean.
+    described = [*choices, None, *([False] if "off" in choices else [])]
+    assert SCHEMA["properties"]["settings"]["properties"][flag.key]["enum"] == described
+
+
+@pytest.mark.parametrize("key", ["heartbeat", "waitForLoadBalancers"])
+def test_off_needs_no_quotes(key: str) -> None:
+    (variable,) = [flag.variable for flag in flags() if flag.key == key]
+    assert environment(HELM4.objects(values=QUEUE + f"settings:\n  {key}: off\n"))[variable] == "off"
 
 
 def test_the_described_defaults_match_the_program() -> None:

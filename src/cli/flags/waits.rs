@@ -15,7 +15,8 @@ pub struct Waits {
     #[arg(long, env = "EBBTIDE_MAX_REPLACEMENTS", value_name = "N|P%", help_heading = "Drain")]
     pub max_replacements: Option<String>,
 
-    /// Wait for your own controllers, at most half of the time: before-drain, before-completion, both or none, for all kinds or for one
+    /// Wait for your own controllers, for all kinds or for one: before-drain, at most half of the time; before-completion, until the
+    /// deadline; both or none
     ///
     /// The Node carries the annotation ebbtide/hold, with the point's name, until somebody sets ebbtide/release to that name.
     #[arg(long, env = "EBBTIDE_HOLD", value_name = "[KIND=]POINT", value_delimiter = ',', help_heading = "Drain")]

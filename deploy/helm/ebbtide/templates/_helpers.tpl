@@ -83,7 +83,7 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- $all := merge (dict "on" (include "ebbtide.on" . | fromYaml)) (default dict .Values.settings) }}
 {{- range $key, $value := $all }}
 {{- $text := "" }}
-{{- if and (eq $key "heartbeat") (kindIs "bool" $value) }}
+{{- if and (has $key (list "heartbeat" "waitForLoadBalancers")) (kindIs "bool" $value) }}
 {{- $text = "off" }}
 {{- else if kindIs "slice" $value }}
 {{- $text = join "," $value }}
