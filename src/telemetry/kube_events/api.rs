@@ -108,11 +108,15 @@ impl EventApi {
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
                 record.condition |= done(self.set(node, set).await);
             }
-            Announcement::Waited { message } => {
+            Announcement::Waited { message, drain_follows } => {
                 if let Some(name) = record.event.take() {
                     done(self.update(node, &name, ("Normal", EventReason::WaitEnded), &message).await);
                 }
-                if record.condition {
+                // The end of the drain settles the condition.
+                if record.condition && drain_follows {
+                    let set = Condition { status: "True", changes: false, reason: "Draining", message: &message };
+                    done(self.set(node, set).await);
+                } else if record.condition {
                     let set = Condition { status: "False", changes: true, reason: "WaitEnded", message: &message };
                     record.condition &= !done(self.set(node, set).await);
                 }

@@ -50,6 +50,8 @@ pub(super) struct WaitState {
     running: Vec<RunningWait>,
     /// The ends of those that were announced, in words.
     ended: Vec<String>,
+    /// Whether a drain follows the last of them.
+    drain_follows: bool,
     /// Whether one that was announced was given up. Whoever goes on with it announces its end.
     given_up: bool,
 }
@@ -68,6 +70,7 @@ impl WaitState {
         let told = self.take(key);
         if told || self.given_up {
             self.ended.push(how);
+            self.drain_follows = matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
         }
     }
 
@@ -129,11 +132,11 @@ impl WaitState {
         Some(text::joined(waits))
     }
 
-    /// Returns how the announced waits ended, when none of them runs any more.
-    pub(super) fn ended(&mut self) -> Option<String> {
+    /// Returns how the announced waits ended, when none of them runs any more, and whether a drain follows.
+    pub(super) fn ended(&mut self) -> Option<(String, bool)> {
         self.has_ended().then(|| {
             self.given_up = false;
-            text::joined(std::mem::take(&mut self.ended))
+            (text::joined(std::mem::take(&mut self.ended)), self.drain_follows)
         })
     }
 }
@@ -176,7 +179,10 @@ mod tests {
         waits.end(&volumes, "volumes: met".to_owned());
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
         waits.end(&hold, "hold: met".to_owned());
-        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("volumes: met; hold: met"), true));
+        assert_eq!(
+            (waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()),
+            (Some("volumes: met; hold: met"), true)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -190,10 +196,10 @@ mod tests {
         assert!(told(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
         waits.end(&second, "delay: met".to_owned());
-        assert_eq!(waits.ended().as_deref(), Some("delay: met"));
+        assert_eq!(waits.ended().map(|ended| ended.0).as_deref(), Some("delay: met"));
         assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
         waits.end(&first, "delay: time-over".to_owned());
-        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("delay: time-over"), true));
+        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("delay: time-over"), true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -217,6 +223,6 @@ mod tests {
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));
         waits.end(&volumes, "volumes: met".to_owned());
-        assert_eq!((waits.ended().as_deref(), waits.is_over()), (Some("volumes: met"), true));
+        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("volumes: met"), true));
     }
 }

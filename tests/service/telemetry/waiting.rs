@@ -151,3 +151,20 @@ async fn the_end_of_one_of_two_equal_waits_leaves_the_other() {
     assert!(says(&stage).starts_with("False WaitEnded: "), "{}", says(&stage));
     assert!(told(&stage).iter().all(|(reason, ..)| reason == "WaitEnded"), "{:?}", told(&stage));
 }
+
+/// A tool that waits for the end of the drain must not see one between the hold and the drain.
+#[tokio::test(start_paused = true)]
+async fn the_condition_stays_true_from_a_hold_to_the_end_of_the_drain() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").stops_in(s(20)));
+    let replica = stage.start(&["--hold", "before-drain"]).await;
+    stage.terminate(0, s(60), Wrapping::Event);
+    sleep(s(20)).await;
+    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    stage.until("the eviction", s(60), || !stage.world.kube.evictions().is_empty()).await;
+    sleep(s(10)).await;
+    assert!(says(&stage).starts_with("True Draining: "), "{}", says(&stage));
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+}
