@@ -22,6 +22,7 @@ impl Case {
         if goes_on(interrupter.index.newest(node).as_ref()).is_some() {
             return WaitOutcome::NotNeeded;
         }
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         loop {
             match self.hold(node, point).await {
                 Ok(true) => {}
@@ -37,6 +38,8 @@ impl Case {
             if let Some(outcome) = interrupter.index.until_node(node, changed).await {
                 return outcome;
             }
+            // Two interruptions at different points must not write in turns without a pause.
+            sleep(backoff.step()).await;
         }
     }
 

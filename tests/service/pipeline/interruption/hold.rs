@@ -263,3 +263,23 @@ async fn a_deadline_that_moves_nearer_shortens_both_holds() {
     stage.completed_once(&token);
     stage.rest(&[&replica]).await;
 }
+
+/// A hook is held before its completion, and another notice of the instance before its drain.
+#[tokio::test(start_paused = true)]
+async fn two_interruptions_at_different_points_do_not_write_in_a_loop() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--hold", "both"]).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    until_held(&stage, "before-drain").await;
+    release(&stage, "before-drain");
+    until_held(&stage, "before-completion").await;
+    // What was said before is taken back, so that the second asks again.
+    release(&stage, "nothing");
+    stage.spot(0);
+    sleep(s(50)).await;
+    assert!(stage.calls("patch nodes") < 40, "{} writes", stage.calls("patch nodes"));
+    release(&stage, "true");
+    stage.until_handled(s(30)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
