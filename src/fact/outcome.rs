@@ -127,6 +127,8 @@ labels! {
         Met => "met",
         /// The time for it was over.
         TimeOver => "time-over",
+        /// Another drain of the node began, or the lifecycle action or its time was over.
+        CutShort => "cut-short",
         /// The right to see it is missing.
         Denied => "denied",
     }

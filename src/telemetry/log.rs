@@ -169,6 +169,9 @@ impl Subscriber for Log {
             Fact::WaitEnded { about, wait, outcome: WaitOutcome::TimeOver, took, left, .. } => {
                 about!(warn, about, wait = wait.as_str(), took = %Words(*took), left, "the time of a wait is over");
             }
+            Fact::WaitEnded { about, wait, outcome: WaitOutcome::CutShort, took, left, .. } => {
+                about!(info, about, wait = wait.as_str(), took = %Words(*took), left, "a wait was cut short");
+            }
             Fact::WaitEnded { about, wait, outcome, took, .. } => {
                 let (wait, outcome) = (wait.as_str(), outcome.as_str());
                 about!(debug, about, wait, outcome, took = %Words(*took), "a wait ended");

@@ -81,13 +81,21 @@ impl Policy {
             })
     }
 
-    /// Returns the waits before evictions begin. Together they take at most half of the time to the deadline.
+    /// Returns the waits before evictions that begin, or have begun, at `begin`. Together they take at most half of the time to the
+    /// deadline.
     #[must_use]
-    pub fn waits_before(&self, notice: &Notice, node: &Node, clock: &Clock, now: Instant, deadline: Deadline) -> Waits {
+    pub fn waits_before(
+        &self,
+        notice: &Notice,
+        node: &Node,
+        clock: &Clock,
+        begin: Instant,
+        deadline: Deadline,
+    ) -> Waits {
         let mut waits = Waits::default();
-        let half = now + deadline.at().saturating_duration_since(now) / 2;
+        let half = begin + deadline.at().saturating_duration_since(begin) / 2;
         let mut add = |wait, until: Instant| {
-            if until.min(half) > now {
+            if until.min(half) > begin {
                 waits.add(wait, until.min(half));
             }
         };
@@ -113,21 +121,21 @@ impl Policy {
         }
     }
 
-    /// Returns the waits between work that ended like this and the completion of its hook, within the deadline.
+    /// Returns the waits between work that ended like this at `end` and the completion of its hook, within the deadline.
     #[must_use]
     pub fn waits_after(
         &self,
         kind: NoticeKind,
         outcome: NoticeOutcome,
         node: Option<&Node>,
-        now: Instant,
+        end: Instant,
         deadline: Deadline,
     ) -> Waits {
         let mut waits = Waits::default();
-        let left = deadline.at().saturating_duration_since(now);
+        let left = deadline.at().saturating_duration_since(end);
         let mut add = |wait, at_most: Duration| {
             if !at_most.min(left).is_zero() {
-                waits.add(wait, now + at_most.min(left));
+                waits.add(wait, end + at_most.min(left));
             }
         };
         match outcome {

@@ -47,6 +47,10 @@ pub struct Sequence<'a> {
     deadline: Deadline,
     /// The number of Nodes that are gone.
     gone: usize,
+    /// When the waits before evictions began: a deadline that moves gives them no more time.
+    cordoned: Option<Instant>,
+    /// When the work ended, and the waits before the completion began.
+    worked: Option<Instant>,
     /// The outcome, as far as the work has come.
     outcome: NoticeOutcome,
 }
@@ -56,7 +60,17 @@ impl<'a> Sequence<'a> {
     #[must_use]
     pub fn new(policy: &'a Policy, clock: Clock, notice: &'a Notice, message: &'a str) -> Self {
         let deadline = policy.deadline(notice, None, &clock, Instant::now());
-        Self { policy, clock, notice, message, deadline, gone: 0, outcome: NoticeOutcome::NothingToDrain }
+        Self {
+            policy,
+            clock,
+            notice,
+            message,
+            deadline,
+            gone: 0,
+            cordoned: None,
+            worked: None,
+            outcome: NoticeOutcome::NothingToDrain,
+        }
     }
 
     /// Returns the step that follows from `finding`, the result of the step before.
@@ -84,7 +98,7 @@ impl<'a> Sequence<'a> {
             Finding::NoNodeInTime | Finding::DeadlineMoved => self.finish(self.outcome, present),
             Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Cordoned(target) => self.delay(target, present),
-            Finding::Delayed(target) => Step::Drain(target),
+            Finding::Delayed(target) => self.delayed(target, present),
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
             Finding::Ended(outcome) => self.finish(outcome, present),
             Finding::Waited => self.complete(present),
@@ -196,11 +210,16 @@ impl<'a> Sequence<'a> {
         if self.action() == Action::Cordon {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
-        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, present.now, self.deadline);
-        if !waits.is_empty() {
-            return Step::Delay { target, waits };
-        }
-        match self.policy.settles(present.now, self.deadline.at()) {
+        let begin = *self.cordoned.get_or_insert(present.now);
+        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, begin, self.deadline);
+        if waits.is_empty() { self.delayed(target, present) } else { Step::Delay { target, waits } }
+    }
+
+    /// The first step after the waits before evictions. Others of the same burst may not be cordoned yet if those ended at once.
+    fn delayed(&mut self, target: Target, present: Present<'_>) -> Step<'a> {
+        let is_soon = |begin| present.now.saturating_duration_since(begin) < self.policy.settle;
+        let settles = self.cordoned.take().is_some_and(is_soon);
+        match self.policy.settles(present.now, self.deadline.at()).filter(|_| settles) {
             Some((quiet, at_most)) => Step::Settle { target, quiet, at_most },
             None => Step::Drain(target),
         }
@@ -220,7 +239,8 @@ impl<'a> Sequence<'a> {
         if outcome == NoticeOutcome::Crashed || self.policy.touched_hook(self.notice).is_none() {
             return Step::End(outcome);
         }
-        let waits = self.policy.waits_after(self.notice.kind(), outcome, present.node, present.now, self.deadline);
+        let end = *self.worked.get_or_insert(present.now);
+        let waits = self.policy.waits_after(self.notice.kind(), outcome, present.node, end, self.deadline);
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
             step => step,

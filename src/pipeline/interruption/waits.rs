@@ -60,7 +60,7 @@ impl Cut {
     const fn outcome(self) -> WaitOutcome {
         match self {
             Self::Gone | Self::Uncordoned => WaitOutcome::NotNeeded,
-            Self::Drains | Self::Over | Self::Moved => WaitOutcome::TimeOver,
+            Self::Drains | Self::Over | Self::Moved => WaitOutcome::CutShort,
         }
     }
 }
@@ -124,7 +124,7 @@ impl Case {
     /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.
     async fn side_by_side(&self, waits: &Waits, cut: impl Future<Output = Cut>, log: &WaitLog) -> Option<Cut> {
         let cut_short = watch::Sender::new(None);
-        let wait = |(wait, until)| self.wait_for(Waiting::new(self, wait, until), cut_short.subscribe(), log);
+        let wait = |(wait, until)| self.wait_for(Waiting::new(self, log, wait, until), cut_short.subscribe());
         let all = join_all(waits.iter().map(wait));
         let mut all = pin!(all);
         tokio::select! {
@@ -141,7 +141,7 @@ impl Case {
         }
     }
 
-    async fn wait_for(&self, waiting: Waiting<'_>, mut cut_short: watch::Receiver<Option<Cut>>, log: &WaitLog) {
+    async fn wait_for(&self, waiting: Waiting<'_>, mut cut_short: watch::Receiver<Option<Cut>>) {
         let outcome = tokio::select! {
             biased;
             // The pods need all of the time.
@@ -151,13 +151,7 @@ impl Case {
             Ok(cut) = cut_short.wait_for(Option::is_some) => cut.map_or(WaitOutcome::TimeOver, Cut::outcome),
             () = sleep_until(waiting.until) => WaitOutcome::TimeOver,
         };
-        let wait = waiting.wait;
-        waiting.end(outcome, log);
-        match wait {
-            Wait::HoldBeforeDrain => self.end_hold(HoldPoint::BeforeDrain).await,
-            Wait::HoldBeforeCompletion => self.end_hold(HoldPoint::BeforeCompletion).await,
-            Wait::Delay | Wait::CompleteAfter | Wait::Replacement | Wait::Volumes | Wait::LoadBalancers => {}
-        }
+        waiting.end(outcome);
     }
 
     /// Waits until it is so. Cancelled when the time is over.
@@ -175,8 +169,8 @@ impl Case {
             }
             // Boxed, because a wait for the time alone would hold room for their calls.
             Wait::Replacement => Box::pin(self.replaced(waiting)).await,
-            Wait::HoldBeforeDrain => Box::pin(self.released(waiting, HoldPoint::BeforeDrain)).await,
-            Wait::HoldBeforeCompletion => Box::pin(self.released(waiting, HoldPoint::BeforeCompletion)).await,
+            Wait::HoldBeforeDrain => Box::pin(self.held(waiting, HoldPoint::BeforeDrain)).await,
+            Wait::HoldBeforeCompletion => Box::pin(self.held(waiting, HoldPoint::BeforeCompletion)).await,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }

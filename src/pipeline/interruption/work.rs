@@ -9,12 +9,13 @@ use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{Attachments, Case, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
-use crate::fact::{Fact, Facts};
+use crate::fact::{Fact, Facts, HoldPoint};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
+use futures_util::future::join;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -166,6 +167,14 @@ impl Interruption {
             ) {
                 drop(arriving.take());
             }
+            // No wait follows that goes on with one that was dropped.
+            if matches!(step, Step::Drain(_) | Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
+                case.end_dropped(&self.waited);
+            }
+            if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
+                case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
+                case.end_hold(&self.waited, HoldPoint::BeforeCompletion).await;
+            }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {
                 Step::FindOwner { by } => Box::pin(case.find_owner(&self.link.direct, by)).await,
@@ -190,14 +199,19 @@ impl Interruption {
                 Step::Settle { target, quiet, at_most } => case.settle(target, quiet, at_most, early.is_some()).await,
                 Step::Drain(target) => {
                     let deregistration = case.start_deregistration();
-                    let found = case.drain(&target, self.hook.as_ref(), early.take()).await;
+                    // Beside the drain: no eviction waits for it.
+                    let end_hold = case.end_hold(&self.waited, HoldPoint::BeforeDrain);
+                    let (found, ()) = join(case.drain(&target, self.hook.as_ref(), early.take()), end_hold).await;
                     if let Some(deregistration) = deregistration {
                         case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }
                     found
                 }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => Box::pin(case.wait(&waits, self.hook.as_ref(), &self.waited)).await,
+                Step::Wait(waits) => {
+                    case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
+                    Box::pin(case.wait(&waits, self.hook.as_ref(), &self.waited)).await
+                }
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,
                     None => true,

@@ -126,13 +126,14 @@ impl Marker {
         self.write(node, Class::List, by, patch).await
     }
 
-    /// Says on the Node that its interruption is held at this point, or that it no longer is. Returns whether the Node exists.
+    /// Says on the Node that its interruption is held at this point, or that it no longer is. Evictions don't wait for
+    /// it. Returns whether the Node exists.
     ///
     /// # Errors
     /// As [`Marker::cordon`].
     pub async fn hold(&self, node: &Node, point: HoldPoint, held: bool, by: Instant) -> Result<bool, KubeError> {
         let patch = if held { hold::begin } else { hold::end };
-        self.write(node, Class::Cordon, by, |current| patch(current, point)).await
+        self.write(node, Class::List, by, |current| patch(current, point)).await
     }
 
     /// Notes on the Node that a notice that EC2 lists needs nothing any more, or removes the note. Returns whether the Node exists.

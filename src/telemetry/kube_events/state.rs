@@ -132,6 +132,7 @@ impl DrainState {
     /// The drain ended. `has_condition`: the Node's condition is True, whoever set it.
     pub(super) fn end(&mut self, end: DrainEnd, report: String, has_condition: bool) {
         self.enter(Phase::Ended);
+        self.waits.forget_given_up();
         self.pending.ended = Some(PendingEnd { end, report, has_condition });
     }
 

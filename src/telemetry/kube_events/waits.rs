@@ -79,6 +79,11 @@ impl WaitState {
         self.given_up |= self.take(key);
     }
 
+    /// The end of a drain is announced, and with it the end of what was given up before.
+    pub(super) const fn forget_given_up(&mut self) {
+        self.given_up = false;
+    }
+
     /// Removes a wait. Returns whether it has been announced.
     fn take(&mut self, key: &WaitKey) -> bool {
         self.running.extract_if(.., |known| known.key == *key).any(|known| known.telling == Telling::Done)

@@ -8,6 +8,8 @@ use k8s_openapi::api::core::v1::NodeCondition;
 use std::time::Duration;
 use tokio::time::sleep;
 
+const RETIREMENT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
+
 /// Returns a world of one node with a pod that has a volume, which is detached this long after the pod is gone.
 fn with_volume(detached_after: Option<Duration>) -> Stage {
     let stage = Stage::new(1, 0);
@@ -167,4 +169,22 @@ async fn the_condition_stays_true_from_a_hold_to_the_end_of_the_drain() {
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
     assert!(says(&stage).starts_with("False Drained: "), "{}", says(&stage));
+}
+
+/// AWS withdraws the notice while its hold is told.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawn_notice_ends_what_was_told_of_its_wait() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--hold", "before-drain"]).await;
+    let start = stage.world.clock.now() + s(3000);
+    stage.health(0, RETIREMENT, start, "upcoming");
+    sleep(s(30)).await;
+    assert!(says(&stage).starts_with("True Waiting: "), "{}", says(&stage));
+    stage.health(0, RETIREMENT, start, "closed");
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    assert!(says(&stage).starts_with("False "), "{}", says(&stage));
+    let ended = replica.metric("ebbtide_waits_seconds_count{outcome=\"cut-short\",wait=\"hold-before-drain\"}");
+    assert!((ended - 1.0).abs() < 0.5, "{ended} ends of the hold");
+    assert!(stage.world.kube.evictions().is_empty());
 }

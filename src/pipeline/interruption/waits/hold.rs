@@ -1,6 +1,6 @@
 //! A hold point: the Node says that somebody else has to act before the interruption goes on.
 
-use super::waiting::Waiting;
+use super::waiting::{WaitLog, Waiting};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
 use crate::fact::{DrainStep, Fact, HoldPoint, WaitOutcome};
 use crate::pipeline::interruption::Case;
@@ -11,8 +11,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 impl Case {
-    /// Waits until somebody lets the interruption go on from this point.
-    pub(super) async fn released(&self, waiting: &Waiting<'_>, point: HoldPoint) -> WaitOutcome {
+    /// Waits until somebody lets the interruption go on from this point, and takes back what the Node says of it. If the wait is over
+    /// before, the next step does that.
+    pub(super) async fn held(&self, waiting: &Waiting<'_>, point: HoldPoint) -> WaitOutcome {
+        let outcome = self.released(waiting, point).await;
+        self.end_hold(waiting.log, point).await;
+        outcome
+    }
+
+    async fn released(&self, waiting: &Waiting<'_>, point: HoldPoint) -> WaitOutcome {
         let Self { interrupter, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
         let goes_on = |known: Option<&Arc<Node>>| match known {
@@ -23,6 +30,7 @@ impl Case {
             return WaitOutcome::NotNeeded;
         }
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
+        waiting.log.set_hold(Some(point));
         loop {
             match self.hold(node, point).await {
                 Ok(true) => {}
@@ -63,10 +71,14 @@ impl Case {
         }
     }
 
-    /// Takes back what the Node says of the hold. If that fails, the end of the Node's marks does it.
-    pub(super) async fn end_hold(&self, point: HoldPoint) {
-        if let Some(node) = &self.node {
-            let _ = self.interrupter.marker.hold(node, point, false, Instant::now() + LAST_CALL).await;
+    /// Takes back what the Node says of this interruption's hold at the point. If that fails, the end of the Node's marks does it.
+    pub(in crate::pipeline::interruption) async fn end_hold(&self, log: &WaitLog, point: HoldPoint) {
+        if let Some(node) = &self.node
+            && log.hold() == Some(point)
+        {
+            let by = Instant::now() + LAST_CALL;
+            let _ = Box::pin(self.interrupter.marker.hold(node, point, false, by)).await;
+            log.set_hold(None);
         }
     }
 }

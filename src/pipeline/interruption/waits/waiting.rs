@@ -1,6 +1,7 @@
-//! One wait, as it is told: what it waits for, how it ended, or that somebody else goes on with it.
+//! One wait, as it is told: what it waits for, how it ended, or that somebody else goes on with it. And what the waits of one
+//! interruption leave behind.
 
-use crate::fact::{Fact, NodeRef, Wait, WaitOutcome};
+use crate::fact::{Fact, HoldPoint, NodeRef, Wait, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
 use crate::runtime::duration::Words;
@@ -11,66 +12,113 @@ use tokio::time::Instant;
 /// A wait that runs. Dropped before its end, it tells that it was given up.
 pub(super) struct Waiting<'a> {
     case: &'a Case,
+    pub log: &'a WaitLog,
     pub wait: Wait,
     pub until: Instant,
     begun: Instant,
-    /// What is waited for now, in words. Empty as long as there is nothing to tell.
-    reason: Mutex<String>,
+    reason: Mutex<Reason>,
     ended: bool,
 }
 
+/// What is waited for now.
+#[derive(Debug, Default)]
+struct Reason {
+    /// In words. Empty as long as there is nothing to tell.
+    text: String,
+    is_told: bool,
+}
+
 impl<'a> Waiting<'a> {
-    pub(super) fn new(case: &'a Case, wait: Wait, until: Instant) -> Self {
-        Self { case, wait, until, begun: Instant::now(), reason: Mutex::default(), ended: false }
+    /// Begins a wait, or goes on with one that was dropped.
+    pub(super) fn new(case: &'a Case, log: &'a WaitLog, wait: Wait, until: Instant) -> Self {
+        let dropped = log.lock().dropped.extract_if(.., |dropped| dropped.wait == wait).next();
+        let (begun, text) = dropped.map_or_else(|| (Instant::now(), String::new()), |it| (it.begun, it.reason));
+        Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_told: false }), ended: false }
     }
 
     /// Says what is waited for now. The first time this is told; if the time is over, the last is what was left undone.
     pub(super) fn says(&self, reason: impl Into<String>) {
         let mut known = lock(&self.reason);
-        let is_first = known.is_empty();
-        *known = reason.into();
-        if is_first {
+        known.text = reason.into();
+        if !std::mem::replace(&mut known.is_told, true) {
             let at_most = self.until.saturating_duration_since(Instant::now());
-            let (about, on) = (self.case.about(), self.on());
-            self.case.tell(&Fact::WaitBegun { about, on, wait: self.wait, reason: &known, at_most });
+            let (about, on) = (self.case.about(), self.case.on());
+            self.case.tell(&Fact::WaitBegun { about, on, wait: self.wait, reason: &known.text, at_most });
         }
     }
 
     /// Tells the end.
-    pub(super) fn end(mut self, outcome: WaitOutcome, log: &WaitLog) {
+    pub(super) fn end(mut self, outcome: WaitOutcome) {
         self.ended = true;
+        let reason = std::mem::take(&mut lock(&self.reason).text);
+        self.case.tell_end(self.log, self.wait, outcome, self.begun, &reason);
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
         let reason = std::mem::take(&mut *lock(&self.reason));
-        let left = Some(&*reason).filter(|left| outcome == WaitOutcome::TimeOver && !left.is_empty());
-        let (about, on, wait, took) = (self.case.about(), self.on(), self.wait, self.begun.elapsed());
-        self.case.tell(&Fact::WaitEnded { about, on, wait, outcome, took, left });
+        if self.ended || reason.text.is_empty() {
+            return;
+        }
+        if let Some(on) = self.case.on().filter(|_| reason.is_told) {
+            self.case.tell(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
+        }
+        self.log.lock().dropped.push(Dropped { wait: self.wait, begun: self.begun, reason: reason.text });
+    }
+}
+
+impl Case {
+    /// Tells the ends of the waits that were dropped and not begun again.
+    pub(in crate::pipeline::interruption) fn end_dropped(&self, log: &WaitLog) {
+        let all = std::mem::take(&mut log.lock().dropped);
+        for Dropped { wait, begun, reason } in all {
+            self.tell_end(log, wait, WaitOutcome::CutShort, begun, &reason);
+        }
+    }
+
+    fn tell_end(&self, log: &WaitLog, wait: Wait, outcome: WaitOutcome, begun: Instant, reason: &str) {
+        let undone = matches!(outcome, WaitOutcome::TimeOver | WaitOutcome::CutShort) && !reason.is_empty();
+        let left = undone.then_some(reason);
+        let (about, on, took) = (self.about(), self.on(), begun.elapsed());
+        self.tell(&Fact::WaitEnded { about, on, wait, outcome, took, left });
         if !reason.is_empty() {
             log.add(&format_args!("{wait}: {outcome} after {}", Words(took)), left);
         }
     }
 
     fn on(&self) -> Option<NodeRef<'_>> {
-        self.case.node.as_deref().map(Node::named)
+        self.node.as_deref().map(Node::named)
     }
 }
 
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if let Some(on) = self.on().filter(|_| !self.ended && !lock(&self.reason).is_empty()) {
-            self.case.tell(&Fact::WaitAbandoned { about: self.case.about(), on, wait: self.wait });
-        }
-    }
-}
-
-/// How the waits of one interruption ended, in words. Allocates nothing without a wait.
+/// What the waits of one interruption leave behind. Allocates nothing without a wait.
 #[derive(Debug, Default)]
-pub struct WaitLog(Mutex<String>);
+pub struct WaitLog(Mutex<Record>);
+
+#[derive(Debug, Default)]
+struct Record {
+    /// How they ended, in words.
+    text: String,
+    /// Those that were dropped after they had been told, until they are begun again.
+    dropped: Vec<Dropped>,
+    /// The point at which the Node says that it is held.
+    hold: Option<HoldPoint>,
+}
+
+#[derive(Debug)]
+struct Dropped {
+    wait: Wait,
+    begun: Instant,
+    reason: String,
+}
 
 impl WaitLog {
     /// Maximum length of the text, in bytes: an interruption may begin again many times.
     const MAX_LENGTH: usize = 1024;
 
     fn add(&self, ended: &dyn std::fmt::Display, left: Option<&str>) {
-        let mut text = lock(&self.0);
+        let text = &mut self.lock().text;
         if text.len() >= Self::MAX_LENGTH {
             return;
         }
@@ -84,12 +132,26 @@ impl WaitLog {
         text.truncate(end);
     }
 
-    /// Returns the text.
+    /// Returns the point at which the Node says that it is held.
+    pub(super) fn hold(&self) -> Option<HoldPoint> {
+        self.lock().hold
+    }
+
+    /// Remembers what the Node says.
+    pub(super) fn set_hold(&self, hold: Option<HoldPoint>) {
+        self.lock().hold = hold;
+    }
+
+    /// Returns how the waits ended, in words.
     pub fn into_text(self) -> String {
-        self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.0.into_inner().unwrap_or_else(PoisonError::into_inner).text
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Record> {
+        lock(&self.0)
     }
 }
 
-fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
-    text.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(known: &Mutex<T>) -> MutexGuard<'_, T> {
+    known.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -32,6 +32,12 @@ fn ended(replica: &Replica, wait: &str, outcome: &str) -> bool {
     (replica.metric(&metric) - 1.0).abs() < 0.5
 }
 
+/// Returns how many waits of a point have ended, however that was.
+fn ends(replica: &Replica, point: &str) -> usize {
+    let outcomes = ["not-needed", "met", "time-over", "cut-short", "denied"];
+    outcomes.into_iter().filter(|outcome| ended(replica, point, outcome)).count()
+}
+
 #[tokio::test(start_paused = true)]
 async fn evictions_begin_when_the_node_is_released() {
     let stage = Stage::new(1, 3);
@@ -129,7 +135,7 @@ async fn another_notice_of_the_node_ends_the_hold() {
     stage.until("the evictions", s(5), || stage.world.kube.evictions().len() == 3).await;
     stage.until_handled(s(30)).await;
     stage.completed_once(&token);
-    assert!(ended(&replica, "before-drain", "time-over"));
+    assert!(ended(&replica, "before-drain", "cut-short"));
     assert_eq!(annotation(&stage, HOLD), None);
     stage.rest(&[&replica]).await;
 }
@@ -281,5 +287,44 @@ async fn two_interruptions_at_different_points_do_not_write_in_a_loop() {
     release(&stage, "true");
     stage.until_handled(s(30)).await;
     stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// The hook's times are known when its deadline is over: there is no second wait that could take back what the first has said.
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_time_is_over_when_it_is_known_leaves_nothing_behind() {
+    for point in ["before-drain", "before-completion"] {
+        let stage = Stage::new(1, 1);
+        stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+        let replica = stage.start(&["--hold", point]).await;
+        let token = stage.terminate(0, s(45), Wrapping::Event);
+        until_held(&stage, point).await;
+        sleep(s(20)).await;
+        stage.world.faults.clear();
+        stage.until_handled(s(900)).await;
+        stage.completed_once(&token);
+        assert_eq!(annotation(&stage, HOLD), None, "{point}");
+        assert_eq!(ends(&replica, point), 1, "{point}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The end of a hold can't be written at the last moment for evictions.
+#[tokio::test(start_paused = true)]
+async fn what_the_node_says_delays_no_eviction() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(90)).stops_in(s(80)));
+    let replica = stage.start(&["--hold", "before-drain"]).await;
+    stage.spot(0);
+    until_held(&stage, "before-drain").await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Hang));
+    let begun = Instant::now();
+    stage.until("the over hold", s(60), || ends(&replica, "before-drain") == 1).await;
+    let over = begun.elapsed();
+    stage.until("the eviction", s(60), || !stage.world.kube.evictions().is_empty()).await;
+    assert!(begun.elapsed() < over + s(1), "{:?} after the wait\n{}", begun.elapsed() - over, stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(120)).await;
+    replica.ended_once("spot", "drained");
     stage.rest(&[&replica]).await;
 }

@@ -99,3 +99,20 @@ async fn evictions_wait_for_notices_that_are_looked_up() {
     assert_eq!(stage.world.kube.evictions().len(), 6, "each pod is evicted once");
     stage.rest(&[&replica]).await;
 }
+
+/// All Nodes are released before anybody asks: the hold is over at once, and the others of the burst are not cordoned yet.
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_at_once_leaves_the_quiet_time() {
+    let nodes = 40;
+    let stage = moving(nodes, 3);
+    for n in 0..nodes {
+        stage.world.kube.update_node(&node(n), |node| {
+            node.metadata.annotations.get_or_insert_default().insert("ebbtide/release".to_owned(), "true".to_owned());
+        });
+    }
+    let replica = stage.start(&["--settle", "1s", "--hold", "before-drain"]).await;
+    half(&stage, nodes).await;
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.world.kube.evictions().len(), nodes / 2 * 3, "pods evicted twice");
+    stage.rest(&[&replica]).await;
+}

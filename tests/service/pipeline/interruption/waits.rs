@@ -257,3 +257,18 @@ async fn a_shutdown_in_any_wait_is_fast_and_the_next_replica_goes_on() {
         stage.rest(&[&second]).await;
     }
 }
+
+/// The hook's times are known some minutes after the drain: that gives the volumes no more time.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_moves_does_not_begin_the_time_of_a_wait_anew() {
+    let stage = with_volume(None);
+    stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
+    let replica = stage.start(&["--wait-for-volumes", "400s"]).await;
+    let token = stage.terminate(0, s(1800), Wrapping::Event);
+    sleep(s(20)).await;
+    stage.world.faults.clear();
+    stage.until_handled(s(2000)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(400)..s(420)).contains(&at), "{at:?}");
+    stage.rest(&[&replica]).await;
+}
