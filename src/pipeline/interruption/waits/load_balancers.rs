@@ -13,13 +13,17 @@ use crate::pipeline::interruption::policy::ForLoadBalancers;
 use crate::pipeline::interruption::step::Finding;
 use crate::pipeline::interruption::{Case, NoticeOutcome};
 use crate::runtime::task::{Handle, Tasks};
-use futures_util::future::{join_all, select_all};
-use std::sync::PoisonError;
+use futures_util::future::join_all;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Maximum time after a drain for the deregistration that began with it. A hook waits for its end in any case.
 const LATE_DEREGISTRATION: Duration = Duration::from_secs(30);
+
+/// Time of a first look after which it is told that there was none.
+const FIRST_LOOK: Duration = Duration::from_secs(10);
 
 /// Finds the target groups of instances, and knows their targets.
 pub struct LoadBalancers {
@@ -53,25 +57,46 @@ impl LoadBalancers {
 impl Case {
     /// Waits until no target group lists the instance or an address of its drained pods.
     pub(super) async fn targets_gone(&self, waiting: &Waiting<'_>) -> WaitOutcome {
-        self.try_targets_gone(waiting).await.unwrap_or(WaitOutcome::Denied)
+        let Some(balancers) = &self.interrupter.load_balancers else { return WaitOutcome::NotNeeded };
+        let addresses = self.addresses();
+        let shares = self.look(balancers, &addresses).await;
+        let states = States::default();
+        let ends = shares.into_iter().map(async |mut share| {
+            let name = Arc::clone(&share.group.arn);
+            let says = |state| waiting.says(states.set(&name, state));
+            let outcome = self.gone_from(balancers, &mut share, &addresses, says).await;
+            states.forget(&name);
+            outcome
+        });
+        let ends = join_all(ends).await;
+        // What can't be seen is left out, as long as there are others.
+        let seen = ends.iter().copied().filter(|end| *end != WaitOutcome::Denied).max();
+        seen.or(ends.first().copied()).unwrap_or(WaitOutcome::NotNeeded)
     }
 
-    async fn try_targets_gone(&self, waiting: &Waiting<'_>) -> Result<WaitOutcome, Denied> {
-        let Some(balancers) = &self.interrupter.load_balancers else { return Ok(WaitOutcome::NotNeeded) };
-        let addresses = self.addresses();
-        let mut shares = self.look(balancers, &addresses).await?;
-        if self.interrupter.policy.deregisters(&self.notice) {
-            self.deregister_from(balancers, &mut shares).await?;
+    /// Waits until one target group lists none of them any more.
+    async fn gone_from(
+        &self,
+        balancers: &LoadBalancers,
+        share: &mut LookShare,
+        addresses: &PodAddresses,
+        says: impl Fn(&'static str),
+    ) -> WaitOutcome {
+        if timeout(FIRST_LOOK, share.looked_at()).await.is_err() {
+            says("not seen yet");
         }
-        let mut otherwise = WaitOutcome::NotNeeded;
+        if self.interrupter.policy.deregisters(&self.notice) && self.deregister_from(balancers, share).await.is_err() {
+            return WaitOutcome::Denied;
+        }
+        let mut outcome = WaitOutcome::NotNeeded;
         loop {
-            let left = self.listed(&mut shares, &addresses).await?;
-            if left.is_empty() {
-                return Ok(otherwise);
+            let Ok(targets) = share.of(|id| self.is_target(id, addresses)).await else { return WaitOutcome::Denied };
+            if targets.is_empty() {
+                return outcome;
             }
-            waiting.says(left.join(", "));
-            otherwise = WaitOutcome::Met;
-            select_all(shares.iter_mut().map(|share| Box::pin(share.changed()))).await;
+            says(if targets.iter().all(|target| target.draining) { "draining" } else { "registered" });
+            outcome = WaitOutcome::Met;
+            share.changed().await;
         }
     }
 
@@ -79,12 +104,10 @@ impl Case {
     pub(in crate::pipeline::interruption) fn start_deregistration(&self) -> Option<Handle<()>> {
         let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
         Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
-            if let Some(balancers) = &case.interrupter.load_balancers
-                && let Ok(mut shares) = case.look(balancers, &PodAddresses::new()).await
-            {
-                // A denial was told where it was met.
-                let _ = case.deregister_from(balancers, &mut shares).await;
-            }
+            let Some(balancers) = &case.interrupter.load_balancers else { return };
+            let shares = case.look(balancers, &PodAddresses::new()).await;
+            // A denial was told where it was met.
+            join_all(shares.into_iter().map(async |mut share| case.deregister_from(balancers, &mut share).await)).await;
         }))
     }
 
@@ -102,7 +125,7 @@ impl Case {
     }
 
     /// Returns shares in the looks at all target groups that may list the instance, or one of these addresses.
-    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> Result<Vec<LookShare>, Denied> {
+    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> Vec<LookShare> {
         let Self { notice, .. } = self;
         let hook_group = notice.hook().map(|hook| &*hook.group);
         let groups = balancers.groups.of(&notice.instance, hook_group).await;
@@ -114,39 +137,18 @@ impl Case {
         groups.iter().filter(may_list).map(|group| balancers.targets.join(group)).collect()
     }
 
-    /// Deregisters the instance wherever it is registered.
-    async fn deregister_from(&self, balancers: &LoadBalancers, shares: &mut [LookShare]) -> Result<(), Denied> {
+    /// Deregisters the instance from one target group, if it is registered there.
+    async fn deregister_from(&self, balancers: &LoadBalancers, share: &mut LookShare) -> Result<(), Denied> {
         let instance = self.notice.instance.as_str();
-        let mut calls = Vec::new();
-        for share in shares {
-            let mut targets = share.of(|id| id == instance).await?;
-            targets.retain(|target| !target.draining);
-            if !targets.is_empty() {
-                calls.push(async {
-                    let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
-                    // Its controller does the same, because the node is excluded from load balancers.
-                    let is_bound = matches!(share.group.from, Source::Binding { .. });
-                    if is_bound { Ok(()) } else { deregistered }
-                });
-            }
+        let mut targets = share.of(|id| id == instance).await?;
+        targets.retain(|target| !target.draining);
+        if targets.is_empty() {
+            return Ok(());
         }
-        // All, even if the right to one is missing.
-        join_all(calls).await.into_iter().collect()
-    }
-
-    /// Returns the groups that list the instance or one of the addresses, with the state of its targets there, for people. Nobody looks
-    /// at the others any more.
-    async fn listed(&self, shares: &mut Vec<LookShare>, addresses: &PodAddresses) -> Result<Vec<String>, Denied> {
-        let mut listed = Vec::new();
-        for mut share in std::mem::take(shares) {
-            let targets = share.of(|id| self.is_target(id, addresses)).await?;
-            let state = if targets.iter().all(|target| target.draining) { "draining" } else { "registered" };
-            if !targets.is_empty() {
-                listed.push(format!("target group {}: {state}", name_of(&share.group.arn)));
-                shares.push(share);
-            }
-        }
-        Ok(listed)
+        let deregistered = balancers.targets.deregister(&share.group.arn, instance, targets).await;
+        // Its controller does the same, because the node is excluded from load balancers.
+        let is_bound = matches!(share.group.from, Source::Binding { .. });
+        if is_bound { Ok(()) } else { deregistered }
     }
 
     fn is_target(&self, id: &str, addresses: &PodAddresses) -> bool {
@@ -156,6 +158,24 @@ impl Case {
     /// Returns the addresses of the pods that were drained here.
     fn addresses(&self) -> PodAddresses {
         self.drained_addresses.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The target groups that are waited for, by their ARNs, each with a word for people.
+#[derive(Default)]
+struct States(Mutex<BTreeMap<Arc<str>, &'static str>>);
+
+impl States {
+    /// Returns all of them, one of which has changed.
+    fn set(&self, arn: &Arc<str>, state: &'static str) -> String {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(Arc::clone(arn), state);
+        let all = known.iter().map(|(arn, state)| format!("target group {}: {state}", name_of(arn)));
+        all.collect::<Vec<_>>().join(", ")
+    }
+
+    fn forget(&self, arn: &Arc<str>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(arn);
     }
 }
 

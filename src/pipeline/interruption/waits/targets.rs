@@ -9,7 +9,9 @@ use crate::pipeline::interruption::{Seat, Slots};
 use crate::runtime::task::Tasks;
 use aws_sdk_elasticloadbalancingv2::Client;
 use aws_sdk_elasticloadbalancingv2::types::{TargetDescription, TargetHealthDescription, TargetHealthStateEnum};
+use futures_util::future::join_all;
 use std::collections::{BTreeMap, HashMap};
+use std::mem::discriminant;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -18,9 +20,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 /// Intervals between two looks at one group: a deregistration takes minutes.
 const LOOKS: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(15));
 
-/// Minimum interval between two looks at any groups: with many groups each is looked at less often, because all callers of the account
+/// Mean interval between two looks at any groups: with many groups each is looked at less often, because all callers of the account
 /// share the rate.
 const PACE: Duration = Duration::from_millis(500);
+
+/// Time whose looks may be made at once after a pause: the first looks for a node with many groups.
+const BURST: Duration = Duration::from_secs(10);
 
 /// Intervals between tries of a look that fails.
 const FAILED_LOOKS: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
@@ -53,6 +58,13 @@ enum Known {
     Denied,
 }
 
+/// A call about the group of this ARN.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Right {
+    Look(Arc<str>),
+    Deregister(Arc<str>),
+}
+
 /// Targets of this ID to deregister from the group of this ARN.
 type Deregistration = (Arc<str>, String, Vec<Target>);
 
@@ -69,8 +81,8 @@ struct Looks {
     facts: Facts,
     /// The earliest time of the next look.
     next: Mutex<Instant>,
-    /// The last denials: of looks at all groups without an ARN, and of deregistrations by the group's.
-    denied_at: Mutex<HashMap<Option<Arc<str>>, Instant>>,
+    /// The last denials. A group may be another account's, which says nothing of others.
+    denied_at: Mutex<HashMap<Right, Instant>>,
     /// The failure of the last deregistration, if it failed.
     failed: Mutex<Option<Category>>,
 }
@@ -110,11 +122,7 @@ impl Targets {
     }
 
     /// Returns a share in the looks at the group.
-    ///
-    /// # Errors
-    /// Without the right to look, as was found some minutes ago at most.
-    pub(super) fn join(&self, group: &TargetGroup) -> Result<LookShare, Denied> {
-        self.looks.permitted(None)?;
+    pub(super) fn join(&self, group: &TargetGroup) -> LookShare {
         let (looks, arn) = (Arc::clone(&self.looks), Arc::clone(&group.arn));
         let work = |known: Arc<watch::Sender<Known>>, _stop| async move {
             looks.run(&arn, &known).await;
@@ -122,7 +130,7 @@ impl Targets {
             known.send_replace(Known::Denied);
         };
         let seat = self.groups.join(Arc::clone(&group.arn), watch::Sender::default, work).0;
-        Ok(LookShare { group: group.clone(), seen: seat.shared().subscribe(), _seat: seat })
+        LookShare { group: group.clone(), seen: seat.shared().subscribe(), _seat: seat }
     }
 
     /// Deregisters these targets of one ID from the group. Retries until AWS has accepted it, or the group is gone.
@@ -133,11 +141,11 @@ impl Targets {
         let Some(batcher) = &self.deregistrations else { return Ok(()) };
         let mut backoff = FAILED_LOOKS;
         loop {
-            self.looks.permitted(Some(group))?;
+            self.looks.permitted(&Right::Deregister(Arc::clone(group)))?;
             let asked = batcher.ask((Arc::clone(group), id.to_owned(), targets.clone())).await;
             match asked {
                 Ok(Ok(())) => return Ok(()),
-                // The group or the target is gone.
+                // The group or the target is gone, or can't be one.
                 Ok(Err(error)) if matches!(error.category, Category::NotFound | Category::Invalid) => return Ok(()),
                 Ok(Err(error)) if error.category == Category::Denied => return Err(Denied),
                 _ => sleep(backoff.step()).await,
@@ -147,19 +155,24 @@ impl Targets {
 }
 
 impl LookShare {
-    /// Returns the targets whose ID is wanted, once they are known.
+    /// Returns the targets whose ID is wanted, once the group has been looked at.
     ///
     /// # Errors
     /// Without the right to see them.
     pub(super) async fn of(&mut self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Target>, Denied> {
-        // The sender lives as long as the share.
-        let known = self.seen.wait_for(|known| !matches!(known, Known::Nothing)).await.map_err(|_| Denied)?;
-        match &*known {
+        self.looked_at().await;
+        match &*self.seen.borrow_and_update() {
             Known::All(targets) => {
                 Ok(targets.iter().filter(|(id, _)| wanted(id)).flat_map(|(_, targets)| targets).cloned().collect())
             }
             Known::Nothing | Known::Denied => Err(Denied),
         }
+    }
+
+    /// Waits until the group has been looked at.
+    pub(super) async fn looked_at(&mut self) {
+        // The sender lives as long as the share.
+        let _ = self.seen.wait_for(|known| !matches!(known, Known::Nothing)).await;
     }
 
     /// Waits for the next look.
@@ -172,12 +185,12 @@ impl Looks {
     /// Looks at one group, until aborted, or until a look is denied.
     async fn run(&self, arn: &Arc<str>, known: &watch::Sender<Known>) {
         let (mut looks, mut failed_looks, mut failed) = (LOOKS, FAILED_LOOKS, None);
+        let right = Right::Look(Arc::clone(arn));
+        if self.permitted(&right).is_err() {
+            return;
+        }
         loop {
             self.turn().await;
-            // Another look has been denied meanwhile, and has told.
-            if self.permitted(None).is_err() {
-                return;
-            }
             let error = match self.look(arn).await {
                 Ok(targets) => {
                     failed_looks.reset();
@@ -188,11 +201,15 @@ impl Looks {
                 }
                 Err(error) => error,
             };
+            if error.category == Category::Denied {
+                return self.denied(right, &error);
+            }
             if failed.replace(error.category) != Some(error.category) {
                 self.tell(&error);
             }
-            if error.category == Category::Denied {
-                return self.denied(None);
+            // What can't be looked at lists nobody. Else one mistyped ARN would hold every hook.
+            if error.category == Category::Invalid {
+                known.send_replace(Known::All(HashMap::new()));
             }
             sleep(failed_looks.step()).await;
         }
@@ -202,7 +219,8 @@ impl Looks {
     async fn turn(&self) {
         let at = {
             let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-            let at = (*next).max(Instant::now());
+            let now = Instant::now();
+            let at = now.checked_sub(BURST).map_or(*next, |earliest| earliest.max(*next));
             *next = at + PACE;
             at
         };
@@ -231,52 +249,78 @@ impl Looks {
 
     /// Deregisters targets, with a call for each group. Returns an answer for each, in the same order.
     async fn deregister(&self, all: Vec<Deregistration>) -> Vec<Result<(), AwsError>> {
-        let mut groups: BTreeMap<Arc<str>, Vec<TargetDescription>> = BTreeMap::new();
-        for (arn, id, targets) in &all {
-            let described = |target: &Target| TargetDescription::builder().id(id).set_port(target.port).build();
-            groups.entry(Arc::clone(arn)).or_default().extend(targets.iter().map(described));
+        let mut groups: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
+        for (n, (arn, ..)) in all.iter().enumerate() {
+            groups.entry(arn).or_default().push(n);
         }
-        let calls = groups.into_iter().map(|(arn, targets)| async move {
-            let (by, count) = (Instant::now() + CALL_TIMEOUT, targets.len());
-            let request = self.client.deregister_targets().target_group_arn(&*arn).set_targets(Some(targets));
-            // Completions of hooks pass another gate: nothing but looks waits for this.
-            let class = LifecycleClass::Complete;
-            let called = self.gate.aws(DEREGISTER, &subject(&arn), class, by, || request.send()).await;
-            match &called {
-                Ok(_) => {
-                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
-                    self.facts.emit(&Fact::TargetsDeregistered { group: name_of(&arn), targets: count });
-                }
-                Err(error) if error.category == Category::Denied => {
+        let calls = groups.into_iter().map(async |(arn, members)| {
+            let together = self.deregister_from(arn, members.iter().map(|n| &all[*n])).await;
+            let is_refused = together.as_ref().is_err_and(|error| error.category == Category::Invalid);
+            if !is_refused || members.len() == 1 {
+                return members.into_iter().map(|n| (n, together.clone())).collect();
+            }
+            // One of them is not what AWS calls a target: the others are meant.
+            let alone = members.into_iter().map(async |n| (n, self.deregister_from(arn, [&all[n]]).await));
+            join_all(alone).await
+        });
+        let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
+        answers.sort_unstable_by_key(|(n, _)| *n);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    async fn deregister_from(
+        &self,
+        arn: &Arc<str>,
+        members: impl IntoIterator<Item = &Deregistration>,
+    ) -> Result<(), AwsError> {
+        let described =
+            |id: &String, target: &Target| TargetDescription::builder().id(id).set_port(target.port).build();
+        let targets = members.into_iter().flat_map(|(_, id, targets)| targets.iter().map(|it| described(id, it)));
+        let targets: Vec<_> = targets.collect();
+        let (by, count) = (Instant::now() + CALL_TIMEOUT, targets.len());
+        let request = self.client.deregister_targets().target_group_arn(&**arn).set_targets(Some(targets));
+        // Completions of hooks pass another gate: nothing but looks waits for this.
+        let class = LifecycleClass::Complete;
+        let called = self.gate.aws(DEREGISTER, &subject(arn), class, by, || request.send()).await;
+        match &called {
+            Ok(_) => {
+                self.failed.lock().unwrap_or_else(PoisonError::into_inner).take();
+                self.facts.emit(&Fact::TargetsDeregistered { group: name_of(arn), targets: count });
+            }
+            Err(error) if error.category == Category::Denied => {
+                self.denied(Right::Deregister(Arc::clone(arn)), error);
+            }
+            Err(error) => {
+                // A storm retries many batches.
+                let last = self.failed.lock().unwrap_or_else(PoisonError::into_inner).replace(error.category);
+                if last != Some(error.category) {
                     self.tell(error);
-                    self.denied(Some(Arc::clone(&arn)));
-                }
-                Err(error) => {
-                    // A storm retries many batches.
-                    let last = self.failed.lock().unwrap_or_else(PoisonError::into_inner).replace(error.category);
-                    if last != Some(error.category) {
-                        self.tell(error);
-                    }
                 }
             }
-            (arn, called.map(drop))
-        });
-        let answers: HashMap<_, _> = futures_util::future::join_all(calls).await.into_iter().collect();
-        all.iter().filter_map(|(arn, ..)| answers.get(arn).cloned()).collect()
+        }
+        called.map(drop)
     }
 
     fn tell(&self, error: &AwsError) {
         self.facts.emit(&Fact::LoadBalancerFailed { category: error.category, error });
     }
 
-    fn denied(&self, group: Option<Arc<str>>) {
-        self.denied_at.lock().unwrap_or_else(PoisonError::into_inner).insert(group, Instant::now());
+    /// Remembers a denial, and tells the first of some minutes: usually the right to all groups is missing.
+    fn denied(&self, right: Right, error: &AwsError) {
+        let mut denied_at = self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        denied_at.retain(|_, at| at.elapsed() < DENIAL_KEPT);
+        let is_told = denied_at.keys().any(|known| discriminant(known) == discriminant(&right));
+        denied_at.insert(right, Instant::now());
+        drop(denied_at);
+        if !is_told {
+            self.tell(error);
+        }
     }
 
-    fn permitted(&self, group: Option<&Arc<str>>) -> Result<(), Denied> {
+    fn permitted(&self, right: &Right) -> Result<(), Denied> {
         let denied_at = self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = denied_at.get(&group.cloned());
-        if at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) { Err(Denied) } else { Ok(()) }
+        let is_denied = denied_at.get(right).is_some_and(|at| at.elapsed() < DENIAL_KEPT);
+        if is_denied { Err(Denied) } else { Ok(()) }
     }
 }
 

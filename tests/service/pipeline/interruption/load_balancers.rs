@@ -478,3 +478,107 @@ async fn a_group_that_does_not_list_the_instance_is_looked_at_once() {
     assert!(looks("other") <= 2 && looks("web") > 4, "{} {}", looks("other"), looks("web"));
     stage.rest(&[&replica]).await;
 }
+
+/// Returns a world of one node in the target groups `web` and `api`, and their ARNs.
+fn behind_two(nodes: usize) -> (Stage, String, String) {
+    let (stage, web) = behind(nodes, s(30));
+    let api = stage.world.aws.elb.add_group("api", s(30));
+    for n in 0..nodes {
+        stage.world.aws.elb.register(&api, &instance(n), 30_081);
+    }
+    let spec = GroupSpec { target_groups: vec![api.clone(), web.clone()], ..GroupSpec::default() };
+    stage.world.aws.autoscaling.put_group("group", spec);
+    (stage, web, api)
+}
+
+/// A binding has a mistyped ARN, or one of another account.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_cannot_be_looked_at_stops_no_other() {
+    for status in [400, 403] {
+        let (stage, web, _) = behind_two(2);
+        stage.world.faults.add(Rule::on(LOOK, Fault::Status(status)).subject("api"));
+        let replica = stage.start(&DEREGISTER).await;
+        for n in 0..2 {
+            let token = stage.terminate(n, s(300), Wrapping::Event);
+            let sent = stage.world.clock.elapsed();
+            stage.until_handled(s(90)).await;
+            let took = completed_at(&stage, &token) - sent;
+            assert!((s(30)..s(50)).contains(&took), "{status}: {took:?}");
+        }
+        waited(&replica, "met", 2);
+        assert!(stage.world.aws.elb.registered(&web).is_empty());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The looks at one group are never answered.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_does_not_answer_delays_no_other() {
+    for fault in [Fault::Hang, Fault::Throttle] {
+        let (stage, web, _) = behind_two(1);
+        stage.world.faults.add(Rule::on(LOOK, fault).subject("api"));
+        let replica = stage.start(&DEREGISTER).await;
+        let token = stage.terminate(0, s(100), Wrapping::Event);
+        sleep(s(10)).await;
+        assert!(stage.world.aws.elb.registered(&web).is_empty(), "{fault:?}");
+        stage.until_handled(s(150)).await;
+        stage.completed_once(&token);
+        waited(&replica, "time-over", 1);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deregistration_that_is_denied_leaves_out_its_group_alone() {
+    let (stage, web, api) = behind_two(1);
+    stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(403)).subject("api"));
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(90)).await;
+    let at = completed_at(&stage, &token);
+    assert!((s(30)..s(50)).contains(&at), "{at:?}");
+    assert_eq!([&web, &api].map(|arn| stage.world.aws.elb.registered(arn).len()), [0, 1]);
+    waited(&replica, "met", 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// AWS refuses a whole call because of one of its targets.
+#[tokio::test(start_paused = true)]
+async fn a_refused_batch_is_tried_again_one_by_one() {
+    let (stage, web) = behind(3, s(30));
+    stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Status(400)).times(1));
+    let replica = stage.start(&DEREGISTER).await;
+    for n in 0..3 {
+        stage.terminate(n, s(300), Wrapping::Event);
+    }
+    stage.until_handled(s(90)).await;
+    assert_eq!((stage.world.aws.elb.registered(&web).len(), stage.calls("DeregisterTargets")), (0, 4));
+    waited(&replica, "met", 3);
+    stage.rest(&[&replica]).await;
+}
+
+/// The first looks don't wait for each other; later ones are paced.
+#[tokio::test(start_paused = true)]
+async fn a_node_with_many_groups_leaves_them_at_once() {
+    let (stage, web) = behind(1, s(30));
+    let mut groups = vec![web];
+    for n in 0..19 {
+        let arn = stage.world.aws.elb.add_group(&format!("group-{n}"), s(30));
+        stage.world.aws.elb.register(&arn, &instance(0), 80);
+        groups.push(arn);
+    }
+    let spec = GroupSpec { target_groups: groups, ..GroupSpec::default() };
+    stage.world.aws.autoscaling.put_group("group", spec);
+    let replica = stage.start(&DEREGISTER).await;
+    sleep(s(60)).await;
+    let sent = stage.world.clock.elapsed();
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(90)).await;
+    assert_eq!(stage.world.aws.elb.deregistered().len(), 21);
+    let last = stage.world.aws.elb.deregistered().iter().map(|gone| gone.at).max().unwrap() - sent;
+    assert!(last < s(2), "{last:?}");
+    // The burst, then two a second.
+    let took = completed_at(&stage, &token) - sent;
+    assert!(stage.calls(LOOK) <= 22 + usize::try_from(took.as_secs()).unwrap() * 2, "{}", stage.calls(LOOK));
+    stage.rest(&[&replica]).await;
+}
