@@ -12,12 +12,12 @@ use tokio::sync::OwnedMutexGuard;
 use tokio::time::{Instant, sleep};
 
 /// Time that a failed look-up is kept, so that not every notice of a storm asks again.
-const FAILURE_KEPT: Duration = Duration::from_secs(30);
+pub(super) const FAILURE_KEPT: Duration = Duration::from_secs(30);
 
 /// Time for which a missing permission is not tried again, so that a storm asks and tells once.
 const DENIAL_KEPT: Duration = Duration::from_mins(5);
 
-/// Maximum number of attempts of a call that may have been lost on its way. A second one changes nothing.
+/// Maximum number of attempts of a call that may work later, or may have been lost on its way. A second one changes nothing.
 const ATTEMPTS: usize = 3;
 
 const DESCRIBE_GROUPS: Operation = Operation::new("autoscaling", "DescribeAutoScalingGroups");
@@ -41,6 +41,8 @@ struct Entry {
     looked: tokio::sync::Mutex<Option<LookedUp>>,
     /// Held by who decides whether one more instance of the group may be replaced.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// The last time that the wish for a replacement was denied. The right may be there for other groups.
+    denied_at: Mutex<Option<Instant>>,
 }
 
 struct LookedUp {
@@ -116,8 +118,9 @@ impl Groups {
     /// # Errors
     /// Auto Scaling did not accept it.
     pub(super) async fn set_unhealthy(&self, group: &str, instance: &str) -> Result<(), Replacement> {
-        let told = *self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.is_some_and(|(category, at)| category == Category::Denied && at.elapsed() < DENIAL_KEPT) {
+        let entry = self.entry(group);
+        let denied_at = *entry.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
+        if denied_at.is_some_and(|at| at.elapsed() < DENIAL_KEPT) {
             return Err(Replacement::Denied);
         }
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
@@ -127,13 +130,20 @@ impl Groups {
             let request = request.should_respect_grace_period(false);
             let call = self.gate.aws(SET_HEALTH, instance, LifecycleClass::Replace, by, || request.send());
             let Err(error) = call.await else { break };
-            let lost = matches!(error.category, Category::TimedOut | Category::Unreachable | Category::Unavailable);
-            if !lost || attempt == ATTEMPTS {
-                return Err(self.failed(group, &error, Replacement::Refused));
+            let passes = matches!(
+                error.category,
+                Category::Throttled | Category::TimedOut | Category::Unreachable | Category::Unavailable
+            );
+            if !passes || attempt == ATTEMPTS {
+                let reason = self.failed(group, &error, Replacement::Refused);
+                if reason == Replacement::Denied {
+                    *entry.denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+                }
+                return Err(reason);
             }
             sleep(backoff.step()).await;
         }
-        if let Some(LookedUp { answer: Ok(known), .. }) = self.entry(group).looked.lock().await.as_mut()
+        if let Some(LookedUp { answer: Ok(known), .. }) = entry.looked.lock().await.as_mut()
             && let Some(member) = Arc::make_mut(known).members.get_mut(instance)
         {
             member.healthy = false;

@@ -59,6 +59,14 @@ pub struct Member {
     pub protected: bool,
 }
 
+impl Member {
+    /// Whether it is in service, and nobody has asked for its replacement.
+    #[must_use]
+    pub fn is_in_service(self) -> bool {
+        self.state == MemberState::InService && self.healthy
+    }
+}
+
 /// The state of an instance in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {

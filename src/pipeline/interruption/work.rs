@@ -15,7 +15,7 @@ use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
-use futures_util::future::join;
+use futures_util::future::join3;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -174,6 +174,7 @@ impl Interruption {
             if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
                 case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
                 case.end_hold(&self.waited, HoldPoint::BeforeCompletion).await;
+                case.end_note(&self.waited).await;
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {
@@ -201,7 +202,9 @@ impl Interruption {
                     let deregistration = case.start_deregistration();
                     // Beside the drain: no eviction waits for it.
                     let end_hold = case.end_hold(&self.waited, HoldPoint::BeforeDrain);
-                    let (found, ()) = join(case.drain(&target, self.hook.as_ref(), early.take()), end_hold).await;
+                    let (end_note, drain) =
+                        (case.end_note(&self.waited), case.drain(&target, self.hook.as_ref(), early.take()));
+                    let (found, (), ()) = join3(drain, end_hold, end_note).await;
                     if let Some(deregistration) = deregistration {
                         case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }

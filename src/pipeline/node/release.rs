@@ -5,7 +5,7 @@ use super::mark::{
     guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
 };
 use super::plan::plan_key;
-use super::replacement::AskedReplacement;
+use super::replacement::{self, AskedReplacement};
 use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
@@ -175,6 +175,7 @@ impl NodeRelease {
         let undo = undo(node);
         annotations.insert(UNDO_ANNOTATION.to_owned(), Value::Null);
         hold::forget(node, &mut annotations);
+        replacement::forget(node, &mut annotations);
         let mut labels: Map<String, Value> = undo.labels.iter().map(|label| (label.clone(), Value::Null)).collect();
         labels.insert(KIND_LABEL.to_owned(), Value::Null);
         let mut spec = json!({});

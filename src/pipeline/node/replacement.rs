@@ -5,7 +5,7 @@ use super::Node;
 use super::mark::{guarded, text, whole_seconds};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Name of the annotation of a Node that its group replaces.
 const REPLACEMENT_ANNOTATION: &str = "ebbtide/replacement";
@@ -47,6 +47,13 @@ impl AskedReplacement {
     pub fn removal(node: &Node) -> Option<Value> {
         let noted = node.annotations.contains_key(REPLACEMENT_ANNOTATION);
         noted.then(|| guarded(node, &json!({ REPLACEMENT_ANNOTATION: Value::Null }), &json!({}), json!({})))
+    }
+}
+
+/// Adds the removal of a note to a patch that ends the Node's marks: its instance has come back all the same.
+pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
+    if node.annotations.contains_key(REPLACEMENT_ANNOTATION) {
+        annotations.insert(REPLACEMENT_ANNOTATION.to_owned(), Value::Null);
     }
 }
 

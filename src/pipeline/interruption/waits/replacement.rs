@@ -1,17 +1,19 @@
 //! A replacement before the drain: the Auto Scaling group is told that the instance is unhealthy, and launches another first. Evictions
 //! wait until the new Node is Ready. The group then terminates the instance under its hook, whose notice joins the drain.
 
-use super::waiting::Waiting;
-use crate::clients::gate::CALL_TIMEOUT;
+use super::waiting::{WaitLog, Waiting};
+use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
 use crate::pipeline::interruption::Case;
-use crate::pipeline::interruption::replaceable::{MemberState, replaceable};
+use crate::pipeline::interruption::groups::FAILURE_KEPT;
+use crate::pipeline::interruption::replaceable::{Group, MemberState, replaceable};
+use crate::pipeline::node::Node;
 use crate::pipeline::node::replacement::{AskedReplacement, claim, replaces_another};
-use crate::pipeline::node::{Index, Node};
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Minimum time that a replacement is worth asking for: half of five minutes to the deadline. An instance boots in a minute or two.
@@ -29,36 +31,37 @@ const LAUNCH_INTERVAL: Duration = Duration::from_secs(15);
 /// Time after which all replicas have seen a note.
 const NOTES_SEEN: Duration = Duration::from_secs(1);
 
-/// How far a wait has come when its time is over.
+/// Time after which a note counts no more for an instance that is in service and healthy: its replacement was never asked for.
+const NOTE_STALE: Duration = Duration::from_mins(2);
+
+/// Pause after a change of the Nodes, so that a storm of changes is looked at once.
+const CHANGES_PAUSE: Duration = Duration::from_secs(1);
+
+/// How far a wait has come.
 struct Progress {
     /// The group; empty if it is not known.
     group: Arc<str>,
-    /// Whether another Node is waited for.
-    begun: bool,
+    /// The result if the time is over now; [`Replacement::Late`] once another Node is waited for.
+    if_over: Replacement,
+}
+
+impl Progress {
+    fn is_begun(&self) -> bool {
+        self.if_over == Replacement::Late
+    }
 }
 
 impl Case {
     /// Waits until the instance is replaced, if its group can do that.
     pub(super) async fn replaced(&self, waiting: &Waiting<'_>) -> WaitOutcome {
-        let until = waiting.until;
-        let mut progress = Progress { group: Arc::default(), begun: false };
-        let result = match timeout_at(until, self.replacement(waiting, &mut progress)).await {
-            Ok(result) => result,
-            Err(_) if progress.begun => Replacement::Late,
-            Err(_) => Replacement::Queued,
-        };
+        let mut progress = Progress { group: Arc::default(), if_over: Replacement::Unknown };
+        let result = timeout_at(waiting.until, self.replacement(waiting, &mut progress)).await;
+        let result = result.unwrap_or(progress.if_over);
         self.tell(&Fact::Replacement { about: self.about(), group: &progress.group, result });
-        if !progress.begun {
-            // Nothing was waited for: others of the same burst may not be cordoned yet.
-            let Self { interrupter, .. } = self;
-            if let Some((quiet, at_most)) = interrupter.policy.settles(Instant::now(), until) {
-                interrupter.settling.settled(quiet, at_most, || interrupter.index.marked_at()).await;
-            }
-        }
         match result {
             Replacement::Ready => WaitOutcome::Met,
-            Replacement::Complete if progress.begun => WaitOutcome::Met,
-            Replacement::Late | Replacement::Queued => WaitOutcome::TimeOver,
+            Replacement::Complete if progress.is_begun() => WaitOutcome::Met,
+            Replacement::Late | Replacement::Queued | Replacement::Unknown => WaitOutcome::TimeOver,
             Replacement::Denied => WaitOutcome::Denied,
             _ => WaitOutcome::NotNeeded,
         }
@@ -77,18 +80,15 @@ impl Case {
                 progress.group = hook.group.as_str().into();
                 return self.group_whole(waiting, progress).await;
             }
-            (None, _) => match interrupter.owner.group_of(&notice.instance).await {
-                Ok(Some(group)) => progress.group = group,
-                Ok(None) => return Replacement::NoGroup,
-                Err(error) => {
-                    self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category(), error: &error });
-                    return Replacement::Unknown;
-                }
+            (None, _) => match self.own_group(waiting).await {
+                Ok(group) => progress.group = group,
+                Err(reason) => return reason,
             },
         }
         match Box::pin(self.ask(&node, waiting, progress)).await {
-            Ok(since) => {
-                progress.begun = true;
+            Ok(None) => self.group_whole(waiting, progress).await,
+            Ok(Some(since)) => {
+                progress.if_over = Replacement::Late;
                 waiting.says(format!("no new Node of group {} is Ready", progress.group));
                 self.new_node(&progress.group, since).await
             }
@@ -101,84 +101,168 @@ impl Case {
         }
     }
 
-    /// Has the group replace the instance, as soon as not too many others of the group are being replaced. Returns when it was asked.
-    async fn ask(&self, node: &Node, waiting: &Waiting<'_>, progress: &Progress) -> Result<Timestamp, Replacement> {
+    /// Returns the instance's group. Asks until EC2 has said it.
+    async fn own_group(&self, waiting: &Waiting<'_>) -> Result<Arc<str>, Replacement> {
+        let Self { interrupter, notice, .. } = self;
+        loop {
+            let error = match interrupter.owner.group_of(&notice.instance).await {
+                Ok(group) => return group.ok_or(Replacement::NoGroup),
+                Err(error) => error,
+            };
+            self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category(), error: &error });
+            if error.category() == Category::Denied {
+                return Err(Replacement::Denied);
+            }
+            waiting.says("EC2 does not say to which group the instance belongs");
+            sleep(FAILURE_KEPT).await;
+        }
+    }
+
+    /// Has the group replace the instance, as soon as not too many others of the group are being replaced. Returns when it was asked; `None`
+    /// if somebody else has asked, who leaves no note.
+    async fn ask(
+        &self,
+        node: &Node,
+        waiting: &Waiting<'_>,
+        progress: &mut Progress,
+    ) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
         let (groups, index, policy) = (&interrupter.groups, &interrupter.index, &interrupter.policy);
-        let (group, instance) = (&*progress.group, notice.instance.as_str());
+        let (group, instance) = (Arc::clone(&progress.group), notice.instance.as_str());
         let mut turns = index.turns();
         loop {
-            let turn = groups.turn(group).await;
-            let known = groups.get(group, GROUP_KEPT).await;
+            let turn = groups.turn(&group).await;
             let asked = index.newest(node).as_deref().and_then(AskedReplacement::of);
+            // What is known of the group may be older than the note.
+            let max_age = if asked.is_some() { Duration::ZERO } else { GROUP_KEPT };
+            let known = groups.get(&group, max_age).await;
             let member = known.as_ref().ok().and_then(|known| known.members.get(instance));
             match (&asked, member) {
                 // Another replica, or another notice, has asked; or the process ended before its call.
-                (Some(asked), None) => return Ok(asked.since),
-                (Some(asked), Some(member)) if !member.healthy || member.state == MemberState::Leaves => {
-                    return Ok(asked.since);
-                }
-                (None, Some(member)) if member.state == MemberState::InService && !member.healthy => {
-                    return Ok(notice.at);
-                }
+                (Some(asked), None) => return Ok(Some(asked.since)),
+                (Some(asked), Some(member)) if !member.is_in_service() => return Ok(Some(asked.since)),
+                (None, Some(member)) if member.state == MemberState::InService && !member.healthy => return Ok(None),
                 _ => {}
             }
-            let known = known?;
-            replaceable(&known, instance, &policy.ignored_hooks)?;
-            let others = noted(index, group).filter(|(_, uid)| *uid != node.uid).count();
-            if asked.is_some() || others < policy.waits.max_replacements.of(known.desired) {
-                if waiting.until.saturating_duration_since(Instant::now()) < MIN_TIME {
-                    return Err(Replacement::Queued);
+            if known != Err(Replacement::Unknown) {
+                let known = known?;
+                replaceable(&known, instance, &policy.ignored_hooks)?;
+                let others = self.other_replacements(&known, &group, node).count();
+                let at_most = policy.waits.max_replacements.of(known.desired);
+                if asked.is_some() || others < at_most {
+                    if asked.is_none() && waiting.until.saturating_duration_since(Instant::now()) < MIN_TIME {
+                        return Err(progress.if_over);
+                    }
+                    if policy.dry_run {
+                        let instead = "ask the Auto Scaling group for a replacement first";
+                        self.tell(&Fact::DryRun { about: self.about(), instead });
+                        return Err(Replacement::DryRun);
+                    }
+                    // With the turn, so that another notice does not ask meanwhile.
+                    match self.ask_now(node, waiting.log, asked, &group, &known).await {
+                        Ok(Some(since)) => return Ok(Some(since)),
+                        Ok(None) | Err(Replacement::Unknown) => {}
+                        Err(reason) => return Err(reason),
+                    }
                 }
-                if policy.dry_run {
-                    let instead = "ask the Auto Scaling group for a replacement first";
-                    self.tell(&Fact::DryRun { about: self.about(), instead });
-                    return Err(Replacement::DryRun);
+                drop(turn);
+                progress.if_over = Replacement::Queued;
+                waiting.says(format!("{others} other nodes of group {group} are being replaced"));
+                tokio::select! {
+                    () = change(&mut turns) => {}
+                    () = sleep(LOOK_INTERVAL) => {}
                 }
-                // With the turn, so that another notice does not ask meanwhile.
-                if let Some(since) = self.ask_now(node, group, policy.waits.max_replacements.of(known.desired)).await? {
-                    return Ok(since);
-                }
+                continue;
             }
             drop(turn);
-            waiting.says(format!("{others} other nodes of group {group} are being replaced"));
-            tokio::select! {
-                _ = turns.changed() => {}
-                () = sleep(LOOK_INTERVAL) => {}
-            }
+            progress.if_over = Replacement::Unknown;
+            waiting.says(format!("Auto Scaling does not say what group {group} is like"));
+            sleep(FAILURE_KEPT).await;
         }
     }
 
     /// Notes the replacement on the Node, by which all replicas count, and asks for it; returns when. `None` if other replicas have noted
     /// theirs at the same time, and are before this one.
-    async fn ask_now(&self, node: &Node, group: &str, at_most: usize) -> Result<Option<Timestamp>, Replacement> {
+    async fn ask_now(
+        &self,
+        node: &Node,
+        log: &WaitLog,
+        noted: Option<AskedReplacement>,
+        group: &str,
+        known: &Group,
+    ) -> Result<Option<Timestamp>, Replacement> {
         let Self { interrupter, notice, .. } = self;
-        let asked = AskedReplacement::new(group, interrupter.clock.now());
-        let note = interrupter.marker.note(node, Instant::now() + CALL_TIMEOUT, |node| asked.patch(node)).await;
-        match note {
-            Ok(true) => {}
-            Ok(false) => return Err(Replacement::NotInService),
-            // Without the note, another replica would not count it.
-            Err(error) => {
-                self.tell(&Fact::ReplacementFailed { group, error: &error });
-                return Err(Replacement::Unknown);
-            }
-        }
-        sleep(NOTES_SEEN).await;
-        let own = (asked.since, Arc::clone(&node.uid));
-        if noted(&interrupter.index, group).filter(|other| *other < own).count() >= at_most {
-            self.take_back(node).await;
-            return Ok(None);
-        }
-        match interrupter.groups.set_unhealthy(group, notice.instance.as_str()).await {
-            Ok(()) => {
-                self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked });
-                Ok(Some(asked.since))
-            }
-            Err(reason) => {
+        let is_noted = noted.is_some();
+        let asked = noted.unwrap_or_else(|| AskedReplacement::new(group, interrupter.clock.now()));
+        // If the wait is over before the call, the next step takes the note back.
+        log.set_asks(true);
+        if !is_noted {
+            self.note(node, &asked).await?;
+            sleep(NOTES_SEEN).await;
+            let own = (asked.since, Arc::clone(&node.uid));
+            let before = self.other_replacements(known, group, node).filter(|other| *other < own).count();
+            if before >= interrupter.policy.waits.max_replacements.of(known.desired) {
                 self.take_back(node).await;
-                Err(reason)
+                log.set_asks(false);
+                return Ok(None);
             }
+        }
+        let accepted = interrupter.groups.set_unhealthy(group, notice.instance.as_str()).await;
+        match accepted {
+            Ok(()) => self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked }),
+            Err(_) => self.take_back(node).await,
+        }
+        log.set_asks(false);
+        accepted.map(|()| Some(asked.since))
+    }
+
+    /// Notes a replacement on the Node. Without the note, another replica would not count it.
+    async fn note(&self, node: &Node, asked: &AskedReplacement) -> Result<(), Replacement> {
+        let marker = &self.interrupter.marker;
+        let error = match marker.note(node, Instant::now() + CALL_TIMEOUT, |node| asked.patch(node)).await {
+            Ok(true) => return Ok(()),
+            Ok(false) => return Err(Replacement::NotInService),
+            Err(error) => error,
+        };
+        self.tell(&Fact::ReplacementFailed { group: &asked.group, error: &error });
+        Err(if error.category == Category::Denied { Replacement::Denied } else { Replacement::Unknown })
+    }
+
+    /// Returns the replacements by the group that are noted on other Nodes: their times, and the Nodes' UIDs.
+    fn other_replacements(
+        &self,
+        known: &Group,
+        group: &str,
+        own: &Node,
+    ) -> impl Iterator<Item = (Timestamp, Arc<str>)> {
+        let stale = self.interrupter.clock.now() - NOTE_STALE;
+        let counts = |node: &Node, asked: &AskedReplacement| {
+            let in_service = known.members.get(node.instance.as_str()).is_some_and(|member| member.is_in_service());
+            asked.group == group && node.uid != own.uid && !(in_service && asked.since < stale)
+        };
+        let of = |node: &Node| AskedReplacement::of(node).filter(|asked| counts(node, asked)).map(|asked| asked.since);
+        let nodes = self.interrupter.index.all_that(|node| of(node).is_some());
+        nodes.into_iter().filter_map(|node| Some((AskedReplacement::of(&node)?.since, Arc::clone(&node.uid))))
+    }
+
+    /// Removes the note of a replacement that a wait was about to ask for when it was cut, unless the call has come through.
+    pub(in crate::pipeline::interruption) async fn end_note(&self, log: &WaitLog) {
+        if let Some(node) = &self.node
+            && log.asks()
+        {
+            Box::pin(self.take_back_unasked(node)).await;
+            log.set_asks(false);
+        }
+    }
+
+    async fn take_back_unasked(&self, node: &Node) {
+        let Self { interrupter, notice, .. } = self;
+        let noted = interrupter.index.newest(node).as_deref().and_then(AskedReplacement::of);
+        let Some(noted) = noted else { return };
+        let known = interrupter.groups.get(&noted.group, Duration::ZERO).await.ok();
+        let member = known.as_ref().and_then(|known| known.members.get(notice.instance.as_str()));
+        if member.is_none_or(|member| member.is_in_service()) {
+            self.take_back(node).await;
         }
     }
 
@@ -210,7 +294,7 @@ impl Case {
                 return Replacement::NoGroup;
             }
             tokio::select! {
-                _ = turns.changed() => {}
+                () = change(&mut turns) => {}
                 () = sleep(LOOK_INTERVAL) => {}
             }
         }
@@ -236,6 +320,11 @@ impl Case {
         loop {
             let group = match interrupter.groups.get(&progress.group, LAUNCH_INTERVAL).await {
                 Ok(group) => group,
+                Err(Replacement::Unknown) => {
+                    waiting.says(format!("Auto Scaling does not say what group {} is like", progress.group));
+                    sleep(FAILURE_KEPT).await;
+                    continue;
+                }
                 Err(reason) => return reason,
             };
             if group.suspends(&["Launch"]) {
@@ -248,27 +337,25 @@ impl Case {
             if group.is_whole_without(notice.instance.as_str(), ready) {
                 return Replacement::Complete;
             }
-            if !progress.begun {
-                progress.begun = true;
-                waiting.says(format!("group {} has fewer than {} Ready Nodes", progress.group, group.desired));
-            }
+            progress.if_over = Replacement::Late;
+            waiting.says(format!("group {} has fewer than {} Ready Nodes", progress.group, group.desired));
             tokio::select! {
-                _ = turns.changed() => {}
+                () = change(&mut turns) => {}
                 () = sleep(LAUNCH_INTERVAL) => {}
             }
         }
     }
 }
 
+/// Waits for a change of the Nodes, and for those that come with it.
+async fn change(turns: &mut watch::Receiver<()>) {
+    // The sender lives as long as the index.
+    let _ = turns.changed().await;
+    sleep(CHANGES_PAUSE).await;
+}
+
 /// Whether it is too late to ask for a replacement of the Node, which has not been asked for, and would be waited for until then.
 #[must_use]
 pub fn is_too_late(node: &Node, until: Instant) -> bool {
     AskedReplacement::of(node).is_none() && until.saturating_duration_since(Instant::now()) < MIN_TIME
-}
-
-/// Returns the replacements by the group that are noted on Nodes: their times, and the Nodes' UIDs.
-fn noted(index: &Index, group: &str) -> impl Iterator<Item = (Timestamp, Arc<str>)> {
-    let asked = |node: &Node| AskedReplacement::of(node).filter(|asked| asked.group == group);
-    let nodes = index.all_that(|node| asked(node).is_some()).into_iter();
-    nodes.filter_map(|node| Some((AskedReplacement::of(&node)?.since, Arc::clone(&node.uid))))
 }

@@ -104,6 +104,8 @@ struct Record {
     dropped: Vec<Dropped>,
     /// The point at which the Node says that it is held.
     hold: Option<HoldPoint>,
+    /// Whether a replacement is noted on the Node, or about to be, for which the group has not been asked.
+    asks: bool,
 }
 
 #[derive(Debug)]
@@ -140,6 +142,16 @@ impl WaitLog {
     /// Remembers what the Node says.
     pub(super) fn set_hold(&self, hold: Option<HoldPoint>) {
         self.lock().hold = hold;
+    }
+
+    /// Whether a replacement is noted for which the group may not have been asked.
+    pub(super) fn asks(&self) -> bool {
+        self.lock().asks
+    }
+
+    /// Remembers whether that is so.
+    pub(super) fn set_asks(&self, asks: bool) {
+        self.lock().asks = asks;
     }
 
     /// Returns how the waits ended, in words.

@@ -315,7 +315,7 @@ async fn a_spot_warning_ends_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn what_auto_scaling_does_not_accept_is_drained_at_once() {
     for (fault, reason, calls) in
-        [(Fault::Status(403), "denied", 1), (Fault::Throttle, "refused", 2), (Fault::Status(503), "refused", 6)]
+        [(Fault::Status(403), "denied", 1), (Fault::Throttle, "refused", 6), (Fault::Status(503), "refused", 6)]
     {
         let stage = with_group(3);
         stage.world.faults.add(Rule::on("SetInstanceHealth", fault));
@@ -418,4 +418,131 @@ async fn a_terminating_hook_of_a_group_that_shrinks_waits_for_nothing() {
         assert!((replacements(&replica, reason) - 1.0).abs() < 0.5);
         stage.rest(&[&replica]).await;
     }
+}
+
+/// Each group needs its own tag for the right.
+#[tokio::test(start_paused = true)]
+async fn a_denial_for_one_group_leaves_another() {
+    let stage = with_group(3);
+    let spec = GroupSpec {
+        instances: vec![instance(7)],
+        desired: 1,
+        max: 2,
+        maintenance: Some((100, 110)),
+        ..GroupSpec::default()
+    };
+    stage.world.aws.autoscaling.put_group("other", spec);
+    stage.world.aws.autoscaling.add_hook("other", "hook", HookSpec::terminating(s(600)));
+    let tags = [("aws-node-termination-handler/managed", "true"), ("aws:autoscaling:groupName", "other")];
+    stage.world.aws.ec2.put(&instance(7), &tags);
+    stage.world.kube.add_node(&node(7), &instance(7));
+    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Status(403)).times(1));
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.until_handled(s(30)).await;
+    stage.rebalance(7);
+    stage.until("the other group asked", s(10), || stage.world.aws.autoscaling.unhealthy() == [instance(7)]).await;
+    stage.rebalance(1);
+    stage.until("the first not asked again", s(30), || stage.ends_of("web-1-0").len() == 1).await;
+    assert_eq!(stage.calls("SetInstanceHealth"), 2);
+    stage.until_handled(s(2000)).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_wait() {
+    for call in ["DescribeAutoScalingGroups", "DescribeLifecycleHooks", "DescribeInstances", "patch nodes"] {
+        let stage = with_group(3);
+        let group = run_group(&stage);
+        let replica = stage.start(&REPLACE).await;
+        let rule = Rule::on(call, Fault::Status(503));
+        stage.world.faults.add(if call == "patch nodes" { rule.after(1) } else { rule });
+        stage.rebalance(0);
+        sleep(s(20)).await;
+        assert_eq!(stage.world.kube.evictions().len(), 0, "{call}");
+        stage.world.faults.clear();
+        stage.until_handled(s(200)).await;
+        assert_eq!(stage.calls("SetInstanceHealth"), 1, "{call}");
+        assert!((replacements(&replica, "ready") - 2.0).abs() < 0.5, "{call}: for both notices");
+        drop(group);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// Another replica knows the group as it was before it was asked.
+#[tokio::test(start_paused = true)]
+async fn what_one_replica_has_asked_for_no_other_takes_back() {
+    let stage = with_group(30);
+    let other = stage.with_own_queue();
+    let flags = [&REPLACE[..], &["--max-replacements", "2"]].concat();
+    let (first, second) = (stage.start(&flags).await, other.start(&flags).await);
+    other.rebalance(1);
+    stage.until("the first asked for", s(5), || stage.calls("SetInstanceHealth") == 1).await;
+    stage.rebalance(0);
+    stage.until("the second asked for", s(5), || stage.calls("SetInstanceHealth") == 2).await;
+    let noted = annotation(&stage, 0, "ebbtide/replacement");
+    other.rebalance(0);
+    sleep(s(20)).await;
+    assert_eq!((annotation(&stage, 0, "ebbtide/replacement"), noted.is_some()), (noted, true));
+    assert_eq!((stage.calls("SetInstanceHealth"), stage.world.kube.evictions().len()), (2, 0));
+    stage.until_handled(s(2000)).await;
+    other.until_handled(s(100)).await;
+    stage.rest(&[&first, &second]).await;
+}
+
+/// A spot warning comes between the note on the Node and the call.
+#[tokio::test(start_paused = true)]
+async fn a_note_without_a_call_does_not_stay() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.until("the note", s(5), || annotation(&stage, 0, "ebbtide/replacement").is_some()).await;
+    stage.spot(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.calls("SetInstanceHealth"), 0);
+    assert_eq!(annotation(&stage, 0, "ebbtide/replacement"), None);
+    stage.rest(&[&replica]).await;
+}
+
+/// A process has crashed between the note and the call, long ago.
+#[tokio::test(start_paused = true)]
+async fn an_old_note_of_a_healthy_instance_holds_no_place() {
+    let stage = with_group(3);
+    let since = stage.world.clock.now() - s(600);
+    stage.world.kube.update_node(&node(1), |node| {
+        let note = format!(r#"{{"group":"group","since":"{since}"}}"#);
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/replacement".to_owned(), note);
+    });
+    let replica = stage.start(&REPLACE).await;
+    stage.rebalance(0);
+    stage.until("asked", s(10), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+    stage.until_handled(s(2000)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// The group has found the instance unhealthy before the notice came late; another Node was Ready meanwhile, which replaces nothing.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_its_group_replaces_already_waits_until_the_group_is_whole() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.world.aws.autoscaling.fail_health_check(&instance(0));
+    stage.world.aws.autoscaling.fail_health_check(&instance(1));
+    let at = stage.world.clock.now();
+    sleep(s(10)).await;
+    launch(&stage.world, 8);
+    launch(&stage.world, 9);
+    stage.world.kube.set_ready(&node(8), true);
+    stage
+        .world
+        .aws
+        .autoscaling
+        .change_group("group", |spec| drop(spec.states.insert(instance(1), "Terminating".to_owned())));
+    sleep(s(10)).await;
+    stage.world.aws.sqs.send(messages::rebalance("rebalance", &instance(0), at));
+    sleep(s(60)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    stage.world.kube.set_ready(&node(9), true);
+    stage.until_handled(s(30)).await;
+    assert_eq!((stage.calls("SetInstanceHealth"), stage.world.kube.evictions().len()), (0, 2));
+    stage.rest(&[&replica]).await;
 }

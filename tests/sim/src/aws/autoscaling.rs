@@ -184,7 +184,12 @@ impl AutoScaling {
         self.state().delete_group(group);
     }
 
-    /// Returns the instances that a client has set unhealthy, in order.
+    /// Fails the group's own health check of an instance.
+    pub fn fail_health_check(&self, instance: &str) {
+        self.state().unhealthy.push(instance.to_owned());
+    }
+
+    /// Returns the instances that are unhealthy, in order.
     #[must_use]
     pub fn unhealthy(&self) -> Vec<String> {
         self.state().unhealthy.clone()

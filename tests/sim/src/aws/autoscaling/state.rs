@@ -22,7 +22,7 @@ pub(super) struct State {
     pub members: BTreeMap<String, String>,
     /// Settings of groups, besides their hooks.
     pub specs: BTreeMap<String, GroupSpec>,
-    /// Instances that were set unhealthy.
+    /// Instances that are unhealthy.
     pub unhealthy: Vec<String>,
     /// Target that hooks notify.
     pub target: Option<String>,
