@@ -128,7 +128,7 @@ impl Settings {
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
-        let waits = problems.waits(&flags.waits, actions, &health_issues);
+        let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout);
         let lead = problems.lead(&flags.when);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);

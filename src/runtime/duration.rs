@@ -18,7 +18,8 @@ impl fmt::Display for Words {
         } else {
             Duration::from_secs(duration.as_secs())
         };
-        humantime::format_duration(rounded).fmt(f)
+        let words = humantime::format_duration(rounded).to_string();
+        f.write_str(&words.replace("days", "d").replace("day", "d"))
     }
 }
 
@@ -51,7 +52,15 @@ mod tests {
 
     #[test]
     fn durations_are_short() {
-        for (millis, text) in [(0, "0s"), (250, "250ms"), (9_999, "9s 999ms"), (119_700, "1m 59s"), (7_200_000, "2h")] {
+        for (millis, text) in [
+            (0, "0s"),
+            (250, "250ms"),
+            (9_999, "9s 999ms"),
+            (119_700, "1m 59s"),
+            (7_200_000, "2h"),
+            (86_400_000, "1d"),
+            (176_400_000, "2d 1h"),
+        ] {
             assert_eq!(Words(Duration::from_millis(millis)).to_string(), text);
         }
     }

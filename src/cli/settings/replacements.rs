@@ -2,10 +2,23 @@
 
 use super::problems::Problems;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, MaxReplacements};
+use crate::pipeline::interruption::{Action, Actions, MIN_TIME, MaxReplacements, PerKind};
+use crate::runtime::duration::Words;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 impl Problems {
+    /// Reports drains that are too short to be replaced first.
+    pub(super) fn too_short_for_replacements(&mut self, actions: Actions, drain_timeout: &PerKind<Option<Duration>>) {
+        let least = MIN_TIME * 2;
+        for kind in NoticeKind::ALL.into_iter().filter(|kind| actions.of(*kind) == Action::Replace) {
+            if let Some(timeout) = drain_timeout.of(kind).filter(|timeout| *timeout < least) {
+                let (timeout, least) = (Words(timeout), Words(least));
+                self.add("--drain-timeout", format!("{timeout} leaves no time for --on {kind}=replace, which waits for half of it; set {kind}={least} or more, or {kind}=drain"));
+            }
+        }
+    }
+
     /// Reads the maximum number of replacements. Replaced instances end under the group's terminating hook, which must lead to a drain.
     pub(super) fn replacements(
         &mut self,
@@ -66,6 +79,21 @@ mod tests {
             let (_, problems) = read(&on, Some(wrong));
             assert!(problems.len() == 1 && problems[0].starts_with("--max-replacements"), "{wrong}: {problems:?}");
         }
+    }
+
+    #[test]
+    fn a_replacement_needs_five_minutes() {
+        let mut actions = Actions::default();
+        actions.set(NoticeKind::Rebalance, Action::Replace);
+        let problems = |seconds| {
+            let mut problems = Problems::default();
+            let timeout = PerKind::all(Some(Duration::from_secs(seconds)));
+            problems.too_short_for_replacements(actions, &timeout);
+            problems.0.into_iter().map(|problem| problem.what).collect::<Vec<_>>()
+        };
+        assert!(problems(300).is_empty());
+        let [problem] = &problems(299)[..] else { panic!("one problem, for the kind that is replaced") };
+        assert!(problem.contains("4m 59s leaves no time for --on rebalance=replace"), "{problem}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ impl Problems {
         flags: &Waits,
         actions: Actions,
         health_issues: &BTreeMap<String, Action>,
+        drain_timeout: &PerKind<Option<Duration>>,
     ) -> WaitPolicy {
         let flag = "--complete-after";
         let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
@@ -36,6 +37,7 @@ impl Problems {
                 self.idle(flag, !drains, "--on KIND=drain");
             }
         }
+        self.too_short_for_replacements(actions, drain_timeout);
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
@@ -50,10 +52,21 @@ impl Problems {
         let flag = "--delay";
         let mut delays = PerKind::all(None);
         for (kind, text) in self.by_kind(flag, flags, "rebalance=2m") {
-            self.idle(flag, !actions.of(kind).drains(), &format!("--on {kind}=drain"));
+            self.undrained(flag, kind, actions);
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
+    }
+
+    /// Reports a value for a kind without a drain. Returns whether it is one.
+    fn undrained(&mut self, flag: &'static str, kind: NoticeKind, actions: Actions) -> bool {
+        let is_undrained = !actions.of(kind).drains();
+        if kind == NoticeKind::AsgLaunch {
+            self.add(flag, format!("{kind} is never drained; remove it"));
+        } else {
+            self.idle(flag, is_undrained, &format!("--on {kind}=drain"));
+        }
+        is_undrained
     }
 
     /// Reads the points at which others are waited for: one value for all kinds, and others for single kinds.
@@ -74,10 +87,10 @@ impl Problems {
         }
         for (kind, text) in self.by_kind(flag, &some, "asg-terminate=before-drain") {
             let wanted = self.holds_in(flag, text);
-            if wanted.before_completion && kind != NoticeKind::AsgTerminate {
+            let is_undrained = wanted != Holds::default() && self.undrained(flag, kind, actions);
+            if !is_undrained && wanted.before_completion && kind != NoticeKind::AsgTerminate {
                 self.add(flag, format!("{kind}={text} has no effect: after its drain there is no hook to complete; write {kind}=before-drain, or remove it"));
             }
-            self.idle(flag, wanted != Holds::default() && !drained(kind), &format!("--on {kind}=drain"));
             holds.set(kind, wanted);
         }
         holds

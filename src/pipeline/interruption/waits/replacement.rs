@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
 /// Minimum time that a replacement is worth asking for: half of five minutes to the deadline. An instance boots in a minute or two.
-const MIN_TIME: Duration = Duration::from_secs(150);
+pub const MIN_TIME: Duration = Duration::from_secs(150);
 
 /// Age at which a group is looked up again, to ask for a replacement.
 const GROUP_KEPT: Duration = Duration::from_secs(30);
