@@ -189,7 +189,7 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
         // If the write fails, the other replica waits longer, but only while its own hook lives.
-        let _ = interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL).await;
+        let _ = Box::pin(interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL)).await;
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.

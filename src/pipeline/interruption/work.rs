@@ -186,13 +186,13 @@ impl Interruption {
                 Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until, by } => {
-                    self.unless_over(case.await_node(until, by), Duration::ZERO, Finding::NoNodeInTime).await
+                    self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
                 }
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Cordon { target, mark } => {
                     // A drain goes on trying.
                     let forgone = Finding::Cordoned(target.clone());
-                    self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
+                    self.unless_over(Box::pin(case.cordon(target, &mark, &mut early)), LAST_CALL, forgone).await
                 }
                 Step::Delay { target, waits } => {
                     Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early, &self.waited)).await
