@@ -22,7 +22,7 @@
 
 mod check;
 mod clients;
-mod hold;
+mod keep;
 mod paint;
 mod plan;
 mod storm;
@@ -79,7 +79,7 @@ struct Args {
 
     /// Keep serving after the storm, so that you can look around and send your own notices
     #[arg(long)]
-    hold: bool,
+    keep: bool,
 
     /// Address of the service's metrics and probes; port 0 picks a free port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
@@ -161,7 +161,7 @@ struct Stage<'a> {
 }
 
 impl Stage<'_> {
-    /// Runs the storm and its summary, and holds the sandbox afterwards if asked to. Returns `None` if interrupted.
+    /// Runs the storm and its summary, and keeps the sandbox running afterwards if asked to. Returns `None` if interrupted.
     async fn play(&self, tasks: &Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
         let calm = Duration::from_secs(self.args.calm.into());
         let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
@@ -172,10 +172,10 @@ impl Stage<'_> {
         };
         let checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
         self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, self.paint));
-        if self.args.hold {
+        if self.args.keep {
             self.teller.print(checks.report(self.paint));
-            let kubeconfig = hold::Kubeconfig::write(self.loopback);
-            self.teller.print(hold::what_to_try(self.plan, (queue_url, admin), self.loopback, &kubeconfig, self.paint));
+            let kubeconfig = keep::Kubeconfig::write(self.loopback);
+            self.teller.print(keep::what_to_try(self.plan, (queue_url, admin), self.loopback, &kubeconfig, self.paint));
             self.teller.tell_all();
             shutdown.ordered.cancelled().await;
         }

@@ -19,6 +19,7 @@ pub type Table = BTreeMap<(&'static str, &'static str), usize>;
 struct Counted {
     notices: Table,
     drains: BTreeMap<&'static str, usize>,
+    waits: Table,
     evicted: usize,
     malformed: usize,
     troubles: Vec<String>,
@@ -33,6 +34,11 @@ impl Tally {
     /// Counts notices by kind and outcome.
     pub fn notices(&self) -> Table {
         self.lock().notices.clone()
+    }
+
+    /// Counts waits by name and outcome.
+    pub fn waits(&self) -> Table {
+        self.lock().waits.clone()
     }
 
     /// Counts drains by outcome.
@@ -75,6 +81,9 @@ impl Subscriber for Tally {
             }
             Fact::NoticeJoined { about } => *counted.notices.entry((about.kind.as_str(), "joined")).or_default() += 1,
             Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome.as_str()).or_default() += 1,
+            Fact::WaitEnded { wait, outcome, .. } => {
+                *counted.waits.entry((wait.as_str(), outcome.as_str())).or_default() += 1;
+            }
             Fact::Eviction { result: Ok(()), .. } => counted.evicted += 1,
             Fact::MessageMalformed { .. } => counted.malformed += 1,
             Fact::TaskPanicked { task } => counted.troubles.push(format!("a task panicked: {task}")),

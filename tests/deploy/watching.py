@@ -303,7 +303,7 @@ def storm(prometheus_program: str, sandbox_program: str, folder: str, problems: 
     """Runs the sandbox under a Prometheus; yields the Prometheus after the storm, while the sandbox still runs."""
     admin = f"127.0.0.1:{free_port()}"
     with scraping(prometheus_program, admin, folder) as prometheus:
-        flags = ["--nodes", str(NODES), "--calm", "4", "--hold", "--admin-address", admin]
+        flags = ["--nodes", str(NODES), "--calm", "4", "--keep", "--admin-address", admin]
         told = Path(folder, "sandbox.txt")
         with told.open("w") as output, running([sandbox_program, *flags], stdout=output) as sandbox:
             held = "The sandbox keeps running"

@@ -202,11 +202,9 @@ impl<'a> Narration<'a> {
             match reader.replacement(self.notice, node, until).await {
                 Ok(()) => {
                     lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
-                    self.note(reasons::REPLACED_FIRST);
                 }
                 Err(reason) => {
                     lookups.replacement = (reason != Replacement::TooLate).then_some(false);
-                    self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
                     let forgone = planned::forgone(Place::BeforeEvictions, Wait::Replacement, reasons::forgone(reason));
                     self.view.planned_waits.push(forgone);
                     waits.remove(Wait::Replacement);

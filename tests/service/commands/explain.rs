@@ -466,19 +466,22 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     let body = messages::rebalance("r", &instance(0), stage.world.clock.now());
     let wanted = ["--on", "rebalance=replace"];
     let notice = stage.explained_body(&body, &wanted).await;
-    assert!(notice["notes"][0].as_str().unwrap().contains("launches another node first"), "{notice:#}");
+    let wait = |notice: &Value| notice["planned_waits"][0].to_string();
+    assert!(wait(&notice).contains("the new Node that the Auto Scaling group launches is Ready"), "{notice:#}");
+    assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
     let asks = |notice: &Value| notice["calls"].to_string().contains("autoscaling:SetInstanceHealth");
     assert!(asks(&notice), "{notice:#}");
     let begin = &notice["evictions_begin"];
     assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
     for (reason, flags) in [("too near", &["--drain-timeout", "4m"][..]), ("dry-run", &["--dry-run"])] {
         let notice = stage.explained_body(&body, &[&wanted[..], flags].concat()).await;
-        assert!(notice["notes"][0].as_str().unwrap().contains(reason), "{notice:#}");
+        assert!(wait(&notice).contains(reason), "{notice:#}");
+        assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
         assert!(notice["evictions_begin"].is_null());
     }
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 1);
     let notice = stage.explained_body(&body, &wanted).await;
-    assert!(notice["notes"][0].as_str().unwrap().contains("maximum size"), "{notice:#}");
+    assert!(wait(&notice).contains("maximum size"), "{notice:#}");
     assert!(!asks(&notice), "{notice:#}");
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 2);
     let before = stage.world.calls.tally();
@@ -554,7 +557,8 @@ async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason()
     assert_eq!((ends[0], ends[2], ends[3]), ("10", "20", "60"));
     let text = stage.explain(&all).await.said;
     assert!(text.contains("before-drain, 2m 15s at most (--hold)"), "{text}");
-    assert!(text.contains("after the waits"), "{text}");
+    assert!(text.contains("\nEvictions begin in 2m 15s"), "{text}");
+    assert!(text.contains("at the latest, after the waits"), "{text}");
     let spot = ["--kind", "spot", "--node", &node(0)];
     let no_hook = "before-completion not volumes: without a lifecycle hook to complete, nothing would be put off";
     assert_eq!(listed(&stage.explained(&spot).await), [no_hook]);

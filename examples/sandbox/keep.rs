@@ -1,4 +1,4 @@
-//! Suggestions for the user while the sandbox is held.
+//! Suggestions for the user while the sandbox keeps running.
 
 use crate::paint::{Paint, Tone};
 use crate::plan::{Part, Plan};
