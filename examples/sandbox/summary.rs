@@ -63,13 +63,12 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     let mut line = |what: &str, text: String| lines.push(format!("  {}  {text}", head(&format!("{what:<16}"))));
     let drains = tally.drains();
     line("Drains", listed(drains.iter().map(|(outcome, count)| (*count, *outcome)).collect()).join(", "));
-    let waits = tally.waits();
-    let waits: Vec<_> =
-        waits.iter().map(|((wait, outcome), count)| (*count, format!("{wait} {outcome}"))).collect();
-    line("Waits", listed(waits.iter().map(|(count, what)| (*count, what.as_str())).collect()).join(", "));
     let evictions = world.kube.evictions().len();
     let daemons = plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
     line("Pods", format!("{evictions} evicted, {daemons} of the DaemonSet left alone"));
+    let waits = tally.waits();
+    let waits: Vec<_> = waits.iter().map(|((wait, outcome), count)| format!("{count} {wait} {outcome}")).collect();
+    line("Waits", waits.join(", "));
     line(
         "Heartbeats",
         format!(

@@ -1,6 +1,6 @@
 //! Counts the facts that the service emits.
 
-use ebbtide::fact::{Fact, Subscriber};
+use ebbtide::fact::{Fact, Subscriber, WaitOutcome};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -36,11 +36,6 @@ impl Tally {
         self.lock().notices.clone()
     }
 
-    /// Counts waits by name and outcome.
-    pub fn waits(&self) -> Table {
-        self.lock().waits.clone()
-    }
-
     /// Counts drains by outcome.
     pub fn drains(&self) -> BTreeMap<&'static str, usize> {
         self.lock().drains.clone()
@@ -49,6 +44,11 @@ impl Tally {
     /// Counts all drains that have ended.
     pub fn drains_ended(&self) -> usize {
         self.lock().drains.values().sum()
+    }
+
+    /// Counts waits for something by name and outcome.
+    pub fn waits(&self) -> Table {
+        self.lock().waits.clone()
     }
 
     /// Counts accepted evictions.
@@ -81,7 +81,7 @@ impl Subscriber for Tally {
             }
             Fact::NoticeJoined { about } => *counted.notices.entry((about.kind.as_str(), "joined")).or_default() += 1,
             Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome.as_str()).or_default() += 1,
-            Fact::WaitEnded { wait, outcome, .. } => {
+            Fact::WaitEnded { wait, outcome, .. } if *outcome != WaitOutcome::NotNeeded => {
                 *counted.waits.entry((wait.as_str(), outcome.as_str())).or_default() += 1;
             }
             Fact::Eviction { result: Ok(()), .. } => counted.evicted += 1,

@@ -13,14 +13,14 @@ mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
+use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use text::{MAX_NOTE_LENGTH, bounded};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
-use waits::{RunningWait, Telling, WaitEnd, WaitKey};
+use waits::{RunningWait, Telling, WaitKey};
 
 /// Minimum time that a drain is blocked before an Event says so. Most budgets allow an eviction as soon as another pod is ready.
 pub const MIN_BLOCKED_TIME: Duration = Duration::from_secs(5);
@@ -65,7 +65,7 @@ enum DrainEvent {
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
     WaitBegun { node: ObjectRef, wait: RunningWait },
-    WaitEnded { node_uid: Arc<str>, key: WaitKey, end: WaitEnd },
+    WaitEnded { node_uid: Arc<str>, key: WaitKey, how: String },
     WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
 }
 
@@ -182,10 +182,9 @@ impl DrainEvent {
                 Self::WaitBegun { node: ObjectRef::node(on), wait }
             }
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {
-                let left = left.map(|left| format!(" ({left})")).unwrap_or_default();
+                let left = left.map(|left| format!(", left: {left}")).unwrap_or_default();
                 let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
-                let in_vain = matches!(outcome, WaitOutcome::TimeOver | WaitOutcome::Denied);
-                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), end: WaitEnd { how, in_vain } }
+                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how }
             }
             Fact::WaitAbandoned { about, on, wait } => {
                 Self::WaitAbandoned { node_uid: on.uid.into(), key: WaitKey::of(about, wait) }

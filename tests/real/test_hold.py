@@ -22,16 +22,15 @@ ACCOUNT = "ebbtide-hold"
 
 @contextmanager
 def account(world: World) -> Iterator[tuple[Path, list[Object]]]:
-    """Creates the example's service account in the world's namespace; yields its kubeconfig and the rules of its role."""
+    """Creates the example's service account; yields its kubeconfig and the rules of its role."""
     kubectl = world.control_plane.kubectl
-    objects = list(yaml.safe_load_all((EXAMPLES / "hold-rbac.yaml").read_text()))
-    file = world.folder / "hold-rbac.yaml"
-    file.write_text(yaml.safe_dump_all(objects).replace("namespace: ebbtide\n", f"namespace: {world.name}\n"))
+    file = EXAMPLES / "hold-rbac.yaml"
     kubectl.output("apply", "--filename", str(file))
     try:
+        objects = yaml.safe_load_all(file.read_text())
         (rules,) = [each["rules"] for each in objects if each["kind"] == "ClusterRole"]
-        roles.wait_held(world.kube, f"system:serviceaccount:{world.name}:{ACCOUNT}", "", rules)
-        token = kubectl.output("create", "token", ACCOUNT, "--namespace", world.name).strip()
+        roles.wait_held(world.kube, f"system:serviceaccount:default:{ACCOUNT}", "", rules)
+        token = kubectl.output("create", "token", ACCOUNT, "--namespace", "default").strip()
         yield world.control_plane.kubeconfig_of(ACCOUNT, world.kube, token), rules
     finally:
         kubectl.output("delete", "--filename", str(file))

@@ -108,10 +108,9 @@ impl EventApi {
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
                 record.condition |= done(self.set(node, set).await);
             }
-            Announcement::Waited { message, in_vain, drain_follows } => {
-                let severity = if in_vain { "Warning" } else { "Normal" };
+            Announcement::Waited { message, drain_follows } => {
                 if let Some(name) = record.event.take() {
-                    done(self.update(node, &name, (severity, EventReason::WaitEnded), &message).await);
+                    done(self.update(node, &name, ("Normal", EventReason::WaitEnded), &message).await);
                 }
                 // The end of the drain settles the condition.
                 if record.condition && drain_follows {

@@ -25,15 +25,6 @@ pub(super) struct RunningWait {
     pub telling: Telling,
 }
 
-/// How waits ended.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct WaitEnd {
-    /// In words.
-    pub how: String,
-    /// Whether what was waited for has not happened, or could not be seen.
-    pub in_vain: bool,
-}
-
 /// Whether a wait is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Telling {
@@ -57,8 +48,8 @@ impl RunningWait {
 #[derive(Debug, Default)]
 pub(super) struct WaitState {
     running: Vec<RunningWait>,
-    /// The ends of those that were announced.
-    ended: Vec<WaitEnd>,
+    /// The ends of those that were announced, in words.
+    ended: Vec<String>,
     /// Whether a drain follows the last of them.
     drain_follows: bool,
     /// Whether one that was announced was given up. Whoever goes on with it announces its end.
@@ -74,11 +65,11 @@ impl WaitState {
         due
     }
 
-    /// A wait ended.
-    pub(super) fn end(&mut self, key: &WaitKey, end: WaitEnd) {
+    /// A wait ended, as `how` says.
+    pub(super) fn end(&mut self, key: &WaitKey, how: String) {
         let told = self.take(key);
         if told || self.given_up {
-            self.ended.push(end);
+            self.ended.push(how);
             self.drain_follows = matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
         }
     }
@@ -141,18 +132,16 @@ impl WaitState {
         let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, telling, .. }| {
             *telling = Telling::Done;
             let until = clock.timestamp_of(*until).strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("{} (until {until} at the latest): {reason}", key.wait)
+            format!("{}, until {until} at the latest: {reason}", key.wait)
         });
         Some(text::joined(waits))
     }
 
     /// Returns how the announced waits ended, when none of them runs any more, and whether a drain follows.
-    pub(super) fn ended(&mut self) -> Option<(WaitEnd, bool)> {
+    pub(super) fn ended(&mut self) -> Option<(String, bool)> {
         self.has_ended().then(|| {
             self.given_up = false;
-            let ended = std::mem::take(&mut self.ended);
-            let in_vain = ended.iter().any(|end| end.in_vain);
-            (WaitEnd { how: text::joined(ended.into_iter().map(|end| end.how)), in_vain }, self.drain_follows)
+            (text::joined(std::mem::take(&mut self.ended)), self.drain_follows)
         })
     }
 }
@@ -176,15 +165,6 @@ mod tests {
         (WaitState::default(), Instant::now(), Clock::showing("2026-11-21T12:00:00Z".parse().unwrap()))
     }
 
-    fn met(how: &str) -> WaitEnd {
-        WaitEnd { how: how.to_owned(), in_vain: false }
-    }
-
-    /// Returns how the announced waits ended, and whether one did in vain.
-    fn ended(waits: &mut WaitState) -> Option<(String, bool)> {
-        waits.ended().map(|(end, _)| (end.how, end.in_vain))
-    }
-
     /// Has what is due announced.
     fn told(waits: &mut WaitState, now: Instant, clock: Clock) -> Option<String> {
         waits.decide(now, Telling::Next);
@@ -198,13 +178,16 @@ mod tests {
         let due = waits.begin(running(volumes.clone(), now));
         waits.begin(running(hold.clone(), now + 4 * S));
         assert!(due == now + MIN_BLOCKED_TIME && !waits.is_due(now + 4 * S), "too early");
-        let expected = "volumes (until 2026-11-21T12:01:00Z at the latest): attached: pv-1; \
-                        hold-before-completion (until 2026-11-21T12:01:04Z at the latest): attached: pv-1";
+        let expected = "volumes, until 2026-11-21T12:01:00Z at the latest: attached: pv-1; \
+                        hold-before-completion, until 2026-11-21T12:01:04Z at the latest: attached: pv-1";
         assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
-        waits.end(&volumes, met("volumes: met"));
+        waits.end(&volumes, "volumes: met".to_owned());
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
-        waits.end(&hold, met("hold: met"));
-        assert_eq!((ended(&mut waits), waits.is_over()), (Some(("volumes: met; hold: met".to_owned(), false)), true));
+        waits.end(&hold, "hold: met".to_owned());
+        assert_eq!(
+            (waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()),
+            (Some("volumes: met; hold: met"), true)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -213,15 +196,15 @@ mod tests {
         let (first, second) = (key("a", Wait::Delay), key("b", Wait::Delay));
         let due = waits.begin(running(first.clone(), now));
         let later = waits.begin(running(second.clone(), now + 3 * S));
-        waits.end(&first, met("delay: met"));
+        waits.end(&first, "delay: met".to_owned());
         assert!(!waits.is_due(due) && waits.is_due(later), "each has its own time");
         assert!(told(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
-        waits.end(&second, met("delay: met"));
-        assert_eq!(ended(&mut waits), Some(("delay: met".to_owned(), false)));
+        waits.end(&second, "delay: met".to_owned());
+        assert_eq!(waits.ended().map(|ended| ended.0).as_deref(), Some("delay: met"));
         assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
-        waits.end(&first, WaitEnd { how: "delay: time-over".to_owned(), in_vain: true });
-        assert_eq!((ended(&mut waits), waits.is_over()), (Some(("delay: time-over".to_owned(), true)), true));
+        waits.end(&first, "delay: time-over".to_owned());
+        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("delay: time-over"), true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -231,7 +214,7 @@ mod tests {
         let due = waits.begin(running(volumes.clone(), now));
         waits.decide(due, Telling::Never);
         assert_eq!((waits.begun(clock), waits.is_announced()), (None, false));
-        waits.end(&volumes, met("volumes: met"));
+        waits.end(&volumes, "volumes: met".to_owned());
         assert_eq!((waits.ended(), waits.is_over()), (None, true));
     }
 
@@ -244,7 +227,7 @@ mod tests {
         waits.abandon(&volumes);
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));
-        waits.end(&volumes, met("volumes: met"));
-        assert_eq!((ended(&mut waits), waits.is_over()), (Some(("volumes: met".to_owned(), false)), true));
+        waits.end(&volumes, "volumes: met".to_owned());
+        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("volumes: met"), true));
     }
 }

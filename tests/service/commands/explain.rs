@@ -473,8 +473,14 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     assert!(asks(&notice), "{notice:#}");
     let begin = &notice["evictions_begin"];
     assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
-    for (reason, flags) in [("too near", &["--drain-timeout", "4m"][..]), ("dry-run", &["--dry-run"])] {
-        let notice = stage.explained_body(&body, &[&wanted[..], flags].concat()).await;
+    let now = stage.world.clock.now();
+    let soon = messages::capacity_reservation("c", &instance(0), now, now + s(240));
+    let cases = [
+        ("too near", &soon, ["--on", "capacity-reservation=replace"].as_slice()),
+        ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),
+    ];
+    for (reason, body, flags) in cases {
+        let notice = stage.explained_body(body, flags).await;
         assert!(wait(&notice).contains(reason), "{notice:#}");
         assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
         assert!(notice["evictions_begin"].is_null());
