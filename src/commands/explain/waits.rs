@@ -53,7 +53,7 @@ fn views(place: Place, waits: &Waits, from: Instant) -> Vec<PlannedWaitView> {
 fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
     let (until, setting) = match wait {
         Wait::Delay => ("the time is over", "--delay"),
-        Wait::Replacement => ("the new Node that the Auto Scaling group launches is Ready", "--on KIND=replace"),
+        Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
         Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),
         Wait::CompleteAfter => ("the time is over", "--complete-after"),
         Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),

@@ -201,10 +201,12 @@ impl Interruption {
                 Step::Drain(target) => {
                     let deregistration = case.start_deregistration();
                     // Beside the drain: no eviction waits for it.
-                    let end_hold = case.end_hold(&self.waited, HoldPoint::BeforeDrain);
-                    let (end_note, drain) =
-                        (case.end_note(&self.waited), case.drain(&target, self.hook.as_ref(), early.take()));
-                    let (found, (), ()) = join3(drain, end_hold, end_note).await;
+                    let (found, (), ()) = join3(
+                        case.drain(&target, self.hook.as_ref(), early.take()),
+                        case.end_hold(&self.waited, HoldPoint::BeforeDrain),
+                        case.end_note(&self.waited),
+                    )
+                    .await;
                     if let Some(deregistration) = deregistration {
                         case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }

@@ -466,28 +466,27 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     let body = messages::rebalance("r", &instance(0), stage.world.clock.now());
     let wanted = ["--on", "rebalance=replace"];
     let notice = stage.explained_body(&body, &wanted).await;
-    let wait = |notice: &Value| notice["planned_waits"][0].to_string();
-    assert!(wait(&notice).contains("the new Node that the Auto Scaling group launches is Ready"), "{notice:#}");
+    assert_eq!(notice["planned_waits"][0]["until"], "another Node of the Auto Scaling group is Ready", "{notice:#}");
     assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
     let asks = |notice: &Value| notice["calls"].to_string().contains("autoscaling:SetInstanceHealth");
     assert!(asks(&notice), "{notice:#}");
     let begin = &notice["evictions_begin"];
     assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
+    let why_not = |notice: &Value| notice["planned_waits"][0]["not_because"].as_str().unwrap_or_default().to_owned();
     let now = stage.world.clock.now();
-    let soon = messages::capacity_reservation("c", &instance(0), now, now + s(240));
-    let cases = [
-        ("too near", &soon, ["--on", "capacity-reservation=replace"].as_slice()),
+    let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+    let soon = messages::scheduled_change("h", code, &[&instance(0)], now, now + s(299));
+    for (reason, body, flags) in [
+        ("too near", &soon, &["--on", "scheduled-change=replace"][..]),
         ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),
-    ];
-    for (reason, body, flags) in cases {
+    ] {
         let notice = stage.explained_body(body, flags).await;
-        assert!(wait(&notice).contains(reason), "{notice:#}");
-        assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
+        assert!(why_not(&notice).contains(reason), "{notice:#}");
         assert!(notice["evictions_begin"].is_null());
     }
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 1);
     let notice = stage.explained_body(&body, &wanted).await;
-    assert!(wait(&notice).contains("maximum size"), "{notice:#}");
+    assert!(why_not(&notice).contains("maximum size"), "{notice:#}");
     assert!(!asks(&notice), "{notice:#}");
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 2);
     let before = stage.world.calls.tally();

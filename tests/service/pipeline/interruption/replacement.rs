@@ -188,8 +188,9 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
 #[tokio::test(start_paused = true)]
 async fn with_less_than_five_minutes_nothing_is_asked() {
     let stage = with_group(3);
-    let replica = stage.start(&["--on", "rebalance=replace", "--drain-timeout", "rebalance=299s"]).await;
-    stage.rebalance(0);
+    let replica = stage.start(&["--on", "scheduled-change=replace"]).await;
+    let start = stage.world.clock.now() + s(299);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "upcoming");
     stage.until_handled(s(10)).await;
     assert!((replacements(&replica, "too-late") - 1.0).abs() < 0.5);
     assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("DescribeInstances")), (0, 0));
