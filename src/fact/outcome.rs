@@ -125,6 +125,8 @@ labels! {
         NotNeeded => "not-needed",
         /// What was waited for has happened.
         Met => "met",
+        /// Somebody wants the node to stay, or the node is gone.
+        CalledOff => "called-off",
         /// The time for it was over.
         TimeOver => "time-over",
         /// Another drain of the node began, or the lifecycle action or its time was over.

@@ -65,7 +65,7 @@ enum DrainEvent {
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
     WaitBegun { node: ObjectRef, wait: RunningWait },
-    WaitEnded { node_uid: Arc<str>, key: WaitKey, how: String, in_vain: bool },
+    WaitEnded { node_uid: Arc<str>, key: WaitKey, outcome: WaitOutcome, how: String },
     WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
 }
 
@@ -184,8 +184,7 @@ impl DrainEvent {
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {
                 let left = left.map(|left| format!(" ({left})")).unwrap_or_default();
                 let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
-                let in_vain = outcome == WaitOutcome::TimeOver;
-                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how, in_vain }
+                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), outcome, how }
             }
             Fact::WaitAbandoned { about, on, wait } => {
                 Self::WaitAbandoned { node_uid: on.uid.into(), key: WaitKey::of(about, wait) }

@@ -45,6 +45,8 @@ mod pipeline {
     }
 
     mod interruption {
+        mod before_completion;
+        mod before_evictions;
         mod delay;
         mod hold;
         mod load_balancers;

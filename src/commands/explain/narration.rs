@@ -175,7 +175,7 @@ impl<'a> Narration<'a> {
                     return Ok(lookups);
                 }
                 Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
-                Step::Wait(_) => Finding::Waited,
+                Step::Wait(..) => Finding::Waited,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook => Finding::HookLeft,
                 Step::LeaveUnprovenHook => {

@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         let groups = TargetGroups::new(kube, self.gate.clone(), autoscaling, facts).with_members(&tasks);
         let found = groups.of(instance, hook.map(|hook| &*hook.group)).await;
         let failures = std::mem::take(&mut *failures.0.lock().unwrap_or_else(PoisonError::into_inner));
-        (found, failures)
+        (found.groups.to_vec(), failures)
     }
 
     /// Returns a hook's times.

@@ -22,7 +22,7 @@ pub(super) fn after(
     drained: Instant,
     deadline: Deadline,
 ) -> Vec<PlannedWaitView> {
-    let waits = policy.waits_after(notice.kind(), NoticeOutcome::Drained, Some(node), drained, deadline);
+    let waits = policy.waits_after(notice.kind(), NoticeOutcome::Drained, node.has_volumes, drained, deadline);
     let balanced = policy.waits.load_balancers != ForLoadBalancers::Nothing;
     let has_hook = policy.touched_hook(notice).is_some();
     // Without volumes and without a hook nobody asks.

@@ -53,7 +53,7 @@ impl Drainer {
         let pods = self.gate.kube(call, Class::List, by, || self.pods.list(&params)).await?;
         let selection = select(pods.items, &self.rules);
         let Some((_, longest)) = selection.longest_grace(self.pod_grace) else { return Ok(None) };
-        let grace = Grace { wanted: Some(longest), own: None };
+        let grace = Grace { wanted: Some(selection.grace_of_all(self.pod_grace)), own: None };
         Ok(grace.undisturbed_until(end.lengthened(longest), None))
     }
 }

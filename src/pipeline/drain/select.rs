@@ -148,6 +148,15 @@ impl Selection {
             .max_by_key(|(_, grace)| *grace)
     }
 
+    /// Returns the time in which all pods can stop by themselves: tier after tier, and the pod of this process last.
+    #[must_use]
+    pub fn grace_of_all(&self, wanted: Option<Duration>) -> Duration {
+        let grace = |departure: &Departure| departure.grace_with(wanted).full();
+        let all = || self.evict.iter().chain(&self.terminating);
+        let of_tier = |tier| all().filter(|departure| departure.tier == tier).map(grace).max().unwrap_or_default();
+        Tier::ALL.into_iter().map(of_tier).sum::<Duration>() + self.own_pod.as_ref().map(grace).unwrap_or_default()
+    }
+
     /// Leaves alone the `DaemonSet` pods that are not `known`: a `DaemonSet` replaces an evicted pod, and one eviction is enough.
     pub fn keep_new_daemons(&mut self, known: &HashSet<Arc<str>>) {
         let new = |departure: &mut Departure| departure.tier == Tier::Daemon && !known.contains(&departure.pod.uid);

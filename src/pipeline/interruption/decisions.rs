@@ -113,11 +113,13 @@ impl Policy {
 
     /// Whether the Node is to be replaced first: as the settings say, or because its group was asked to, and terminates it now.
     fn awaits_replacement(&self, notice: &Notice, node: &Node) -> bool {
+        let asked = AskedReplacement::of(node);
+        let is_awaited = asked.as_ref().is_none_or(|asked| !asked.late);
         match &notice.detail {
             // To a warm pool, or back with another root volume: the group launches nothing.
             Detail::AsgTerminate(Hook { pool: Some(_), .. } | Hook { replaces_root_volume: true, .. }) => false,
-            Detail::AsgTerminate(_) if AskedReplacement::of(node).is_some() => true,
-            _ => self.action(notice) == Action::Replace,
+            Detail::AsgTerminate(_) if asked.is_some() => is_awaited,
+            _ => self.action(notice) == Action::Replace && is_awaited,
         }
     }
 
@@ -127,7 +129,7 @@ impl Policy {
         &self,
         kind: NoticeKind,
         outcome: NoticeOutcome,
-        node: Option<&Node>,
+        had_volumes: bool,
         end: Instant,
         deadline: Deadline,
     ) -> Waits {
@@ -142,7 +144,7 @@ impl Policy {
             NoticeOutcome::Drained => {
                 add(Wait::CompleteAfter, self.waits.complete_after);
                 add(Wait::LoadBalancers, self.awaits_load_balancers());
-                add(Wait::Volumes, node.map_or(Duration::ZERO, |node| self.awaits_volumes(node)));
+                add(Wait::Volumes, if had_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO });
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
             _ => {}
@@ -156,7 +158,7 @@ impl Policy {
                 | NoticeOutcome::TimedOut
                 | NoticeOutcome::Failed
         );
-        if node.is_some() && worked && self.waits.hold.of(kind).before_completion && !self.dry_run {
+        if worked && self.waits.hold.of(kind).before_completion && !self.dry_run {
             add(Wait::HoldBeforeCompletion, left);
         }
         waits
@@ -179,12 +181,6 @@ impl Policy {
             && !self.dry_run
             && self.action(notice).drains()
             && comes_back(&notice.detail).is_none()
-    }
-
-    /// Returns the maximum wait after a drain of this Node for the volumes of its pods.
-    #[must_use]
-    pub fn awaits_volumes(&self, node: &Node) -> Duration {
-        if node.has_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO }
     }
 
     /// Returns the completion of a hook after this outcome; `None` leaves the hook to its own timeout. `excluded` says whether the Node

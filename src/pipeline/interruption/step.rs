@@ -97,8 +97,8 @@ pub enum Step<'a> {
     /// Wait for another Node of the same instance: one that is deleted while its kubelet runs registers again. With the latest end of
     /// the wait, if the watch of Nodes is silent.
     AwaitSuccessor(Arc<Node>, Instant),
-    /// Wait between the drain and the hook's completion.
-    Wait(Waits),
+    /// Wait between the work, which ended with this outcome, and the hook's completion.
+    Wait(Waits, NoticeOutcome),
     /// Complete the hook.
     Complete(Completion),
     /// Leave the hook to its own timeout.

@@ -49,6 +49,8 @@ pub struct Sequence<'a> {
     gone: usize,
     /// When the waits before evictions began: a deadline that moves gives them no more time.
     cordoned: Option<Instant>,
+    /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
+    had_volumes: bool,
     /// When the work ended, and the waits before the completion began.
     worked: Option<Instant>,
     /// The outcome, as far as the work has come.
@@ -68,6 +70,7 @@ impl<'a> Sequence<'a> {
             deadline,
             gone: 0,
             cordoned: None,
+            had_volumes: false,
             worked: None,
             outcome: NoticeOutcome::NothingToDrain,
         }
@@ -186,6 +189,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn cordon(&mut self, node: Arc<Node>, present: Present<'_>) -> Step<'a> {
+        self.had_volumes |= node.has_volumes;
         if node.is_excluded() {
             return self.finish(NoticeOutcome::Excluded, present);
         }
@@ -240,9 +244,10 @@ impl<'a> Sequence<'a> {
             return Step::End(outcome);
         }
         let end = *self.worked.get_or_insert(present.now);
-        let waits = self.policy.waits_after(self.notice.kind(), outcome, present.node, end, self.deadline);
+        let had_volumes = self.had_volumes || present.node.is_some_and(|node| node.has_volumes);
+        let waits = self.policy.waits_after(self.notice.kind(), outcome, had_volumes, end, self.deadline);
         match self.complete(present) {
-            Step::Complete(_) if !waits.is_empty() => Step::Wait(waits),
+            Step::Complete(_) if !waits.is_empty() => Step::Wait(waits, outcome),
             step => step,
         }
     }

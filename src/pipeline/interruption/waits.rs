@@ -34,7 +34,7 @@ use super::{Case, NoticeOutcome};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{HoldPoint, Wait, WaitOutcome};
 use futures_util::future::join_all;
-use std::future::ready;
+use std::future::{pending, ready};
 use std::pin::pin;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -59,7 +59,7 @@ impl Cut {
     /// Returns the end of the waits.
     const fn outcome(self) -> WaitOutcome {
         match self {
-            Self::Gone | Self::Uncordoned => WaitOutcome::NotNeeded,
+            Self::Gone | Self::Uncordoned => WaitOutcome::CalledOff,
             Self::Drains | Self::Over | Self::Moved => WaitOutcome::CutShort,
         }
     }
@@ -106,10 +106,31 @@ impl Case {
         }
     }
 
-    /// Waits between the drain and the completion of the hook.
-    pub(super) async fn wait(&self, waits: &Waits, hook: Option<&KeptHook>, log: &WaitLog) -> Finding {
-        match self.side_by_side(waits, cut_by(hook), log).await {
+    /// Waits between the work, which ended like this, and the completion of the hook.
+    pub(super) async fn wait(
+        &self,
+        waits: &Waits,
+        ended: NoticeOutcome,
+        hook: Option<&KeptHook>,
+        log: &WaitLog,
+    ) -> Finding {
+        let uncordoned = async {
+            match self.node.as_deref().filter(|_| ended != NoticeOutcome::Uncordoned) {
+                Some(node) => self.interrupter.drainer.uncordoned(node).await,
+                None => pending().await,
+            }
+        };
+        let cut = async {
+            tokio::select! {
+                biased;
+                () = uncordoned => Cut::Uncordoned,
+                cut = cut_by(hook) => cut,
+            }
+        };
+        match self.side_by_side(waits, cut, log).await {
             Some(Cut::Moved) => Finding::DeadlineMoved,
+            // Its owner completes the hook, as if the drain had been ended so.
+            Some(Cut::Uncordoned) => Finding::Ended(NoticeOutcome::Uncordoned),
             _ => Finding::Waited,
         }
     }
@@ -163,7 +184,9 @@ impl Case {
                 WaitOutcome::Met
             }
             Wait::CompleteAfter => {
-                waiting.says("--complete-after");
+                let node = self.node.as_ref().and_then(|node| self.interrupter.index.newest(node));
+                let stays = node.is_some_and(|node| !node.cordoned);
+                waiting.says(if stays { "--on-uncordon=at-deadline" } else { "--complete-after" });
                 sleep_until(waiting.until).await;
                 WaitOutcome::Met
             }
@@ -179,7 +202,7 @@ impl Case {
 
 /// Waits for what ends the waits of an interruption with this hook.
 async fn cut_by(hook: Option<&KeptHook>) -> Cut {
-    let Some(hook) = hook else { return std::future::pending().await };
+    let Some(hook) = hook else { return pending().await };
     let over = hook.over();
     tokio::select! {
         biased;

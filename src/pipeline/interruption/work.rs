@@ -9,7 +9,7 @@ use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{Attachments, Case, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
-use crate::fact::{Fact, Facts, HoldPoint};
+use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
@@ -169,7 +169,8 @@ impl Interruption {
             }
             // No wait follows that goes on with one that was dropped.
             if matches!(step, Step::Drain(_) | Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-                case.end_dropped(&self.waited);
+                let drains = matches!(step, Step::Drain(_));
+                case.end_dropped(&self.waited, if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff });
             }
             if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
                 case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
@@ -213,9 +214,9 @@ impl Interruption {
                     found
                 }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
-                Step::Wait(waits) => {
+                Step::Wait(waits, ended) => {
                     case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
-                    Box::pin(case.wait(&waits, self.hook.as_ref(), &self.waited)).await
+                    Box::pin(case.wait(&waits, ended, self.hook.as_ref(), &self.waited)).await
                 }
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {
                     Some(hook) => hook.complete(case, completion).await,

@@ -12,11 +12,24 @@ pub(super) const HOLD_ANNOTATION: &str = "ebbtide/hold";
 /// Name of the annotation by which others let it go on: one of the points, several with commas, or `true` for all of them.
 pub(super) const RELEASE_ANNOTATION: &str = "ebbtide/release";
 
+/// Name of the annotation that names the point whose time was over: nobody is asked again.
+const HELD_ANNOTATION: &str = "ebbtide/held";
+
+/// Whether the Node's interruptions need not wait at this point: others have let them go on, or the time was over.
+#[must_use]
+pub fn is_over(node: &Node, point: HoldPoint) -> bool {
+    is_released(node, point) || names(node, HELD_ANNOTATION, point)
+}
+
 /// Whether others have let the Node's interruptions go on from this point. That holds until the Node's marks are removed, so that
 /// neither a takeover nor a second notice about the instance asks again.
 #[must_use]
 pub fn is_released(node: &Node, point: HoldPoint) -> bool {
-    let said = node.annotations.get(RELEASE_ANNOTATION);
+    names(node, RELEASE_ANNOTATION, point)
+}
+
+fn names(node: &Node, annotation: &str, point: HoldPoint) -> bool {
+    let said = node.annotations.get(annotation);
     said.is_some_and(|said| said.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
 }
 
@@ -25,9 +38,14 @@ pub(super) fn begin(node: &Node, point: HoldPoint) -> Option<Value> {
     (!is_held(node, point)).then(|| guarded(node, &json!({ HOLD_ANNOTATION: point.as_str() }), &json!({}), json!({})))
 }
 
-/// Returns the patch that ends the hold; `None` if the Node is not held at this point.
+/// Returns the patch that ends the hold; `None` if the Node is not held at this point. Evictions begin then, and no takeover puts them
+/// off again, but the hooks of an instance each have their own completion.
 pub(super) fn end(node: &Node, point: HoldPoint) -> Option<Value> {
-    is_held(node, point).then(|| guarded(node, &json!({ HOLD_ANNOTATION: null }), &json!({}), json!({})))
+    let mut annotations = json!({ HOLD_ANNOTATION: null });
+    if point == HoldPoint::BeforeDrain && !is_over(node, point) {
+        annotations[HELD_ANNOTATION] = json!(point.as_str());
+    }
+    is_held(node, point).then(|| guarded(node, &annotations, &json!({}), json!({})))
 }
 
 /// Whether the Node says that its interruption is held at this point.
@@ -36,9 +54,10 @@ pub fn is_held(node: &Node, point: HoldPoint) -> bool {
     node.annotations.get(HOLD_ANNOTATION).is_some_and(|held| held == point.as_str())
 }
 
-/// Adds the removal of both annotations to a patch, as far as the Node has them: an old release must not let the next interruption go on.
+/// Adds the removal of the annotations to a patch, as far as the Node has them: an old release must not let the next interruption go on.
 pub(super) fn forget(node: &Node, annotations: &mut Map<String, Value>) {
-    let known = [HOLD_ANNOTATION, RELEASE_ANNOTATION].into_iter().filter(|name| node.annotations.contains_key(*name));
+    let all = [HOLD_ANNOTATION, RELEASE_ANNOTATION, HELD_ANNOTATION];
+    let known = all.into_iter().filter(|name| node.annotations.contains_key(*name));
     annotations.extend(known.map(|name| (name.to_owned(), Value::Null)));
 }
 
@@ -73,7 +92,8 @@ mod tests {
         assert_eq!(begin(&held, HoldPoint::BeforeDrain), None);
         assert_eq!(end(&held, HoldPoint::BeforeCompletion), None);
         let ended = end(&held, HoldPoint::BeforeDrain).unwrap();
-        assert_eq!(ended["metadata"]["annotations"], json!({ "ebbtide/hold": null }));
+        let over = json!({ "ebbtide/hold": null, "ebbtide/held": "before-drain" });
+        assert_eq!(ended["metadata"]["annotations"], over);
         let next = begin(&held, HoldPoint::BeforeCompletion).unwrap();
         assert_eq!(next["metadata"]["annotations"], json!({ "ebbtide/hold": "before-completion" }));
     }

@@ -20,6 +20,9 @@ pub struct AskedReplacement {
     pub group: String,
     /// The time at which it was asked, in whole seconds.
     pub since: Timestamp,
+    /// Whether it did not come in time: nobody waits for it again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub late: bool,
 }
 
 impl AskedReplacement {
@@ -32,7 +35,7 @@ impl AskedReplacement {
     /// The replacement by `group` that is asked for at `at`.
     #[must_use]
     pub fn new(group: &str, at: Timestamp) -> Self {
-        Self { group: group.to_owned(), since: whole_seconds(at) }
+        Self { group: group.to_owned(), since: whole_seconds(at), late: false }
     }
 
     /// Returns the patch that notes the replacement; `None` if the Node has a note.
@@ -40,6 +43,13 @@ impl AskedReplacement {
     pub fn patch(&self, node: &Node) -> Option<Value> {
         let note = || guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(self) }), &json!({}), json!({}));
         Self::of(node).is_none().then(note)
+    }
+
+    /// Returns the patch that notes that the replacement did not come in time; `None` if the Node has no note.
+    #[must_use]
+    pub fn late(node: &Node) -> Option<Value> {
+        let asked = Self { late: true, ..Self::of(node)? };
+        Some(guarded(node, &json!({ REPLACEMENT_ANNOTATION: text(&asked) }), &json!({}), json!({})))
     }
 
     /// Returns the patch that removes the note of a replacement that was not accepted; `None` if there is none.

@@ -1,7 +1,7 @@
 //! The waits of one Node's interruptions, and which of them have lasted for long enough to be announced. Pure.
 
 use super::{MIN_BLOCKED_TIME, text};
-use crate::fact::Wait;
+use crate::fact::{Wait, WaitOutcome};
 use crate::runtime::clock::Clock;
 use tokio::time::Instant;
 
@@ -79,12 +79,13 @@ impl WaitState {
     }
 
     /// A wait ended, as `how` says.
-    pub(super) fn end(&mut self, key: &WaitKey, how: String, in_vain: bool) {
+    pub(super) fn end(&mut self, key: &WaitKey, outcome: WaitOutcome, how: String) {
         let told = self.take(key);
         if told || self.given_up {
             self.ended.push(how);
-            self.in_vain |= in_vain;
-            self.drain_follows = matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
+            self.in_vain |= outcome == WaitOutcome::TimeOver;
+            self.drain_follows = outcome != WaitOutcome::CalledOff
+                && matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
         }
     }
 
@@ -196,9 +197,9 @@ mod tests {
         let expected = "volumes (until 2026-11-21T12:01:00Z at the latest): attached: pv-1; \
                         hold-before-completion (until 2026-11-21T12:01:04Z at the latest): attached: pv-1";
         assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
-        waits.end(&volumes, "volumes: met".to_owned(), false);
+        waits.end(&volumes, WaitOutcome::Met, "volumes: met".to_owned());
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
-        waits.end(&hold, "hold: met".to_owned(), false);
+        waits.end(&hold, WaitOutcome::Met, "hold: met".to_owned());
         assert_eq!(
             (waits.ended().map(|end| end.message).as_deref(), waits.is_over()),
             (Some("volumes: met; hold: met"), true)
@@ -211,14 +212,14 @@ mod tests {
         let (first, second) = (key("a", Wait::Delay), key("b", Wait::Delay));
         let due = waits.begin(running(first.clone(), now));
         let later = waits.begin(running(second.clone(), now + 3 * S));
-        waits.end(&first, "delay: met".to_owned(), false);
+        waits.end(&first, WaitOutcome::Met, "delay: met".to_owned());
         assert!(!waits.is_due(due) && waits.is_due(later), "each has its own time");
         assert!(told(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
-        waits.end(&second, "delay: met".to_owned(), false);
+        waits.end(&second, WaitOutcome::Met, "delay: met".to_owned());
         assert_eq!(waits.ended().map(|end| end.message).as_deref(), Some("delay: met"));
         assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
-        waits.end(&first, "delay: time-over".to_owned(), true);
+        waits.end(&first, WaitOutcome::TimeOver, "delay: time-over".to_owned());
         assert_eq!(
             (waits.ended().map(|end| end.message).as_deref(), waits.is_over()),
             (Some("delay: time-over"), true)
@@ -232,7 +233,7 @@ mod tests {
         let due = waits.begin(running(volumes.clone(), now));
         waits.decide(due, Telling::Never);
         assert_eq!((waits.begun(clock), waits.is_announced()), (None, false));
-        waits.end(&volumes, "volumes: met".to_owned(), false);
+        waits.end(&volumes, WaitOutcome::Met, "volumes: met".to_owned());
         assert_eq!((waits.ended().is_none(), waits.is_over()), (true, true));
     }
 
@@ -245,7 +246,7 @@ mod tests {
         waits.abandon(&volumes);
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));
-        waits.end(&volumes, "volumes: met".to_owned(), false);
+        waits.end(&volumes, WaitOutcome::Met, "volumes: met".to_owned());
         assert_eq!((waits.ended().map(|end| end.message).as_deref(), waits.is_over()), (Some("volumes: met"), true));
     }
 }

@@ -188,7 +188,7 @@ async fn a_withdrawn_notice_ends_what_was_told_of_its_wait() {
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
     assert!(says(&stage).starts_with("False "), "{}", says(&stage));
-    let ended = replica.metric("ebbtide_waits_seconds_count{outcome=\"cut-short\",wait=\"hold-before-drain\"}");
+    let ended = replica.metric("ebbtide_waits_seconds_count{outcome=\"called-off\",wait=\"hold-before-drain\"}");
     assert!((ended - 1.0).abs() < 0.5, "{ended} ends of the hold");
     assert!(stage.world.kube.evictions().is_empty());
 }

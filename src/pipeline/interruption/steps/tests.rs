@@ -94,7 +94,7 @@ fn path(
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
                 Step::Delay { target, .. } | Step::Settle { target, .. } => Finding::Delayed(target),
                 Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
-                Step::Wait(_) => Finding::Waited,
+                Step::Wait(..) => Finding::Waited,
                 Step::Complete(_) => Finding::Completed(true),
                 Step::LeaveHook | Step::LeaveUnprovenHook => Finding::HookLeft,
                 Step::End(_) => return names.join(" "),

@@ -75,6 +75,11 @@ impl Attachments {
         Self { api, facts, watches: Slots::new(tasks, TaskKind::AttachmentWatch), denied_at: Arc::default() }
     }
 
+    /// Remembers that a right is missing without which nothing is waited for.
+    pub(super) fn deny(&self) {
+        *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
     /// Returns a share in the watch; `None` without the right to see attachments.
     pub(super) fn join(&self) -> Option<WatchShare> {
         let denied_at = *self.denied_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,10 +109,11 @@ impl WatchShare {
         }
     }
 
-    /// Waits until no volume but these is attached to the Node. Calls `says` with those that are left.
-    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, says: impl Fn(&[&str])) {
+    /// Waits until no volume but these is attached to the Node. Calls `says` with those that are left. Returns whether that was seen:
+    /// the right may be taken away.
+    pub(super) async fn until_none(&self, node: &str, but: &BTreeSet<String>, says: impl Fn(&[&str])) -> bool {
         let none = |known: &Known| {
-            let Known::All(nodes) = known else { return false };
+            let Known::All(nodes) = known else { return matches!(known, Known::Denied) };
             let all: BTreeSet<&str> =
                 nodes.get(node).into_iter().flat_map(HashMap::values).map(String::as_str).collect();
             let left: Vec<_> = all.into_iter().filter(|volume| !but.contains(*volume)).collect();
@@ -116,11 +122,13 @@ impl WatchShare {
             }
             left.is_empty()
         };
-        let _ = self.0.shared().subscribe().wait_for(none).await;
+        let mut known = self.0.shared().subscribe();
+        // The sender lives as long as the share.
+        known.wait_for(none).await.is_ok_and(|known| matches!(&*known, Known::All(_)))
     }
 }
 
-/// Lists and watches, until aborted, or until a list is denied.
+/// Lists and watches, until aborted or denied.
 async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<Known>) {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
     let mut pace = StartPacer::default();
@@ -151,6 +159,9 @@ async fn run(api: &Api<TrimmedAttachment>, facts: &Facts, known: &watch::Sender<
                 Err(WatchError::TooOld) => break,
                 Err(WatchError::Failed(error)) => {
                     facts.emit(&Fact::WatchFailed { resource: WatchedResource::VolumeAttachments, error: &error });
+                    if error.category == Category::Denied {
+                        return;
+                    }
                     sleep(backoff.step()).await;
                 }
             }

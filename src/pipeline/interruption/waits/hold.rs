@@ -5,7 +5,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL
 use crate::fact::{DrainStep, Fact, HoldPoint, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::hold::{is_held, is_released};
+use crate::pipeline::node::hold::{is_held, is_over};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -24,7 +24,7 @@ impl Case {
         let Some(node) = node else { return WaitOutcome::NotNeeded };
         let goes_on = |known: Option<&Arc<Node>>| match known {
             None => Some(WaitOutcome::NotNeeded),
-            Some(known) => is_released(known, point).then_some(WaitOutcome::Met),
+            Some(known) => is_over(known, point).then_some(WaitOutcome::Met),
         };
         if goes_on(interrupter.index.newest(node).as_ref()).is_some() {
             return WaitOutcome::NotNeeded;

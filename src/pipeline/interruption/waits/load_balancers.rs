@@ -3,10 +3,10 @@
 //! The instance is deregistered where the user wants that and where nobody would miss it: its own targets only. The addresses of pods
 //! are the AWS Load Balancer Controller's.
 
-use super::target_groups::{Source, TargetGroup, TargetGroups, name_of};
+use super::target_groups::{Found, Source, TargetGroup, TargetGroups, name_of};
 use super::targets::{Denied, LookShare, Targets};
 use super::waiting::Waiting;
-use crate::clients::gate::Gate;
+use crate::clients::gate::{Backoff, Gate};
 use crate::fact::{Facts, TaskKind, WaitOutcome};
 use crate::pipeline::drain::PodAddresses;
 use crate::pipeline::interruption::policy::ForLoadBalancers;
@@ -17,13 +17,16 @@ use futures_util::future::join_all;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Maximum time after a drain for the deregistration that began with it. A hook waits for its end in any case.
 const LATE_DEREGISTRATION: Duration = Duration::from_secs(30);
 
 /// Time of a first look after which it is told that there was none.
 const FIRST_LOOK: Duration = Duration::from_secs(10);
+
+/// Intervals between searches for target groups that fail.
+const SEARCHES: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(30));
 
 /// Finds the target groups of instances, and knows their targets.
 pub struct LoadBalancers {
@@ -59,19 +62,29 @@ impl Case {
     pub(super) async fn targets_gone(&self, waiting: &Waiting<'_>) -> WaitOutcome {
         let Some(balancers) = &self.interrupter.load_balancers else { return WaitOutcome::NotNeeded };
         let addresses = self.addresses();
-        let shares = self.look(balancers, &addresses).await;
-        let states = States::default();
-        let ends = shares.into_iter().map(async |mut share| {
-            let name = Arc::clone(&share.group.arn);
-            let says = |state| waiting.says(states.set(&name, state));
-            let outcome = self.gone_from(balancers, &mut share, &addresses, says).await;
-            states.forget(&name);
-            outcome
-        });
-        let ends = join_all(ends).await;
-        // What can't be seen is left out, as long as there are others.
-        let seen = ends.iter().copied().filter(|end| *end != WaitOutcome::Denied).max();
-        seen.or(ends.first().copied()).unwrap_or(WaitOutcome::NotNeeded)
+        let mut searches = SEARCHES;
+        let mut waited = WaitOutcome::NotNeeded;
+        loop {
+            let (shares, may_be_more) = self.look(balancers, &addresses).await;
+            let states = States::default();
+            let ends = shares.into_iter().map(async |mut share| {
+                let name = Arc::clone(&share.group.arn);
+                let says = |state| waiting.says(states.set(&name, state));
+                let outcome = self.gone_from(balancers, &mut share, &addresses, says).await;
+                states.forget(&name);
+                outcome
+            });
+            let ends = join_all(ends).await;
+            // What can't be seen is left out, as long as there are others.
+            let seen = ends.iter().copied().filter(|end| *end != WaitOutcome::Denied).max();
+            waited = waited.max(seen.or(ends.first().copied()).unwrap_or(WaitOutcome::NotNeeded));
+            if !may_be_more {
+                return waited;
+            }
+            waiting.says("some target groups are not known yet");
+            waited = WaitOutcome::Met;
+            sleep(searches.step()).await;
+        }
     }
 
     /// Waits until one target group lists none of them any more.
@@ -105,9 +118,17 @@ impl Case {
         let case = self.interrupter.policy.deregisters(&self.notice).then(|| self.clone())?;
         Some(self.interrupter.tasks.spawn(TaskKind::Deregistration, async move {
             let Some(balancers) = &case.interrupter.load_balancers else { return };
-            let shares = case.look(balancers, &PodAddresses::new()).await;
-            // A denial was told where it was met.
-            join_all(shares.into_iter().map(async |mut share| case.deregister_from(balancers, &mut share).await)).await;
+            let mut searches = SEARCHES;
+            loop {
+                let (shares, may_be_more) = case.look(balancers, &PodAddresses::new()).await;
+                // A denial was told where it was met.
+                let from = async |mut share| case.deregister_from(balancers, &mut share).await;
+                join_all(shares.into_iter().map(from)).await;
+                if !may_be_more {
+                    return;
+                }
+                sleep(searches.step()).await;
+            }
         }))
     }
 
@@ -124,17 +145,18 @@ impl Case {
         }
     }
 
-    /// Returns shares in the looks at all target groups that may list the instance, or one of these addresses.
-    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> Vec<LookShare> {
+    /// Returns shares in the looks at all target groups that may list the instance, or one of these addresses; and whether there may be
+    /// more groups.
+    async fn look(&self, balancers: &LoadBalancers, addresses: &PodAddresses) -> (Vec<LookShare>, bool) {
         let Self { notice, .. } = self;
         let hook_group = notice.hook().map(|hook| &*hook.group);
-        let groups = balancers.groups.of(&notice.instance, hook_group).await;
+        let Found { groups, may_be_more } = balancers.groups.of(&notice.instance, hook_group).await;
         let may_list = |group: &&TargetGroup| match &group.from {
             // The pods behind a Service are in its namespace.
             Source::Binding { namespace, pods: true, .. } => addresses.iter().any(|(of, _)| **of == **namespace),
             Source::Binding { .. } | Source::Group(_) => true,
         };
-        groups.iter().filter(may_list).map(|group| balancers.targets.join(group)).collect()
+        (groups.iter().filter(may_list).map(|group| balancers.targets.join(group)).collect(), may_be_more)
     }
 
     /// Deregisters the instance from one target group, if it is registered there.

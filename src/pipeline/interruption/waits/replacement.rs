@@ -1,7 +1,7 @@
 //! A replacement before the drain: the Auto Scaling group is told that the instance is unhealthy, and launches another first. Evictions
 //! wait until the new Node is Ready. The group then terminates the instance under its hook, whose notice joins the drain.
 
-use super::waiting::{WaitLog, Waiting};
+use super::waiting::{ReplacementNote, WaitLog, Waiting};
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, Replacement, WaitOutcome};
 use crate::pipeline::event::{Detail, InstanceId};
@@ -34,6 +34,9 @@ const NOTES_SEEN: Duration = Duration::from_secs(1);
 /// Time after which a note counts no more for an instance that is in service and healthy: its replacement was never asked for.
 const NOTE_STALE: Duration = Duration::from_mins(2);
 
+/// Age before a notice from which an instance is none that its group has launched instead.
+const OLD_AFTER: Duration = Duration::from_mins(15);
+
 /// Pause after a change of the Nodes, so that a storm of changes is looked at once.
 const CHANGES_PAUSE: Duration = Duration::from_secs(1);
 
@@ -58,6 +61,9 @@ impl Case {
         let result = timeout_at(waiting.until, self.replacement(waiting, &mut progress)).await;
         let result = result.unwrap_or(progress.if_over);
         self.tell(&Fact::Replacement { about: self.about(), group: &progress.group, result });
+        if result == Replacement::Late {
+            waiting.log.set_note(ReplacementNote::Late);
+        }
         match result {
             Replacement::Ready => WaitOutcome::Met,
             Replacement::Complete if progress.is_begun() => WaitOutcome::Met,
@@ -195,7 +201,7 @@ impl Case {
         let is_noted = noted.is_some();
         let asked = noted.unwrap_or_else(|| AskedReplacement::new(group, interrupter.clock.now()));
         // If the wait is over before the call, the next step takes the note back.
-        log.set_asks(true);
+        log.set_note(ReplacementNote::Unasked);
         if !is_noted {
             self.note(node, &asked).await?;
             sleep(NOTES_SEEN).await;
@@ -203,7 +209,7 @@ impl Case {
             let before = self.other_replacements(known, group, node).filter(|other| *other < own).count();
             if before >= interrupter.policy.waits.max_replacements.of(known.desired) {
                 self.take_back(node).await;
-                log.set_asks(false);
+                log.set_note(ReplacementNote::Right);
                 return Ok(None);
             }
         }
@@ -212,7 +218,7 @@ impl Case {
             Ok(()) => self.tell(&Fact::Replacement { about: self.about(), group, result: Replacement::Asked }),
             Err(_) => self.take_back(node).await,
         }
-        log.set_asks(false);
+        log.set_note(ReplacementNote::Right);
         accepted.map(|()| Some(asked.since))
     }
 
@@ -245,14 +251,19 @@ impl Case {
         nodes.into_iter().filter_map(|node| Some((AskedReplacement::of(&node)?.since, Arc::clone(&node.uid))))
     }
 
-    /// Removes the note of a replacement that a wait was about to ask for when it was cut, unless the call has come through.
+    /// Makes the Node's note of a replacement right after a wait that was cut or over: removes one that was never asked for, unless the
+    /// call has come through, and notes that one did not come in time.
     pub(in crate::pipeline::interruption) async fn end_note(&self, log: &WaitLog) {
-        if let Some(node) = &self.node
-            && log.asks()
-        {
-            Box::pin(self.take_back_unasked(node)).await;
-            log.set_asks(false);
+        let Some(node) = &self.node else { return };
+        match log.note() {
+            ReplacementNote::Right => return,
+            ReplacementNote::Unasked => Box::pin(self.take_back_unasked(node)).await,
+            ReplacementNote::Late => {
+                let by = Instant::now() + CALL_TIMEOUT;
+                let _ = Box::pin(self.interrupter.marker.note(node, by, AskedReplacement::late)).await;
+            }
         }
+        log.set_note(ReplacementNote::Right);
     }
 
     async fn take_back_unasked(&self, node: &Node) {
@@ -278,8 +289,11 @@ impl Case {
         let instance = notice.instance.as_str();
         let mut turns = interrupter.index.turns();
         loop {
+            let taints = &interrupter.policy.startup_taints;
             let is_new = |node: &Node| {
-                node.ready && !node.cordoned && node.created > Some(since) && !replaces_another(node, instance)
+                let starts = node.taints.iter().any(|taint| taints.contains(&taint.key));
+                let is_ready = node.ready && !node.cordoned && !starts;
+                is_ready && node.created > Some(since) && !replaces_another(node, instance)
             };
             let mut new = interrupter.index.all_that(is_new);
             new.sort_by_key(|node| node.created);
@@ -332,7 +346,8 @@ impl Case {
             }
             let ready = |id: &str| {
                 let node = InstanceId::new(id).and_then(|id| index.get(&id));
-                node.is_some_and(|node| node.ready && !node.cordoned)
+                // One that was there before is what the group has, whatever has become of it.
+                node.is_some_and(|node| node.ready || node.created < Some(notice.at - OLD_AFTER))
             };
             if group.is_whole_without(notice.instance.as_str(), ready) {
                 return Replacement::Complete;

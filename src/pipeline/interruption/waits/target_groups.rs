@@ -98,8 +98,14 @@ pub fn name_of(arn: &str) -> &str {
     arn.split('/').nth(1).unwrap_or(arn)
 }
 
-/// Groups that were found, or none, because they could not be.
-type Found = Arc<[TargetGroup]>;
+/// Groups that were found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The groups; none if they could not be found.
+    pub groups: Arc<[TargetGroup]>,
+    /// Whether another search may find more, because this one failed for now.
+    pub may_be_more: bool,
+}
 
 /// Groups that were found, and the time until which they are kept. Locked during a search.
 type Slot = Arc<tokio::sync::Mutex<Option<(Found, Instant)>>>;
@@ -173,34 +179,38 @@ impl TargetGroups {
 
     /// Returns the target groups of all bindings and of the instance's Auto Scaling group, which `hook_group` names if a hook did. What
     /// could not be found within some seconds was told, and is left out.
-    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Vec<TargetGroup> {
+    pub async fn of(&self, instance: &InstanceId, hook_group: Option<&str>) -> Found {
         let by_group = async {
             let group = match hook_group {
-                Some(group) => Some(group.to_owned()),
+                Some(group) => Ok(Some(group.to_owned())),
                 None => self.group_of(instance).await,
             };
             match group {
-                Some(group) => self.cached(Some(group)).await,
-                None => Found::default(),
+                Ok(Some(group)) => self.cached(Some(group)).await,
+                Ok(None) => Found { groups: Arc::default(), may_be_more: false },
+                Err(may_be_more) => Found { groups: Arc::default(), may_be_more },
             }
         };
         let (bindings, by_group) = futures_util::future::join(self.cached(None), by_group).await;
         // One group may be found in both ways.
         let all: BTreeMap<&str, &TargetGroup> =
-            by_group.iter().chain(bindings.iter()).map(|group| (&*group.arn, group)).collect();
-        all.into_values().cloned().collect()
+            by_group.groups.iter().chain(bindings.groups.iter()).map(|group| (&*group.arn, group)).collect();
+        let groups = all.into_values().cloned().collect();
+        Found { groups, may_be_more: by_group.may_be_more || bindings.may_be_more }
     }
 
-    async fn group_of(&self, instance: &InstanceId) -> Option<String> {
-        let asked = self.members.as_ref()?.ask(instance.clone()).await;
-        match asked {
-            Ok(Ok(group)) => group,
+    /// Returns the instance's Auto Scaling group, or whether another try may find one.
+    async fn group_of(&self, instance: &InstanceId) -> Result<Option<String>, bool> {
+        let Some(members) = &self.members else { return Ok(None) };
+        match members.ask(instance.clone()).await {
+            Ok(Ok(group)) => Ok(group),
             Ok(Err(error)) => {
+                let may_be_more = !is_final(error.category);
                 self.failed(&SearchError::Aws(error));
-                None
+                Err(may_be_more)
             }
             // The task has told that it panicked.
-            Err(Unanswered) => None,
+            Err(Unanswered) => Err(false),
         }
     }
 
@@ -214,17 +224,18 @@ impl TargetGroups {
         if let Some((found, until)) = &*slot
             && Instant::now() < *until
         {
-            return Arc::clone(found);
+            return found.clone();
         }
         let (found, kept) = match self.search(group.as_deref()).await {
-            Ok(found) => (found.into(), KEPT),
+            Ok(found) => (Found { groups: found.into(), may_be_more: false }, KEPT),
             Err(error) => {
                 self.failed(&error);
                 let denied = error.category() == Category::Denied;
-                (Found::default(), if denied { DENIAL_KEPT } else { FAILURE_KEPT })
+                let found = Found { groups: Arc::default(), may_be_more: !is_final(error.category()) };
+                (found, if denied { DENIAL_KEPT } else { FAILURE_KEPT })
             }
         };
-        *slot = Some((Arc::clone(&found), Instant::now() + kept));
+        *slot = Some((found.clone(), Instant::now() + kept));
         found
     }
 

@@ -2,7 +2,7 @@
 //! know whether the instance still writes to it. Their pods wait elsewhere meanwhile.
 
 use super::waiting::Waiting;
-use crate::clients::gate::{Backoff, Call, Class, KubeError};
+use crate::clients::gate::{Backoff, Call, Category, Class, KubeError};
 use crate::fact::{DrainStep, Fact, WaitOutcome};
 use crate::pipeline::drain::{TrimmedPod, pods_of};
 use crate::pipeline::interruption::Case;
@@ -35,23 +35,29 @@ impl Case {
         if attached.is_empty() {
             return WaitOutcome::NotNeeded;
         }
-        let used = self.volumes_in_use(node).await;
+        let Some(used) = self.volumes_in_use(node).await else {
+            self.interrupter.attachments.deny();
+            return WaitOutcome::Denied;
+        };
         if attached.is_subset(&used) {
             return WaitOutcome::NotNeeded;
         }
-        watch.until_none(&node.name, &used, |left| waiting.says(format!("attached: {}", left.join(", ")))).await;
-        WaitOutcome::Met
+        let says = |left: &[&str]| waiting.says(format!("attached: {}", left.join(", ")));
+        if watch.until_none(&node.name, &used, says).await { WaitOutcome::Met } else { WaitOutcome::Denied }
     }
 
-    /// Returns the volumes of the pods that are on the Node. Retries until they are known.
-    async fn volumes_in_use(&self, node: &Node) -> BTreeSet<String> {
+    /// Returns the volumes of the pods that are on the Node. Retries until they are known; `None` without the right to see them.
+    async fn volumes_in_use(&self, node: &Node) -> Option<BTreeSet<String>> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
             match Box::pin(self.try_volumes_in_use(node)).await {
-                Ok(used) => return used,
+                Ok(used) => return Some(used),
                 Err(error) => {
                     let (on, category) = (node.named(), error.category);
                     self.tell(&Fact::DrainRetried { on, step: DrainStep::List, category, error: &error });
+                    if category == Category::Denied {
+                        return None;
+                    }
                     sleep(error.wait(backoff.step())).await;
                 }
             }

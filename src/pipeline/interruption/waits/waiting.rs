@@ -70,10 +70,10 @@ impl Drop for Waiting<'_> {
 
 impl Case {
     /// Tells the ends of the waits that were dropped and not begun again.
-    pub(in crate::pipeline::interruption) fn end_dropped(&self, log: &WaitLog) {
+    pub(in crate::pipeline::interruption) fn end_dropped(&self, log: &WaitLog, outcome: WaitOutcome) {
         let all = std::mem::take(&mut log.lock().dropped);
         for Dropped { wait, begun, reason } in all {
-            self.tell_end(log, wait, WaitOutcome::CutShort, begun, &reason);
+            self.tell_end(log, wait, outcome, begun, &reason);
         }
     }
 
@@ -104,8 +104,20 @@ struct Record {
     dropped: Vec<Dropped>,
     /// The point at which the Node says that it is held.
     hold: Option<HoldPoint>,
-    /// Whether a replacement is noted on the Node, or about to be, for which the group has not been asked.
-    asks: bool,
+    /// What the Node's note of a replacement does not say.
+    note: ReplacementNote,
+}
+
+/// What the Node's note of a replacement does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum ReplacementNote {
+    /// Nothing.
+    #[default]
+    Right,
+    /// The group may not have been asked.
+    Unasked,
+    /// The replacement did not come in time.
+    Late,
 }
 
 #[derive(Debug)]
@@ -144,14 +156,14 @@ impl WaitLog {
         self.lock().hold = hold;
     }
 
-    /// Whether a replacement is noted for which the group may not have been asked.
-    pub(super) fn asks(&self) -> bool {
-        self.lock().asks
+    /// Returns what the Node's note of a replacement does not say.
+    pub(super) fn note(&self) -> ReplacementNote {
+        self.lock().note
     }
 
-    /// Remembers whether that is so.
-    pub(super) fn set_asks(&self, asks: bool) {
-        self.lock().asks = asks;
+    /// Remembers it.
+    pub(super) fn set_note(&self, note: ReplacementNote) {
+        self.lock().note = note;
     }
 
     /// Returns how the waits ended, in words.
