@@ -471,8 +471,13 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     assert!(asks(&notice), "{notice:#}");
     let begin = &notice["evictions_begin"];
     assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
-    for (reason, flags) in [("too near", &["--drain-timeout", "4m"][..]), ("dry-run", &["--dry-run"])] {
-        let notice = stage.explained_body(&body, &[&wanted[..], flags].concat()).await;
+    let at = stage.world.clock.now();
+    let change = messages::scheduled_change("c", "AWS_EC2_INSTANCE_STOP_SCHEDULED", &[&instance(0)], at, at + s(240));
+    for (reason, body, flags) in [
+        ("too near", &change, &["--on", "scheduled-change=replace"][..]),
+        ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),
+    ] {
+        let notice = stage.explained_body(body, flags).await;
         assert!(notice["notes"][0].as_str().unwrap().contains(reason), "{notice:#}");
         assert!(notice["evictions_begin"].is_null());
     }
