@@ -190,7 +190,7 @@ def life() -> list[str]:
     timeout, delay, grace = 300, 120, 30
     released, ready, hooked = 70, 150, 110
     gone = ready + 25
-    detached, left, done = gone + 20, ready + delay, gone + 60
+    detached, left, done = gone + 20, ready + delay, gone + 50
     completed = max(detached, left, done)
     deadline = hooked + timeout + grace
     panel = Panel(top=36, seconds=460, step=60)
@@ -222,7 +222,7 @@ def life() -> list[str]:
     panel.moment(248, ready, INK)
     panel.text(panel.x(gone) + 8, 265, "evicted, and gone")
 
-    panel.row(296, "Load balancers", "…=deregister")
+    panel.row(296, "Load balancers", "--wait-for-load-balancers")
     panel.bar(296, ready, left, HOLDS, "deregistered, draining")
     panel.text(panel.x(left) + 8, 313, "no target group lists it")
 
@@ -239,7 +239,7 @@ def life() -> list[str]:
     panel.out.append(f'<path d="M{x} 100V{bottom - 26}" stroke="{DONE}" stroke-width="2.5"/>')
     panel.text(x, bottom - 10, "CONTINUE: the instance is terminated", anchor="middle", fill=DONE, bold=True)
     panel.deadline(deadline, top + 8, bottom)
-    panel.text(panel.x(deadline), bottom + 18, "deadline: no wait outlasts it", anchor="end", fill=LAST, bold=True)
+    panel.text(panel.x(deadline), bottom + 18, "the hook's deadline: no wait outlasts it", anchor="end", fill=LAST, bold=True)
     return panel.out
 
 
@@ -258,7 +258,7 @@ def pictures() -> dict[Path, str]:
     between = f'<path d="M20 352H{WIDTH - 20}" stroke="{LINE}"/>'
     colours = (WAITS, "waits, or valid"), (REFUSED, "refused"), (ENDS, "pods terminate"), (HOLDS, "held back")
     drains = [*spot(), between, *hook(), *legend(655, *colours)]
-    lives = [*life(), *legend(518, (WAITS, "valid"), (ENDS, "pods terminate"), (HOLDS, "waits"))]
+    lives = [*life(), *legend(518, (WAITS, "in force"), (ENDS, "pods terminate"), (HOLDS, "waits"))]
     return {
         FOLDER / "timeline.svg": picture(
             "How a drain meets its deadline, and how a lifecycle hook is kept alive", 684, drains

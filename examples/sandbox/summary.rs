@@ -66,6 +66,9 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     let evictions = world.kube.evictions().len();
     let daemons = plan.nodes.iter().filter(|node| node.part.drain().is_some()).count();
     line("Pods", format!("{evictions} evicted, {daemons} of the DaemonSet left alone"));
+    let waits = tally.waits();
+    let waits: Vec<_> = waits.iter().map(|((wait, outcome), count)| format!("{count} {wait} {outcome}")).collect();
+    line("Waits", waits.join(", "));
     line(
         "Heartbeats",
         format!(

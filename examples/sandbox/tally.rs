@@ -1,6 +1,6 @@
 //! Counts the facts that the service emits.
 
-use ebbtide::fact::{Fact, Subscriber};
+use ebbtide::fact::{Fact, Subscriber, WaitOutcome};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
@@ -19,6 +19,7 @@ pub type Table = BTreeMap<(&'static str, &'static str), usize>;
 struct Counted {
     notices: Table,
     drains: BTreeMap<&'static str, usize>,
+    waits: Table,
     evicted: usize,
     malformed: usize,
     troubles: Vec<String>,
@@ -43,6 +44,11 @@ impl Tally {
     /// Counts all drains that have ended.
     pub fn drains_ended(&self) -> usize {
         self.lock().drains.values().sum()
+    }
+
+    /// Counts waits for something by name and outcome.
+    pub fn waits(&self) -> Table {
+        self.lock().waits.clone()
     }
 
     /// Counts accepted evictions.
@@ -75,6 +81,9 @@ impl Subscriber for Tally {
             }
             Fact::NoticeJoined { about } => *counted.notices.entry((about.kind.as_str(), "joined")).or_default() += 1,
             Fact::DrainEnded { outcome, .. } => *counted.drains.entry(outcome.as_str()).or_default() += 1,
+            Fact::WaitEnded { wait, outcome, .. } if *outcome != WaitOutcome::NotNeeded => {
+                *counted.waits.entry((wait.as_str(), outcome.as_str())).or_default() += 1;
+            }
             Fact::Eviction { result: Ok(()), .. } => counted.evicted += 1,
             Fact::MessageMalformed { .. } => counted.malformed += 1,
             Fact::TaskPanicked { task } => counted.troubles.push(format!("a task panicked: {task}")),

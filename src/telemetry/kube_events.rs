@@ -13,7 +13,7 @@ mod writer;
 
 pub use writer::EventWriter;
 
-use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait};
+use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -65,7 +65,7 @@ enum DrainEvent {
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
     WaitBegun { node: ObjectRef, wait: RunningWait },
-    WaitEnded { node_uid: Arc<str>, key: WaitKey, how: String },
+    WaitEnded { node_uid: Arc<str>, key: WaitKey, how: String, in_vain: bool },
     WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
 }
 
@@ -184,7 +184,8 @@ impl DrainEvent {
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {
                 let left = left.map(|left| format!(", left: {left}")).unwrap_or_default();
                 let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
-                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how }
+                let in_vain = outcome == WaitOutcome::TimeOver;
+                Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how, in_vain }
             }
             Fact::WaitAbandoned { about, on, wait } => {
                 Self::WaitAbandoned { node_uid: on.uid.into(), key: WaitKey::of(about, wait) }

@@ -17,11 +17,21 @@ from harness.world import Node, World
 EXAMPLE = Path(__file__).parents[2] / "examples/hold.sh"
 
 
+RIGHTS = EXAMPLE.with_name("hold-rbac.yaml")
+ACCOUNT = "system:serviceaccount:default:ebbtide-hold"
+
+
 @contextmanager
 def controller(world: World) -> Iterator[Process]:
-    """Runs the example with an administrator's kubectl."""
+    """Runs the example with the rights that are written beside it, and no more."""
     kubectl = world.control_plane.kubectl
-    path = f"{kubectl.program.parent}:{os.environ['PATH']}"
+    kubectl.output("apply", "--filename", str(RIGHTS))
+    programs = world.folder / "programs"
+    programs.mkdir()
+    limited = programs / "kubectl"
+    limited.write_text(f'#!/bin/sh\nexec "{kubectl.program}" --as={ACCOUNT} "$@"\n', encoding="utf-8")
+    limited.chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
     environment = {"HOME": str(kubectl.home), "KUBECONFIG": str(kubectl.kubeconfig), "PATH": path}
     process = Process("hold.sh", ["/bin/sh", str(EXAMPLE)], world.folder / "hold.log", environment)
     try:
@@ -55,6 +65,9 @@ def test_the_example_releases_a_node(world: World) -> None:
         eventually("the node is drained and held again", lambda: held(world, node, "before-completion"))
     assert action.active, "the hook was completed with the node held"
     assert world.pods(node) == []
+    for verb in ("get", "create"):
+        allowed = world.control_plane.kubectl.output("auth", "can-i", verb, "pods", "--subresource=exec", f"--as={ACCOUNT}")
+        assert allowed.strip() == "yes", "the example runs a command in pods"
     released = world.control_plane.kubectl.output(
         "annotate", "node", node.name, "--overwrite", "ebbtide/release=before-drain,before-completion"
     )

@@ -111,7 +111,14 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         )
     }];
     checks.extend(readings.trials.iter().map(judge_trial));
-    if lifecycle(settings) && !readings.trials.iter().any(|trial| trial.call == TrialCall::Complete) {
+    let is_tried = |call| readings.trials.iter().any(|trial| trial.call == call);
+    if for_load_balancers(settings) == ForLoadBalancers::Deregister && !is_tried(TrialCall::Deregister) {
+        checks.push(area.skipped(
+            "deregister",
+            "No Auto Scaling group is known with a target group, so a deregistration could not be tried. Where a TargetGroupBinding names one, its controller deregisters the instance, too.",
+        ));
+    }
+    if lifecycle(settings) && !is_tried(TrialCall::Complete) {
         checks.push(area.skipped(
             "complete",
             "No group is known with a hook that Ebbtide completes, so lifecycle calls could not be tried.",

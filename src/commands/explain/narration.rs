@@ -206,7 +206,6 @@ impl<'a> Narration<'a> {
                 }
                 Err(reason) => {
                     lookups.replacement = (reason != Replacement::TooLate).then_some(false);
-                    self.note(&format!("no replacement first: {}", reasons::forgone(reason)));
                     let forgone = planned::forgone(Place::BeforeEvictions, Wait::Replacement, reasons::forgone(reason));
                     self.view.planned_waits.push(forgone);
                     waits.remove(Wait::Replacement);

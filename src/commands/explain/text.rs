@@ -85,7 +85,7 @@ impl Text {
             self.hook(hook);
         }
         if let Some(begin) = &notice.evictions_begin {
-            self.line("Delay", &format!("evictions begin {} ({})", when(begin.moment), begin.why));
+            self.line("Evictions", &format!("begin {} ({})", when(begin.moment), begin.why));
         }
         for note in &notice.notes {
             self.line("Note", note);

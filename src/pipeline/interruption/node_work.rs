@@ -116,40 +116,39 @@ impl Case {
     /// Cordons the Node, and others of its instance.
     pub(super) async fn cordon(&self, target: Target, mark: &Mark, early: &mut Option<EarlySeat>) -> Finding {
         let others = self.others(&target);
-        let cordon = self.cordon_one(target, mark, early);
+        // A future that is named, and awaited at two places, has room for each.
         if others.is_empty() {
-            return cordon.await;
+            return self.cordon_one(target, mark, early).await;
         }
         let others = others.iter().map(|(case, target)| async move {
             let mut early = None;
             case.cordon_one(target.clone(), mark, &mut early).await
         });
         // Only for some time, because the Node that is Ready waits for them: a drain restores a missing cordon, too.
-        Box::pin(join(cordon, timeout(OTHERS_TIMEOUT, join_all(others)))).await.0
+        let others = timeout(OTHERS_TIMEOUT, join_all(others));
+        Box::pin(join(self.cordon_one(target, mark, early), others)).await.0
     }
 
     /// Drains the Node, and others of its instance. The worst end counts.
     pub(super) async fn drain(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
         let others = self.others(target);
-        let drain = self.drain_marked(target, hook, early);
         if others.is_empty() {
-            return drain.await;
+            return self.drain_marked(target, hook, early).await;
         }
         let others = others.iter().map(|(case, target)| async move {
             case.cordon_late(target).await;
             case.drain_one(target, hook, None, false).await
         });
-        let (found, others) = Box::pin(join(drain, join_all(others))).await;
+        let (found, others) = Box::pin(join(self.drain_marked(target, hook, early), join_all(others))).await;
         let failed = |found: &Finding| matches!(found, Finding::Ended(outcome) if outcome.failed());
         if failed(&found) { found } else { others.into_iter().find(failed).unwrap_or(found) }
     }
 
     /// Drains the Node, whose cordon may have been forgone: then it is tried beside, with the mark by which it is undone.
     async fn drain_marked(&self, target: &Target, hook: Option<&KeptHook>, early: Option<EarlySeat>) -> Finding {
-        let drain = self.drain_one(target, hook, early, true);
         let known = self.interrupter.index.newest(&target.node);
         if self.interrupter.policy.dry_run || known.is_none_or(|node| self.has_mark(&node)) {
-            return drain.await;
+            return self.drain_one(target, hook, early, true).await;
         }
         let cordon = async {
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
@@ -160,7 +159,7 @@ impl Case {
         };
         tokio::select! {
             biased;
-            found = drain => found,
+            found = Box::pin(self.drain_one(target, hook, early, true)) => found,
             found = cordon => found,
         }
     }
@@ -190,7 +189,7 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
         // If the write fails, the other replica waits longer, but only while its own hook lives.
-        let _ = interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL).await;
+        let _ = Box::pin(interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL)).await;
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.

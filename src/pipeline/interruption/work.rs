@@ -186,13 +186,13 @@ impl Interruption {
                 Step::ReleaseMarks { node, by } => Box::pin(case.release_marks(&node, by)).await,
                 Step::FindNode { by } => case.find_node(by).await,
                 Step::AwaitNode { until, by } => {
-                    self.unless_over(case.await_node(until, by), Duration::ZERO, Finding::NoNodeInTime).await
+                    self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
                 }
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Cordon { target, mark } => {
                     // A drain goes on trying.
                     let forgone = Finding::Cordoned(target.clone());
-                    self.unless_over(case.cordon(target, &mark, &mut early), LAST_CALL, forgone).await
+                    self.unless_over(Box::pin(case.cordon(target, &mark, &mut early)), LAST_CALL, forgone).await
                 }
                 Step::Delay { target, waits } => {
                     Box::pin(case.delay(&target, &waits, self.hook.as_ref(), &mut early, &self.waited)).await
@@ -201,10 +201,12 @@ impl Interruption {
                 Step::Drain(target) => {
                     let deregistration = case.start_deregistration();
                     // Beside the drain: no eviction waits for it.
-                    let end_hold = case.end_hold(&self.waited, HoldPoint::BeforeDrain);
-                    let (end_note, drain) =
-                        (case.end_note(&self.waited), case.drain(&target, self.hook.as_ref(), early.take()));
-                    let (found, (), ()) = join3(drain, end_hold, end_note).await;
+                    let (found, (), ()) = join3(
+                        case.drain(&target, self.hook.as_ref(), early.take()),
+                        case.end_hold(&self.waited, HoldPoint::BeforeDrain),
+                        case.end_note(&self.waited),
+                    )
+                    .await;
                     if let Some(deregistration) = deregistration {
                         case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }

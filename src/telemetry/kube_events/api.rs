@@ -2,6 +2,7 @@
 
 use super::state::{Announcement, Record};
 use super::text::{event_name, eviction_blocked, reason};
+use super::waits::WaitsEnd;
 use super::{BlockedPod, DrainEnd, ObjectRef};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
@@ -108,9 +109,10 @@ impl EventApi {
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
                 record.condition |= done(self.set(node, set).await);
             }
-            Announcement::Waited { message, drain_follows } => {
+            Announcement::Waited(WaitsEnd { message, drain_follows, in_vain }) => {
                 if let Some(name) = record.event.take() {
-                    done(self.update(node, &name, ("Normal", EventReason::WaitEnded), &message).await);
+                    let said = (if in_vain { "Warning" } else { "Normal" }, EventReason::WaitEnded);
+                    done(self.update(node, &name, said, &message).await);
                 }
                 // The end of the drain settles the condition.
                 if record.condition && drain_follows {

@@ -1,6 +1,6 @@
 //! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
-use super::waits::WaitState;
+use super::waits::{WaitState, WaitsEnd};
 use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ pub(super) enum Announcement {
     Blocked { message: String, first: BlockedPod, until: String },
     /// The interruption has waited for a while.
     Waiting { message: String },
-    /// The waits ended. A drain may follow.
-    Waited { message: String, drain_follows: bool },
+    /// The waits ended.
+    Waited(WaitsEnd),
     /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
     Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
 }
@@ -168,8 +168,8 @@ impl DrainState {
     fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
         let deadline = clock.timestamp_of(self.deadline.at);
         // What has ended is announced before what has begun.
-        if let Some((message, drain_follows)) = self.waits.ended() {
-            return Some(Announcement::Waited { message, drain_follows });
+        if let Some(end) = self.waits.ended() {
+            return Some(Announcement::Waited(end));
         }
         if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
             let always = scope == Scope::All;

@@ -44,6 +44,17 @@ impl RunningWait {
     }
 }
 
+/// The end of the announced waits of one Node.
+#[derive(Debug)]
+pub(super) struct WaitsEnd {
+    /// How they ended.
+    pub message: String,
+    /// Whether a drain follows.
+    pub drain_follows: bool,
+    /// Whether the time of one of them was over.
+    pub in_vain: bool,
+}
+
 /// The waits of one Node.
 #[derive(Debug, Default)]
 pub(super) struct WaitState {
@@ -52,6 +63,8 @@ pub(super) struct WaitState {
     ended: Vec<String>,
     /// Whether a drain follows the last of them.
     drain_follows: bool,
+    /// Whether the time of one of them was over.
+    in_vain: bool,
     /// Whether one that was announced was given up. Whoever goes on with it announces its end.
     given_up: bool,
 }
@@ -66,10 +79,11 @@ impl WaitState {
     }
 
     /// A wait ended, as `how` says.
-    pub(super) fn end(&mut self, key: &WaitKey, how: String) {
+    pub(super) fn end(&mut self, key: &WaitKey, how: String, in_vain: bool) {
         let told = self.take(key);
         if told || self.given_up {
             self.ended.push(how);
+            self.in_vain |= in_vain;
             self.drain_follows = matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
         }
     }
@@ -137,11 +151,12 @@ impl WaitState {
         Some(text::joined(waits))
     }
 
-    /// Returns how the announced waits ended, when none of them runs any more, and whether a drain follows.
-    pub(super) fn ended(&mut self) -> Option<(String, bool)> {
+    /// Returns how the announced waits ended, when none of them runs any more.
+    pub(super) fn ended(&mut self) -> Option<WaitsEnd> {
         self.has_ended().then(|| {
             self.given_up = false;
-            (text::joined(std::mem::take(&mut self.ended)), self.drain_follows)
+            let message = text::joined(std::mem::take(&mut self.ended));
+            WaitsEnd { message, drain_follows: self.drain_follows, in_vain: std::mem::take(&mut self.in_vain) }
         })
     }
 }
@@ -181,11 +196,11 @@ mod tests {
         let expected = "volumes, until 2026-11-21T12:01:00Z at the latest: attached: pv-1; \
                         hold-before-completion, until 2026-11-21T12:01:04Z at the latest: attached: pv-1";
         assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
-        waits.end(&volumes, "volumes: met".to_owned());
+        waits.end(&volumes, "volumes: met".to_owned(), false);
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");
-        waits.end(&hold, "hold: met".to_owned());
+        waits.end(&hold, "hold: met".to_owned(), false);
         assert_eq!(
-            (waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()),
+            (waits.ended().map(|end| end.message).as_deref(), waits.is_over()),
             (Some("volumes: met; hold: met"), true)
         );
     }
@@ -196,15 +211,18 @@ mod tests {
         let (first, second) = (key("a", Wait::Delay), key("b", Wait::Delay));
         let due = waits.begin(running(first.clone(), now));
         let later = waits.begin(running(second.clone(), now + 3 * S));
-        waits.end(&first, "delay: met".to_owned());
+        waits.end(&first, "delay: met".to_owned(), false);
         assert!(!waits.is_due(due) && waits.is_due(later), "each has its own time");
         assert!(told(&mut waits, later, clock).is_some());
         waits.begin(running(first.clone(), later));
-        waits.end(&second, "delay: met".to_owned());
-        assert_eq!(waits.ended().map(|ended| ended.0).as_deref(), Some("delay: met"));
+        waits.end(&second, "delay: met".to_owned(), false);
+        assert_eq!(waits.ended().map(|end| end.message).as_deref(), Some("delay: met"));
         assert!(!waits.is_over() && told(&mut waits, later + MIN_BLOCKED_TIME, clock).is_some());
-        waits.end(&first, "delay: time-over".to_owned());
-        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("delay: time-over"), true));
+        waits.end(&first, "delay: time-over".to_owned(), true);
+        assert_eq!(
+            (waits.ended().map(|end| end.message).as_deref(), waits.is_over()),
+            (Some("delay: time-over"), true)
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -214,8 +232,8 @@ mod tests {
         let due = waits.begin(running(volumes.clone(), now));
         waits.decide(due, Telling::Never);
         assert_eq!((waits.begun(clock), waits.is_announced()), (None, false));
-        waits.end(&volumes, "volumes: met".to_owned());
-        assert_eq!((waits.ended(), waits.is_over()), (None, true));
+        waits.end(&volumes, "volumes: met".to_owned(), false);
+        assert_eq!((waits.ended().is_none(), waits.is_over()), (true, true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -227,7 +245,7 @@ mod tests {
         waits.abandon(&volumes);
         assert!(!waits.is_over(), "its announcement stands");
         waits.begin(running(volumes.clone(), due));
-        waits.end(&volumes, "volumes: met".to_owned());
-        assert_eq!((waits.ended().map(|ended| ended.0).as_deref(), waits.is_over()), (Some("volumes: met"), true));
+        waits.end(&volumes, "volumes: met".to_owned(), false);
+        assert_eq!((waits.ended().map(|end| end.message).as_deref(), waits.is_over()), (Some("volumes: met"), true));
     }
 }

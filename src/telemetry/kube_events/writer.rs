@@ -153,9 +153,9 @@ impl EventWriter {
                 let (due, uid) = (state.waits.begin(wait), Arc::clone(&state.node.uid));
                 self.timers.push_back((due, uid));
             }
-            DrainEvent::WaitEnded { node_uid, key, how } => {
+            DrainEvent::WaitEnded { node_uid, key, how, in_vain } => {
                 let Some(state) = self.drains.get_mut(&node_uid) else { return };
-                state.waits.end(&key, how);
+                state.waits.end(&key, how, in_vain);
                 self.queue.push_back(node_uid);
             }
             DrainEvent::WaitAbandoned { node_uid, key } => {

@@ -509,4 +509,7 @@ async fn the_calls_about_target_groups_are_tried_without_an_effect() {
     assert_eq!(faults(&report), denied, "{}", report.text());
     let said = line(&report, "calls deregister");
     assert!(said.contains("elasticloadbalancing:DeregisterTargets is not allowed on web"), "{said}");
+    stage.world.aws.autoscaling.change_group("blue", |spec| spec.target_groups.clear());
+    let report = examined(&stage, &["--wait-for-load-balancers", "deregister"]).await;
+    assert!(line(&report, "calls deregister").starts_with("skipped"), "{}", report.text());
 }

@@ -471,19 +471,21 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     assert!(asks(&notice), "{notice:#}");
     let begin = &notice["evictions_begin"];
     assert_eq!(begin["in_seconds"], 1800, "{notice:#}");
-    let at = stage.world.clock.now();
-    let change = messages::scheduled_change("c", "AWS_EC2_INSTANCE_STOP_SCHEDULED", &[&instance(0)], at, at + s(240));
+    let why_not = |notice: &Value| notice["planned_waits"][0]["not_because"].as_str().unwrap_or_default().to_owned();
+    let now = stage.world.clock.now();
+    let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+    let soon = messages::scheduled_change("h", code, &[&instance(0)], now, now + s(289));
     for (reason, body, flags) in [
-        ("too near", &change, &["--on", "scheduled-change=replace"][..]),
+        ("too near", &soon, &["--on", "scheduled-change=replace"][..]),
         ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),
     ] {
         let notice = stage.explained_body(body, flags).await;
-        assert!(notice["notes"][0].as_str().unwrap().contains(reason), "{notice:#}");
+        assert!(why_not(&notice).contains(reason), "{notice:#}");
         assert!(notice["evictions_begin"].is_null());
     }
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 1);
     let notice = stage.explained_body(&body, &wanted).await;
-    assert!(notice["notes"][0].as_str().unwrap().contains("maximum size"), "{notice:#}");
+    assert!(why_not(&notice).contains("maximum size"), "{notice:#}");
     assert!(!asks(&notice), "{notice:#}");
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 2);
     let before = stage.world.calls.tally();

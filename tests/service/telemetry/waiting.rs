@@ -58,6 +58,7 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     let text = "complete-after: met; volumes: met";
     assert_eq!(says(&stage), format!("False WaitEnded: {text}"));
     assert_eq!(told(&stage), [("WaitEnded".to_owned(), 2, text.to_owned())]);
+    assert_eq!(stage.world.kube.events()[0].type_.as_deref(), Some("Normal"));
     stage.rest(&[&replica]).await;
 }
 
@@ -69,6 +70,8 @@ async fn what_a_wait_leaves_undone_is_told() {
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
     assert_eq!(says(&stage), "False WaitEnded: volumes: time-over, left: attached: pv-data-db-0");
+    let kinds: Vec<_> = stage.world.kube.events().into_iter().map(|event| event.type_.unwrap_or_default()).collect();
+    assert_eq!(kinds, ["Warning"]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -100,12 +100,15 @@ impl Case {
     /// Returns the instance's group. Asks until EC2 has said it.
     async fn own_group(&self, waiting: &Waiting<'_>) -> Result<Arc<str>, Replacement> {
         let Self { interrupter, notice, .. } = self;
+        let mut is_told = false;
         loop {
             let error = match interrupter.owner.group_of(&notice.instance).await {
                 Ok(group) => return group.ok_or(Replacement::NoGroup),
                 Err(error) => error,
             };
-            self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category(), error: &error });
+            if !std::mem::replace(&mut is_told, true) {
+                self.tell(&Fact::OwnerUnknown { about: self.about(), category: error.category(), error: &error });
+            }
             if error.category() == Category::Denied {
                 return Err(Replacement::Denied);
             }

@@ -189,9 +189,8 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
 async fn with_less_than_five_minutes_nothing_is_asked() {
     let stage = with_group(3);
     let replica = stage.start(&["--on", "scheduled-change=replace"]).await;
-    let at = stage.world.clock.now();
-    let code = "AWS_EC2_INSTANCE_STOP_SCHEDULED";
-    stage.world.aws.sqs.send(messages::scheduled_change("change", code, &[&instance(0)], at, at + s(289)));
+    let start = stage.world.clock.now() + s(289);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "upcoming");
     stage.until_handled(s(10)).await;
     assert!((replacements(&replica, "too-late") - 1.0).abs() < 0.5);
     assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("DescribeInstances")), (0, 0));
