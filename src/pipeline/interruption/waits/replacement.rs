@@ -212,22 +212,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_storm_of_changes_is_looked_at_once_in_a_while() {
         let (changes, mut turns) = watch::channel(());
-        let begun = Instant::now();
         let storm = async {
             for _ in 0..1000 {
                 changes.send_replace(());
                 sleep(Duration::from_millis(10)).await;
             }
         };
-        let looks = async {
-            let mut looks = 0;
-            while begun.elapsed() < Duration::from_secs(10) {
+        let mut looks = 0;
+        let look = async {
+            loop {
                 change(&mut turns).await;
                 looks += 1;
             }
-            looks
         };
-        let ((), looks) = tokio::join!(storm, looks);
-        assert_eq!(looks, 10, "and not 1,000");
+        tokio::select! {
+            biased;
+            () = storm => {}
+            () = look => {}
+        }
+        assert!((9..=10).contains(&looks), "{looks}");
     }
 }
