@@ -53,7 +53,7 @@ impl Cli {
 pub enum Command {
     /// Read the queue and drain nodes, until a signal ends the process
     #[command(
-        after_help = "Durations are written 30s, 5m, 1h30m. Lists in an environment variable are separated by commas.\n\
+        after_help = "Durations are written 30s, 5m, 1h30m, 2d. Lists in an environment variable are separated by commas.\n\
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),

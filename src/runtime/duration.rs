@@ -27,7 +27,7 @@ impl fmt::Display for Words {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DurationError {
     /// The text is not a duration.
-    #[error("\"{0}\" is not a duration; write it as 30s, 5m or 1h30m")]
+    #[error("\"{0}\" is not a duration; write it as 30s, 5m, 1h30m or 2d")]
     Malformed(String),
     /// The duration has a fraction of a second.
     #[error("\"{0}\" is finer than a second; write whole seconds, such as 30s")]

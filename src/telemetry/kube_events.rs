@@ -182,7 +182,7 @@ impl DrainEvent {
                 Self::WaitBegun { node: ObjectRef::node(on), wait }
             }
             Fact::WaitEnded { about, on: Some(on), wait, outcome, left, .. } => {
-                let left = left.map(|left| format!(", left: {left}")).unwrap_or_default();
+                let left = left.map(|left| format!(" ({left})")).unwrap_or_default();
                 let how = bounded(&format_args!("{wait}: {outcome}{left}"), MAX_REASON_LENGTH);
                 let in_vain = outcome == WaitOutcome::TimeOver;
                 Self::WaitEnded { node_uid: on.uid.into(), key: WaitKey::of(about, wait), how, in_vain }

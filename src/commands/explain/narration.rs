@@ -202,7 +202,6 @@ impl<'a> Narration<'a> {
             match reader.replacement(self.notice, node, until).await {
                 Ok(()) => {
                     lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
-                    self.note(reasons::REPLACED_FIRST);
                 }
                 Err(reason) => {
                     lookups.replacement = (reason != Replacement::TooLate).then_some(false);

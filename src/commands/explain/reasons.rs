@@ -75,10 +75,6 @@ pub(super) fn setting(notice: &Notice, action: Action) -> String {
     }
 }
 
-/// What the action `replace` does where it can.
-pub(super) const REPLACED_FIRST: &str =
-    "the Auto Scaling group launches another node first: evictions begin when its Node is Ready";
-
 /// Why a node is drained without a replacement first.
 pub(super) const fn forgone(reason: Replacement) -> &'static str {
     match reason {

@@ -146,7 +146,7 @@ impl WaitState {
         let waits = self.running.iter_mut().map(|RunningWait { key, reason, until, telling, .. }| {
             *telling = Telling::Done;
             let until = clock.timestamp_of(*until).strftime("%Y-%m-%dT%H:%M:%SZ");
-            format!("{}, until {until} at the latest: {reason}", key.wait)
+            format!("{} (until {until} at the latest): {reason}", key.wait)
         });
         Some(text::joined(waits))
     }
@@ -193,8 +193,8 @@ mod tests {
         let due = waits.begin(running(volumes.clone(), now));
         waits.begin(running(hold.clone(), now + 4 * S));
         assert!(due == now + MIN_BLOCKED_TIME && !waits.is_due(now + 4 * S), "too early");
-        let expected = "volumes, until 2026-11-21T12:01:00Z at the latest: attached: pv-1; \
-                        hold-before-completion, until 2026-11-21T12:01:04Z at the latest: attached: pv-1";
+        let expected = "volumes (until 2026-11-21T12:01:00Z at the latest): attached: pv-1; \
+                        hold-before-completion (until 2026-11-21T12:01:04Z at the latest): attached: pv-1";
         assert_eq!(told(&mut waits, due, clock).as_deref(), Some(expected));
         waits.end(&volumes, "volumes: met".to_owned(), false);
         assert!(!waits.has_more() && !waits.is_due(due + 60 * S), "the other goes on");

@@ -47,7 +47,8 @@ async fn waits_that_last_are_told_once_with_their_reasons() {
     assert_eq!((says(&stage), told(&stage)), (String::new(), Vec::new()), "not before 5 s are over");
     sleep(s(5)).await;
     let said = says(&stage);
-    for part in ["True Waiting: complete-after, until ", "; volumes, until ", " at the latest: attached: pv-data-db-0"]
+    for part in
+        ["True Waiting: complete-after (until ", "; volumes (until ", "Z at the latest): attached: pv-data-db-0"]
     {
         assert!(said.contains(part), "{part}: {said}");
     }
@@ -69,7 +70,7 @@ async fn what_a_wait_leaves_undone_is_told() {
     stage.terminate(0, s(300), Wrapping::Event);
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
-    assert_eq!(says(&stage), "False WaitEnded: volumes: time-over, left: attached: pv-data-db-0");
+    assert_eq!(says(&stage), "False WaitEnded: volumes: time-over (attached: pv-data-db-0)");
     let kinds: Vec<_> = stage.world.kube.events().into_iter().map(|event| event.type_.unwrap_or_default()).collect();
     assert_eq!(kinds, ["Warning"]);
 }
