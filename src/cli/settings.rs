@@ -128,8 +128,8 @@ impl Settings {
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
-        let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout);
         let lead = problems.lead(&flags.when);
+        let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout, lead);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
         let uncordon_after = problems.duration_or_zero("--uncordon-after", flags.uncordon_after.as_deref(), MAX_DRAIN);
@@ -412,6 +412,14 @@ mod tests {
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
         assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
+    }
+
+    #[test]
+    fn a_mistaken_action_is_one_problem() {
+        for on in ["asg-launch=replace", "rebalance=replaced"] {
+            assert_eq!(problems(&["--on", on, "--max-replacements", "2"]), ["--on"]);
+        }
+        assert_eq!(problems(&["--max-replacements", "2"]), ["--max-replacements"]);
     }
 
     #[test]

@@ -43,9 +43,9 @@ pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
-pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, WARNING_TIME, due_beat};
+pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
-pub use waits::{Attachments, LoadBalancers, MIN_TIME, Source, TargetGroup, TargetGroups, is_too_late, name_of};
+pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

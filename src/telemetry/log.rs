@@ -133,7 +133,7 @@ impl Subscriber for Log {
                 about!(info, about, group, reason = result.as_str(), "drained without waiting for a replacement");
             }
             Fact::ReplacementFailed { group, error } => {
-                warn!(group, %error, "a call for a replacement failed; nodes of the group are drained without");
+                warn!(group, %error, "a call for a replacement failed; if it goes on failing, nodes of the group are drained without");
             }
             Fact::DrainJoined { about } => about!(info, about, "joined the drain that the node already has"),
             Fact::DryRun { about, instead } => about!(info, about, would = instead, "dry run"),

@@ -229,9 +229,10 @@ impl Problems {
         taints
     }
 
-    /// Reports a flag that has no effect because another is not set.
+    /// Reports a flag that has no effect because another is not set, unless that is set wrongly.
     pub(super) fn idle(&mut self, flag: &'static str, idle: bool, without: &str) {
-        if idle {
+        let is_reported = without.starts_with("--on ") && self.0.iter().any(|problem| problem.flag == "--on");
+        if idle && !is_reported {
             self.add(flag, format!("has no effect without {without}; set both, or neither"));
         }
     }

@@ -2,20 +2,40 @@
 
 use super::problems::Problems;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, MIN_TIME, MaxReplacements, PerKind};
+use crate::pipeline::interruption::{Action, Actions, MAX_MARGIN, MIN_DRAIN, MaxReplacements, PerKind};
 use crate::runtime::duration::Words;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 impl Problems {
     /// Reports drains that are too short to be replaced first.
-    pub(super) fn too_short_for_replacements(&mut self, actions: Actions, drain_timeout: &PerKind<Option<Duration>>) {
-        let least = MIN_TIME * 2;
-        for kind in NoticeKind::ALL.into_iter().filter(|kind| actions.of(*kind) == Action::Replace) {
+    pub(super) fn too_short_for_replacements(
+        &mut self,
+        actions: Actions,
+        health_issues: &BTreeMap<String, Action>,
+        drain_timeout: &PerKind<Option<Duration>>,
+        lead: Option<Duration>,
+    ) {
+        let is_replaced = |kind| actions.of(kind) == Action::Replace;
+        let fault = health_issues.iter().find(|(_, action)| **action == Action::Replace);
+        for kind in NoticeKind::ALL {
+            let setting = match fault {
+                _ if is_replaced(kind) => format!("--on {kind}=replace"),
+                // A fault is a scheduled change to all other settings.
+                Some((code, _)) if kind == NoticeKind::ScheduledChange => format!("--health-issue {code}=replace"),
+                _ => continue,
+            };
+            // The drain ends before its hook.
+            let least = if kind == NoticeKind::AsgTerminate { MIN_DRAIN + MAX_MARGIN } else { MIN_DRAIN };
             if let Some(timeout) = drain_timeout.of(kind).filter(|timeout| *timeout < least) {
                 let (timeout, least) = (Words(timeout), Words(least));
-                self.add("--drain-timeout", format!("{timeout} leaves no time for --on {kind}=replace, which waits for half of it; set {kind}={least} or more, or {kind}=drain"));
+                self.add("--drain-timeout", format!("{timeout} leaves no time for {setting}, which waits for half of it; set {kind}={least} or more, or the action drain instead of replace"));
             }
+        }
+        let kind = NoticeKind::ScheduledChange;
+        if let Some(lead) = lead.filter(|lead| *lead < MIN_DRAIN && is_replaced(kind)) {
+            let (lead, least) = (Words(lead), Words(MIN_DRAIN));
+            self.add("--when", format!("{lead} before the change there is no time for --on {kind}=replace; set {kind}={least}-before or earlier, or the action drain instead of replace"));
         }
     }
 
@@ -85,15 +105,31 @@ mod tests {
     fn a_replacement_needs_five_minutes() {
         let mut actions = Actions::default();
         actions.set(NoticeKind::Rebalance, Action::Replace);
-        let problems = |seconds| {
+        let problems = |actions, faults: &BTreeMap<_, _>, timeout, lead: Option<u64>| {
             let mut problems = Problems::default();
-            let timeout = PerKind::all(Some(Duration::from_secs(seconds)));
-            problems.too_short_for_replacements(actions, &timeout);
-            problems.0.into_iter().map(|problem| problem.what).collect::<Vec<_>>()
+            let timeout = PerKind::all(Some(Duration::from_secs(timeout)));
+            problems.too_short_for_replacements(actions, faults, &timeout, lead.map(Duration::from_secs));
+            problems.0.into_iter().map(|problem| format!("{}: {}", problem.flag, problem.what)).collect::<Vec<_>>()
         };
-        assert!(problems(300).is_empty());
-        let [problem] = &problems(299)[..] else { panic!("one problem, for the kind that is replaced") };
-        assert!(problem.contains("4m 59s leaves no time for --on rebalance=replace"), "{problem}");
+        let none = BTreeMap::new();
+        assert!(problems(actions, &none, 300, Some(60)).is_empty());
+        let one = "--drain-timeout: 4m 59s leaves no time for --on rebalance=replace, which waits for half of it; \
+                   set rebalance=5m or more, or the action drain instead of replace";
+        assert_eq!(problems(actions, &none, 299, None), [one], "for the kind that is replaced");
+        let faults = [("AWS_EC2_A", Action::Cordon), ("AWS_EC2_B", Action::Replace)];
+        let faults = faults.map(|(code, action)| (code.to_owned(), action)).into();
+        let [_, fault] = &problems(actions, &faults, 299, None)[..] else { panic!("a fault has a timeout, too") };
+        assert!(fault.contains("--health-issue AWS_EC2_B=replace") && fault.contains("scheduled-change=5m"), "{fault}");
+        actions.set(NoticeKind::AsgTerminate, Action::Replace);
+        let [hook] = &problems(actions, &none, 329, None)[..] else { panic!("its completion comes before its end") };
+        assert!(hook.contains("asg-terminate=5m 30s or more"), "{hook}");
+        actions.set(NoticeKind::ScheduledChange, Action::Replace);
+        assert!(problems(actions, &none, 330, Some(300)).is_empty());
+        let [lead] = &problems(actions, &none, 330, Some(240))[..] else { panic!("the change is the deadline") };
+        assert!(
+            lead.starts_with("--when: 4m before the change") && lead.contains("scheduled-change=5m-before"),
+            "{lead}"
+        );
     }
 
     #[test]

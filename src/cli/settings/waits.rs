@@ -19,6 +19,7 @@ impl Problems {
         actions: Actions,
         health_issues: &BTreeMap<String, Action>,
         drain_timeout: &PerKind<Option<Duration>>,
+        lead: Option<Duration>,
     ) -> WaitPolicy {
         let flag = "--complete-after";
         let complete_after = self.duration(flag, flags.complete_after.as_deref(), MAX_DRAIN);
@@ -37,7 +38,7 @@ impl Problems {
                 self.idle(flag, !drains, "--on KIND=drain");
             }
         }
-        self.too_short_for_replacements(actions, drain_timeout);
+        self.too_short_for_replacements(actions, health_issues, drain_timeout, lead);
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),

@@ -6,6 +6,9 @@ use crate::pipeline::event::{Detail, InstanceAction, NoticeKind};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Maximum time kept free before the expiry of a hook.
+pub const MAX_MARGIN: Duration = Duration::from_secs(30);
+
 /// The times of a lifecycle hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HookTimes {
@@ -38,7 +41,7 @@ impl HookTimes {
     /// Time kept free before an expiry: a tenth of the timeout, within 3 and 30 s.
     #[must_use]
     pub fn margin(self) -> Duration {
-        (self.heartbeat / 10).clamp(Duration::from_secs(3), Duration::from_secs(30))
+        (self.heartbeat / 10).clamp(Duration::from_secs(3), MAX_MARGIN)
     }
 
     /// Visibility timeout of the hook's message, so that a killed process's work is taken up before the hook expires.

@@ -23,7 +23,7 @@ mod waiting;
 
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
-pub use replacement::{MIN_TIME, is_too_late};
+pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 pub use waiting::WaitLog;
 

@@ -475,7 +475,7 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     let why_not = |notice: &Value| notice["planned_waits"][0]["not_because"].as_str().unwrap_or_default().to_owned();
     let now = stage.world.clock.now();
     let code = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
-    let soon = messages::scheduled_change("h", code, &[&instance(0)], now, now + s(299));
+    let soon = messages::scheduled_change("h", code, &[&instance(0)], now, now + s(289));
     for (reason, body, flags) in [
         ("too near", &soon, &["--on", "scheduled-change=replace"][..]),
         ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),

@@ -189,11 +189,23 @@ async fn a_group_that_would_not_replace_it_well_is_not_asked() {
 async fn with_less_than_five_minutes_nothing_is_asked() {
     let stage = with_group(3);
     let replica = stage.start(&["--on", "scheduled-change=replace"]).await;
-    let start = stage.world.clock.now() + s(299);
+    let start = stage.world.clock.now() + s(289);
     stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "upcoming");
     stage.until_handled(s(10)).await;
     assert!((replacements(&replica, "too-late") - 1.0).abs() < 0.5);
     assert_eq!((stage.calls("DescribeAutoScalingGroups"), stage.calls("DescribeInstances")), (0, 0));
+    stage.rest(&[&replica]).await;
+}
+
+/// The cordon takes some of the time.
+#[tokio::test(start_paused = true)]
+async fn five_minutes_are_enough() {
+    let stage = with_group(3);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Slow(s(4))));
+    let replica = stage.start(&[&REPLACE[..], &["--drain-timeout", "rebalance=5m"]].concat()).await;
+    stage.rebalance(0);
+    stage.until("asked", s(20), || stage.calls("SetInstanceHealth") == 1).await;
+    stage.until_handled(s(200)).await;
     stage.rest(&[&replica]).await;
 }
 
@@ -452,7 +464,12 @@ async fn a_denial_for_one_group_leaves_another() {
 
 #[tokio::test(start_paused = true)]
 async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_wait() {
-    for call in ["DescribeAutoScalingGroups", "DescribeLifecycleHooks", "DescribeInstances", "patch nodes"] {
+    for (call, why) in [
+        ("DescribeAutoScalingGroups", "Auto Scaling does not say what group group is like"),
+        ("DescribeLifecycleHooks", "Auto Scaling does not say what group group is like"),
+        ("DescribeInstances", "EC2 does not say to which group the instance belongs"),
+        ("patch nodes", "the API server does not take the note about a replacement"),
+    ] {
         let stage = with_group(3);
         let group = run_group(&stage);
         let replica = stage.start(&REPLACE).await;
@@ -461,6 +478,9 @@ async fn what_auto_scaling_or_kubernetes_fails_to_do_is_tried_again_within_the_w
         stage.rebalance(0);
         sleep(s(20)).await;
         assert_eq!(stage.world.kube.evictions().len(), 0, "{call}");
+        let events = stage.world.kube.events().into_iter().filter_map(|event| event.message);
+        let said: Vec<_> = events.collect();
+        assert!(said.iter().any(|said| said.contains(why)), "{call}: {said:?}");
         stage.world.faults.clear();
         stage.until_handled(s(200)).await;
         assert_eq!(stage.calls("SetInstanceHealth"), 1, "{call}");
@@ -505,15 +525,83 @@ async fn a_note_without_a_call_does_not_stay() {
     stage.rest(&[&replica]).await;
 }
 
+/// Another notice about the instance comes to another replica, which finds the note before the call.
+#[tokio::test(start_paused = true)]
+async fn two_replicas_ask_once_and_leave_a_note_of_it() {
+    for (later, denied) in [(0, false), (500, false), (0, true), (500, true)] {
+        let stage = with_group(3);
+        let other = stage.with_own_queue();
+        let (first, second) = (stage.start(&REPLACE).await, other.start(&REPLACE).await);
+        if denied {
+            stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::Status(403)).times(1));
+        }
+        stage.rebalance(0);
+        sleep(Duration::from_millis(later)).await;
+        other.rebalance(0);
+        sleep(s(90)).await;
+        let is_asked = !stage.world.aws.autoscaling.unhealthy().is_empty();
+        assert_eq!(annotation(&stage, 0, "ebbtide/replacement").is_some(), is_asked, "{later} ms, denied: {denied}");
+        assert!(denied || is_asked && stage.calls("SetInstanceHealth") == 1, "{later} ms\n{}", stage.story());
+        stage.until_handled(s(2000)).await;
+        other.until_handled(s(2000)).await;
+        stage.rest(&[&first, &second]).await;
+    }
+}
+
+/// A hook is removed while another replica is about to ask, or has ended before it did.
+#[tokio::test(start_paused = true)]
+async fn a_fresh_note_is_left_to_its_writer() {
+    for asked in [true, false] {
+        let stage = with_group(3);
+        let replica = stage.start(&REPLACE).await;
+        note(&stage, 0, s(0));
+        stage.world.aws.autoscaling.remove_hook("group", "hook");
+        stage.rebalance(0);
+        sleep(s(20)).await;
+        assert!(annotation(&stage, 0, "ebbtide/replacement").is_some(), "asked: {asked}");
+        assert_eq!(stage.world.kube.evictions().len(), 0, "asked: {asked}");
+        if asked {
+            stage.world.aws.autoscaling.fail_health_check(&instance(0));
+        }
+        sleep(s(60)).await;
+        assert_eq!(annotation(&stage, 0, "ebbtide/replacement").is_some(), asked);
+        assert_eq!(stage.world.kube.evictions().is_empty(), asked);
+        assert_eq!(stage.calls("SetInstanceHealth"), 0);
+        stage.until_handled(s(2000)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The call has its effect, though no answer arrives.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_came_through_without_an_answer_is_waited_for() {
+    let stage = with_group(3);
+    let replica = stage.start(&REPLACE).await;
+    stage.world.faults.add(Rule::on("SetInstanceHealth", Fault::LostResponse));
+    let group = run_group(&stage);
+    stage.rebalance(0);
+    sleep(s(60)).await;
+    assert_eq!((stage.calls("SetInstanceHealth"), stage.world.kube.evictions().len()), (3, 0));
+    assert!(annotation(&stage, 0, "ebbtide/replacement").is_some(), "its group replaces it");
+    stage.until_handled(s(60)).await;
+    assert!((replacements(&replica, "ready") - 2.0).abs() < 0.5, "for both notices");
+    drop(group);
+    stage.rest(&[&replica]).await;
+}
+
+/// Notes on the Node that its replacement was asked for so long ago.
+fn note(stage: &Stage, n: usize, ago: Duration) {
+    let note = format!(r#"{{"group":"group","since":"{}"}}"#, stage.world.clock.now() - ago);
+    stage.world.kube.update_node(&node(n), |node| {
+        node.metadata.annotations.get_or_insert_default().insert("ebbtide/replacement".to_owned(), note);
+    });
+}
+
 /// A process has crashed between the note and the call, long ago.
 #[tokio::test(start_paused = true)]
 async fn an_old_note_of_a_healthy_instance_holds_no_place() {
     let stage = with_group(3);
-    let since = stage.world.clock.now() - s(600);
-    stage.world.kube.update_node(&node(1), |node| {
-        let note = format!(r#"{{"group":"group","since":"{since}"}}"#);
-        node.metadata.annotations.get_or_insert_default().insert("ebbtide/replacement".to_owned(), note);
-    });
+    note(&stage, 1, s(600));
     let replica = stage.start(&REPLACE).await;
     stage.rebalance(0);
     stage.until("asked", s(10), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;

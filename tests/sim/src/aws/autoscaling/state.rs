@@ -94,7 +94,7 @@ impl State {
             return Err(Refusal::new("ValidationError", message));
         }
         self.unhealthy.retain(|id| !healthy || id != instance);
-        if !healthy {
+        if !healthy && !self.unhealthy.iter().any(|id| id == instance) {
             self.unhealthy.push(instance.to_owned());
         }
         Ok(())
