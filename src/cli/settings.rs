@@ -145,7 +145,9 @@ impl Settings {
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
-        problems.idle("--startup-taint", !flags.startup_taint.is_empty() && !ready, "--on asg-launch=ready");
+        let replaces = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind) == Action::Replace);
+        let idle = !flags.startup_taint.is_empty() && !ready && !replaces;
+        problems.idle("--startup-taint", idle, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
         let drains = |kind| actions.of(kind).drains();

@@ -51,7 +51,11 @@ impl Problems {
         let by_issue = || health_issues.iter().find(|(_, action)| **action == Action::Replace);
         let replaces = by_kind.map(|kind| format!("{kind}=replace"));
         let replaces = replaces.or_else(|| Some(format!("{}=replace", by_issue()?.0)));
-        self.idle(flag, text.is_some() && replaces.is_none(), "--on rebalance=replace");
+        // The group terminates the instance of a hook already: it is not asked.
+        let asks = NoticeKind::ALL
+            .into_iter()
+            .any(|kind| actions.of(kind) == Action::Replace && kind != NoticeKind::AsgTerminate);
+        self.idle(flag, text.is_some() && !asks && by_issue().is_none(), "--on rebalance=replace");
         if let Some(pair) = replaces.filter(|_| !actions.of(NoticeKind::AsgTerminate).drains()) {
             self.add("--on", format!("{pair} ends in the group's terminating hook, and asg-terminate is not drained; set asg-terminate=drain, or another action than replace"));
         }

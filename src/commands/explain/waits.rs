@@ -22,7 +22,7 @@ pub(super) fn after(
     drained: Instant,
     deadline: Deadline,
 ) -> Vec<PlannedWaitView> {
-    let waits = policy.waits_after(notice.kind(), NoticeOutcome::Drained, node.has_volumes, drained, deadline);
+    let waits = policy.waits_after(notice, NoticeOutcome::Drained, node.has_volumes, drained, deadline);
     let balanced = policy.waits.load_balancers != ForLoadBalancers::Nothing;
     let has_hook = policy.touched_hook(notice).is_some();
     // Without volumes and without a hook nobody asks.
@@ -32,6 +32,9 @@ pub(super) fn after(
         _ if policy.dry_run => "--dry-run waits for nothing",
         _ if !has_hook => "without a lifecycle hook to complete, nothing would be put off",
         Wait::Volumes if !node.has_volumes => "no volume is attached to the Node",
+        Wait::LoadBalancers if notice.hook().is_some_and(|hook| hook.replaces_root_volume) => {
+            "the instance only gets another root volume, and stays in its target groups"
+        }
         _ => "no time is left",
     };
     let mut views = if has_hook { views(Place::BeforeCompletion, &waits, drained) } else { Vec::new() };

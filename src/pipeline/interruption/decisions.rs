@@ -127,7 +127,7 @@ impl Policy {
     #[must_use]
     pub fn waits_after(
         &self,
-        kind: NoticeKind,
+        notice: &Notice,
         outcome: NoticeOutcome,
         had_volumes: bool,
         end: Instant,
@@ -143,7 +143,9 @@ impl Policy {
         match outcome {
             NoticeOutcome::Drained => {
                 add(Wait::CompleteAfter, self.waits.complete_after);
-                add(Wait::LoadBalancers, self.awaits_load_balancers());
+                // An instance that only gets another root volume stays in its target groups.
+                let stays = notice.hook().is_some_and(|hook| hook.replaces_root_volume);
+                add(Wait::LoadBalancers, if stays { Duration::ZERO } else { self.awaits_load_balancers() });
                 add(Wait::Volumes, if had_volumes && !self.dry_run { self.waits.volumes } else { Duration::ZERO });
             }
             NoticeOutcome::Uncordoned => add(Wait::CompleteAfter, left),
@@ -158,7 +160,7 @@ impl Policy {
                 | NoticeOutcome::TimedOut
                 | NoticeOutcome::Failed
         );
-        if worked && self.waits.hold.of(kind).before_completion && !self.dry_run {
+        if worked && self.waits.hold.of(notice.kind()).before_completion && !self.dry_run {
             add(Wait::HoldBeforeCompletion, left);
         }
         waits

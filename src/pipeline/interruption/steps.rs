@@ -245,7 +245,7 @@ impl<'a> Sequence<'a> {
         }
         let end = *self.worked.get_or_insert(present.now);
         let had_volumes = self.had_volumes || present.node.is_some_and(|node| node.has_volumes);
-        let waits = self.policy.waits_after(self.notice.kind(), outcome, had_volumes, end, self.deadline);
+        let waits = self.policy.waits_after(self.notice, outcome, had_volumes, end, self.deadline);
         match self.complete(present) {
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits, outcome),
             step => step,

@@ -31,13 +31,14 @@ use super::completion::KeptHook;
 use super::node_work::EarlySeat;
 use super::step::{Finding, Target, Waits};
 use super::{Case, NoticeOutcome};
-use crate::clients::gate::LAST_CALL;
+use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{HoldPoint, Wait, WaitOutcome};
 use futures_util::future::join_all;
 use std::future::{pending, ready};
 use std::pin::pin;
+use std::time::Duration;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 use waiting::Waiting;
 
 /// What ends all waits of a place.
@@ -139,7 +140,19 @@ impl Case {
     async fn last_moment(&self, Target { node, deadline }: &Target) -> Option<Instant> {
         // Without an answer, half of the time has to be enough.
         let by = Instant::now() + deadline.at().saturating_duration_since(Instant::now()) / 20;
-        Box::pin(self.interrupter.drainer.last_moment(node, *deadline, by)).await.ok().flatten()
+        let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+        loop {
+            match Box::pin(self.interrupter.drainer.last_moment(node, *deadline, by)).await {
+                Ok(last) => return last,
+                Err(error) => {
+                    let wait = error.wait(backoff.step());
+                    if Instant::now() + wait >= by {
+                        return None;
+                    }
+                    sleep(wait).await;
+                }
+            }
+        }
     }
 
     /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.

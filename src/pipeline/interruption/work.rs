@@ -173,8 +173,8 @@ impl Interruption {
                 case.end_dropped(&self.waited, if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff });
             }
             if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-                case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
-                case.end_hold(&self.waited, HoldPoint::BeforeCompletion).await;
+                case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
+                case.end_hold(&self.waited, HoldPoint::BeforeCompletion, false).await;
                 case.end_note(&self.waited).await;
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
@@ -204,7 +204,7 @@ impl Interruption {
                     // Beside the drain: no eviction waits for it.
                     let (found, (), ()) = join3(
                         case.drain(&target, self.hook.as_ref(), early.take()),
-                        case.end_hold(&self.waited, HoldPoint::BeforeDrain),
+                        case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
                         case.end_note(&self.waited),
                     )
                     .await;
@@ -215,7 +215,7 @@ impl Interruption {
                 }
                 Step::AwaitSuccessor(node, by) => case.await_successor(&node, by).await,
                 Step::Wait(waits, ended) => {
-                    case.end_hold(&self.waited, HoldPoint::BeforeDrain).await;
+                    case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
                     Box::pin(case.wait(&waits, ended, self.hook.as_ref(), &self.waited)).await
                 }
                 Step::Complete(completion) => Finding::Completed(match &mut self.hook {

@@ -15,7 +15,7 @@ impl Case {
     /// before, the next step does that.
     pub(super) async fn held(&self, waiting: &Waiting<'_>, point: HoldPoint) -> WaitOutcome {
         let outcome = self.released(waiting, point).await;
-        self.end_hold(waiting.log, point).await;
+        self.end_hold(waiting.log, point, false).await;
         outcome
     }
 
@@ -71,11 +71,15 @@ impl Case {
         }
     }
 
-    /// Takes back what the Node says of this interruption's hold at the point. If that fails, the end of the Node's marks does it.
-    pub(in crate::pipeline::interruption) async fn end_hold(&self, log: &WaitLog, point: HoldPoint) {
-        if let Some(node) = &self.node
-            && log.hold() == Some(point)
-        {
+    /// Takes back what the Node says of this interruption's hold at the point; `drains` if evictions begin. If that fails, the end of the Node's marks does it.
+    pub(in crate::pipeline::interruption) async fn end_hold(&self, log: &WaitLog, point: HoldPoint, drains: bool) {
+        let Some(node) = &self.node else { return };
+        // A drain ends everybody's hold before it, such as that of a replica with other settings.
+        let is_any = || {
+            let known = self.interrupter.index.newest(node);
+            point == HoldPoint::BeforeDrain && known.is_some_and(|known| is_held(&known, point))
+        };
+        if log.hold() == Some(point) || drains && is_any() {
             let by = Instant::now() + LAST_CALL;
             let _ = Box::pin(self.interrupter.marker.hold(node, point, false, by)).await;
             log.set_hold(None);

@@ -1,4 +1,4 @@
-//! Promises about the waits before a completion that do not hold.
+//! Waits before a completion: who wants the node to stay, volumes that are being detached, missing rights, throttled searches.
 
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::GroupSpec;

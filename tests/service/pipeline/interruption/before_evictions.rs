@@ -1,4 +1,4 @@
-//! Promises about the waits before evictions that do not hold.
+//! Waits before evictions: takeovers after their end, room for all tiers, what is left on the Node, and whose Nodes count.
 
 use crate::drains::CRITICAL;
 use crate::harness::{Stage, instance, node, s};
