@@ -33,19 +33,26 @@ fn names(node: &Node, annotation: &str, point: HoldPoint) -> bool {
     said.is_some_and(|said| said.split(',').map(str::trim).any(|word| word == "true" || word == point.as_str()))
 }
 
-/// Returns the patch that begins the hold; `None` if the Node says so.
-pub(super) fn begin(node: &Node, point: HoldPoint) -> Option<Value> {
-    (!is_held(node, point)).then(|| guarded(node, &json!({ HOLD_ANNOTATION: point.as_str() }), &json!({}), json!({})))
+/// What is said of a hold on the Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldChange {
+    /// It begins.
+    Begins,
+    /// It ends.
+    Ends,
+    /// It ends because evictions begin: no takeover puts them off again.
+    Over,
 }
 
-/// Returns the patch that ends the hold; `None` if the Node is not held at this point. Evictions begin then, and no takeover puts them
-/// off again, but the hooks of an instance each have their own completion.
-pub(super) fn end(node: &Node, point: HoldPoint) -> Option<Value> {
-    let mut annotations = json!({ HOLD_ANNOTATION: null });
-    if point == HoldPoint::BeforeDrain && !is_over(node, point) {
-        annotations[HELD_ANNOTATION] = json!(point.as_str());
-    }
-    is_held(node, point).then(|| guarded(node, &annotations, &json!({}), json!({})))
+/// Returns the patch that says so; `None` if the Node does.
+pub(super) fn patch(node: &Node, point: HoldPoint, change: HoldChange) -> Option<Value> {
+    let annotations = match change {
+        HoldChange::Begins => json!({ HOLD_ANNOTATION: point.as_str() }),
+        HoldChange::Ends => json!({ HOLD_ANNOTATION: null }),
+        HoldChange::Over => json!({ HOLD_ANNOTATION: null, HELD_ANNOTATION: point.as_str() }),
+    };
+    let is_new = is_held(node, point) == (change != HoldChange::Begins);
+    is_new.then(|| guarded(node, &annotations, &json!({}), json!({})))
 }
 
 /// Whether the Node says that its interruption is held at this point.
@@ -89,12 +96,13 @@ mod tests {
     #[test]
     fn a_hold_is_written_once_and_only_its_own_is_ended() {
         let held = node(HOLD_ANNOTATION, "before-drain");
-        assert_eq!(begin(&held, HoldPoint::BeforeDrain), None);
-        assert_eq!(end(&held, HoldPoint::BeforeCompletion), None);
-        let ended = end(&held, HoldPoint::BeforeDrain).unwrap();
+        let written = |point, change| patch(&held, point, change).map(|patch| patch["metadata"]["annotations"].clone());
+        assert_eq!(written(HoldPoint::BeforeDrain, HoldChange::Begins), None);
+        assert_eq!(written(HoldPoint::BeforeCompletion, HoldChange::Ends), None);
+        assert_eq!(written(HoldPoint::BeforeDrain, HoldChange::Ends), Some(json!({ "ebbtide/hold": null })));
         let over = json!({ "ebbtide/hold": null, "ebbtide/held": "before-drain" });
-        assert_eq!(ended["metadata"]["annotations"], over);
-        let next = begin(&held, HoldPoint::BeforeCompletion).unwrap();
-        assert_eq!(next["metadata"]["annotations"], json!({ "ebbtide/hold": "before-completion" }));
+        assert_eq!(written(HoldPoint::BeforeDrain, HoldChange::Over), Some(over));
+        let next = json!({ "ebbtide/hold": "before-completion" });
+        assert_eq!(written(HoldPoint::BeforeCompletion, HoldChange::Begins), Some(next));
     }
 }

@@ -1,5 +1,6 @@
 //! Writes marks on Nodes, and removes them.
 
+use super::hold::HoldChange;
 use super::mark::{self, Mark, MarkSettings, recordon};
 use super::plan::Plan;
 use super::release::NodeRelease;
@@ -131,9 +132,14 @@ impl Marker {
     ///
     /// # Errors
     /// As [`Marker::cordon`].
-    pub async fn hold(&self, node: &Node, point: HoldPoint, held: bool, by: Instant) -> Result<bool, KubeError> {
-        let patch = if held { hold::begin } else { hold::end };
-        self.write(node, Class::List, by, |current| patch(current, point)).await
+    pub async fn hold(
+        &self,
+        node: &Node,
+        point: HoldPoint,
+        change: HoldChange,
+        by: Instant,
+    ) -> Result<bool, KubeError> {
+        self.write(node, Class::List, by, |current| hold::patch(current, point, change)).await
     }
 
     /// Notes on the Node that a notice that EC2 lists needs nothing any more, or removes the note. Returns whether the Node exists.

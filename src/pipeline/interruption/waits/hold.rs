@@ -5,7 +5,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL
 use crate::fact::{DrainStep, Fact, HoldPoint, WaitOutcome};
 use crate::pipeline::interruption::Case;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::hold::{is_held, is_over};
+use crate::pipeline::node::hold::{HoldChange, is_held, is_over};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -58,7 +58,12 @@ impl Case {
     async fn hold(&self, node: &Node, point: HoldPoint) -> Result<bool, KubeError> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let error = match self.interrupter.marker.hold(node, point, true, Instant::now() + CALL_TIMEOUT).await {
+            let error = match self
+                .interrupter
+                .marker
+                .hold(node, point, HoldChange::Begins, Instant::now() + CALL_TIMEOUT)
+                .await
+            {
                 Ok(exists) => return Ok(exists),
                 Err(error) => error,
             };
@@ -81,7 +86,8 @@ impl Case {
         };
         if log.hold() == Some(point) || drains && is_any() {
             let by = Instant::now() + LAST_CALL;
-            let _ = Box::pin(self.interrupter.marker.hold(node, point, false, by)).await;
+            let change = if drains { HoldChange::Over } else { HoldChange::Ends };
+            let _ = Box::pin(self.interrupter.marker.hold(node, point, change, by)).await;
             log.set_hold(None);
         }
     }

@@ -328,3 +328,23 @@ async fn what_the_node_says_delays_no_eviction() {
     replica.ended_once("spot", "drained");
     stage.rest(&[&replica]).await;
 }
+
+/// Two notices of one node wait for the same; AWS withdraws one of them, which says nothing of the other.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_one_hold_does_not_end_that_of_another_notice() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--on", "rebalance=drain", "--hold", "before-drain"]).await;
+    let start = stage.world.clock.now() + s(86_400);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "upcoming");
+    until_held(&stage, "before-drain").await;
+    stage.rebalance(0);
+    sleep(s(20)).await;
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), start, "closed");
+    sleep(s(60)).await;
+    assert_eq!((annotation(&stage, HOLD).as_deref(), stage.world.kube.evictions().len()), (Some("before-drain"), 0));
+    release(&stage, "before-drain");
+    stage.until_handled(s(30)).await;
+    replica.ended_once("rebalance", "drained");
+    replica.all_ended("scheduled-change", &[("joined", 1), ("withdrawn", 1)]);
+    stage.rest(&[&replica]).await;
+}
