@@ -58,12 +58,8 @@ impl Case {
     async fn hold(&self, node: &Node, point: HoldPoint) -> Result<bool, KubeError> {
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
         loop {
-            let error = match self
-                .interrupter
-                .marker
-                .hold(node, point, HoldChange::Begins, Instant::now() + CALL_TIMEOUT)
-                .await
-            {
+            let by = Instant::now() + CALL_TIMEOUT;
+            let error = match self.interrupter.marker.hold(node, point, HoldChange::Begins, by).await {
                 Ok(exists) => return Ok(exists),
                 Err(error) => error,
             };
@@ -76,7 +72,8 @@ impl Case {
         }
     }
 
-    /// Takes back what the Node says of this interruption's hold at the point; `drains` if evictions begin. If that fails, the end of the Node's marks does it.
+    /// Takes back what the Node says of this interruption's hold at the point; `drains` if evictions begin. If that fails, the end of the
+    /// Node's marks does it.
     pub(in crate::pipeline::interruption) async fn end_hold(&self, log: &WaitLog, point: HoldPoint, drains: bool) {
         let Some(node) = &self.node else { return };
         // A drain ends everybody's hold before it, such as that of a replica with other settings.
