@@ -69,6 +69,10 @@ pub enum Fact<'a> {
     Started { queue: &'a str, dry_run: bool },
     /// The admin server listens.
     AdminListening { address: SocketAddr },
+    /// The status page listens.
+    StatusListening { address: SocketAddr },
+    /// The status page can't listen; the service works without it.
+    StatusFailed { error: &'a dyn fmt::Display },
     /// The service is ready: the Nodes are listed, and the queue has answered.
     Ready,
     /// The index holds the cluster's Nodes.
@@ -133,6 +137,10 @@ pub enum Fact<'a> {
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// says that it is being drained.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
+    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it.
+    NodeMarked { about: NoticeRef<'a>, since: Option<jiff::Timestamp>, deadline: Option<jiff::Timestamp> },
+    /// A Node with marks was deleted.
+    MarkedNodeGone { on: NodeRef<'a> },
     /// Removing marks failed; retried.
     ReleaseFailed { on: NodeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The group was asked to replace the instance, or was not: then the node is drained without. `group` is empty if it has none.
@@ -145,6 +153,10 @@ pub enum Fact<'a> {
     GraceTooLong { on: NodeRef<'a>, pod: PodRef<'a>, grace: Duration, until: Duration },
     /// A drain begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
     DrainBegun { on: NodeRef<'a>, pods: usize, left_alone: usize, until: Duration, hard: bool },
+    /// A pod of a drain is gone. `pods` and `gone` count those that must leave.
+    DrainProgress { on: NodeRef<'a>, pods: usize, gone: usize },
+    /// The deadline of a drain has moved. `until` is the time left until it; it is `hard` if the node goes then.
+    DrainDeadlineMoved { on: NodeRef<'a>, until: Duration, hard: bool },
     /// A notice joined the drain that its node already has.
     DrainJoined { about: NoticeRef<'a> },
     /// The API server answered an eviction.

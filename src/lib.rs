@@ -59,10 +59,15 @@ pub mod cli {
 /// Subscribers of facts, and the server that shows them.
 pub mod telemetry {
     pub(crate) mod admin;
+    pub(crate) mod bounded;
+    pub mod history;
+    pub(crate) mod http;
     pub(crate) mod kube_events;
     pub(crate) mod log;
     pub(crate) mod metrics;
+    pub(crate) mod page;
 
+    pub use history::History;
     pub use log::Log;
     pub use metrics::Metrics;
 }

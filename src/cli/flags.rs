@@ -350,6 +350,18 @@ pub struct Run {
     )]
     pub admin_address: String,
 
+    /// Address of the status page, or off
+    ///
+    /// The page shows what is being drained, to everybody who reaches the address. It changes nothing.
+    #[arg(
+        long,
+        env = "EBBTIDE_STATUS_ADDRESS",
+        value_name = "ADDRESS|off",
+        default_value = "127.0.0.1:8081",
+        help_heading = "Process"
+    )]
+    pub status_address: String,
+
     /// Format of the log
     #[arg(
         long,

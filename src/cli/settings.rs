@@ -28,6 +28,8 @@ pub struct Settings {
     pub queue_url: String,
     /// The address of probes and metrics.
     pub admin_address: SocketAddr,
+    /// Address of the status page, if there is one.
+    pub status_address: Option<SocketAddr>,
     /// The actions for notices.
     pub policy: Policy,
     /// The grace period of every pod, instead of its own.
@@ -123,7 +125,9 @@ impl Settings {
 
     fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
-        let admin_address = problems.admin_address(&flags.admin_address);
+        let admin_address = problems.address("--admin-address", &flags.admin_address);
+        let status_address =
+            (flags.status_address != "off").then(|| problems.address("--status-address", &flags.status_address));
         let actions = problems.actions(&flags.on);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
@@ -199,6 +203,7 @@ impl Settings {
         Ok(Self {
             queue_url,
             admin_address,
+            status_address,
             policy,
             pod_grace,
             managed_tag,

@@ -255,6 +255,10 @@ labels! {
         Checks => "checks",
         /// Answers one connection of the admin server. Whoever reads the gauges has one open.
         AdminConnection => "admin-connection",
+        /// Serves the status page. Fixed.
+        Status => "status",
+        /// Answers one connection of the status page.
+        StatusConnection => "status-connection",
     }
 }
 
@@ -272,6 +276,8 @@ impl TaskKind {
                 | Self::Teller
                 | Self::Collector
                 | Self::AdminConnection
+                | Self::Status
+                | Self::StatusConnection
                 | Self::Batcher
         )
     }

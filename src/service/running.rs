@@ -54,7 +54,10 @@ pub struct Service {
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
     pub(super) checks: Option<Handle<()>>,
+    /// Serves the status page. Not one of the fixed tasks: drains go on without it.
+    pub(super) page: Option<Handle<()>>,
     pub(super) admin: SocketAddr,
+    pub(super) status: Option<SocketAddr>,
 }
 
 /// A task, and the token that asks it to finish its work and end.
@@ -68,6 +71,12 @@ impl Service {
     #[must_use]
     pub const fn admin_address(&self) -> SocketAddr {
         self.admin
+    }
+
+    /// Returns the address of the status page, if there is one.
+    #[must_use]
+    pub const fn status_address(&self) -> Option<SocketAddr> {
+        self.status
     }
 
     /// Returns the service's tasks; their counts outlive the service.
@@ -144,7 +153,8 @@ impl Service {
             }
         };
         let _ = tokio::join!(timeout(LAST_CALLS_TIMEOUT, last_events), timeout(LAST_CALLS_TIMEOUT, collectors_lease));
-        // Watches, batches and the admin server are aborted with their handles.
+        // Watches, batches and the servers are aborted with their handles.
+        self.page = None;
         self.fixed.clear();
         clean
     }

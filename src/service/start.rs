@@ -11,8 +11,11 @@ use crate::runtime::task::Tasks;
 use crate::service::running::{Service, StoppableTask};
 use crate::service::signals::Shutdown;
 use crate::service::wiring::{Wiring, subscribe};
-use crate::telemetry::admin::{Admin, ListenError, Readiness};
+use crate::telemetry::admin::{Admin, Readiness};
+use crate::telemetry::history::History;
+use crate::telemetry::http::{ListenError, Server};
 use crate::telemetry::metrics::Metrics;
+use crate::telemetry::page::Page;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -70,6 +73,7 @@ impl Service {
     pub async fn start(inputs: Inputs) -> Result<Self, ListenError> {
         let Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks } = inputs;
         let (facts, events) = subscribe(&settings, facts);
+        let (facts, page) = bind_page(&settings, clock, facts).await;
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
         let stop = shutdown.ordered.clone();
@@ -84,8 +88,9 @@ impl Service {
 
         let readiness = Readiness::default();
         let address = wiring.settings.admin_address;
-        let server = Admin::bind(address, readiness.clone(), metrics, tasks.clone()).await?;
+        let server = Server::bind("--admin-address", address).await?;
         let admin = server.address();
+        let pages = Arc::new(Admin { readiness: readiness.clone(), metrics, tasks: tasks.clone() });
         facts.emit(&Fact::Started { queue: &wiring.settings.queue_url, dry_run: wiring.settings.policy.dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
@@ -93,7 +98,12 @@ impl Service {
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(wiring.clients.watches.clone()), facts.clone(), synced);
         let fixed = FuturesUnordered::new();
-        fixed.push(tasks.spawn(TaskKind::Admin, server.serve()));
+        let serving = tasks.clone();
+        fixed.push(tasks.spawn(TaskKind::Admin, async move {
+            server.serve(&serving, TaskKind::AdminConnection, pages).await;
+        }));
+        let status = page.as_ref().map(|(server, _)| server.address());
+        let page = page.map(|(server, history)| tasks.spawn(TaskKind::Status, show(server, history, tasks.clone())));
         fixed.push(tasks.spawn(TaskKind::NodeWatch, watch));
 
         let checks = start_checks.map(|checks| {
@@ -129,9 +139,35 @@ impl Service {
             event_writer,
             collector,
             checks,
+            page,
             admin,
+            status,
         })
     }
+}
+
+/// Binds the address of the status page, if the settings have one, and adds the history that the page shows to the subscribers.
+async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, Option<(Server, Arc<History>)>) {
+    let Some(address) = settings.status_address else { return (facts, None) };
+    match Server::bind("--status-address", address).await {
+        Ok(server) => {
+            facts.emit(&Fact::StatusListening { address: server.address() });
+            let replica = settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name);
+            let history = Arc::new(History::new(clock, replica, settings.policy.dry_run));
+            (facts.with(Arc::clone(&history) as _), Some((server, history)))
+        }
+        Err(error) => {
+            // No reason not to drain.
+            facts.emit(&Fact::StatusFailed { error: &error });
+            (facts, None)
+        }
+    }
+}
+
+/// Serves the status page until dropped.
+async fn show(server: Server, history: Arc<History>, tasks: Tasks) {
+    let page = Arc::new(Page::new(history, tasks.clone()));
+    tokio::join!(server.serve(&tasks, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
 }
 
 /// What has to come true before the service is ready.

@@ -14,10 +14,11 @@ mod writer;
 pub use writer::EventWriter;
 
 use crate::fact::{DrainOutcome, Fact, NodeRef, NoticeRef, PodRef, Subscriber, Wait, WaitOutcome};
+use crate::telemetry::bounded::bounded;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use text::{MAX_NOTE_LENGTH, bounded};
+use text::MAX_NOTE_LENGTH;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use waits::{RunningWait, Telling, WaitKey};

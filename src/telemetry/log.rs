@@ -38,6 +38,8 @@ impl Subscriber for Log {
                 info!(version = env!("CARGO_PKG_VERSION"), queue, dry_run, "ebbtide starts");
             }
             Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
+            Fact::StatusListening { address } => info!(%address, "serving the status page"),
+            Fact::StatusFailed { error } => warn!(%error, "there is no status page"),
             Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
             Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
             Fact::WatchFailed { resource, error } => {
@@ -275,8 +277,12 @@ impl Subscriber for Log {
                 debug!(verb, resource, outcome = label(*result, "ok"), took = %Words(*took), "call to the API server");
             }
 
-            // Not logged: `NodesSynced` names the first count, and the others serve Events and metrics only.
+            // Not logged: `NodesSynced` names the first count, and the others serve Events, metrics and the history only.
             Fact::NodesKnown { .. }
+            | Fact::DrainProgress { .. }
+            | Fact::NodeMarked { .. }
+            | Fact::MarkedNodeGone { .. }
+            | Fact::DrainDeadlineMoved { .. }
             | Fact::DrainAbandoned { .. }
             | Fact::WaitAbandoned { .. }
             | Fact::DrainExcluded { .. }

@@ -12,8 +12,11 @@ use ebbtide::runtime::random;
 use ebbtide::service::Shutdown;
 use ebbtide::service::{Exit, Service};
 use ebbtide::service::{Inputs, StartChecks};
+use ebbtide::telemetry::History;
 use ebbtide::telemetry::Log;
 use ebbtide::telemetry::Metrics;
+use ebbtide::telemetry::history::Since;
+use ebbtide::telemetry::history::report::Interruption;
 use ebbtide_sim::World;
 use ebbtide_sim::aws::{ActionState, HookSpec};
 use ebbtide_sim::kube::{Evicted, Pod};
@@ -66,6 +69,7 @@ pub struct Stage {
 pub struct Replica {
     pub tasks: Tasks,
     pub metrics: Arc<Metrics>,
+    pub history: Arc<History>,
     shutdown: Shutdown,
     running: JoinHandle<Exit>,
 }
@@ -125,6 +129,9 @@ impl Stage {
     pub async fn start_with(&self, flags: &[&str], change: impl FnOnce(&mut Clients)) -> Replica {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
+        if !flags.contains(&"--status-address") {
+            all.extend(["--status-address", "off"]);
+        }
         // Tests count calls, and their set-up has only what they need: a test of the start checks sets this flag itself.
         if !flags.contains(&"--check-at-start") {
             all.extend(["--check-at-start", "false"]);
@@ -145,7 +152,9 @@ impl Stage {
         };
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
-        let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+        let history = Arc::new(History::new(clock, "replica", settings.policy.dry_run));
+        let facts = vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _, Arc::clone(&history) as _];
+        let facts = Facts::to(facts);
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);
         change(&mut clients);
@@ -157,7 +166,7 @@ impl Stage {
         let inputs = Inputs { settings, clients, clock, facts, metrics: shown, shutdown: stops, start_checks };
         let service = Service::start(inputs).await.expect("a free port must be there");
         let tasks = service.tasks();
-        Replica { tasks, metrics, shutdown, running: tokio::spawn(service.run()) }
+        Replica { tasks, metrics, history, shutdown, running: tokio::spawn(service.run()) }
     }
 
     /// Returns the clients of a replica.
@@ -272,6 +281,9 @@ impl Stage {
                 assert!(text.contains(&line), "{line} is missing in\n{text}");
             }
             assert!(text.contains("ebbtide_pods_blocked 0"), "{text}");
+            let (report, _) = replica.history.report(Since::Ever, 0);
+            let runs = |row: &&Interruption| row.ended.is_none() && row.phase != "marked";
+            assert_eq!(report.interruptions.iter().find(runs), None, "the history shows what no longer runs");
             let by_checks = |line: &str| FOR_CHECKS.iter().any(|call| line.contains(call));
             for line in text.lines().filter(|line| line.contains("_calls_total{") && !by_checks(line)) {
                 let (before, after) = line.split_once("outcome=\"").expect("calls are counted by outcome");

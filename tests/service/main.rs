@@ -104,6 +104,7 @@ mod resilience {
 
 /// Kubernetes Events and metrics.
 mod telemetry {
+    mod history;
     mod kube_events;
     mod metrics;
     mod waiting;

@@ -34,12 +34,9 @@ impl Problems {
         self.0.push(Problem { flag, what: what.into() });
     }
 
-    pub(super) fn admin_address(&mut self, text: &str) -> SocketAddr {
+    pub(super) fn address(&mut self, flag: &'static str, text: &str) -> SocketAddr {
         text.parse().unwrap_or_else(|_| {
-            self.add(
-                "--admin-address",
-                format!("\"{text}\" is not an address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"),
-            );
+            self.add(flag, format!("\"{text}\" is not an address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"));
             SocketAddr::from(([0, 0, 0, 0], 0))
         })
     }

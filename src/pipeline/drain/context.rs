@@ -2,7 +2,7 @@
 
 use super::deadline::Plan;
 use super::{Deadline, Deadlines, Drainer, Recorder};
-use crate::fact::NoticeKind;
+use crate::fact::{Fact, NoticeKind};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{deadlines_of, mark_names};
 use crate::runtime::clock;
@@ -42,11 +42,18 @@ impl Drain<'_> {
         self.plan.borrow().end()
     }
 
-    /// Waits until the end of the drain, wherever the plan moves it.
+    /// Waits until the end of the drain, wherever the plan moves it. Emits a fact about each move.
     pub(super) async fn ended(&self) {
         let mut plan = self.plan.clone();
+        let mut known = self.end();
         loop {
-            let at = plan.borrow_and_update().end().at().max(self.earliest_end);
+            let end = plan.borrow_and_update().end();
+            if end != known {
+                let (until, hard) = (end.at().saturating_duration_since(Instant::now()), end.is_hard());
+                self.drainer.facts.emit(&Fact::DrainDeadlineMoved { on: self.node.named(), until, hard });
+                known = end;
+            }
+            let at = end.at().max(self.earliest_end);
             tokio::select! {
                 biased;
                 changed = plan.changed() => if changed.is_err() {

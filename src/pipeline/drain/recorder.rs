@@ -30,6 +30,8 @@ impl Progress {
 #[derive(Debug, Default)]
 struct Record {
     pods: BTreeMap<PodId, PodState>,
+    /// Number of pods that are gone.
+    gone: usize,
     left_alone: usize,
     /// The error of the latest list, if it failed.
     error: Option<Arc<str>>,
@@ -64,12 +66,19 @@ impl<'a> Recorder<'a> {
         Self { node, facts, plan, progress }
     }
 
-    /// Records the state of a pod. Emits a fact when the pod becomes held, and when it no longer is.
+    /// Records the state of a pod. Emits a fact when the pod becomes held, when it no longer is, and when it is gone.
     pub(super) fn set(&self, pod: &PodId, state: PodState) {
         let mut record = self.lock();
         let entry = record.pods.entry(pod.clone()).or_insert(PodState::Waiting);
         let before = std::mem::replace(entry, state.clone());
+        let is_gone = |state: &PodState| matches!(state, PodState::Gone(_));
+        let goes = is_gone(&state) && !is_gone(&before);
+        record.gone += usize::from(goes);
+        let (pods, gone) = (record.pods.len(), record.gone);
         drop(record);
+        if goes {
+            self.facts.emit(&Fact::DrainProgress { on: self.node.named(), pods, gone });
+        }
         match (before, state) {
             (PodState::Refused(_), PodState::Refused(_)) => {}
             (_, PodState::Refused(by)) => {

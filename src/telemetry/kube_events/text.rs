@@ -1,7 +1,8 @@
 //! The text of Events and of the condition. Pure.
 
 use super::BlockedPod;
-use std::fmt::{Display, Write};
+use crate::telemetry::bounded::bounded;
+use std::fmt::Write;
 
 /// Maximum length of an Event's note that the API accepts, in bytes.
 pub(super) const MAX_NOTE_LENGTH: usize = 1024;
@@ -71,31 +72,6 @@ pub(super) fn reason(word: &str) -> String {
 pub(super) fn event_name(about: &str, unique: u64) -> String {
     let about = &about[..about.floor_char_boundary(MAX_NAME_LENGTH - ".0123456789abcdef".len())];
     format!("{}.{unique:016x}", about.trim_end_matches(['.', '-']))
-}
-
-/// Returns the text in at most `max` bytes; a longer text is cut and ends in "…". The part behind the cut is not formatted.
-pub(super) fn bounded(text: &dyn Display, max: usize) -> String {
-    const MORE: &str = "…";
-    let mut room = BoundedText { text: String::new(), max };
-    if write!(room, "{text}").is_err() {
-        room.text.truncate(room.text.floor_char_boundary(max.saturating_sub(MORE.len())));
-        room.text.push_str(MORE);
-    }
-    room.text
-}
-
-/// A text that refuses to grow beyond its maximum.
-struct BoundedText {
-    text: String,
-    max: usize,
-}
-
-impl Write for BoundedText {
-    fn write_str(&mut self, part: &str) -> std::fmt::Result {
-        let left = self.max.saturating_sub(self.text.len());
-        self.text.push_str(&part[..part.floor_char_boundary(left)]);
-        if part.len() > left { Err(std::fmt::Error) } else { Ok(()) }
-    }
 }
 
 #[cfg(test)]

@@ -102,6 +102,8 @@ impl All {
             | Fact::ClockStepped { .. }
             | Fact::ListsNotStreamed { .. }
             | Fact::AdminListening { .. }
+            | Fact::StatusListening { .. }
+            | Fact::StatusFailed { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }
@@ -119,6 +121,10 @@ impl All {
             | Fact::TargetsDeregistered { .. }
             | Fact::WaitAbandoned { .. }
             | Fact::DrainBegun { .. }
+            | Fact::DrainProgress { .. }
+            | Fact::NodeMarked { .. }
+            | Fact::MarkedNodeGone { .. }
+            | Fact::DrainDeadlineMoved { .. }
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }

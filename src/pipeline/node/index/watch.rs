@@ -22,9 +22,9 @@ use super::table::{NodesByName, keyed, remove_if};
 use crate::clients::gate::{Backoff, Category, KubeError};
 use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
-use crate::fact::{Fact, Facts, WatchedResource};
-use crate::pipeline::node::mark::{has_new_drain, is_marked};
-use crate::pipeline::node::{NodeApi, TrimmedNode};
+use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
+use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
+use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::HashMap;
 use std::mem;
@@ -177,7 +177,7 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
-        let (mut marked, mut turned) = (false, false);
+        let (mut marked, mut turned, mut gone) = (false, false, None);
         let mut nodes = self.index.lock();
         let before = nodes.len();
         match seen {
@@ -193,6 +193,7 @@ impl NodeWatch {
             }
             WatchUpdate::Deleted(object) => {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
+                    gone = nodes.named(&name).filter(|known| *known.uid == *uid && is_marked(known)).cloned();
                     nodes.remove(&name, &uid);
                     turned = true;
                 }
@@ -206,6 +207,9 @@ impl NodeWatch {
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
         }
+        if let Some(node) = gone {
+            self.facts.emit(&Fact::MarkedNodeGone { on: node.named() });
+        }
     }
 
     /// Replaces the Nodes of the index by all that there were when they were `asked` for.
@@ -217,7 +221,18 @@ impl NodeWatch {
         self.index.signal_marks(true);
         self.index.signal_turns(true);
         if let Some(synced) = self.first_sync.take() {
+            self.index.marked().iter().for_each(|node| self.tell_marks(node));
             let _ = synced.send(());
+        }
+    }
+
+    /// Emits a fact about each mark on the Node.
+    fn tell_marks(&self, node: &Node) {
+        for (_, mark) in notices(node) {
+            let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
+            let (instance, message) = (node.instance.as_str(), &*mark.message);
+            let about = NoticeRef { kind, instance, node: Some(&node.name), message };
+            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline });
         }
     }
 

@@ -1,0 +1,267 @@
+//! What the service is doing and has done, in bounded memory: interruptions with their drains and waits, storms, the last day.
+//!
+//! [`History`] is a subscriber of facts, and answers with a [`Report`]. An interruption takes 1 kB at most, and all of them
+//! [`MAX_BYTES`]: beyond that the oldest that have ended are forgotten. A storm is one entry; those of its interruptions that run are
+//! listed until they end. After a restart the marks on the Nodes tell what was done before.
+
+mod day;
+mod entry;
+pub mod report;
+mod state;
+mod storm;
+mod words;
+
+use crate::fact::{Category, Fact, HeartbeatResult, Subscriber};
+use crate::runtime::clock::Clock;
+use entry::{Deadline, Hook, Outcome};
+use jiff::{SignedDuration, Timestamp};
+use report::{Replica, Report};
+use state::State;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use words::Condition;
+
+/// Maximum size of all interruptions, in bytes.
+pub const MAX_BYTES: usize = 4 << 20;
+
+/// The history of one replica.
+#[derive(Debug)]
+pub struct History {
+    clock: Clock,
+    replica: Box<str>,
+    dry_run: bool,
+    started: Timestamp,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    condition: Condition,
+    nodes: usize,
+    queue: QueueState,
+}
+
+/// How the queue is read.
+#[derive(Debug, Default)]
+struct QueueState {
+    failing: Option<Category>,
+    /// The oldest message of the last minute: when it was received, and its age then.
+    oldest: Option<(Timestamp, Duration)>,
+}
+
+/// What a report leaves out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// Nothing.
+    Ever,
+    /// Interruptions and storms that have not changed after this count of changes.
+    Change(u64),
+}
+
+impl History {
+    /// An empty history. `replica` is the name of this process's pod.
+    #[must_use]
+    pub fn new(clock: Clock, replica: &str, dry_run: bool) -> Self {
+        let started = millis(clock.now());
+        let inner = Inner {
+            state: State::new(started),
+            condition: Condition::Starting,
+            nodes: 0,
+            queue: QueueState::default(),
+        };
+        Self { clock, replica: replica.into(), dry_run, started, inner: Mutex::new(inner) }
+    }
+
+    /// Returns the report, and the count of changes that it shows. `held` is the number of messages that the process holds.
+    ///
+    /// A report since a change that is too long ago is a whole one: see [`History::is_known`].
+    #[must_use]
+    pub fn report(&self, since: Since, held: usize) -> (Report, u64) {
+        let now = millis(self.clock.now());
+        let mut inner = self.lock();
+        let Inner { state, condition, nodes, queue } = &mut *inner;
+        let oldest = queue.oldest.filter(|(at, _)| now.duration_since(*at) <= SignedDuration::from_mins(1));
+        let replica = Replica {
+            name: self.replica.to_string(),
+            here: true,
+            ready: Some(*condition == Condition::Ready),
+            started: Some(self.started),
+            nodes: Some(*nodes),
+            queue: Some(report::Queue {
+                held,
+                oldest_seconds: oldest.map(|(_, age)| age.as_secs_f64()),
+                failing: queue.failing.map(|category| category.to_string()),
+            }),
+            silent: None,
+        };
+        let (interruptions, storms, removed) = state.rows(since, &self.replica);
+        let report = Report {
+            version: report::VERSION,
+            time: now,
+            program: env!("CARGO_PKG_VERSION").to_owned(),
+            dry_run: self.dry_run,
+            health: words::health(state, *condition, queue.failing, now),
+            replicas: vec![replica],
+            interruptions,
+            storms,
+            day: state.day.report(now),
+            pools: Vec::new(),
+            removed,
+        };
+        (report, state.revision())
+    }
+
+    /// Whether everything that was removed after this count of changes is still known.
+    #[must_use]
+    pub fn is_known(&self, change: u64) -> bool {
+        self.lock().state.knows(change)
+    }
+
+    /// Returns the count of changes.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.lock().state.revision()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Subscriber for History {
+    fn note(&self, fact: &Fact<'_>) {
+        // Most facts change nothing here, and need no lock.
+        if let Fact::KubeCall { .. } | Fact::Eviction { .. } | Fact::AwsCall { result: Ok(()), .. } = fact
+            && !matches!(fact, Fact::AwsCall { operation: "ReceiveMessage", .. })
+        {
+            return;
+        }
+        let now = millis(self.clock.now());
+        self.lock().note(fact, now);
+    }
+}
+
+impl Inner {
+    #[allow(clippy::too_many_lines, reason = "an arm for each fact")]
+    fn note(&mut self, fact: &Fact<'_>, now: Timestamp) {
+        let state = &mut self.state;
+        match *fact {
+            // The service.
+            Fact::Ready => self.change_condition(Condition::Ready),
+            Fact::ShutdownBegun { .. } => self.change_condition(Condition::Stopping),
+            Fact::NodesSynced { nodes } | Fact::NodesKnown { nodes } => self.nodes = nodes,
+            Fact::ReceiveFailed { category, .. } => self.queue.failing = Some(category),
+            Fact::AwsCall { operation: "ReceiveMessage", result: Ok(()), .. } => self.queue.failing = None,
+            Fact::MessageReceived { age: Some(age), .. } => {
+                let older = self
+                    .queue
+                    .oldest
+                    .filter(|(at, oldest)| now.duration_since(*at) <= SignedDuration::from_mins(1) && *oldest > age);
+                if older.is_none() {
+                    self.queue.oldest = Some((now, age));
+                }
+            }
+
+            // Notices.
+            Fact::NoticeBegun { about, action, until, hard } => {
+                let deadline = until.map(|until| Deadline { at: after(now, until), hard });
+                state.begins(&about, action, deadline, now);
+            }
+            Fact::NoticeJoined { about } => state.joins(&about),
+            Fact::NoticeEnded { about, outcome, took, waited } => {
+                let since = now.checked_sub(took).unwrap_or(now);
+                state.ends(&about, outcome, waited, (since, now));
+            }
+            Fact::NodeMarked { about, since, deadline } => state.is_marked(&about, since.unwrap_or(now), deadline),
+            Fact::NodeReleased { on, .. } | Fact::MarkedNodeGone { on } => state.is_released(&on),
+            Fact::NodeCordoned { about, .. } => state.change(&about, |entry| {
+                entry.names_node(about.node);
+                entry.problem = None;
+            }),
+            Fact::CordonFailed { about, error, .. } => {
+                state.change(&about, |entry| entry.fails(&format_args!("the cordon fails: {error}")));
+            }
+            Fact::CordonForgone { about } => {
+                state.change(&about, |entry| entry.fails(&"pods are evicted without a cordon, which still fails"));
+            }
+            Fact::WaitBegun { about, wait, reason, at_most, .. } => {
+                state.change(&about, |entry| {
+                    entry.names_node(about.node);
+                    entry.waits(wait, reason, now, after(now, at_most));
+                });
+            }
+            Fact::WaitEnded { about, wait, .. } | Fact::WaitAbandoned { about, wait, .. } => {
+                state.change(&about, |entry| entry.waits_no_more(wait));
+            }
+
+            // Drains.
+            Fact::DrainBegun { on, pods, left_alone, until, hard } => {
+                let deadline = Deadline { at: after(now, until), hard };
+                state.drain_begins(&on, entry::Drain::new(&on, now, deadline, pods, left_alone));
+            }
+            Fact::DrainProgress { on, pods, gone } => {
+                state.change_drain(&on, |drain| (drain.pods, drain.gone) = (pods, gone));
+            }
+            Fact::DrainDeadlineMoved { on, until, hard } => {
+                state.change_drain(&on, |drain| drain.deadline = Deadline { at: after(now, until), hard });
+            }
+            Fact::PodBlocked { on, pod, by, .. } => state.change_drain(&on, |drain| drain.holds(&pod, by, now)),
+            Fact::PodUnblocked { on, pod } => state.change_drain(&on, |drain| drain.frees(&pod)),
+            Fact::DrainRetried { on, step, error, .. } => state.change_all(&on, |entry| {
+                entry.fails(&format_args!("{step} fails: {error}"));
+            }),
+            Fact::DrainEnded { on, outcome, gone, report, .. } => {
+                state.change_drain(&on, |drain| {
+                    drain.gone = gone;
+                    drain.ends(Outcome::Of(outcome), report);
+                });
+            }
+            Fact::DrainAbandoned { on } => state.change_drain(&on, |drain| drain.ends(Outcome::Abandoned, &"")),
+
+            // Lifecycle hooks.
+            Fact::HookUnknown { about, error } => {
+                state.change(&about, |entry| entry.fails(&format_args!("the hook's timeout is unknown: {error}")));
+            }
+            Fact::Heartbeat { about, result, error } => state.change(&about, |entry| {
+                entry.beats(result, now);
+                if let (HeartbeatResult::Failed(category), error) = (result, error) {
+                    let why: &dyn std::fmt::Display = error.unwrap_or(&category);
+                    entry.fails(&format_args!("a heartbeat failed: {why}"));
+                }
+            }),
+            Fact::HookCompleted { about, result } => state.change(&about, |entry| {
+                entry.hook = Some(Hook::Completed(result));
+                entry.problem = None;
+            }),
+            Fact::HookLeft { about } | Fact::HookUnproven { about } => {
+                state.change(&about, |entry| entry.hook = Some(Hook::Left));
+            }
+            Fact::CompletionRetried { about, error, .. } => {
+                state.change(&about, |entry| entry.fails(&format_args!("completing the hook fails: {error}")));
+            }
+            Fact::CompletionFailed { about, error } => state.change(&about, |entry| {
+                entry.hook = Some(Hook::Failed);
+                entry.fails(&format_args!("the hook could not be completed: {error}"));
+            }),
+            _ => {}
+        }
+    }
+
+    fn change_condition(&mut self, condition: Condition) {
+        self.condition = condition;
+        self.state.touch();
+    }
+}
+
+/// Returns the time without what is below a millisecond, which nobody reads.
+fn millis(at: Timestamp) -> Timestamp {
+    Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
+}
+
+fn after(now: Timestamp, time: Duration) -> Timestamp {
+    now.checked_add(time).map_or(now, millis)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! The report of a history: the JSON of `/api/status`. `docs/status.schema.json` describes it for others.
+//!
+//! Words of closed sets are strings here: a reader may be older or newer than the replica that writes.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Version of the report's shape. A change that a reader must know of raises it; a new field does not.
+pub const VERSION: u32 = 1;
+
+/// What one replica, or several together, are doing and have done.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The replica's time, which all times left are measured from.
+    pub time: Timestamp,
+    /// The program's version.
+    pub program: String,
+    /// Whether this is a dry run.
+    pub dry_run: bool,
+    /// Is all well?
+    pub health: Health,
+    /// The replicas; the one that answers comes first.
+    pub replicas: Vec<Replica>,
+    /// Interruptions: those that run, then those that have ended, the newest first.
+    pub interruptions: Vec<Interruption>,
+    /// Storms, the newest first.
+    pub storms: Vec<Storm>,
+    /// The last day.
+    pub day: Day,
+    /// The pools of capacity that are interrupted most.
+    pub pools: Vec<Pool>,
+    /// In an update: the ids of interruptions that are no longer listed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub removed: Vec<String>,
+}
+
+/// The answer to "is all well?".
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Health {
+    /// The worst that is so.
+    pub state: State,
+    /// Sentences for a person.
+    pub text: String,
+}
+
+/// The states of a replica, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Nothing is being drained, and nothing failed lately.
+    Ok,
+    /// Drains go on as they should.
+    Working,
+    /// The service starts or ends.
+    Unready,
+    /// An interruption failed in the last hour, or the queue can't be read.
+    Failed,
+    /// A drain is held back.
+    Blocked,
+}
+
+/// One replica.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Replica {
+    /// The name of its pod, or its address.
+    pub name: String,
+    /// Whether it is the one that answers.
+    pub here: bool,
+    /// Whether it is ready.
+    pub ready: Option<bool>,
+    /// The start of its process.
+    pub started: Option<Timestamp>,
+    /// Number of Nodes that it knows.
+    pub nodes: Option<usize>,
+    /// How it reads the queue.
+    pub queue: Option<Queue>,
+    /// Why it did not answer, if it did not.
+    pub silent: Option<String>,
+}
+
+/// How a replica reads the queue.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queue {
+    /// Number of messages that it holds.
+    pub held: usize,
+    /// Age in seconds, at its receipt, of the oldest message that was received in the last minute.
+    pub oldest_seconds: Option<f64>,
+    /// The category of the failure, if the last receive failed.
+    pub failing: Option<String>,
+}
+
+/// One interruption: a notice, and what was done about it.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Interruption {
+    /// Its id: unique among all replicas, and stable.
+    pub id: String,
+    /// The replica that acts on it.
+    pub replica: String,
+    /// The id of its message.
+    pub message: String,
+    /// The kind of its notice.
+    pub kind: String,
+    /// What the settings say about the kind.
+    pub action: Option<String>,
+    /// The id of the instance.
+    pub instance: String,
+    /// The name of the instance's Node.
+    pub node: Option<String>,
+    /// Number of further copies of the notice.
+    pub copies: u32,
+    /// Its begin.
+    pub since: Timestamp,
+    /// Its deadline.
+    pub deadline: Option<Timestamp>,
+    /// Whether the capacity ends at the deadline. Otherwise patience does.
+    pub hard: bool,
+    /// `received`, `waiting`, `draining`, `completing`, `ended`; or `marked`: the Node carries the mark of an earlier process.
+    pub phase: String,
+    /// The drains of the instance's Nodes, usually one.
+    pub drains: Vec<Drain>,
+    /// What is waited for now.
+    pub waits: Vec<Wait>,
+    /// The heartbeats of its lifecycle hook.
+    pub heartbeats: Option<Heartbeats>,
+    /// Its lifecycle hook: `open`, `continue`, `abandon`, `over`, `left` or `failed`.
+    pub hook: Option<String>,
+    /// The newest failure that is retried.
+    pub problem: Option<String>,
+    /// Its end.
+    pub ended: Option<End>,
+}
+
+/// The drain of a Node.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Drain {
+    /// The name of the Node.
+    pub node: String,
+    /// Its begin.
+    pub since: Timestamp,
+    /// Its deadline.
+    pub deadline: Timestamp,
+    /// Whether the capacity ends at the deadline.
+    pub hard: bool,
+    /// Number of pods that must leave.
+    pub pods: usize,
+    /// How many of them are gone.
+    pub gone: usize,
+    /// Number of pods that are left alone.
+    pub left_alone: usize,
+    /// Pods that are held back.
+    pub blocked: Vec<Blocked>,
+    /// Number of further pods that are held back.
+    pub blocked_more: usize,
+    /// How it ended.
+    pub outcome: Option<String>,
+}
+
+/// A pod that is held back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Blocked {
+    /// Namespace and name.
+    pub pod: String,
+    /// What holds it.
+    pub by: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// What the user can do.
+    pub advice: String,
+}
+
+/// Something that is waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Wait {
+    /// The kind of wait.
+    pub wait: String,
+    /// What exactly.
+    pub reason: String,
+    /// Its begin.
+    pub since: Timestamp,
+    /// The end of its time.
+    pub until: Timestamp,
+}
+
+/// The heartbeats of a lifecycle hook.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Heartbeats {
+    /// Number of those that AWS accepted.
+    pub sent: u32,
+    /// Number of those that failed.
+    pub failed: u32,
+    /// The last that AWS accepted.
+    pub last: Option<Timestamp>,
+}
+
+/// The end of an interruption.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct End {
+    /// Its time.
+    pub at: Timestamp,
+    /// The outcome.
+    pub outcome: String,
+    /// Whether that is a failure.
+    pub failed: bool,
+    /// Which pods went and which stayed.
+    pub report: String,
+    /// How its waits ended.
+    pub waited: String,
+}
+
+/// Many notices in a short time, as one entry.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Storm {
+    /// Its id: unique among all replicas, and stable.
+    pub id: String,
+    /// The replica that saw it.
+    pub replica: String,
+    /// Its first notice.
+    pub since: Timestamp,
+    /// The end of its last interruption, once all have ended.
+    pub until: Option<Timestamp>,
+    /// Number of notices.
+    pub notices: usize,
+    /// How many of them are being acted on.
+    pub running: usize,
+    /// How many have ended.
+    pub ended: usize,
+    /// How many of these ended as they should, in time.
+    pub in_time: usize,
+    /// How many of these failed.
+    pub failed: usize,
+    /// Number of notices of each kind.
+    pub kinds: BTreeMap<String, usize>,
+    /// The slowest interruption.
+    pub slowest: Option<Slowest>,
+    /// Those that failed.
+    pub failures: Vec<Failure>,
+    /// Number of further failures.
+    pub failures_more: usize,
+}
+
+/// The slowest interruption of a storm.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Slowest {
+    /// The name of the Node, or the id of the instance.
+    pub node: String,
+    /// Its duration.
+    pub seconds: f64,
+}
+
+/// A failed interruption of a storm.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Failure {
+    /// The name of the Node, or the id of the instance.
+    pub node: String,
+    /// The kind of its notice.
+    pub kind: String,
+    /// The outcome.
+    pub outcome: String,
+}
+
+/// The last day, in slots. The last slot is now.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Day {
+    /// The begin of the first slot.
+    pub since: Timestamp,
+    /// Minutes of a slot.
+    pub minutes_per_slot: u32,
+    /// Number of interruptions that began in each slot.
+    pub notices: Vec<u32>,
+    /// Number of interruptions that failed in each slot.
+    pub failed: Vec<u32>,
+}
+
+/// Interruptions of a pool of capacity.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pool {
+    /// The kind of notice.
+    pub kind: String,
+    /// The instance type, or `other`.
+    pub instance_type: String,
+    /// The zone.
+    pub zone: String,
+    /// The group of Nodes.
+    pub group: String,
+    /// Number of interruptions since the start of the process.
+    pub interruptions: u64,
+}

@@ -1,0 +1,399 @@
+//! The interruptions of a history, and what facts do to them.
+
+use super::day::Day;
+use super::entry::{Deadline, Drain, Entry, MAX_SIZE, Stage};
+use super::storm::{Gauge, MAX_STORMS, Storm};
+use super::{MAX_BYTES, Since, report};
+use crate::fact::{Action, NodeRef, NoticeOutcome, NoticeRef};
+use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Maximum number of removed interruptions that are remembered for readers of changes.
+const MAX_REMOVED: usize = 4096;
+
+/// Time for which a failure counts as new.
+const RECENT: SignedDuration = SignedDuration::from_hours(1);
+
+/// All interruptions.
+#[derive(Debug)]
+pub(super) struct State {
+    /// By their numbers: the order in which they began.
+    entries: BTreeMap<u64, Entry>,
+    /// What runs, by the ids of instances.
+    subjects: HashMap<Arc<str>, Subject>,
+    /// The newest last.
+    storms: VecDeque<Storm>,
+    gauge: Gauge,
+    pub(super) day: Day,
+    /// The number of the next interruption or storm.
+    next: u64,
+    /// Number of changes.
+    revision: u64,
+    /// Removed interruptions, each with the count of changes then.
+    removed: VecDeque<(u64, u64)>,
+    /// The count of changes up to which removed interruptions were forgotten.
+    forgotten: u64,
+    /// Size of all interruptions and drains.
+    bytes: usize,
+    /// Number of interruptions that run and were forgotten, because there was no room. Each was in a storm.
+    untracked: usize,
+    /// The newest failure, and the number of those in the last hour at most.
+    failures: VecDeque<(Timestamp, Box<str>, NoticeOutcome)>,
+}
+
+/// What runs for one instance.
+#[derive(Debug, Default)]
+struct Subject {
+    /// The numbers of its interruptions.
+    running: Vec<u64>,
+    drains: Vec<Drain>,
+}
+
+/// Maximum number of failures of the last hour that are counted.
+const MAX_FAILURES: usize = 100;
+
+impl State {
+    pub(super) fn new(now: Timestamp) -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            subjects: HashMap::new(),
+            storms: VecDeque::new(),
+            gauge: Gauge::default(),
+            day: Day::new(now),
+            next: 0,
+            revision: 0,
+            removed: VecDeque::new(),
+            forgotten: 0,
+            bytes: 0,
+            untracked: 0,
+            failures: VecDeque::new(),
+        }
+    }
+
+    pub(super) const fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Counts a change of what is not an interruption.
+    pub(super) const fn touch(&mut self) {
+        self.revision += 1;
+    }
+
+    pub(super) const fn knows(&self, change: u64) -> bool {
+        change >= self.forgotten && change <= self.revision
+    }
+
+    pub(super) fn begins(&mut self, about: &NoticeRef<'_>, action: Action, deadline: Option<Deadline>, now: Timestamp) {
+        // It begins again after AWS has revised the notice, or after a handover to this process.
+        if let Some(number) = self.number_of(about) {
+            return self.change_entry(number, |entry| (entry.action, entry.deadline) = (Some(action), deadline));
+        }
+        self.forget_mark(about);
+        let number = self.insert(about, now);
+        self.change_entry(number, |entry| (entry.action, entry.deadline) = (Some(action), deadline));
+        if let Some(entry) = self.entries.get(&number) {
+            self.subjects.entry(Arc::clone(&entry.instance)).or_default().running.push(number);
+        }
+    }
+
+    pub(super) fn joins(&mut self, about: &NoticeRef<'_>) {
+        let running = self.subjects.get(about.instance).map_or(&[][..], |subject| &subject.running);
+        let same =
+            running.iter().copied().find(|number| self.entries.get(number).is_some_and(|it| it.kind == about.kind));
+        if let Some(number) = same {
+            self.change_entry(number, |entry| entry.copies += 1);
+        }
+    }
+
+    pub(super) fn ends(
+        &mut self,
+        about: &NoticeRef<'_>,
+        outcome: NoticeOutcome,
+        waited: &str,
+        (since, now): (Timestamp, Timestamp),
+    ) {
+        let known = self.number_of(about);
+        if known.is_none() && matches!(outcome, NoticeOutcome::NotOurs | NoticeOutcome::Ignored) {
+            return;
+        }
+        if outcome.is_failure() {
+            self.day.fails(now);
+            if self.failures.len() == MAX_FAILURES {
+                self.failures.pop_front();
+            }
+            self.failures.push_back((now, about.node.unwrap_or(about.instance).into(), outcome));
+        }
+        if known.is_none() && self.untracked > 0 {
+            self.untracked -= 1;
+            if let Some(storm) = self.storms.back_mut() {
+                storm.ends(about.node.unwrap_or(about.instance), about.kind, outcome, (since, now));
+                storm.revision = self.revision + 1;
+            }
+            return self.touch();
+        }
+        let number = known.unwrap_or_else(|| self.insert(about, since));
+        let drains = self.leave_subject(number);
+        self.change_entry(number, |entry| {
+            entry.names_node(about.node);
+            entry.ends(now, outcome, waited, drains);
+        });
+        let Some(entry) = self.entries.get(&number) else { return };
+        if let Some(storm) = entry.storm
+            && let Some(storm) = self.storms.iter_mut().find(|known| known.number == storm)
+        {
+            storm.ends(entry.name(), entry.kind, outcome, (entry.since, now));
+            storm.revision = self.revision;
+            self.remove(number);
+        }
+    }
+
+    /// Adds the mark of a notice that was found on a Node.
+    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, since: Timestamp, deadline: Option<Timestamp>) {
+        if self.number_of(about).is_none() {
+            let number = self.add(Entry::new(about, since, Stage::Marked));
+            self.change_entry(number, |entry| entry.deadline = deadline.map(|at| Deadline { at, hard: false }));
+        }
+    }
+
+    /// Forgets the marks of a Node.
+    pub(super) fn is_released(&mut self, on: &NodeRef<'_>) {
+        let is_its = |entry: &Entry| matches!(entry.stage, Stage::Marked) && *entry.instance == *on.instance;
+        let marked: Vec<u64> = self.entries.iter().filter(|(_, it)| is_its(it)).map(|(number, _)| *number).collect();
+        for number in marked {
+            self.remove(number);
+        }
+    }
+
+    /// Changes the running interruption of a notice.
+    pub(super) fn change(&mut self, about: &NoticeRef<'_>, change: impl FnOnce(&mut Entry)) {
+        if let Some(number) = self.number_of(about) {
+            self.change_entry(number, change);
+        }
+    }
+
+    /// Changes all running interruptions of a Node's instance.
+    pub(super) fn change_all(&mut self, on: &NodeRef<'_>, change: impl Fn(&mut Entry)) {
+        let running = self.subjects.get(on.instance).map(|subject| subject.running.clone());
+        for number in running.unwrap_or_default() {
+            self.change_entry(number, &change);
+        }
+    }
+
+    pub(super) fn drain_begins(&mut self, on: &NodeRef<'_>, drain: Drain) {
+        if let Some(subject) = self.subjects.get_mut(on.instance) {
+            let (before, after) = (subject.drains.iter().position(|known| known.uid == drain.uid), drain.size());
+            match before.map(|found| &mut subject.drains[found]) {
+                Some(known) => {
+                    self.bytes = self.bytes - known.size() + after;
+                    *known = drain;
+                }
+                None => {
+                    self.bytes += after;
+                    subject.drains.push(drain);
+                }
+            }
+            self.touch_all(on);
+        }
+    }
+
+    pub(super) fn change_drain(&mut self, on: &NodeRef<'_>, change: impl FnOnce(&mut Drain)) {
+        let subject = self.subjects.get_mut(on.instance);
+        let drain = subject.and_then(|subject| subject.drains.iter_mut().find(|drain| *drain.uid == *on.uid));
+        if let Some(drain) = drain {
+            self.bytes -= drain.size();
+            change(drain);
+            self.bytes += drain.size();
+            self.change_all(on, |entry| entry.problem = None);
+        }
+    }
+
+    fn touch_all(&mut self, on: &NodeRef<'_>) {
+        self.change_all(on, |_| {});
+    }
+
+    fn number_of(&self, about: &NoticeRef<'_>) -> Option<u64> {
+        let running = &self.subjects.get(about.instance)?.running;
+        running.iter().copied().find(|number| self.entries.get(number).is_some_and(|entry| entry.is(about)))
+    }
+
+    /// Adds an interruption that begins, to its storm if there is one.
+    fn insert(&mut self, about: &NoticeRef<'_>, since: Timestamp) -> u64 {
+        self.day.begins(since);
+        let mut entry = Entry::new(about, since, Stage::Running);
+        let storm_began = self.gauge.count(since);
+        let goes_on = self.storms.back().is_some_and(|storm| storm.goes_on(since));
+        if let (false, Some(began)) = (goes_on, storm_began) {
+            self.begin_storm(began);
+        }
+        if let Some(storm) = self.storms.back_mut().filter(|storm| storm.goes_on(since)) {
+            storm.begins(entry.kind, since);
+            storm.revision = self.revision + 1;
+            entry.storm = Some(storm.number);
+        }
+        self.add(entry)
+    }
+
+    /// Makes a storm of what began since then.
+    fn begin_storm(&mut self, began: Timestamp) {
+        let mut storm = Storm::new(self.next, began);
+        self.next += 1;
+        let is_in = |entry: &Entry| entry.since >= began && !matches!(entry.stage, Stage::Marked);
+        let mut ended = Vec::new();
+        for (number, entry) in self.entries.iter_mut().filter(|(_, entry)| is_in(entry)) {
+            storm.takes(entry);
+            entry.storm = Some(storm.number);
+            ended.extend(entry.end().map(|_| *number));
+        }
+        for number in ended {
+            self.remove(number);
+        }
+        if self.storms.len() == MAX_STORMS {
+            self.storms.pop_front();
+        }
+        self.storms.push_back(storm);
+    }
+
+    fn add(&mut self, entry: Entry) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.bytes += entry.size();
+        self.entries.insert(number, entry);
+        self.make_room();
+        number
+    }
+
+    /// Forgets the oldest interruptions that have ended, until all fit; if that is not enough, those that run.
+    fn make_room(&mut self) {
+        while self.bytes + MAX_SIZE > MAX_BYTES {
+            let oldest =
+                self.entries.iter().find(|(_, it)| !matches!(it.stage, Stage::Running)).map(|(number, _)| *number);
+            let Some(number) = oldest.or_else(|| self.entries.first_key_value().map(|(number, _)| *number)) else {
+                return;
+            };
+            self.leave_subject(number);
+            self.untracked += usize::from(oldest.is_none());
+            self.remove(number);
+        }
+    }
+
+    fn change_entry(&mut self, number: u64, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.entries.get_mut(&number) {
+            self.revision += 1;
+            self.bytes -= entry.size();
+            change(entry);
+            entry.revision = self.revision;
+            self.bytes += entry.size();
+            self.make_room();
+        }
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(entry) = self.entries.remove(&number) {
+            self.revision += 1;
+            self.bytes -= entry.size();
+            self.removed.push_back((self.revision, number));
+            if self.removed.len() > MAX_REMOVED {
+                self.forgotten = self.removed.pop_front().map_or(self.forgotten, |(revision, _)| revision);
+            }
+        }
+    }
+
+    /// Takes an interruption out of those that run. Returns the drains of its instance with the last one.
+    fn leave_subject(&mut self, number: u64) -> Vec<Drain> {
+        let Some(entry) = self.entries.get(&number) else { return Vec::new() };
+        let instance = Arc::clone(&entry.instance);
+        let Some(subject) = self.subjects.get_mut(&instance) else { return Vec::new() };
+        subject.running.retain(|running| *running != number);
+        if !subject.running.is_empty() {
+            return Vec::new();
+        }
+        let drains = self.subjects.remove(&instance).map(|subject| subject.drains).unwrap_or_default();
+        self.bytes -= drains.iter().map(Drain::size).sum::<usize>();
+        drains
+    }
+
+    fn forget_mark(&mut self, about: &NoticeRef<'_>) {
+        let is_its = |entry: &Entry| {
+            matches!(entry.stage, Stage::Marked) && *entry.instance == *about.instance && entry.is(about)
+        };
+        let marked = self.entries.iter().find(|(_, entry)| is_its(entry)).map(|(number, _)| *number);
+        if let Some(number) = marked {
+            self.remove(number);
+        }
+    }
+
+    /// Returns the drains that run or have just ended.
+    pub(super) fn drains(&self) -> impl Iterator<Item = &Drain> + Clone {
+        self.subjects.values().flat_map(|subject| &subject.drains)
+    }
+
+    /// Returns how many interruptions run.
+    pub(super) fn running(&self) -> usize {
+        self.subjects.values().map(|subject| subject.running.len()).sum()
+    }
+
+    /// Returns the number of failures in the last hour, and the newest.
+    pub(super) fn failures(&self, now: Timestamp) -> (usize, Option<(&str, NoticeOutcome)>) {
+        let recent = self.failures.iter().filter(|(at, ..)| now.duration_since(*at) <= RECENT);
+        (recent.clone().count(), recent.last().map(|(_, name, outcome)| (&**name, *outcome)))
+    }
+
+    /// Returns the interruption that ended last.
+    pub(super) fn last_end(&self) -> Option<&Entry> {
+        self.entries.values().filter(|entry| entry.end().is_some()).max_by_key(|entry| entry.end().map(|end| end.at))
+    }
+
+    /// Returns the rows of a report: interruptions, storms, and the ids of removed interruptions.
+    pub(super) fn rows(
+        &self,
+        since: Since,
+        replica: &str,
+    ) -> (Vec<report::Interruption>, Vec<report::Storm>, Vec<String>) {
+        let is_new = |revision: u64| match since {
+            Since::Ever => true,
+            Since::Change(known) => revision > known,
+        };
+        let id = |number: u64| format!("{replica}/{number}");
+        let none = Subject::default();
+        let row = |(number, entry): (&u64, &Entry)| {
+            let subject = self.subjects.get(&entry.instance).unwrap_or(&none);
+            entry.report(id(*number), replica, &subject.drains)
+        };
+        let new = || self.entries.iter().rev().filter(|(_, entry)| is_new(entry.revision));
+        let runs = |entry: &Entry| matches!(entry.stage, Stage::Running);
+        let running = new().filter(|(_, entry)| runs(entry));
+        let others = new().filter(|(_, entry)| !runs(entry));
+        let interruptions = running.chain(others).map(row).collect();
+        let storms = self.storms.iter().rev().filter(|storm| is_new(storm.revision));
+        let storms = storms.map(|storm| storm.report(id(storm.number), replica)).collect();
+        let removed = match since {
+            Since::Ever => Vec::new(),
+            Since::Change(known) => {
+                let new = self.removed.iter().filter(|(revision, _)| *revision > known);
+                new.map(|(_, number)| id(*number)).collect()
+            }
+        };
+        (interruptions, storms, removed)
+    }
+}
+
+#[cfg(test)]
+impl State {
+    /// Returns the size of all interruptions and drains, as counted.
+    pub(super) const fn size(&self) -> usize {
+        self.bytes
+    }
+
+    /// Asserts that the count is true, and that no interruption is too large.
+    pub(super) fn check(&self) {
+        let drains: usize = self.drains().map(Drain::size).sum();
+        let entries: usize = self.entries.values().map(Entry::size).sum();
+        assert_eq!(self.bytes, drains + entries);
+        for entry in self.entries.values() {
+            let drain = self.subjects.get(&entry.instance).and_then(|subject| subject.drains.first());
+            let size = entry.size() + drain.map_or(0, Drain::size);
+            assert!(size <= MAX_SIZE, "{size} bytes: {entry:?} {drain:?}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+use super::*;
+use crate::fact::{Action, DrainOutcome, HeartbeatResult, NodeRef, NoticeKind, NoticeOutcome, NoticeRef, PodRef, Wait};
+
+fn history() -> History {
+    History::new(Clock::showing("2026-11-23T10:00:00Z".parse().unwrap()), "replica", false)
+}
+
+fn about<'a>(instance: &'a str, node: &'a str, message: &'a str) -> NoticeRef<'a> {
+    NoticeRef { kind: NoticeKind::AsgTerminate, instance, node: Some(node), message }
+}
+
+/// Notes facts about one interruption whose names are as long as they can be.
+fn note_worst(history: &History, number: usize, long: &str) {
+    let (instance, node) = (format!("i-{number:017x}"), format!("{number}{long}"));
+    let message = format!("{number}{long}");
+    let about = about(&instance, &node, &message);
+    let on = NodeRef { node: &node, uid: &node, instance: &instance };
+    let until = Duration::from_mins(2);
+    history.note(&Fact::NoticeBegun { about, action: Action::Drain, until: Some(until), hard: true });
+    history.note(&Fact::WaitBegun { about, on: Some(on), wait: Wait::Volumes, reason: long, at_most: until });
+    history.note(&Fact::DrainBegun { on, pods: 9, left_alone: 9, until, hard: true });
+    for pod in 0..20 {
+        let name = format!("{pod}{long}");
+        let pod = PodRef { namespace: long, name: &name, uid: &name };
+        history.note(&Fact::PodBlocked { on, pod, by: long, until, hard: true });
+    }
+    history.note(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(Category::Throttled), error: Some(&long) });
+}
+
+fn end(history: &History, number: usize, long: &str, outcome: NoticeOutcome) {
+    let (instance, node) = (format!("i-{number:017x}"), format!("{number}{long}"));
+    let message = format!("{number}{long}");
+    let on = NodeRef { node: &node, uid: &node, instance: &instance };
+    let took = Duration::from_secs(9);
+    let (outcome_of_drain, left) = (DrainOutcome::Blocked, Duration::ZERO);
+    history.note(&Fact::DrainEnded {
+        on,
+        outcome: outcome_of_drain,
+        gone: 1,
+        took,
+        left,
+        hard: true,
+        report: &long,
+        has_condition: false,
+    });
+    history.note(&Fact::NoticeEnded { about: about(&instance, &node, &message), outcome, took, waited: long });
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded_whatever_comes() {
+    let history = history();
+    let long = "ü".repeat(5_000);
+    for number in 0..9_000 {
+        note_worst(&history, number, &long);
+        let inner = history.lock();
+        assert!(inner.state.size() <= MAX_BYTES, "after {number}");
+        if number % 1000 == 0 {
+            inner.state.check();
+        }
+    }
+    let kept = history.report(Since::Ever, 0).0.interruptions.len();
+    assert!((4_000..9_000).contains(&kept), "{kept} interruptions fit");
+    for number in 0..9_000 {
+        end(&history, number, &long, NoticeOutcome::Blocked);
+    }
+    let inner = history.lock();
+    inner.state.check();
+    assert_eq!(inner.state.running(), 0);
+    drop(inner);
+    let report = history.report(Since::Ever, 0).0;
+    let storm = &report.storms[0];
+    assert_eq!((storm.failures.len(), storm.notices), (20, 9_000));
+    assert_eq!(report.interruptions.len(), 0, "the storm is one entry");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_are_not_named_are_counted() {
+    let history = history();
+    note_worst(&history, 1, "x");
+    let row = || history.report(Since::Ever, 0).0.interruptions.remove(0).drains.remove(0);
+    let before = row();
+    assert!(before.blocked.len() > 1, "{before:?}");
+    assert_eq!(before.blocked.len() + before.blocked_more, 20);
+    let on = NodeRef { node: "1x", uid: "1x", instance: "i-00000000000000001" };
+    for pod in 0..20 {
+        let name = format!("{pod}x");
+        history.note(&Fact::PodUnblocked { on, pod: PodRef { namespace: "x", name: &name, uid: &name } });
+    }
+    assert_eq!((row().blocked.len(), row().blocked_more), (0, 0));
+}
+
+/// A reader that was away too long is told, and asks for everything.
+#[tokio::test(start_paused = true)]
+async fn changes_are_known_for_a_while() {
+    let history = history();
+    let (_, early) = history.report(Since::Ever, 0);
+    for number in 0..6_000 {
+        note_worst(&history, number, "x");
+        end(&history, number, "x", NoticeOutcome::Drained);
+    }
+    assert!(!history.is_known(early));
+    assert!(history.is_known(history.revision()));
+    assert!(!history.is_known(history.revision() + 1), "of another process");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_newest_time_of_a_moved_deadline_is_shown() {
+    let history = history();
+    note_worst(&history, 1, "x");
+    let on = NodeRef { node: "1x", uid: "1x", instance: "i-00000000000000001" };
+    history.note(&Fact::DrainDeadlineMoved { on, until: Duration::from_mins(10), hard: false });
+    history.note(&Fact::DrainAbandoned { on });
+    let drain = history.report(Since::Ever, 0).0.interruptions.remove(0).drains.remove(0);
+    assert_eq!((drain.deadline, drain.hard), ("2026-11-23T10:10:00Z".parse().unwrap(), false));
+    assert_eq!(drain.outcome.as_deref(), Some("abandoned"));
+}

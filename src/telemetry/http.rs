@@ -1,0 +1,178 @@
+//! A small HTTP server: answers GET, one request a connection, with bounded connections.
+
+use crate::fact::TaskKind;
+use crate::runtime::task::{Group, Tasks};
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body as _, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
+
+/// Timeout of a request's headers. Every client sends them at once.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Time after which a connection whose client reads nothing is closed.
+const STALL_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Maximum number of connections, more than probes, scrapers and viewers need. Further ones are closed at once.
+const MAX_CONNECTIONS: usize = 64;
+
+/// The body of an answer.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// The reason why a server can't listen.
+#[derive(Debug, thiserror::Error)]
+#[error("can't listen on {flag} {address}: {source}; choose a free address, or end what listens there")]
+pub struct ListenError {
+    /// The flag that sets the address.
+    flag: &'static str,
+    /// The address of the settings.
+    address: SocketAddr,
+    /// The system's error.
+    source: std::io::Error,
+}
+
+/// Answers requests.
+pub trait Answers: Send + Sync + 'static {
+    /// Returns the answer to a GET or HEAD.
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body>;
+}
+
+/// A bound address.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Server {
+    /// Binds the address that `flag` sets. On a system without IPv6, `[::]` becomes `0.0.0.0`.
+    ///
+    /// # Errors
+    /// When it can't be bound.
+    pub async fn bind(flag: &'static str, address: SocketAddr) -> Result<Self, ListenError> {
+        let refused = |source| ListenError { flag, address, source };
+        let listener = match TcpListener::bind(address).await {
+            Err(_) if address.ip() == Ipv6Addr::UNSPECIFIED && !has_ipv6().await => {
+                TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+            }
+            bound => bound,
+        };
+        let listener = listener.map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        Ok(Self { listener, address })
+    }
+
+    /// Returns the bound address; its port is the real one, even if the settings say 0.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until dropped. Connections are tasks of this kind.
+    pub async fn serve(self, tasks: &Tasks, kind: TaskKind, pages: Arc<impl Answers>) {
+        let mut connections: Group<()> = tasks.group(kind);
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
+                        connections.spawn(connection(stream, Arc::clone(&pages)));
+                    }
+                    Ok(_) => {}
+                    // Usually a lack of file descriptors: some may be closed during a pause.
+                    Err(_) => sleep(Duration::from_millis(100)).await,
+                },
+                Some(_) = connections.next() => {}
+            }
+        }
+    }
+}
+
+async fn connection(stream: TcpStream, pages: Arc<impl Answers>) {
+    // Number of parts of bodies that were asked for: the client has read what was before.
+    let parts = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&parts);
+    let service = service_fn(move |request| {
+        let (pages, counted) = (Arc::clone(&pages), Arc::clone(&counted));
+        async move {
+            let answer = if request.method() == Method::GET || request.method() == Method::HEAD {
+                pages.answer(&request)
+            } else {
+                plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n")
+            };
+            let count = move |part| {
+                counted.fetch_add(1, Ordering::Relaxed);
+                part
+            };
+            // A body of known length is one part.
+            let is_stream = answer.body().size_hint().exact().is_none();
+            Ok::<_, Infallible>(if is_stream {
+                answer.map(|body| body.map_frame(count).boxed_unsync())
+            } else {
+                answer
+            })
+        }
+    });
+    let mut http = hyper::server::conn::http1::Builder::new();
+    // No keep-alive: every open connection is a task.
+    http.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).keep_alive(false);
+    let serving = pin!(http.serve_connection(TokioIo::new(stream), service));
+    let stalled = async {
+        let mut known = 0;
+        loop {
+            sleep(STALL_TIMEOUT).await;
+            let now = parts.load(Ordering::Relaxed);
+            if now == known {
+                return;
+            }
+            known = now;
+        }
+    };
+    tokio::select! {
+        biased;
+        // A client may close its connection at any time.
+        _ = serving => {}
+        () = stalled => {}
+    }
+}
+
+/// Returns an answer of plain text.
+pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    answer(status, "text/plain; version=0.0.4; charset=utf-8", text.into())
+}
+
+/// Returns an answer of this content type.
+pub fn answer(status: StatusCode, content_type: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(Full::new(body).boxed_unsync());
+    *response.status_mut() = status;
+    response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(content_type));
+    response
+}
+
+/// Returns whether the system has IPv6, which always has a loopback address.
+async fn has_ipv6() -> bool {
+    TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn all_addresses_are_of_both_families() {
+        let server = Server::bind("--admin-address", "[::]:0".parse().unwrap()).await.unwrap();
+        let port = server.address().port();
+        assert!(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.is_ok());
+        assert_eq!(TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.is_ok(), has_ipv6().await);
+    }
+}

@@ -1,0 +1,178 @@
+//! The status page: `/`, its report as JSON at `/api/status`, and its changes as server-sent events at `/api/events`.
+//!
+//! It needs no login, shows no secret and changes nothing. Viewers share the work: a report is rendered once for all of them, at most
+//! once a second, and only while somebody looks. Their number is bounded, and one that reads too slowly is dropped.
+
+use crate::fact::TaskKind;
+use crate::runtime::task::Tasks;
+use crate::telemetry::history::{History, Since};
+use crate::telemetry::http::{Answers, Body, answer, plain};
+use bytes::Bytes;
+use futures_util::stream;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
+use http::header::{HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, broadcast};
+use tokio::time::{Instant, sleep};
+
+/// Maximum number of viewers that get changes at once. Others can ask for reports.
+const MAX_VIEWERS: usize = 32;
+
+/// Minimum time between two frames, and maximum age of a shared report.
+const PACE: Duration = Duration::from_secs(1);
+
+/// Maximum time between two frames, so that a broken connection is noticed.
+const MAX_SILENCE: Duration = Duration::from_secs(15);
+
+/// Number of frames that a viewer may be behind.
+const MAX_BEHIND: usize = 8;
+
+/// What the page may do: show itself, and ask this server.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// The status page of one replica.
+#[derive(Debug)]
+pub struct Page {
+    history: Arc<History>,
+    tasks: Tasks,
+    frames: broadcast::Sender<Bytes>,
+    shared: Mutex<Shared>,
+    /// Signalled when the first viewer comes.
+    viewed: Notify,
+}
+
+/// What viewers share.
+#[derive(Debug, Default)]
+struct Shared {
+    /// The latest whole report, and when it was made.
+    whole: Option<(Bytes, Instant)>,
+    /// The count of changes that the latest frame shows, and its time.
+    framed: Option<(u64, Instant)>,
+}
+
+impl Page {
+    /// The page of this history. `tasks` are those of the service.
+    #[must_use]
+    pub fn new(history: Arc<History>, tasks: Tasks) -> Self {
+        Self {
+            history,
+            tasks,
+            frames: broadcast::Sender::new(MAX_BEHIND),
+            shared: Mutex::default(),
+            viewed: Notify::new(),
+        }
+    }
+
+    /// Sends changes to the viewers, while there are any. Runs until dropped.
+    pub async fn send_frames(self: Arc<Self>) {
+        loop {
+            let viewed = self.viewed.notified();
+            if self.frames.receiver_count() == 0 {
+                viewed.await;
+            }
+            sleep(PACE).await;
+            self.send_frame();
+        }
+    }
+
+    fn send_frame(&self) {
+        // Under the lock, so that a viewer who comes gets its whole report before or after this frame.
+        let mut shared = self.lock();
+        let now = Instant::now();
+        let since = match shared.framed {
+            Some((change, at)) if change == self.history.revision() && now - at < MAX_SILENCE => return,
+            Some((change, _)) if self.history.is_known(change) => Since::Change(change),
+            _ => Since::Ever,
+        };
+        let (report, change) = self.history.report(since, self.held());
+        let name = if since == Since::Ever { "full" } else { "update" };
+        // An error says that nobody listens any more.
+        let _ = self.frames.send(frame(name, &serde_json::to_vec(&report).unwrap_or_default()));
+        *shared = Shared { whole: None, framed: Some((change, now)) };
+    }
+
+    /// Returns a whole report as JSON.
+    fn whole(&self, shared: &mut Shared) -> Bytes {
+        let now = Instant::now();
+        match &shared.whole {
+            Some((report, at)) if now - *at < PACE => report.clone(),
+            _ => {
+                let (report, _) = self.history.report(Since::Ever, self.held());
+                let report = Bytes::from(serde_json::to_vec(&report).unwrap_or_default());
+                shared.whole = Some((report.clone(), now));
+                report
+            }
+        }
+    }
+
+    /// Returns the changes from now on, beginning with a whole report.
+    fn events(&self) -> Response<Body> {
+        let mut shared = self.lock();
+        if self.frames.receiver_count() >= MAX_VIEWERS {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "too many viewers; ask for api/status instead\n");
+        }
+        let (receiver, first) = (self.frames.subscribe(), frame("full", &self.whole(&mut shared)));
+        drop(shared);
+        self.viewed.notify_one();
+        let frames = stream::unfold((Some(first), receiver), |(first, mut receiver)| async move {
+            let bytes = match first {
+                Some(first) => first,
+                // A viewer that is too far behind is dropped: it comes again, and gets a whole report.
+                None => receiver.recv().await.ok()?,
+            };
+            Some((Ok::<_, Infallible>(Frame::data(bytes)), (None, receiver)))
+        });
+        let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+        response
+    }
+
+    fn held(&self) -> usize {
+        usize::try_from(self.tasks.alive(TaskKind::Message)).unwrap_or(0)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers for Page {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+        let file = |content_type, text: &'static str| {
+            answer(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()))
+        };
+        let mut response = match request.uri().path() {
+            "/" => file("text/html; charset=utf-8", include_str!("page/index.html")),
+            "/page.css" => file("text/css; charset=utf-8", include_str!("page/page.css")),
+            "/page.js" => file("text/javascript; charset=utf-8", include_str!("page/page.js")),
+            "/api/status" => answer(StatusCode::OK, "application/json", self.whole(&mut self.lock())),
+            "/api/events" => self.events(),
+            _ => plain(StatusCode::NOT_FOUND, "not found; try /, /api/status, /api/events\n"),
+        };
+        let headers: [(HeaderName, &str); 5] = [
+            (CONTENT_SECURITY_POLICY, POLICY),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (REFERRER_POLICY, "no-referrer"),
+            (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+            (CACHE_CONTROL, "no-store"),
+        ];
+        for (name, value) in headers {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+/// Returns a server-sent event. JSON has no line breaks.
+fn frame(name: &str, json: &[u8]) -> Bytes {
+    [b"event: ", name.as_bytes(), b"\ndata: ", json, b"\n\n"].concat().into()
+}
+
+#[cfg(test)]
+mod tests;

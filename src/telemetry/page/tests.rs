@@ -1,0 +1,132 @@
+use super::*;
+use crate::fact::{Action, Fact, Facts, NoticeKind, NoticeRef, Subscriber};
+use crate::runtime::clock::Clock;
+use crate::runtime::task::Handle;
+use crate::telemetry::history::report::Report;
+use crate::telemetry::http::Server;
+use std::net::SocketAddr;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// A page that is served, and its history.
+struct Served {
+    history: Arc<History>,
+    address: SocketAddr,
+    tasks: Tasks,
+    _serving: Handle<()>,
+}
+
+impl Served {
+    async fn start() -> Self {
+        let history = Arc::new(History::new(Clock::system(), "replica", false));
+        let tasks = Tasks::new(Facts::to(Vec::new()));
+        let server = Server::bind("--status-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let (address, page) = (server.address(), Arc::new(Page::new(Arc::clone(&history), tasks.clone())));
+        let counted = tasks.clone();
+        let serving = tasks.spawn(TaskKind::Status, async move {
+            tokio::join!(server.serve(&counted, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
+        });
+        Self { history, address, tasks, _serving: serving }
+    }
+
+    fn notice(&self, instance: &str, node: &str) {
+        let about = NoticeRef { kind: NoticeKind::Spot, instance, node: Some(node), message: "m" };
+        let until = Some(Duration::from_mins(2));
+        self.history.note(&Fact::NoticeBegun { about, action: Action::Drain, until, hard: true });
+    }
+
+    async fn ask(&self, request: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        stream.write_all(format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        stream
+    }
+
+    /// Returns the whole answer.
+    async fn get(&self, path: &str) -> String {
+        let mut answer = String::new();
+        self.ask(&format!("GET {path}")).await.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+}
+
+/// Reads until the text has come.
+async fn until(stream: &mut TcpStream, text: &str) -> String {
+    let mut read = Vec::new();
+    loop {
+        let mut part = [0; 4096];
+        let length = stream.read(&mut part).await.unwrap();
+        read.extend_from_slice(&part[..length]);
+        let all = String::from_utf8_lossy(&read);
+        if all.contains(text) {
+            return all.into_owned();
+        }
+        assert!(length > 0, "it ended before {text}: {all}");
+    }
+}
+
+#[tokio::test]
+async fn every_answer_has_the_strict_policy_and_only_get_is_answered() {
+    let served = Served::start().await;
+    for path in ["/", "/page.css", "/page.js", "/api/status", "/elsewhere"] {
+        let answer = served.get(path).await.to_ascii_lowercase();
+        assert!(answer.contains("content-security-policy: default-src 'none'; script-src 'self'"), "{path}: {answer}");
+        assert!(answer.contains("cache-control: no-store"), "{path}");
+        assert_eq!(answer.starts_with("http/1.1 200"), path != "/elsewhere", "{path}");
+    }
+    let mut answer = String::new();
+    served.ask("POST /api/status").await.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
+    let files = [include_str!("index.html"), include_str!("page.css"), include_str!("page.js")];
+    assert!(files.iter().map(|file| file.len()).sum::<usize>() < 60 << 10, "the page is small");
+}
+
+#[tokio::test]
+async fn the_report_is_json_and_hostile_names_are_text() {
+    let served = Served::start().await;
+    let hostile = "</script><img src=x onerror=alert(1)>\n\ndata: {}\u{202e}\"";
+    served.notice("i-1", hostile);
+    let answer = served.get("/api/status").await;
+    let (_, json) = answer.split_once("\r\n\r\n").unwrap();
+    let report: Report = serde_json::from_str(json).unwrap();
+    assert_eq!(report.interruptions[0].node.as_deref(), Some(hostile));
+    let shown = until(&mut served.ask("GET /api/events").await, "\n\n").await;
+    assert!(!shown.contains("\ndata: {}"), "a name can't make an event: {shown}");
+}
+
+#[tokio::test]
+async fn viewers_get_a_whole_report_and_then_changes_and_leave_no_task() {
+    let served = Served::start().await;
+    served.notice("i-1", "node-1");
+    let mut viewer = served.ask("GET /api/events").await;
+    let first = until(&mut viewer, "\n\n").await;
+    assert!(first.contains("content-type: text/event-stream\r\n") && first.contains("event: full\ndata: {"), "{first}");
+    assert!(first.contains("node-1"));
+    served.notice("i-2", "node-2");
+    let next = until(&mut viewer, "node-2").await;
+    assert!(next.contains("event: update\n") || next.contains("event: full\n"), "{next}");
+    served.notice("i-3", "node-3");
+    let next = until(&mut viewer, "node-3").await;
+    assert!(next.contains("event: update\n") && !next.contains("node-1"), "only what changed: {next}");
+    drop(viewer);
+    // The next frame finds nobody.
+    served.notice("i-4", "node-4");
+    served.tasks.gone(|kind| kind == TaskKind::StatusConnection).await;
+}
+
+#[tokio::test]
+async fn viewers_are_bounded_and_others_can_still_ask() {
+    let served = Served::start().await;
+    let mut viewers = Vec::new();
+    for _ in 0..MAX_VIEWERS {
+        let mut viewer = served.ask("GET /api/events").await;
+        until(&mut viewer, "event: full").await;
+        viewers.push(viewer);
+    }
+    let refused = served.get("/api/events").await;
+    assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many viewers"), "{refused}");
+    assert!(served.get("/api/status").await.starts_with("HTTP/1.1 200"));
+    drop(viewers);
+    served.notice("i-1", "node-1");
+    served.tasks.gone(|kind| kind == TaskKind::StatusConnection).await;
+    until(&mut served.ask("GET /api/events").await, "event: full").await;
+}
