@@ -105,6 +105,7 @@ pub mod clients {
     pub(crate) mod batch;
     pub mod connect;
     pub(crate) mod gate;
+    pub(crate) mod get;
     pub(crate) mod server_date;
     pub(crate) mod trimmed;
     pub(crate) mod watch;

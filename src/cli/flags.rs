@@ -3,10 +3,12 @@
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
+mod page;
 pub mod send;
 mod values;
 mod waits;
 
+pub use page::Page;
 pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
 pub use waits::Waits;
 
@@ -350,17 +352,9 @@ pub struct Run {
     )]
     pub admin_address: String,
 
-    /// Address of the status page, or off
-    ///
-    /// The page shows what is being drained, to everybody who reaches the address. It changes nothing.
-    #[arg(
-        long,
-        env = "EBBTIDE_STATUS_ADDRESS",
-        value_name = "ADDRESS|off",
-        default_value = "127.0.0.1:8081",
-        help_heading = "Process"
-    )]
-    pub status_address: String,
+    /// The status page.
+    #[command(flatten)]
+    pub page: Page,
 
     /// Format of the log
     #[arg(

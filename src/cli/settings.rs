@@ -30,6 +30,8 @@ pub struct Settings {
     pub admin_address: SocketAddr,
     /// Address of the status page, if there is one.
     pub status_address: Option<SocketAddr>,
+    /// The name and port by which the status page finds the other replicas.
+    pub status_peers: Option<String>,
     /// The actions for notices.
     pub policy: Policy,
     /// The grace period of every pod, instead of its own.
@@ -126,8 +128,9 @@ impl Settings {
     fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
         let admin_address = problems.address("--admin-address", &flags.admin_address);
-        let status_address =
-            (flags.status_address != "off").then(|| problems.address("--status-address", &flags.status_address));
+        let status_peers = problems.status_peers(flags.page.status_peers, flags.pod_name.is_some());
+        let status_address = (flags.page.status_address != "off")
+            .then(|| problems.address("--status-address", &flags.page.status_address));
         let actions = problems.actions(&flags.on);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
@@ -204,6 +207,7 @@ impl Settings {
             queue_url,
             admin_address,
             status_address,
+            status_peers,
             policy,
             pod_grace,
             managed_tag,

@@ -103,7 +103,9 @@ impl Service {
             server.serve(&serving, TaskKind::AdminConnection, pages).await;
         }));
         let status = page.as_ref().map(|(server, _)| server.address());
-        let page = page.map(|(server, history)| tasks.spawn(TaskKind::Status, show(server, history, tasks.clone())));
+        let page = page.map(|(server, history)| {
+            tasks.spawn(TaskKind::Status, show(server, history, tasks.clone(), wiring.settings.status_peers.clone()))
+        });
         fixed.push(tasks.spawn(TaskKind::NodeWatch, watch));
 
         let checks = start_checks.map(|checks| {
@@ -165,8 +167,8 @@ async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, O
 }
 
 /// Serves the status page until dropped.
-async fn show(server: Server, history: Arc<History>, tasks: Tasks) {
-    let page = Arc::new(Page::new(history, tasks.clone()));
+async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Option<String>) {
+    let page = Arc::new(Page::new(history, tasks.clone(), peers.as_deref()));
     tokio::join!(server.serve(&tasks, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
 }
 

@@ -43,7 +43,7 @@ pub struct Admin {
 }
 
 impl Answers for Admin {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         match request.uri().path() {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
             "/readyz" if self.readiness.get() => plain(StatusCode::OK, "ok\n"),

@@ -6,6 +6,7 @@
 
 mod day;
 mod entry;
+mod merge;
 pub mod report;
 mod state;
 mod storm;
@@ -116,6 +117,12 @@ impl History {
     #[must_use]
     pub fn is_known(&self, change: u64) -> bool {
         self.lock().state.knows(change)
+    }
+
+    /// Returns the name of this replica.
+    #[must_use]
+    pub fn replica(&self) -> &str {
+        &self.replica
     }
 
     /// Returns the count of changes.

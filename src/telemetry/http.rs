@@ -45,7 +45,7 @@ pub struct ListenError {
 /// Answers requests.
 pub trait Answers: Send + Sync + 'static {
     /// Returns the answer to a GET or HEAD.
-    fn answer(&self, request: &Request<Incoming>) -> Response<Body>;
+    fn answer(&self, request: &Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// A bound address.
@@ -106,7 +106,7 @@ async fn connection(stream: TcpStream, pages: Arc<impl Answers>) {
         let (pages, counted) = (Arc::clone(&pages), Arc::clone(&counted));
         async move {
             let answer = if request.method() == Method::GET || request.method() == Method::HEAD {
-                pages.answer(&request)
+                pages.answer(&request).await
             } else {
                 plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n")
             };

@@ -1,7 +1,10 @@
 //! The status page: `/`, its report as JSON at `/api/status`, and its changes as server-sent events at `/api/events`.
 //!
 //! It needs no login, shows no secret and changes nothing. Viewers share the work: a report is rendered once for all of them, at most
-//! once a second, and only while somebody looks. Their number is bounded, and one that reads too slowly is dropped.
+//! once a second, and only while somebody looks. Their number is bounded, and one that reads too slowly is dropped. The other replicas
+//! are asked only then, too.
+
+mod peers;
 
 use crate::fact::TaskKind;
 use crate::runtime::task::Tasks;
@@ -14,10 +17,11 @@ use http::header::{HeaderName, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
+use peers::Peers;
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
 use tokio::time::{Instant, sleep};
 
 /// Maximum number of viewers that get changes at once. Others can ask for reports.
@@ -25,6 +29,9 @@ const MAX_VIEWERS: usize = 32;
 
 /// Minimum time between two frames, and maximum age of a shared report.
 const PACE: Duration = Duration::from_secs(1);
+
+/// Minimum time between two questions to the other replicas.
+const PEERS_PACE: Duration = Duration::from_secs(2);
 
 /// Maximum time between two frames, so that a broken connection is noticed.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
@@ -41,6 +48,10 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 pub struct Page {
     history: Arc<History>,
     tasks: Tasks,
+    /// The name and port by which the other replicas are found.
+    peers: Option<Box<str>>,
+    /// When the other replicas were asked last. Held while they are asked.
+    peers_asked: AsyncMutex<Option<Instant>>,
     frames: broadcast::Sender<Bytes>,
     shared: Mutex<Shared>,
     /// Signalled when the first viewer comes.
@@ -54,15 +65,18 @@ struct Shared {
     whole: Option<(Bytes, Instant)>,
     /// The count of changes that the latest frame shows, and its time.
     framed: Option<(u64, Instant)>,
+    peers: Peers,
 }
 
 impl Page {
-    /// The page of this history. `tasks` are those of the service.
+    /// The page of this history. `tasks` are those of the service. `peers` is the name and port by which all replicas are found.
     #[must_use]
-    pub fn new(history: Arc<History>, tasks: Tasks) -> Self {
+    pub fn new(history: Arc<History>, tasks: Tasks, peers: Option<&str>) -> Self {
         Self {
             history,
             tasks,
+            peers: peers.map(Box::from),
+            peers_asked: AsyncMutex::default(),
             frames: broadcast::Sender::new(MAX_BEHIND),
             shared: Mutex::default(),
             viewed: Notify::new(),
@@ -77,8 +91,24 @@ impl Page {
                 viewed.await;
             }
             sleep(PACE).await;
+            self.ask_peers().await;
             self.send_frame();
         }
+    }
+
+    /// Asks the other replicas, unless that was done a moment ago.
+    async fn ask_peers(&self) {
+        let Some(name) = &self.peers else { return };
+        let mut asked = self.peers_asked.lock().await;
+        if asked.is_some_and(|at| at.elapsed() < PEERS_PACE) {
+            return;
+        }
+        let answers = peers::ask(name, self.history.replica()).await;
+        let mut shared = self.lock();
+        shared.peers.take(answers);
+        shared.whole = None;
+        drop(shared);
+        *asked = Some(Instant::now());
     }
 
     fn send_frame(&self) {
@@ -86,15 +116,24 @@ impl Page {
         let mut shared = self.lock();
         let now = Instant::now();
         let since = match shared.framed {
-            Some((change, at)) if change == self.history.revision() && now - at < MAX_SILENCE => return,
-            Some((change, _)) if self.history.is_known(change) => Since::Change(change),
-            _ => Since::Ever,
+            Some((change, at)) => {
+                let same = change == self.history.revision() && !shared.peers.has_changes();
+                if same && now - at < MAX_SILENCE {
+                    return;
+                }
+                if self.history.is_known(change) { Since::Change(change) } else { Since::Ever }
+            }
+            None => Since::Ever,
         };
-        let (report, change) = self.history.report(since, self.held());
-        let name = if since == Since::Ever { "full" } else { "update" };
+        let (mut report, change) = self.history.report(since, self.held());
+        let (changed, removed) = shared.peers.take_changes();
+        let is_whole = since == Since::Ever;
+        shared.peers.add_to(&mut report, (!is_whole).then_some(&changed));
+        report.removed.extend(removed.into_iter().filter(|_| !is_whole));
+        let name = if is_whole { "full" } else { "update" };
         // An error says that nobody listens any more.
         let _ = self.frames.send(frame(name, &serde_json::to_vec(&report).unwrap_or_default()));
-        *shared = Shared { whole: None, framed: Some((change, now)) };
+        (shared.whole, shared.framed) = (None, Some((change, now)));
     }
 
     /// Returns a whole report as JSON.
@@ -103,12 +142,19 @@ impl Page {
         match &shared.whole {
             Some((report, at)) if now - *at < PACE => report.clone(),
             _ => {
-                let (report, _) = self.history.report(Since::Ever, self.held());
+                let (mut report, _) = self.history.report(Since::Ever, self.held());
+                shared.peers.add_to(&mut report, None);
                 let report = Bytes::from(serde_json::to_vec(&report).unwrap_or_default());
                 shared.whole = Some((report.clone(), now));
                 report
             }
         }
+    }
+
+    /// Returns the report of this replica alone as JSON.
+    fn own(&self) -> Bytes {
+        let (report, _) = self.history.report(Since::Ever, self.held());
+        serde_json::to_vec(&report).unwrap_or_default().into()
     }
 
     /// Returns the changes from now on, beginning with a whole report.
@@ -143,7 +189,7 @@ impl Page {
 }
 
 impl Answers for Page {
-    fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
         let file = |content_type, text: &'static str| {
             answer(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()))
         };
@@ -151,7 +197,14 @@ impl Answers for Page {
             "/" => file("text/html; charset=utf-8", include_str!("page/index.html")),
             "/page.css" => file("text/css; charset=utf-8", include_str!("page/page.css")),
             "/page.js" => file("text/javascript; charset=utf-8", include_str!("page/page.js")),
-            "/api/status" => answer(StatusCode::OK, "application/json", self.whole(&mut self.lock())),
+            "/api/status" if request.uri().query() == Some("scope=replica") => {
+                answer(StatusCode::OK, "application/json", self.own())
+            }
+            "/api/status" => {
+                self.ask_peers().await;
+                let report = self.whole(&mut self.lock());
+                answer(StatusCode::OK, "application/json", report)
+            }
             "/api/events" => self.events(),
             _ => plain(StatusCode::NOT_FOUND, "not found; try /, /api/status, /api/events\n"),
         };

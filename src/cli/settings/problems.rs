@@ -41,6 +41,22 @@ impl Problems {
         })
     }
 
+    pub(super) fn status_peers(&mut self, name: Option<String>, has_pod_name: bool) -> Option<String> {
+        let name = name?;
+        let is_name = name.rsplit_once(':').is_some_and(|(host, port)| {
+            !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
+        });
+        if !is_name {
+            self.add(
+                "--status-peers",
+                format!("\"{name}\" is not HOST:PORT; write such as ebbtide-status.kube-system.svc:8081"),
+            );
+        } else if !has_pod_name {
+            self.add("--status-peers", "the replicas are told apart by --pod-name: set it, too");
+        }
+        Some(name)
+    }
+
     pub(super) fn queue_url(&mut self, url: Option<String>) -> String {
         let url = url.unwrap_or_default();
         self.check_queue_url(&url);

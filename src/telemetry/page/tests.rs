@@ -18,10 +18,14 @@ struct Served {
 
 impl Served {
     async fn start() -> Self {
-        let history = Arc::new(History::new(Clock::system(), "replica", false));
+        Self::start_as("replica", None).await
+    }
+
+    async fn start_as(name: &str, peers: Option<&str>) -> Self {
+        let history = Arc::new(History::new(Clock::system(), name, false));
         let tasks = Tasks::new(Facts::to(Vec::new()));
         let server = Server::bind("--status-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let (address, page) = (server.address(), Arc::new(Page::new(Arc::clone(&history), tasks.clone())));
+        let (address, page) = (server.address(), Arc::new(Page::new(Arc::clone(&history), tasks.clone(), peers)));
         let counted = tasks.clone();
         let serving = tasks.spawn(TaskKind::Status, async move {
             tokio::join!(server.serve(&counted, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
@@ -39,6 +43,11 @@ impl Served {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         stream.write_all(format!("{request} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
         stream
+    }
+
+    async fn report(&self, path: &str) -> Report {
+        let answer = self.get(path).await;
+        serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
     }
 
     /// Returns the whole answer.
@@ -85,9 +94,7 @@ async fn the_report_is_json_and_hostile_names_are_text() {
     let served = Served::start().await;
     let hostile = "</script><img src=x onerror=alert(1)>\n\ndata: {}\u{202e}\"";
     served.notice("i-1", hostile);
-    let answer = served.get("/api/status").await;
-    let (_, json) = answer.split_once("\r\n\r\n").unwrap();
-    let report: Report = serde_json::from_str(json).unwrap();
+    let report = served.report("/api/status").await;
     assert_eq!(report.interruptions[0].node.as_deref(), Some(hostile));
     let shown = until(&mut served.ask("GET /api/events").await, "\n\n").await;
     assert!(!shown.contains("\ndata: {}"), "a name can't make an event: {shown}");
@@ -129,4 +136,43 @@ async fn viewers_are_bounded_and_others_can_still_ask() {
     served.notice("i-1", "node-1");
     served.tasks.gone(|kind| kind == TaskKind::StatusConnection).await;
     until(&mut served.ask("GET /api/events").await, "event: full").await;
+}
+
+#[tokio::test]
+async fn replicas_show_each_others_work_and_name_one_that_is_silent() {
+    let other = Served::start_as("other", None).await;
+    other.notice("i-1", "of-other");
+    let name = other.address.to_string();
+    let served = Served::start_as("this", Some(&name)).await;
+    served.notice("i-2", "of-this");
+    let nodes = |report: &Report| {
+        let rows = report.interruptions.iter().map(|row| (row.replica.clone(), row.node.clone().unwrap()));
+        rows.collect::<Vec<_>>()
+    };
+    let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    let both = served.report("/api/status").await;
+    assert_eq!(nodes(&both), [pair("this", "of-this"), pair("other", "of-other")]);
+    assert_eq!(
+        both.replicas.iter().map(|replica| (&*replica.name, replica.here)).collect::<Vec<_>>(),
+        [("this", true), ("other", false)]
+    );
+    assert_eq!(both.day.notices.iter().sum::<u32>(), 2);
+    assert_eq!(nodes(&served.report("/api/status?scope=replica").await), [pair("this", "of-this")]);
+
+    let mut viewer = served.ask("GET /api/events").await;
+    until(&mut viewer, "of-other").await;
+    other.notice("i-3", "later");
+    let next = until(&mut viewer, "later").await;
+    assert!(next.contains("event: update"), "{next}");
+    drop(other);
+    let next = until(&mut viewer, "no connection").await;
+    assert!(next.contains("\"removed\":[\"other/0\",\"other/1\"]"), "{next}");
+}
+
+/// The name of all replicas names this one, too.
+#[tokio::test]
+async fn a_replica_does_not_count_itself() {
+    let same = Served::start_as("this", None).await;
+    let served = Served::start_as("this", Some(&same.address.to_string())).await;
+    assert_eq!(served.report("/api/status").await.replicas.len(), 1);
 }

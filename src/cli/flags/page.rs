@@ -1,0 +1,25 @@
+//! The flags of the status page.
+
+use clap::Args;
+
+/// The status page.
+#[derive(Args, Debug)]
+pub struct Page {
+    /// Address of the status page, or off
+    ///
+    /// The page shows what is being drained, to everybody who reaches the address. It changes nothing.
+    #[arg(
+        long,
+        env = "EBBTIDE_STATUS_ADDRESS",
+        value_name = "ADDRESS|off",
+        default_value = "127.0.0.1:8081",
+        help_heading = "Process"
+    )]
+    pub status_address: String,
+
+    /// The name and port of a headless service of all replicas, whose work the status page shows together
+    ///
+    /// Needs --pod-name. --status-address must be one that the other replicas reach.
+    #[arg(long, env = "EBBTIDE_STATUS_PEERS", value_name = "HOST:PORT", help_heading = "Process")]
+    pub status_peers: Option<String>,
+}

@@ -1,0 +1,44 @@
+//! The reports of several replicas as one.
+
+use super::report::{Replica, Report};
+
+impl Report {
+    /// Adds what another replica reports. The rows keep their order: what runs comes before what has ended.
+    pub fn add(&mut self, other: Self) {
+        self.replicas.extend(other.replicas.into_iter().map(|replica| Replica { here: false, ..replica }));
+        if other.health.state > self.health.state {
+            self.health = other.health;
+        }
+        self.interruptions.extend(other.interruptions);
+        let ended = |at: &Self, row: usize| at.interruptions[row].ended.as_ref().map(|end| std::cmp::Reverse(end.at));
+        let mut order: Vec<usize> = (0..self.interruptions.len()).collect();
+        order.sort_by_key(|row| ended(self, *row));
+        let mut rows: Vec<_> = std::mem::take(&mut self.interruptions).into_iter().map(Some).collect();
+        self.interruptions = order.into_iter().filter_map(|row| rows[row].take()).collect();
+        self.storms.extend(other.storms);
+        self.storms.sort_by_key(|storm| std::cmp::Reverse(storm.since));
+        if self.day.since == other.day.since {
+            let sum = |mine: &mut Vec<u32>, its: &[u32]| mine.iter_mut().zip(its).for_each(|(mine, its)| *mine += its);
+            sum(&mut self.day.notices, &other.day.notices);
+            sum(&mut self.day.failed, &other.day.failed);
+        }
+        for pool in other.pools {
+            let same = |known: &&mut super::report::Pool| {
+                (&known.kind, &known.instance_type, &known.zone, &known.group)
+                    == (&pool.kind, &pool.instance_type, &pool.zone, &pool.group)
+            };
+            match self.pools.iter_mut().find(same) {
+                Some(known) => known.interruptions += pool.interruptions,
+                None => self.pools.push(pool),
+            }
+        }
+        self.pools.sort_by_key(|pool| std::cmp::Reverse(pool.interruptions));
+        self.removed.extend(other.removed);
+    }
+
+    /// Adds a replica that does not answer.
+    pub fn add_silent(&mut self, name: &str, why: &str) {
+        let (name, silent) = (name.to_owned(), Some(why.to_owned()));
+        self.replicas.push(Replica { name, here: false, ready: None, started: None, nodes: None, queue: None, silent });
+    }
+}

@@ -1,0 +1,99 @@
+//! The other replicas, whose work the page shows, too: found by the name of a headless service, asked while somebody looks.
+
+use crate::clients::get::get;
+use crate::telemetry::history::report::{Interruption, Report, VERSION};
+use futures_util::future::join_all;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+/// Time in which a replica must answer.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum length of a report: 4 MiB of history are more as JSON.
+const MAX_REPORT: usize = 16 << 20;
+
+/// Maximum number of replicas that are asked.
+const MAX_PEERS: usize = 16;
+
+/// What the other replicas said last.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// The reports, or why there is none, by address.
+    answers: Vec<(String, Result<Report, String>)>,
+    /// The ids of interruptions that have changed since [`Peers::take_changes`].
+    changed: BTreeSet<String>,
+    removed: BTreeSet<String>,
+}
+
+/// Asks all replicas behind `name` but `own`.
+pub(super) async fn ask(name: &str, own: &str) -> Vec<(String, Result<Report, String>)> {
+    let addresses = match timeout(TIMEOUT, lookup_host(name)).await {
+        Ok(Ok(addresses)) => addresses.collect::<BTreeSet<SocketAddr>>(),
+        Ok(Err(error)) => return vec![(name.to_owned(), Err(format!("the name can't be resolved: {error}")))],
+        Err(_) => return vec![(name.to_owned(), Err(format!("the name was not resolved within {TIMEOUT:?}")))],
+    };
+    let answers = join_all(addresses.into_iter().take(MAX_PEERS).map(async |address| {
+        let report = match get(address, "/api/status?scope=replica", MAX_REPORT, TIMEOUT).await {
+            Ok(body) => {
+                serde_json::from_slice::<Report>(&body).map_err(|error| format!("not a status report: {error}"))
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let known = report.and_then(|report| match report.version {
+            VERSION => Ok(report),
+            other => Err(format!("its report has version {other}, and this replica reads {VERSION}")),
+        });
+        (address.ip().to_string(), known)
+    }));
+    let is_other = |(_, report): &(String, Result<Report, String>)| {
+        report.as_ref().is_ok_and(|report| report.replicas.first().is_none_or(|replica| replica.name != own))
+            || report.is_err()
+    };
+    answers.await.into_iter().filter(is_other).collect()
+}
+
+impl Peers {
+    /// Takes new answers, and notes which interruptions have changed.
+    pub(super) fn take(&mut self, answers: Vec<(String, Result<Report, String>)>) {
+        let before = rows(&self.answers);
+        let now = rows(&answers);
+        let changed = now.iter().filter(|(id, row)| before.get(*id) != Some(row)).map(|(id, _)| (*id).to_owned());
+        let removed = before.keys().filter(|id| !now.contains_key(*id)).map(|id| (*id).to_owned());
+        let (changed, removed): (Vec<_>, Vec<_>) = (changed.collect(), removed.collect());
+        self.changed.extend(changed);
+        self.removed.extend(removed);
+        self.answers = answers;
+    }
+
+    /// Whether something has changed since [`Peers::take_changes`].
+    pub(super) fn has_changes(&self) -> bool {
+        !self.changed.is_empty() || !self.removed.is_empty()
+    }
+
+    /// Forgets which interruptions have changed, and returns them and those that are gone.
+    pub(super) fn take_changes(&mut self) -> (BTreeSet<String>, BTreeSet<String>) {
+        (std::mem::take(&mut self.changed), std::mem::take(&mut self.removed))
+    }
+
+    /// Adds what they said to the report of this replica: of their interruptions those with these ids, or all.
+    pub(super) fn add_to(&self, report: &mut Report, only: Option<&BTreeSet<String>>) {
+        for (address, answer) in &self.answers {
+            match answer {
+                Ok(other) => {
+                    let mut other = other.clone();
+                    other.interruptions.retain(|row| only.is_none_or(|ids| ids.contains(&row.id)));
+                    report.add(other);
+                }
+                Err(why) => report.add_silent(address, why),
+            }
+        }
+    }
+}
+
+fn rows(answers: &[(String, Result<Report, String>)]) -> BTreeMap<&str, &Interruption> {
+    let reports = answers.iter().filter_map(|(_, answer)| answer.as_ref().ok());
+    reports.flat_map(|report| &report.interruptions).map(|row| (&*row.id, row)).collect()
+}
