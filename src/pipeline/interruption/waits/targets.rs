@@ -33,6 +33,12 @@ const FAILED_LOOKS: Backoff = Backoff::new(Duration::from_secs(2), Duration::fro
 /// Time for which a missing right is not tried again, so that a storm asks and tells once.
 const DENIAL_KEPT: Duration = Duration::from_mins(5);
 
+/// Interval between looks at a deregistration that somebody else has begun.
+const RUNNING_LOOK: Duration = Duration::from_millis(500);
+
+/// Time for which a deregistration is remembered: longer than its call, and than the age of a look.
+const ASKED_KEPT: Duration = Duration::from_secs(30);
+
 /// Maximum number of targets that are deregistered in one call, and the time that they wait for each other.
 const MAX_DEREGISTERED: usize = 100;
 const BATCH_WAIT: Duration = Duration::from_millis(200);
@@ -85,6 +91,15 @@ struct Looks {
     denied_at: Mutex<HashMap<Right, Instant>>,
     /// The failure of the last deregistration, if it failed.
     failed: Mutex<Option<Category>>,
+    /// Deregistrations that run or were accepted lately, by the group and the ID.
+    asked: Mutex<HashMap<(Arc<str>, String), Asked>>,
+}
+
+/// A deregistration that somebody has asked for. Whoever asks may go before the answer comes.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    at: Instant,
+    accepted: bool,
 }
 
 /// A share in the looks at one group. Dropping the last share ends them.
@@ -104,8 +119,16 @@ impl Targets {
     pub(super) fn new(client: Client, tasks: Tasks, facts: Facts) -> Self {
         let gate = Gate::new(facts.clone());
         let next = Mutex::new(Instant::now());
-        let looks =
-            Arc::new(Looks { client, gate, facts, next, denied_at: Mutex::default(), failed: Mutex::default() });
+        let looks = Looks {
+            client,
+            gate,
+            facts,
+            next,
+            denied_at: Mutex::default(),
+            failed: Mutex::default(),
+            asked: Mutex::default(),
+        };
+        let looks = Arc::new(looks);
         Self { looks, groups: Slots::new(tasks, TaskKind::TargetHealth), deregistrations: None }
     }
 
@@ -142,6 +165,14 @@ impl Targets {
         let mut backoff = FAILED_LOOKS;
         loop {
             self.looks.permitted(&Right::Deregister(Arc::clone(group)))?;
+            match self.looks.ask_for(group, id) {
+                Some(Asked { accepted: true, .. }) => return Ok(()),
+                Some(_) => {
+                    sleep(RUNNING_LOOK).await;
+                    continue;
+                }
+                None => {}
+            }
             let asked = batcher.ask((Arc::clone(group), id.to_owned(), targets.clone())).await;
             match asked {
                 Ok(Ok(())) => return Ok(()),
@@ -247,6 +278,25 @@ impl Looks {
         Ok(targets)
     }
 
+    /// Returns the deregistration of this ID that runs or was accepted lately. Without one, the caller begins it.
+    fn ask_for(&self, group: &Arc<str>, id: &str) -> Option<Asked> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.retain(|_, known| known.at.elapsed() < ASKED_KEPT);
+        let key = (Arc::clone(group), id.to_owned());
+        let known = asked.get(&key).copied();
+        asked.entry(key).or_insert(Asked { at: Instant::now(), accepted: false });
+        known
+    }
+
+    fn answered(&self, (group, id, _): &Deregistration, answer: &Result<(), AwsError>) {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (Arc::clone(group), id.clone());
+        match answer {
+            Ok(()) => drop(asked.insert(key, Asked { at: Instant::now(), accepted: true })),
+            Err(_) => drop(asked.remove(&key)),
+        }
+    }
+
     /// Deregisters targets, with a call for each group. Returns an answer for each, in the same order.
     async fn deregister(&self, all: Vec<Deregistration>) -> Vec<Result<(), AwsError>> {
         let mut groups: BTreeMap<&Arc<str>, Vec<usize>> = BTreeMap::new();
@@ -265,6 +315,7 @@ impl Looks {
         });
         let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(n, _)| *n);
+        all.iter().zip(&answers).for_each(|(asked, (_, answer))| self.answered(asked, answer));
         answers.into_iter().map(|(_, answer)| answer).collect()
     }
 

@@ -139,6 +139,19 @@ async fn the_instance_is_deregistered_on_all_ports_when_its_drain_begins() {
 }
 
 /// A spot warning has no hook to complete: there is nothing that could wait.
+/// The call that began with the drain is answered after the drain's end.
+#[tokio::test(start_paused = true)]
+async fn an_instance_is_deregistered_once_though_its_drain_ends_first() {
+    let (stage, _) = behind(1, s(10));
+    stage.world.faults.add(Rule::on("DeregisterTargets", Fault::Slow(s(4))));
+    let replica = stage.start(&DEREGISTER).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.calls("DeregisterTargets"), 1);
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_spot_instance_is_deregistered_and_not_waited_for() {
     let (stage, web) = behind(1, s(300));
