@@ -1,4 +1,5 @@
-//! What happened, as values. Stages emit [`Fact`]s; the log, metrics and Kubernetes Events subscribe to them.
+//! What happened, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events and the history
+//! subscribe to them.
 //!
 //! Telemetry never delays a drain: a [`Subscriber`] returns at once. A subscriber that has to wait owns a bounded buffer and counts
 //! what it drops. A fact borrows its fields, so that emitting one costs no allocation.

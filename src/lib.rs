@@ -9,7 +9,7 @@
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
 //!                                                              │          shared          │
 //!                                                              └ hook completed or left ─┘
-//!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
+//!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events · history ─▶ status page
 //! ```
 //!
 //! Folders come in the order of imports: each imports only those below it. The stages of [`pipeline`] come in the order of the journey;

@@ -91,7 +91,7 @@ impl History {
             nodes: Some(*nodes),
             queue: Some(report::Queue {
                 held,
-                oldest_seconds: oldest.map(|(_, age)| age.as_secs_f64()),
+                oldest_seconds: oldest.map(|(_, age)| (age.as_secs_f64() * 1000.0).round() / 1000.0),
                 failing: queue.failing.map(|category| category.to_string()),
             }),
             silent: None,
