@@ -66,6 +66,7 @@ pub mod telemetry {
     pub(crate) mod log;
     pub(crate) mod metrics;
     pub(crate) mod page;
+    pub(crate) mod pools;
 
     pub use history::History;
     pub use log::Log;

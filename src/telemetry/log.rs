@@ -84,7 +84,7 @@ impl Subscriber for Log {
             }
 
             // Notices, and the Node of each.
-            Fact::NoticeBegun { about, action, until, hard } => {
+            Fact::NoticeBegun { about, action, until, hard, .. } => {
                 let left = until.map(Words).map(tracing::field::display);
                 about!(info, about, action = action.as_str(), left, hard, "notice accepted");
             }

@@ -36,7 +36,14 @@ impl Served {
     fn notice(&self, instance: &str, node: &str) {
         let about = NoticeRef { kind: NoticeKind::Spot, instance, node: Some(node), message: "m" };
         let until = Some(Duration::from_mins(2));
-        self.history.note(&Fact::NoticeBegun { about, action: Action::Drain, until, hard: true });
+        self.history.note(&Fact::NoticeBegun {
+            about,
+            action: Action::Drain,
+            until,
+            hard: true,
+            again: false,
+            pool: None,
+        });
     }
 
     async fn ask(&self, request: &str) -> TcpStream {

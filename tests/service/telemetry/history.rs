@@ -249,3 +249,30 @@ async fn a_queue_that_can_t_be_read_is_told() {
     assert_eq!((state, &*text), (State::Failed, "The queue can't be read (unavailable): new notices are not seen."));
     stage.rest(&[&replica]).await;
 }
+
+/// Also in the metrics, which are read over years.
+#[tokio::test(start_paused = true)]
+async fn interruptions_are_counted_by_pool_of_capacity() {
+    let stage = Stage::new(3, 1);
+    for n in 0..2 {
+        stage.world.kube.update_node(&node(n), |node| {
+            let labels = node.metadata.labels.get_or_insert_default();
+            labels.insert("node.kubernetes.io/instance-type".to_owned(), "m7g.large".to_owned());
+            labels.insert("topology.kubernetes.io/zone".to_owned(), "eu-west-1a".to_owned());
+            labels.insert("karpenter.sh/nodepool".to_owned(), "blue".to_owned());
+        });
+    }
+    let replica = stage.start(&[]).await;
+    (0..3).for_each(|n| drop(stage.spot(n)));
+    // A second copy is no second interruption.
+    stage.spot(0);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    let pools = report(&replica).pools;
+    let most = (&*pools[0].kind, &*pools[0].instance_type, &*pools[0].zone, &*pools[0].group, pools[0].interruptions);
+    assert_eq!(most, ("spot", "m7g.large", "eu-west-1a", "blue", 2));
+    assert_eq!((&*pools[1].group, pools[1].interruptions), ("unknown", 1));
+    let series =
+        "ebbtide_interruptions_total{group=\"blue\",instance_type=\"m7g.large\",kind=\"spot\",zone=\"eu-west-1a\"}";
+    assert!((replica.metric(series) - 2.0).abs() < 0.1);
+}
