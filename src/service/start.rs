@@ -167,8 +167,8 @@ async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, O
 }
 
 /// Serves the status page until dropped.
-async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Option<String>) {
-    let page = Arc::new(Page::new(history, tasks.clone(), peers.as_deref()));
+async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Vec<String>) {
+    let page = Arc::new(Page::new(history, tasks.clone(), peers));
     tokio::join!(server.serve(&tasks, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
 }
 

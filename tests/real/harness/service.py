@@ -70,7 +70,9 @@ class Service:
         self.status = f"http://127.0.0.1:{free_port()}"
         """URL of the status page."""
         queue = [] if variables else ["--queue-url", queue_url]
-        addresses = ["--admin-address", self.address, "--status-address", self.status.removeprefix("http://")]
+        addresses = ["--admin-address", self.address]
+        if "--status-address" not in flags:
+            addresses += ["--status-address", self.status.removeprefix("http://")]
         command = [str(binary), "run", *queue, *addresses, *flags]
         log = folder / f"{name}.log"
         given = environment(endpoint, kubeconfig, folder) | (variables or _NO_CHECKS)

@@ -42,7 +42,7 @@ async fn a_drain_is_shown_from_its_begin_to_its_end() {
     assert!(shown.hard && (100..120).contains(&left), "{left} s are left");
     let [drain] = &shown.drains[..] else { panic!("one drain: {:?}", shown.drains) };
     assert_eq!((&*drain.node, drain.pods, drain.gone, &drain.outcome), (&*node(0), 3, 2, &None));
-    assert_eq!(health(&replica), (State::Working, "All goes as it should. 1 node is being drained.".to_owned()));
+    assert_eq!(health(&replica), (State::Working, "1 node is being drained. All goes as it should.".to_owned()));
 
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
@@ -55,7 +55,7 @@ async fn a_drain_is_shown_from_its_begin_to_its_end() {
     assert_eq!((shown.drains[0].gone, shown.drains[0].outcome.as_deref()), (3, Some("drained")));
     let (state, text) = health(&replica);
     assert_eq!(state, State::Ok);
-    assert!(text.contains("The last interruption, of node-0, ended"), "{text}");
+    assert!(text.contains("the last interruption, that of node-0, ended"), "{text}");
     assert_eq!(report(&replica).day.notices.iter().sum::<u32>(), 1);
 }
 
@@ -70,7 +70,7 @@ async fn who_blocks_and_what_to_do_is_shown_and_a_failure_counts_for_an_hour() {
     sleep(s(6)).await;
     let (state, text) = health(&replica);
     assert_eq!(state, State::Blocked);
-    for part in ["1 of 1 drain is blocked: default/web-0-0 on node-0 is held back. ", "disruption budget"] {
+    for part in ["The drain of node-0 is blocked. default/web-0-0 is held back: ", "disruption budget"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let [blocked] = &only(&replica).drains[0].blocked[..] else { panic!("one pod is blocked") };
@@ -81,7 +81,7 @@ async fn who_blocks_and_what_to_do_is_shown_and_a_failure_counts_for_an_hour() {
     let (state, text) = health(&replica);
     assert_eq!(
         (state, &*text),
-        (State::Failed, "1 interruption failed in the last hour, the last on node-0 (blocked).")
+        (State::Failed, "1 interruption failed in the last hour. The last was that of node-0 (blocked).")
     );
     let end = only(&replica).ended.expect("it has ended");
     assert!(end.failed && end.report.contains("default/web-0-0 is held back"), "{end:?}");
@@ -246,7 +246,7 @@ async fn a_queue_that_can_t_be_read_is_told() {
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
     sleep(s(60)).await;
     let (state, text) = health(&replica);
-    assert_eq!((state, &*text), (State::Failed, "The queue can't be read (unavailable): new notices are not seen."));
+    assert_eq!((state, &*text), (State::Failed, "The queue can't be read. New notices are not seen (unavailable)."));
     stage.rest(&[&replica]).await;
 }
 
