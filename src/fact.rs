@@ -85,6 +85,8 @@ pub enum Fact<'a> {
     StatusListening { address: SocketAddr },
     /// The status page can't listen; the service works without it.
     StatusFailed { error: &'a dyn fmt::Display },
+    /// Somebody has changed the filter of the log.
+    LogFilterChanged { filter: &'a str },
     /// The service is ready: the Nodes are listed, and the queue has answered.
     Ready,
     /// The index holds the cluster's Nodes.

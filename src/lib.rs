@@ -64,12 +64,14 @@ pub mod telemetry {
     pub(crate) mod http;
     pub(crate) mod kube_events;
     pub(crate) mod log;
+    pub(crate) mod log_filter;
     pub(crate) mod metrics;
     pub(crate) mod page;
     pub(crate) mod pools;
 
     pub use history::History;
     pub use log::Log;
+    pub use log_filter::LogFilter;
     pub use metrics::Metrics;
 }
 

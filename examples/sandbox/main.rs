@@ -136,7 +136,9 @@ async fn main() -> ExitCode {
     let clients = clients::on(&loopback, clock);
     let facts = Facts::to(subscribers);
     let (start_checks, shutdown_tokens) = (None, shutdown.clone());
-    let inputs = Inputs { settings, clients, clock, facts, metrics, shutdown: shutdown_tokens, start_checks };
+    let log_filter = None;
+    let inputs =
+        Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown: shutdown_tokens, start_checks };
     let service = match Service::start(inputs).await {
         Ok(service) => service,
         Err(error) => return refuse(&error.to_string()),

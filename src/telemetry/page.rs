@@ -9,7 +9,7 @@ mod peers;
 use crate::fact::TaskKind;
 use crate::runtime::task::Tasks;
 use crate::telemetry::history::{History, Since};
-use crate::telemetry::http::{Answers, Body, answer, plain};
+use crate::telemetry::http::{Answers, Body, answer, only_get, plain};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use peers::Peers;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
@@ -191,7 +192,10 @@ impl Page {
 }
 
 impl Answers for Page {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: &Request<Incoming>, _client: SocketAddr) -> Response<Body> {
+        if let Some(refused) = only_get(request.method()) {
+            return refused;
+        }
         let file = |content_type, text: &'static str| {
             answer(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()))
         };

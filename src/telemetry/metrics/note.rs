@@ -104,6 +104,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::StatusListening { .. }
             | Fact::StatusFailed { .. }
+            | Fact::LogFilterChanged { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }

@@ -71,7 +71,7 @@ class Service:
         """URL of the status page."""
         queue = [] if variables else ["--queue-url", queue_url]
         addresses = ["--admin-address", self.address]
-        if "--status-address" not in flags:
+        if not any(flag.startswith("--status-address") for flag in flags):
             addresses += ["--status-address", self.status.removeprefix("http://")]
         command = [str(binary), "run", *queue, *addresses, *flags]
         log = folder / f"{name}.log"
