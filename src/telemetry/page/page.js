@@ -242,7 +242,7 @@ function timeLeft(x) {
   if (Number.isNaN(left)) return h("div", { class: "time" }, h("p", { class: "figure" }, "no deadline"));
   const words = left > 0 ? `${lasting(left)} left` : `over for ${lasting(-left)}`;
   const whole = millis(x.deadline) - millis(x.since);
-  const tone = left < 20_000 || left < whole / 10 ? "late" : "sea";
+  const tone = left < 20_000 || left < whole / 10 ? "late" : "ebb";
   const end = x.hard ? "capacity ends" : "time limit";
   return h("div", { class: "time" },
     h("p", { class: "figure" }, words, h("small", {}, `${end} ${clock(x.deadline)}`)),
@@ -280,33 +280,35 @@ function heldPod(held) {
 function notes(x) {
   const held = stuck(x).flatMap((drain) => [list(drain.blocked).map(heldPod),
     drain.blockedMore ? h("p", { class: "held" }, `and ${counted(drain.blockedMore, "more pod")}`) : ""]);
-  const waits = list(x.waits).map((wait) => h("p", { class: "wait" }, h("b", {}, "Waits for ", wait.wait), " ", wait.reason,
+  const waits = list(x.waits).map((wait) => h("p", { class: "wait" }, h("b", {}, "Waits for ", wait.wait, ":"), " ", wait.reason,
     wait.until && h("small", {}, until(wait.until) > 0 ? ` at most ${lasting(until(wait.until))} more` : " its time is over")));
-  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, "Tries again"), " ", x.problem)];
+  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, "Retrying:"), " ", x.problem)];
+}
+
+function facts(x, ...words) {
+  return h("div", { class: "facts" }, h("b", {}, x.kind), words.map((word) => word && h("span", {}, word)), hookOf(x), details(x));
 }
 
 function details(x) {
-  const facts = { Instance: x.instance, Message: x.message, Received: x.since && `${clock(x.since)} UTC`, Action: x.action,
+  const all = { Instance: x.instance, Message: x.message, Received: x.since && `${clock(x.since)} UTC`, Action: x.action,
     Copies: x.copies ? `${number(x.copies)} joined` : null, Waited: x.ended?.waited, Replica: x.replica };
   return h("details", {}, h("summary", {}, "Details", h("span", { class: "unseen" }, " of ", x.node ?? x.instance)),
-    h("dl", {}, Object.entries(facts).filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, value))))));
+    h("dl", {}, Object.entries(all).filter(([, value]) => value).map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, value))))));
 }
 
 function runningRow(x) {
   return h("li", { key: x.id, class: `row ${stuck(x).length ? "blocked" : ""}` },
     h("div", { class: "who" }, h("h4", {}, named(x.node, x.instance ?? "no node")),
-      h("p", {}, h("b", {}, x.kind), " ", PHASES[x.phase] ?? x.phase, x.node ? "" : ", no Node known")),
-    timeLeft(x), podsLeft(x),
-    h("div", { class: "notes" }, notes(x), h("div", { class: "facts" }, hookOf(x), details(x))));
+      facts(x, PHASES[x.phase] ?? x.phase, !x.node && "no Node known")),
+    timeLeft(x), podsLeft(x), h("div", { class: "notes" }, notes(x)));
 }
 
 function endedRow(x) {
   const { at, outcome, failed, report } = x.ended ?? {};
   return h("li", { key: x.id, class: `row over ${failed ? "failed" : ""}` },
-    h("div", { class: "who" }, h("h3", {}, named(x.node, x.instance ?? "no node")), h("p", {}, h("b", {}, x.kind))),
+    h("div", { class: "who" }, h("h3", {}, named(x.node, x.instance ?? "no node")), facts(x)),
     h("p", { class: "outcome" }, h("b", { class: failed ? "bad" : "good" }, outcome ?? "ended"), h("small", {}, report)),
-    h("p", { class: "when" }, at ? clock(at) : "", h("small", {}, at && x.since && `after ${lasting(millis(at) - millis(x.since))}`)),
-    h("div", { class: "notes" }, h("div", { class: "facts" }, hookOf(x), details(x))));
+    h("p", { class: "when" }, at ? clock(at) : "", h("small", {}, at && x.since && `after ${lasting(millis(at) - millis(x.since))}`)));
 }
 
 function paged(name, items, rows) {
@@ -349,7 +351,7 @@ function drawTools(all) {
   }
   if (view.state !== "all" && !counts.get(view.state)) counts.set(view.state, 0);
   const chips = [...counts].filter(([state, count]) => count || state === view.state);
-  $("tools").hidden = all.length < 2 && view.state === "all" && !view.terms.length;
+  $("tools").hidden = all.length < 6 && view.state === "all" && !view.terms.length;
   fill($("states"), chips.map(([state, count]) => h("button", { key: state, type: "button", "data-state": state, "aria-pressed": String(state === view.state) },
     state, " ", h("span", {}, number(count)))));
 }
@@ -443,7 +445,7 @@ function drawStorms() {
       h("p", { class: "counts" }, h("b", {}, number(inTime), " in time"), failed > 0 && h("b", { class: "bad" }, number(failed), " failed"), running > 0 && h("b", { class: "soft" }, number(running), " running")),
       h("p", { class: "soft" }, joined(Object.entries(storm.kinds ?? {}).map(([kind, count]) => `${kind} ${number(count)}`)),
         storm.slowest && [" · slowest ", named(storm.slowest.node), `, ${lasting(storm.slowest.seconds * 1000)}`]),
-      failures.length > 0 && h("details", {}, h("summary", {}, "Failed, by name"),
+      failures.length > 0 && h("details", { open: failures.length < 10 }, h("summary", {}, "Failed, by name"),
         h("ul", {}, failures.map((failure) => h("li", {}, named(failure.node, "no node"), " ", h("b", { class: "bad" }, failure.outcome), " ", h("small", {}, failure.kind))),
           storm.failuresMore > 0 && h("li", {}, `and ${number(storm.failuresMore)} more`))));
   }));
@@ -461,7 +463,7 @@ function drawPools({ pools }) {
   $("pools").hidden = !all.length;
   fill($("pools").lastElementChild, table("Most interrupted", ["Pool", "Kind", "Interruptions"], shown.map((pool) => h("tr", {},
     h("th", { scope: "row" }, h("bdi", {}, pool.instanceType || "unknown type"), h("small", {}, joined(pool.zone, pool.group))), h("td", {}, pool.kind),
-    h("td", { class: "count" }, h("i", { style: { "--part": (pool.interruptions / most).toFixed(3) } }), number(pool.interruptions))))),
+    h("td", { class: "count" }, h("div", {}, h("i", { style: { "--part": (pool.interruptions / most).toFixed(3) } }), number(pool.interruptions)))))),
   all.length > 8 && h("button", { type: "button", "data-pools": "", "aria-expanded": String(view.allPools) }, view.allPools ? "Show fewer" : `Show all ${number(all.length)}`));
 }
 
@@ -483,7 +485,8 @@ function drawConnection(report) {
   fill($("live"), model.live ? "Live" : report ? "Not live" : "Connecting", report && h("time", {}, `${clock(now())} UTC`));
   const age = report && stale > 2 * TICK ? `; this is from ${lasting(stale)} ago` : "";
   const lines = [report?.dryRun && "Dry run: Ebbtide watches, and changes nothing.",
-    !model.live && (report || model.problem) && (model.problem ? `Not live: ${model.problem}${age}. The page tries again.` : `Not live: the page asks every 5 s${age}.`),
+    model.problem && `${model.live ? "" : "Not live: "}${model.problem}${age}. The page tries again.`,
+    !model.live && report && !model.problem && `Not live: the page asks every ${POLL / 1000} s${age}.`,
     report && report.version !== VERSION && `The report has version ${report.version}, and this page knows ${VERSION}: reload the page.`,
     report && model.program !== report.program && `Ebbtide ${report.program} runs now: reload the page.`];
   $("stale").hidden = !lines.some(Boolean);
