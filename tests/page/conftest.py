@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect, sync_playwright
 
 import fake
 import reports
@@ -101,9 +102,7 @@ def shown(browser: Browser, service: fake.Fake) -> Iterator[Opened]:
     opener.end((service.url,))
 
 
-def row(page: Page, name: str) -> Any:
+def row(page: Page, name: str) -> Locator:
     """Returns the row of a Node, by its first label."""
-    return page.locator("li.row").filter(has=page.locator("h3, h4").get_by_text(name, exact=True))
-
-
-__all__ = ["Error", "row"]
+    title = page.locator("h3, h4").filter(has_text=re.compile(rf"^{re.escape(name)}(\.|$)"))
+    return page.locator("li.row").filter(has=title)

@@ -1,4 +1,4 @@
-"""Serves the page with scripted reports and events, as the service would: `fake.py [REPORT]` serves one until Ctrl-C."""
+"""Serves the page with reports and events, as the service would. `fake.py [REPORT]` serves one until Ctrl-C."""
 
 from __future__ import annotations
 

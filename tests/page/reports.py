@@ -1,4 +1,4 @@
-"""Reports for the page: what the service would say in a calm night, at work, blocked, in a storm, to an attacker's liking."""
+"""Reports for the page: what the service would say in a calm night, at work, blocked, in a storm, under attack."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def ended(number: int, seconds: float, outcome: str = "drained", **changed: Any)
     """Returns an interruption that ended this many seconds ago."""
     failed = outcome in ("blocked", "timed-out", "failed", "hook-failed")
     gone = "2 of 3 pods gone; default/db-0: its budget" if failed else "3 of 3 pods gone"
-    done = drain(number, pods=3, gone=2 if failed else 3, outcome=outcome, since=at(-seconds - 90), deadline=at(-seconds))
+    times = {"since": at(-seconds - 90), "deadline": at(-seconds)}
+    done = drain(number, pods=3, gone=2 if failed else 3, outcome=outcome, **times)
     common = {"since": at(-seconds - 93), "deadline": at(27 - seconds), "phase": "ended", "drains": [done]}
     end = {"at": at(-seconds), "outcome": outcome, "failed": failed, "report": gone, "waited": "volumes: met"}
     return interruption(number, **common, ended=end) | changed
@@ -92,8 +93,14 @@ def held(pod: str = "default/db-0", budget: str = "db") -> Report:
         "pod": pod,
         "by": f"The disruption budget {budget} needs 2 healthy pods and has 2 currently",
         "since": at(-34),
-        "advice": f"Scale {budget} up to 3 replicas, or let its budget allow one disruption; at 30 s left Ebbtide deletes the pod.",
+        "advice": f"Scale {budget} up to 3 replicas, or let its budget allow one disruption. "
+        "Else Ebbtide deletes the pod when 32 s are left.",
     }
+
+
+def wait(name: str, reason: str, since: float, until: float) -> Report:
+    """Returns a wait that lasts."""
+    return {"wait": name, "reason": reason, "since": at(since), "until": at(until)}
 
 
 def report(health: str, text: str, **changed: Any) -> Report:
@@ -132,8 +139,10 @@ def empty() -> Report:
 def working() -> Report:
     """Returns the report of a few drains, each in another phase."""
     hook = {"kind": "asg-terminate", "hook": "open", "heartbeats": {"sent": 3, "failed": 0, "last": at(-21)}}
-    volumes = {"wait": "volumes", "reason": "2 volumes are attached: pvc-data-0, pvc-data-1", "since": at(-12), "until": at(48)}
-    hold = {"wait": "hold-before-drain", "reason": "nobody has set ebbtide/release to before-drain", "since": at(-50), "until": at(540)}
+    volumes = wait("volumes", "2 volumes are attached: pvc-data-0, pvc-data-1", -12, 48)
+    hold = wait("hold-before-drain", "nobody has set ebbtide/release to before-drain", -50, 540)
+    problem = "Patching the Node failed: 429 Too Many Requests"
+    completing = {"deadline": at(262), "phase": "completing"}
     two = [drain(5, pods=6, gone=6, outcome="drained"), drain(6, pods=9, gone=2)]
     return report(
         "working",
@@ -141,10 +150,10 @@ def working() -> Report:
         day=day({11: 1, 30: 2, 58: 1, 90: 3, 121: 1, 142: 2, 143: 4}),
         interruptions=[
             interruption(1),
-            interruption(2, **hook, deadline=at(262), phase="completing", waits=[volumes], drains=[drain(2, pods=9, gone=9)]),
+            interruption(2, **hook, **completing, waits=[volumes], drains=[drain(2, pods=9, gone=9)]),
             interruption(3, **hook, deadline=at(1140), hard=False, phase="waiting", waits=[hold], drains=[]),
             interruption(4, kind="scheduled-change", deadline=None, phase="marked", drains=[], node=None),
-            interruption(5, deadline=at(101), drains=two, copies=2, problem="Patching the Node failed: 429 Too Many Requests"),
+            interruption(5, deadline=at(101), drains=two, copies=2, problem=problem),
             ended(20, 340),
         ],
         pools=pools()[:5],
@@ -164,7 +173,8 @@ def blocked() -> Report:
 
 def a_storm(**changed: Any) -> Report:
     """Returns a storm that was mostly in time."""
-    failures = [{"node": node(500 + i), "kind": "spot", "outcome": "blocked" if i % 3 else "timed-out"} for i in range(8)]
+    outcomes = ["timed-out", "blocked", "blocked"] * 3
+    failures = [{"node": node(500 + i), "kind": "spot", "outcome": outcomes[i]} for i in range(8)]
     return {
         "id": f"{HERE}/s1",
         "replica": HERE,
@@ -200,7 +210,8 @@ def storm(count: int = 1000) -> Report:
         left = 20 + i * 100 // count
         common = {"deadline": at(left), "since": at(left - 120)}
         if i % 97 == 5:
-            pods = [held(f"shop/cart-{i}", "cart")] if i % 2 else [held(f"data/kafka-{i}", "kafka"), held(f"data/zk-{i}", "zk")]
+            two = [held(f"data/kafka-{i}", "kafka"), held(f"data/zk-{i}", "zk")]
+            pods = [held(f"shop/cart-{i}", "cart")] if i % 2 else two
             rows.append(interruption(i, **common, drains=[drain(i, pods=9, gone=7, blocked=pods, deadline=at(left))]))
         elif i % 5 == 0:
             rows.append(interruption(i, **common, phase="waiting", drains=[]))
@@ -208,14 +219,17 @@ def storm(count: int = 1000) -> Report:
             rows.append(interruption(i, **common, drains=[drain(i, pods=10 + i % 7, gone=i % 10, deadline=at(left))]))
     swell = {slot: round(30 * math.exp(-((slot - 96) ** 2) / 40)) for slot in range(70, 125)}
     busy = swell | {139: 940, 140: 60, 143: count}
-    running = a_storm(id=f"{HERE}/s2", since=at(-70), until=None, notices=count, running=count, ended=0, inTime=0, failed=0)
+    counts = {"notices": count, "running": count, "ended": 0, "inTime": 0, "failed": 0}
+    running = a_storm(id=f"{HERE}/s2", since=at(-70), until=None, slowest=None, failures=[], **counts)
     return report(
-        "working" if not any(row["drains"] and row["drains"][0]["blocked"] for row in rows) else "blocked",
+        "blocked",
         f"11 of {count:,} drains are blocked. The others are in time; the next deadline is in 20 s.",
-        replicas=[replica(HERE, nodes=2400, queue={"held": 512, "oldestSeconds": 4.2, "failing": None}),
-                  replica(OTHER, nodes=2400, queue={"held": 488, "oldestSeconds": 3.7, "failing": None})],
+        replicas=[
+            replica(HERE, nodes=2400, queue={"held": 512, "oldestSeconds": 4.2, "failing": None}),
+            replica(OTHER, nodes=2400, queue={"held": 488, "oldestSeconds": 3.7, "failing": None}),
+        ],
         interruptions=[*rows, *(ended(2000 + i, 2300 + i, "blocked" if i < 8 else "drained") for i in range(60))],
-        storms=[running | {"slowest": None, "failures": []}, a_storm()],
+        storms=[running, a_storm()],
         day=day(busy, {139: 7, 140: 1, 97: 2}),
         pools=pools(),
     )
@@ -232,7 +246,7 @@ def hostile() -> Report:
         message='"><svg onload=alert(1)>',
         phase="levitating",
         drains=[drain(6, node=HOSTILE_NODE, blocked=[pod])],
-        waits=[{"wait": "<i>", "reason": "&lt;b&gt; ${alert(1)}", "since": at(-3), "until": at(9)}],
+        waits=[wait("<i>", "&lt;b&gt; ${alert(1)}", -3, 9)],
         problem="a\u200bb\ud83d",
         hook="<hr>",
     )
@@ -242,7 +256,7 @@ def hostile() -> Report:
         program="<b>0</b>",
         interruptions=[bad, ended(9, 30, outcome="vapourised")],
         storms=[a_storm(kinds={"<u>": 1}, slowest={"node": HOSTILE_NODE, "seconds": 1}, failures=[])],
-        pools=[{"kind": "<u>", "instanceType": "__proto__", "zone": "constructor", "group": HOSTILE_POD, "interruptions": 3}],
+        pools=[pools()[0] | {"kind": "<u>", "instanceType": "__proto__", "zone": "constructor", "group": HOSTILE_POD}],
         replicas=[replica("<script>here</script>", here=True)],
     )
 

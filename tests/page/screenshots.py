@@ -23,7 +23,9 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=os.environ["EBBTIDE_CHROMIUM"], args=["--no-sandbox"])
         for name, (scheme, make) in PICTURES.items():
             service.report = make()
-            page = browser.new_page(viewport={"width": 1280, "height": 1100}, color_scheme=scheme, reduced_motion="reduce")
+            page = browser.new_page(
+                viewport={"width": 1280, "height": 1100}, color_scheme=scheme, reduced_motion="reduce"
+            )
             page.clock.install(time=reports.NOW)
             page.clock.pause_at(reports.NOW + timedelta(seconds=1))
             page.goto(service.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 import fake
@@ -54,17 +55,20 @@ def test_a_whole_report_replaces_everything(shown: Opened, service: fake.Fake) -
 
 
 def test_the_countdown_follows_the_services_time(shown: Opened) -> None:
-    page = shown(reports.blocked())
-    time = row(page, "ip-10-0-0-7")
+    report = reports.working()
+    report["interruptions"][0]["deadline"] = reports.at(32)
+    page = shown(report)
+    time = row(page, "ip-10-0-0-1")
     meter = time.get_by_role("meter", name="Time left")
-    expect(time).to_contain_text("1 min 26 s left")
+    part = "(meter) => Number(meter.firstChild.style.getPropertyValue('--part'))"
+    expect(time).to_contain_text("32 s left")
     expect(page.locator("#live time")).to_have_text("11:20:00 UTC")
-    before = float(meter.locator("span").evaluate("(bar) => bar.style.getPropertyValue('--part')"))
+    assert meter.evaluate(part) == pytest.approx(32 / 72, abs=0.001)
     page.clock.run_for(10_000)
-    expect(time).to_contain_text("1 min 16 s left")
+    expect(time).to_contain_text("22 s left")
     expect(page.locator("#live time")).to_have_text("11:20:10 UTC")
-    assert before - float(meter.locator("span").evaluate("(bar) => bar.style.getPropertyValue('--part')")) > 0.07
-    page.clock.run_for(80_000)
+    assert meter.evaluate(part) == pytest.approx(22 / 72, abs=0.001)
+    page.clock.run_for(26_000)
     expect(time).to_contain_text("over for 4 s")
     expect(meter).to_have_attribute("aria-valuenow", "0")
 
@@ -130,7 +134,9 @@ def test_no_answer(shown: Opened, service: fake.Fake) -> None:
     service.end_streams()
     expect(page.locator("#live")).to_contain_text("Not live")
     page.clock.run_for(90_000)
-    expect(page.locator("#stale")).to_contain_text("Not live: Ebbtide does not answer; this is from 1 min 30 s ago. The page tries again.")
+    expect(page.locator("#stale")).to_contain_text(
+        "Not live: Ebbtide does not answer; this is from 1 min 30 s ago. The page tries again."
+    )
     assert service.count("api/events") < 12, "the page does not back off"
 
 

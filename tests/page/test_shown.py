@@ -28,7 +28,13 @@ def test_a_calm_night(shown: Opened) -> None:
 def test_running_interruptions(shown: Opened) -> None:
     page = shown(reports.working())
     names = page.locator("#running h4").all_inner_texts()
-    assert [name.partition(".")[0] for name in names] == ["ip-10-0-0-1", "ip-10-0-0-5", "ip-10-0-0-2", "ip-10-0-0-3", "i-0abc000000000004"]
+    assert [name.partition(".")[0] for name in names] == [
+        "ip-10-0-0-1",
+        "ip-10-0-0-5",
+        "ip-10-0-0-2",
+        "ip-10-0-0-3",
+        "i-0abc000000000004",
+    ]
 
     draining = row(page, "ip-10-0-0-1")
     expect(draining).to_contain_text("spot")
@@ -37,11 +43,15 @@ def test_running_interruptions(shown: Opened) -> None:
     expect(draining.get_by_role("meter", name="Time left")).to_have_attribute("aria-valuenow", "67")
     expect(draining).to_contain_text("7 of 12 pods gone")
     expect(draining).to_contain_text("5 left · 4 left alone")
-    expect(draining.get_by_role("progressbar", name="Pods gone")).to_have_attribute("aria-valuetext", "7 of 12 pods gone")
+    expect(draining.get_by_role("progressbar", name="Pods gone")).to_have_attribute(
+        "aria-valuetext", "7 of 12 pods gone"
+    )
 
     completing = row(page, "ip-10-0-0-2")
     expect(completing).to_contain_text("completing the hook")
-    expect(completing).to_contain_text("Waits for volumes: 2 volumes are attached: pvc-data-0, pvc-data-1 at most 48 s more")
+    expect(completing).to_contain_text(
+        "Waits for volumes: 2 volumes are attached: pvc-data-0, pvc-data-1 at most 48 s more"
+    )
     expect(completing).to_contain_text("hook open")
     expect(completing).to_contain_text("3 heartbeats, last 11:19:39")
 

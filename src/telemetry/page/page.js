@@ -169,6 +169,14 @@ function fill(element, ...children) {
   patch(element, h("", {}, children).children);
 }
 
+function show(id, shown) {
+  $(id).toggleAttribute("hidden", !shown);
+}
+
+function mark(element, name, value) {
+  if (element.dataset[name] !== String(value)) element.dataset[name] = value;
+}
+
 // ---- Words
 
 const STATES = { ok: "Calm", working: "At work", blocked: "Blocked", failed: "Failed", unready: "Not ready" };
@@ -330,14 +338,14 @@ function drawRunning(all) {
   const groups = (rows) => [group("Blocked", rows.filter((x) => stateOf(x) === "blocked")),
     group("By deadline", rows.filter((x) => stateOf(x) !== "blocked"))];
   fill($("running").lastElementChild, found.length ? paged("running", found, groups) : empty);
-  $("running").hidden = running.length > 0 && !shown.length;
+  show("running", shown.length > 0 || !running.length);
 }
 
 function drawEnded(all) {
   const ended = all.filter(isEnded);
   const shown = ended.filter((x) => ["all", "ended"].includes(view.state) || (view.state === "failed" && x.ended?.failed));
   const found = shown.filter(matches).sort((a, b) => millis(b.ended?.at) - millis(a.ended?.at) || 0);
-  $("ended").hidden = !shown.length;
+  show("ended", shown.length > 0);
   const rows = (items) => h("ul", {}, items.map(endedRow));
   fill($("ended").lastElementChild, found.length ? paged("ended", found, rows) : h("p", { class: "none" }, "No ended interruption matches."));
 }
@@ -351,7 +359,7 @@ function drawTools(all) {
   }
   if (view.state !== "all" && !counts.get(view.state)) counts.set(view.state, 0);
   const chips = [...counts].filter(([state, count]) => count || state === view.state);
-  $("tools").hidden = all.length < 6 && view.state === "all" && !view.terms.length;
+  show("tools", all.length > 5 || view.state !== "all" || view.terms.length > 0);
   fill($("states"), chips.map(([state, count]) => h("button", { key: state, type: "button", "data-state": state, "aria-pressed": String(state === view.state) },
     state, " ", h("span", {}, number(count)))));
 }
@@ -432,7 +440,7 @@ function drawFigures(report, all) {
 
 function drawStorms() {
   const storms = [...model.storms.values()].sort((a, b) => millis(b.since) - millis(a.since) || 0);
-  $("storms").hidden = !storms.length;
+  show("storms", storms.length > 0);
   fill($("storms").lastElementChild, storms.map((storm) => {
     const { notices, inTime, failed, running } = storm;
     const part = (value) => ({ "--part": (notices ? value / notices : 0).toFixed(4) });
@@ -460,7 +468,7 @@ function drawPools({ pools }) {
   const all = list(pools);
   const most = Math.max(1, ...all.map((pool) => pool.interruptions));
   const shown = view.allPools ? all : all.slice(0, 8);
-  $("pools").hidden = !all.length;
+  show("pools", all.length > 0);
   fill($("pools").lastElementChild, table("Most interrupted", ["Pool", "Kind", "Interruptions"], shown.map((pool) => h("tr", {},
     h("th", { scope: "row" }, h("bdi", {}, pool.instanceType || "unknown type"), h("small", {}, joined(pool.zone, pool.group))), h("td", {}, pool.kind),
     h("td", { class: "count" }, h("div", {}, h("i", { style: { "--part": (pool.interruptions / most).toFixed(3) } }), number(pool.interruptions)))))),
@@ -469,7 +477,7 @@ function drawPools({ pools }) {
 
 function drawReplicas({ replicas }) {
   const rows = list(replicas);
-  $("replicas").hidden = !rows.length;
+  show("replicas", rows.length > 0);
   fill($("replicas").lastElementChild, table("What each holds", ["Replica", "State", "Queue"], rows.map((replica) => {
     const { queue, silent } = replica;
     const ready = replica.ready ? h("b", { class: "good" }, "ready") : h("b", { class: "bad" }, silent ? "silent" : "not ready");
@@ -481,7 +489,7 @@ function drawReplicas({ replicas }) {
 
 function drawConnection(report) {
   const stale = Date.now() - model.heard;
-  $("live").dataset.live = model.live;
+  mark($("live"), "live", model.live);
   fill($("live"), model.live ? "Live" : report ? "Not live" : "Connecting", report && h("time", {}, `${clock(now())} UTC`));
   const age = report && stale > 2 * TICK ? `; this is from ${lasting(stale)} ago` : "";
   const lines = [report?.dryRun && "Dry run: Ebbtide watches, and changes nothing.",
@@ -489,7 +497,7 @@ function drawConnection(report) {
     !model.live && report && !model.problem && `Not live: the page asks every ${POLL / 1000} s${age}.`,
     report && report.version !== VERSION && `The report has version ${report.version}, and this page knows ${VERSION}: reload the page.`,
     report && model.program !== report.program && `Ebbtide ${report.program} runs now: reload the page.`];
-  $("stale").hidden = !lines.some(Boolean);
+  show("stale", lines.some(Boolean));
   fill($("stale"), lines.filter(Boolean).map((line) => h("span", {}, line)));
 }
 
@@ -497,9 +505,10 @@ function drawHealth(report) {
   const { state, text } = report.health;
   const word = STATES[state] ?? state;
   const [, first, rest] = /^(.+?[.!?])\s+(.+)$/s.exec(text) ?? [null, text, ""];
-  document.body.dataset.state = Object.hasOwn(STATES, state) ? state : "unknown";
-  document.body.dataset.live = model.live;
-  document.title = plain(`${word}${model.live ? "" : " (not live)"} · Ebbtide`);
+  const title = plain(`${word}${model.live ? "" : " (not live)"} · Ebbtide`);
+  mark(document.body, "state", Object.hasOwn(STATES, state) ? state : "unknown");
+  mark(document.body, "live", model.live);
+  if (document.title !== title) document.title = title;
   fill($("health"), h("p", { class: "word" }, word), h("h1", { class: first.length > 48 ? "long" : null }, unbroken(first)), rest && h("p", { class: "rest" }, rest));
 }
 
