@@ -146,7 +146,7 @@ def working() -> Report:
     two = [drain(5, pods=6, gone=6, outcome="drained"), drain(6, pods=9, gone=2)]
     return report(
         "working",
-        "5 nodes are being drained, all in time. The next deadline is in 1 min 20 s.",
+        "5 nodes are being drained, all in time. The next deadline is at 11:21:20.",
         day=day({11: 1, 30: 2, 58: 1, 90: 3, 121: 1, 142: 2, 143: 4}),
         interruptions=[
             interruption(1),
@@ -162,11 +162,13 @@ def working() -> Report:
 
 def blocked() -> Report:
     """Returns the report of a drain that a budget blocks."""
-    base = working()
+    base = working() | {"storms": [a_storm(since=at(-39_000), until=at(-36_900))]}
+    swell = {slot: round(160 * math.exp(-((slot - 80) ** 2) / 5)) for slot in range(74, 87)}
+    base["day"] = day({8: 2, 22: 1, 23: 4, 41: 9, 109: 3, 127: 14, 128: 2, 142: 2, 143: 4} | swell, {80: 8, 142: 1})
     stopped = interruption(7, deadline=at(86), drains=[drain(7, pods=12, gone=11, blocked=[held()], deadline=at(86))])
     failed = ended(21, 900, "blocked")
     base["interruptions"] = [*base["interruptions"][:3], stopped, *base["interruptions"][3:], failed]
-    text = "1 pod blocks the drain of ip-10-0-0-7, whose capacity ends in 1 min 26 s. 4 other drains are in time."
+    text = "1 pod blocks the drain of ip-10-0-0-7, whose capacity ends at 11:21:26. 5 others are in time."
     base["health"] = {"state": "blocked", "text": text}
     return base
 
@@ -223,7 +225,7 @@ def storm(count: int = 1000) -> Report:
     running = a_storm(id=f"{HERE}/s2", since=at(-70), until=None, slowest=None, failures=[], **counts)
     return report(
         "blocked",
-        f"11 of {count:,} drains are blocked. The others are in time; the next deadline is in 20 s.",
+        f"11 of {count:,} drains are blocked. The others are in time; the next deadline is at 11:20:20.",
         replicas=[
             replica(HERE, nodes=2400, queue={"held": 512, "oldestSeconds": 4.2, "failing": None}),
             replica(OTHER, nodes=2400, queue={"held": 488, "oldestSeconds": 3.7, "failing": None}),

@@ -24,7 +24,7 @@ def main() -> None:
         for name, (scheme, make) in PICTURES.items():
             service.report = make()
             page = browser.new_page(
-                viewport={"width": 1280, "height": 1100}, color_scheme=scheme, reduced_motion="reduce"
+                viewport={"width": 1280, "height": 1240}, color_scheme=scheme, reduced_motion="reduce"
             )
             page.clock.install(time=reports.NOW)
             page.clock.pause_at(reports.NOW + timedelta(seconds=1))

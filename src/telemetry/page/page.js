@@ -378,7 +378,7 @@ function drawBlockers(all) {
     h("p", { class: "pod" }, h("bdi", { class: "name" }, held.pod), pods > 1 && h("small", {}, ` and ${counted(pods - 1, "more pod")}`)),
     h("p", {}, held.by),
     h("p", { class: "advice" }, h("b", {}, "What to do"), " ", held.advice || "See what the budget or the annotation protects."),
-    h("p", { class: "left" }, joined(until(x.deadline) > 0 ? `${lasting(until(x.deadline))} left` : x.deadline && "its time is over"), " on ", named(x.node, x.instance)));
+    h("p", { class: "left" }, h("b", {}, until(x.deadline) > 0 ? `${lasting(until(x.deadline))} left` : x.deadline && "Its time is over"), " on ", named(x.node, x.instance)));
   const more = causes.size - 3;
   fill($("blockers"), causes.size > 0 && [h("h2", { class: "unseen" }, "What blocks"), h("div", {}, [...causes.values()].slice(0, 3).map(card)),
     more > 0 && h("p", {}, h("a", { href: "#running" }, `${counted(more, "more reason")} below`))]);
@@ -394,7 +394,7 @@ function drawDay({ day }) {
   const most = Math.max(25, ...notices);
   const rise = (value) => height * Math.sqrt(Math.max(0, value) / most);
   const reach = Array.from({ length: 33 }, (_, j) => Math.exp(-((j - 16) ** 2) / 60));
-  const swell = notices.map((_, i) => Math.min(height, Math.hypot(...reach.map((share, j) => 0.7 * share * rise(notices[i + j - 16] ?? 0)))));
+  const swell = notices.map((_, i) => height * Math.tanh(Math.hypot(...reach.map((share, j) => share * rise(notices[i + j - 16] ?? 0))) / height / 1.5));
   const crest = swell.map((value, i) => `L${10 * i + 5} ${(level - value).toFixed(1)}`).join("");
   const bars = (values) => values.map((value, i) => (value ? `M${10 * i + 5} ${level}V${(level - rise(value)).toFixed(1)}` : "")).join("");
   const wave = (y, phase) => `M${-phase} ${y}q30 -7 60 0${"t60 0".repeat(width / 60 + 3)}`;
@@ -408,16 +408,15 @@ function drawDay({ day }) {
   const busy = [...notices.keys()].filter((slot) => notices[slot] || failed[slot]).reverse();
   fill($("day"), h("div", { class: "sea" }, h("i", { class: "disc" }),
     h("svg", { viewBox: `0 0 ${width} 200`, preserveAspectRatio: "none", role: "img", "aria-label": summary },
-      h("path", { class: "water", d: `M0 200L0 ${level}${crest}L${width} ${level}V200z` }),
+      h("path", { class: "water", d: `M0 200V${level - swell[0]}${crest}H${width}V200z` }),
       [148, 166, 184].map((y, i) => h("path", { class: "wave", d: wave(y, 60 + 23 * i) })),
       h("path", { class: "notices", d: bars(notices) }), h("path", { class: "failures", d: bars(failed) })), h("i", { class: "glint" })),
   h("div", { class: "axis", "aria-hidden": "true" }, ["24 h ago", "18 h", "12 h", "6 h", "now"].map((words) => h("span", {}, words))),
-  h("p", { class: "told" }, view.slot == null || view.slot >= slots ? summary : told(view.slot)),
-  busy.length > 0 && h("details", {}, h("summary", {}, "The day as a table"),
+  h("div", { class: "told" }, h("p", {}, view.slot == null || view.slot >= slots ? summary : told(view.slot)), busy.length > 0 && h("details", {}, h("summary", {}, "The day as a table"),
     h("table", {}, h("caption", {}, "Notices of the last day, the newest first (UTC)"),
       h("thead", {}, h("tr", {}, ["From", "Notices", "Failed"].map((words) => h("th", { scope: "col" }, words)))),
       h("tbody", {}, busy.map((slot) => h("tr", { key: slot }, h("th", { scope: "row" }, clock(from(slot), 16)),
-        h("td", {}, number(notices[slot])), h("td", {}, number(failed[slot] ?? 0))))))));
+        h("td", {}, number(notices[slot])), h("td", {}, number(failed[slot] ?? 0)))))))));
 }
 
 function drawFigures(report, all) {
@@ -562,10 +561,12 @@ $("day").addEventListener("pointerleave", () => {
 
 // A phone that wakes up: its stream is dead, or its next attempt far away.
 document.addEventListener("visibilitychange", () => {
-  if (document.hidden || (model.live && Date.now() - model.heard < SILENCE)) return;
+  if (document.hidden) return;
+  draw();
+  if (model.live && Date.now() - model.heard < SILENCE) return;
   attempts = 0;
   connect();
 });
 
-setInterval(() => model.report && draw(), TICK);
+setInterval(() => document.hidden || draw(), TICK);
 connect();
