@@ -37,7 +37,9 @@ class Fake:
         self.report: Report = reports.calm()
         self.refuses_streams = False
         self.refuses_all = False
+        self.is_mute = False
         self.asked: list[str] = []
+        self.below_proxy: list[bool] = []
         self._streams: list[queue.SimpleQueue[str | None]] = []
         self._lock = threading.Condition()
 
@@ -74,7 +76,8 @@ class Fake:
         with self._lock:
             self._streams.append(stream)
             self._lock.notify_all()
-        yield frame("full", self.report)
+        if not self.is_mute:
+            yield frame("full", self.report)
         while (text := stream.get()) is not None:
             yield text
 
@@ -95,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0].removeprefix(PROXY).removeprefix("/")
         fake = self.fake
         fake.asked.append(path)
+        fake.below_proxy.append(self.path.startswith(PROXY))
         with suppress(BrokenPipeError, ConnectionResetError):
             if fake.refuses_all or (path == "api/events" and fake.refuses_streams):
                 self.answer(503, "text/plain", b"")
@@ -105,6 +109,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.answer(200, "application/json", json.dumps(fake.report).encode())
             elif path == "api/events":
                 self.head(200, "text/event-stream")
+                self.wfile.flush()
                 for text in fake.frames():
                     self.wfile.write(text.encode())
             else:

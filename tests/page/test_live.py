@@ -120,12 +120,24 @@ def test_too_many_viewers(shown: Opened, service: fake.Fake) -> None:
 
 def test_silence_is_no_life(shown: Opened, service: fake.Fake) -> None:
     page = shown(reports.calm())
+    page.clock.run_for(20_000)
+    service.update(time=reports.at(20), health={"state": "ok", "text": "All is still well."})
+    expect(page.locator("h1")).to_have_text("All is still well.")
     page.clock.run_for(39_000)
-    expect(page.locator("#live")).not_to_contain_text("Not live")
     assert service.count("api/events") == 1
     page.clock.run_for(2500)
     service.wait_for_streams(2)
     expect(page.locator("#live")).not_to_contain_text("Not live")
+
+
+def test_a_stream_that_begins_with_silence(shown: Opened, service: fake.Fake) -> None:
+    service.is_mute = True
+    page = shown(reports.calm(), live=False)
+    service.wait_for_streams(1)
+    expect(page.locator("#live")).to_have_text("Connecting")
+    service.is_mute = False
+    page.clock.run_for(42_000)
+    expect(page.locator("h1")).to_have_text("All is well.")
 
 
 def test_no_answer(shown: Opened, service: fake.Fake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 import fake
@@ -165,7 +164,14 @@ def test_hostile_strings_stay_text(shown: Opened) -> None:
     assert "x" * 500 not in everything, "a string without an end is shown whole"
 
 
-@pytest.mark.parametrize("path", ["", fake.PROXY.removeprefix("/") + "/"])
-def test_below_the_api_servers_proxy(shown: Opened, path: str) -> None:
-    page = shown(reports.calm(), path=path)
+def test_below_the_api_servers_proxy(shown: Opened, service: fake.Fake) -> None:
+    page = shown(reports.calm(), path=fake.PROXY.removeprefix("/") + "/")
     expect(page.locator("h1")).to_have_text("All is well.")
+    service.end_streams()
+    service.refuses_streams = True
+    page.clock.run_for(6000)
+    expect(page.locator("#stale")).to_contain_text("the page asks every 5 s")
+    service.report = reports.working()
+    page.clock.run_for(5000)
+    expect(page.locator("h1")).to_contain_text("5 nodes")
+    assert all(service.below_proxy)

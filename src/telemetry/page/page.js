@@ -76,7 +76,7 @@ function take(text, whole, live) {
   try {
     report = JSON.parse(text);
   } catch {
-    // Told below.
+    // Reported below.
   }
   if (typeof report?.health?.text !== "string") {
     model.problem = "Ebbtide's report can't be read";
