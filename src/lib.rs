@@ -25,6 +25,7 @@ pub mod commands {
     pub mod explain;
     pub mod migrate;
     pub mod send;
+    pub mod status;
     pub(crate) mod test_message;
 }
 

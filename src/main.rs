@@ -5,7 +5,7 @@ use ebbtide::cli::Settings;
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::cli::{Doctor, Output};
 use ebbtide::clients::connect;
-use ebbtide::commands::{doctor, explain, migrate, send};
+use ebbtide::commands::{doctor, explain, migrate, send, status};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
 use ebbtide::runtime::Clock;
@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         Command::Doctor(flags) => run_doctor(flags),
         Command::Explain(flags) => run_command(explain::explain(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
+        Command::Status(flags) => run_command(status::status(flags)),
         Command::Migrate(arguments) => print(migrate::run(arguments.values.as_deref())),
     }
 }

@@ -5,6 +5,7 @@ pub mod explain;
 pub mod migrate;
 mod page;
 pub mod send;
+pub mod status;
 mod values;
 mod waits;
 
@@ -69,6 +70,10 @@ pub enum Command {
                             Exit codes: 0 if the message was sent, 1 if not or if the output can't be written, 2 for wrong flags."
     )]
     Send(send::Send),
+    /// Show what the replicas are doing: what is drained, how long is left, what blocks
+    #[command(after_help = "Needs the right to list pods and to get pods/proxy with --namespace; nothing else.\n\
+                            Exit codes: 0 if nothing is blocked, 1 if no replica answers, 2 for wrong flags, 3 if something is blocked or has failed in the last hour.")]
+    Status(status::Status),
     /// Check everything that run needs, with a remedy for each problem; change nothing
     #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
     Doctor(doctor::Doctor),

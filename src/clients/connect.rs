@@ -148,6 +148,14 @@ pub async fn available_clients(clock: Clock, default_region: Option<String>) -> 
     AvailableClients { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
 }
 
+/// Makes the client of the API server alone, for calls.
+///
+/// # Errors
+/// When the API server is not configured, or wrongly.
+pub async fn cluster_client(clock: Clock) -> Result<kube::Client, ConnectError> {
+    kube_clients(clock).await.map(|(kube, _)| kube)
+}
+
 async fn aws(clock: Clock, default_region: Option<String>) -> Result<AwsClients, ConnectError> {
     let http = http::client(variable)?;
     let config = aws_config::defaults(BehaviorVersion::latest()).http_client(http.clone()).time_source(clock);

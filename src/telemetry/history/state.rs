@@ -358,7 +358,8 @@ impl State {
         let new = || self.entries.iter().rev().filter(|(_, entry)| is_new(entry.revision));
         let runs = |entry: &Entry| matches!(entry.stage, Stage::Running);
         let running = new().filter(|(_, entry)| runs(entry));
-        let others = new().filter(|(_, entry)| !runs(entry));
+        let mut others: Vec<_> = new().filter(|(_, entry)| !runs(entry)).collect();
+        others.sort_by_key(|(_, entry)| std::cmp::Reverse(entry.end().map(|end| end.at)));
         let interruptions = running.chain(others).map(row).collect();
         let storms = self.storms.iter().rev().filter(|storm| is_new(storm.revision));
         let storms = storms.map(|storm| storm.report(id(storm.number), replica)).collect();

@@ -1,0 +1,91 @@
+//! `ebbtide status`: what the replicas are doing, in a terminal.
+
+mod read;
+mod table;
+
+use crate::cli::answer::Answer;
+use crate::cli::flags::status::{Status, StatusOutput};
+use crate::telemetry::history::report::{Report, State};
+use read::Source;
+use std::io::{IsTerminal, Write, stdout};
+use std::time::Duration;
+use table::Form;
+use tokio::time::{MissedTickBehavior, interval};
+
+/// Interval of `--watch`.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Exit code if something is blocked, or has failed in the last hour.
+const TROUBLE: u8 = 3;
+
+/// Number of columns where the terminal's width is not known.
+const WIDTH: usize = 120;
+
+/// Shows the status once, or until Ctrl-C.
+pub async fn status(flags: Status) -> Answer {
+    let source = match Source::of(&flags).await {
+        Ok(source) => source,
+        Err(error) if error.is_wrong_input() => return Answer::wrong(&error),
+        Err(error) => return Answer::failed(&error),
+    };
+    if flags.watch {
+        return watch(&source, flags.all).await;
+    }
+    match source.read().await {
+        Ok(report) => answer(&report, &flags),
+        Err(error) => Answer::failed(&error),
+    }
+}
+
+fn answer(report: &Report, flags: &Status) -> Answer {
+    let said = match flags.output {
+        StatusOutput::Table => table::of(report, form(flags.all)),
+        // A report has no maps with other keys than text.
+        StatusOutput::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
+    };
+    Answer { code: code(report), ..Answer::well(said) }
+}
+
+/// Shows the status again and again: on a terminal in place, elsewhere a line for each change of its first line.
+async fn watch(source: &Source, all: bool) -> Answer {
+    let in_place = stdout().is_terminal();
+    let mut ticks = interval(WATCH_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = String::new();
+    loop {
+        let read = tokio::select! {
+            _ = tokio::signal::ctrl_c() => return Answer::default(),
+            read = async { ticks.tick().await; source.read().await } => read,
+        };
+        let text = match (read, in_place) {
+            (Ok(report), true) => table::of(&report, form(all)),
+            (Ok(report), false) => table::headline(&report, false) + "\n",
+            // A replica may be restarting.
+            (Err(error), _) => format!("{error}\n"),
+        };
+        if !in_place && text == last {
+            continue;
+        }
+        // Homes the cursor, and clears what an older picture has left: no flicker.
+        let shown = if in_place { format!("\x1b[H{}\x1b[J", text.replace('\n', "\x1b[K\n")) } else { text.clone() };
+        let mut out = stdout();
+        if let Err(error) = out.write_all(shown.as_bytes()).and_then(|()| out.flush()) {
+            return Answer::failed(&format!("the output can't be written: {error}"));
+        }
+        last = text;
+    }
+}
+
+fn code(report: &Report) -> u8 {
+    match report.health.state {
+        State::Blocked | State::Failed => TROUBLE,
+        State::Ok | State::Working | State::Unready => 0,
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of all programs, not a setting of Ebbtide")]
+fn form(all: bool) -> Form {
+    let width = terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0));
+    let colours = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    Form { width, colours, all }
+}
