@@ -143,7 +143,9 @@ async fn pods(client: &Client, namespace: &str, selector: &str, port: u16) -> Re
         let why = silent.into_iter().map(|(name, why)| format!("{name}: {why}")).collect::<Vec<_>>().join("; ");
         return Err(StatusError::AllSilent { namespace: namespace.to_owned(), why });
     };
-    silent.iter().for_each(|(name, why)| all.add_silent(name, why));
+    for (name, why) in silent {
+        all.add_silent(&name, &why);
+    }
     Ok(all)
 }
 

@@ -5,6 +5,7 @@
 use crate::runtime::duration::Words;
 use crate::telemetry::history::report::{Drain, Interruption, Report, State};
 use jiff::{SignedDuration, Timestamp};
+use std::fmt::Write;
 use std::time::Duration;
 
 /// Time for which ended interruptions are shown.
@@ -44,7 +45,8 @@ pub(super) fn of(report: &Report, form: Form) -> String {
     let title = if form.all { "ended" } else { "ended in the last hour" };
     push(&mut text, title, ["NODE", "KIND", "AGO", "TOOK", "OUTCOME", "REPORT"], shown, form.width);
     if !form.all && number > MAX_ENDED {
-        text.push_str(&format!("and {} more; --all shows them\n", number - MAX_ENDED));
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "and {} more; --all shows them", number - MAX_ENDED);
     }
 
     let storms = report.storms.iter().map(|storm| {
@@ -52,7 +54,7 @@ pub(super) fn of(report: &Report, form: Form) -> String {
         let failed = storm.failures.iter().map(|failure| format!("{} ({})", failure.node, failure.outcome));
         let mut failed = failed.collect::<Vec<_>>().join(", ");
         if storm.failures_more > 0 {
-            failed.push_str(&format!(" and {} more", storm.failures_more));
+            let _ = write!(failed, " and {} more", storm.failures_more);
         }
         let number = |number: usize| number.to_string();
         let ago = ago(storm.since, now);
@@ -173,7 +175,8 @@ fn push<const N: usize>(
     }
     text.push('\n');
     if !title.is_empty() {
-        text.push_str(&format!("{title}\n"));
+        text.push_str(title);
+        text.push('\n');
     }
     let heads = heads.map(str::to_owned);
     let all = || std::iter::once(&heads).chain(&rows);

@@ -1,3 +1,5 @@
+#![allow(clippy::needless_pass_by_value, reason = "json! makes values")]
+
 use super::*;
 use serde_json::{Value, json};
 
