@@ -24,6 +24,7 @@ pub mod commands {
     pub mod doctor;
     pub mod explain;
     pub mod migrate;
+    pub mod notify;
     pub mod send;
     pub(crate) mod test_message;
 }
@@ -65,6 +66,7 @@ pub mod telemetry {
     pub(crate) mod kube_events;
     pub(crate) mod log;
     pub(crate) mod metrics;
+    pub mod notify;
     pub(crate) mod page;
 
     pub use history::History;

@@ -3,13 +3,15 @@
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
+pub mod notify;
 mod page;
 pub mod send;
 mod values;
 mod waits;
 
 pub use page::Page;
-pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
+pub use notify::Notifications;
+pub use values::{AtDeadline, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
 pub use waits::Waits;
 
 use clap::builder::{BoolishValueParser, Resettable};
@@ -72,6 +74,12 @@ pub enum Command {
     /// Check everything that run needs, with a remedy for each problem; change nothing
     #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
+    /// Send a test of each notification that the settings ask for, and print the receiver's answers
+    #[command(
+        after_help = "Takes the flags and variables of the service that begin with notify, and needs neither a queue nor a cluster.\n\
+                            Exit codes: 0 if the receiver accepted all, 1 if not, 2 for wrong flags."
+    )]
+    Notify(notify::Notify),
     /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart
     ///
     /// Writes the values to standard output, and remarks on values that differ or are lost to standard error.
@@ -335,6 +343,10 @@ pub struct Run {
         help_heading = "Reporting"
     )]
     pub events: Events,
+
+    /// Notifications.
+    #[command(flatten)]
+    pub notifications: Notifications,
 
     /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///

@@ -1,9 +1,12 @@
 //! The settings of the service, validated once. Types have units, rules across flags are in one place, and all errors are reported
 //! together.
 
+mod notifications;
 mod problems;
 mod replacements;
 mod waits;
+
+pub use notifications::notifications;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
@@ -14,6 +17,7 @@ use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::telemetry::kube_events::Scope;
+use crate::telemetry::notify::NotifySettings;
 use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,6 +54,8 @@ pub struct Settings {
     pub at_deadline: AtDeadline,
     /// The drains that get Events; `None` for no Events.
     pub events: Option<Scope>,
+    /// The receiver of notifications, if there is one.
+    pub notify: Option<NotifySettings>,
     /// Interval between two polls of EC2; `None` for no polls.
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
@@ -147,6 +153,7 @@ impl Settings {
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
+        let notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
@@ -209,6 +216,7 @@ impl Settings {
             status_address,
             status_peers,
             policy,
+            notify,
             pod_grace,
             managed_tag,
             cluster_name,

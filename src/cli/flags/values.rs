@@ -62,6 +62,23 @@ pub enum Events {
     None,
 }
 
+/// The format of notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NotifyFormat {
+    /// JSON.
+    Json,
+    /// A message for Slack.
+    Slack,
+    /// A card for Microsoft Teams.
+    Teams,
+    /// An event for `PagerDuty`.
+    #[value(name = "pagerduty")]
+    PagerDuty,
+    /// JSON, with the headers of `CloudEvents`.
+    #[value(name = "cloudevents")]
+    CloudEvents,
+}
+
 /// The format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
