@@ -9,10 +9,13 @@ mod outcome;
 
 pub use label::{
     CallResult, Category, CheckStatus, CompletionResult, DeadlineType, DrainStep, EventReason, HeartbeatResult,
-    HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, NotificationPhase,
-    NotificationResult, ReceiveOrder, TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
+    HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
+    TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
-pub use outcome::{Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, Replacement, Wait, WaitOutcome};
+pub use outcome::{
+    Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult, Replacement,
+    Wait, WaitOutcome,
+};
 
 use jiff::SignedDuration;
 use std::fmt;

@@ -9,16 +9,16 @@ pub mod send;
 mod values;
 mod waits;
 
-pub use page::Page;
 pub use notify::Notifications;
-pub use values::{AtDeadline, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
+pub use page::Page;
+pub use values::{
+    AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon,
+    WaitForLoadBalancers,
+};
 pub use waits::Waits;
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
-/// The hooks of EKS managed node groups, which EKS itself completes.
-pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -75,10 +75,6 @@ pub enum Command {
     #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
     /// Send a test of each notification that the settings ask for, and print the receiver's answers
-    #[command(
-        after_help = "Takes the flags and variables of the service that begin with notify, and needs neither a queue nor a cluster.\n\
-                            Exit codes: 0 if the receiver accepted all, 1 if not, 2 for wrong flags."
-    )]
     Notify(notify::Notify),
     /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart
     ///

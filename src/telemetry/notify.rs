@@ -24,10 +24,10 @@ mod template;
 mod tracker;
 mod words;
 
-pub use courier::{Courier, DeliveryError};
+pub use courier::{Accepted, Courier, DeliveryError};
 pub use event::{Backlog, NotifySubscriber, notify_subscriber};
 pub use format::{Format, PAGER_DUTY_URL};
-pub use notification::Notification;
+pub use notification::{Blocked, Notification};
 pub use notifier::Notifier;
 pub use phases::{PhaseChoice, Phases};
 pub use receiver::{BadHeader, BadReceiver, Receiver, Secret, header};

@@ -9,7 +9,13 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 pub struct Notifications {
     /// URL that notifications are posted to; a secret, better given by its variable [default: no notifications; for pagerduty its own]
-    #[arg(long, env = "EBBTIDE_NOTIFY_URL", hide_env_values = true, value_name = "URL", help_heading = "Notifications")]
+    #[arg(
+        long,
+        env = "EBBTIDE_NOTIFY_URL",
+        hide_env_values = true,
+        value_name = "URL",
+        help_heading = "Notifications"
+    )]
     pub notify_url: Option<Secret>,
 
     /// What is told, for all kinds or for one: notice, blocked, done, failed, joined by +; all or none [default: blocked+failed; for
@@ -95,6 +101,10 @@ pub struct Notifications {
 
 /// The flags of `ebbtide notify`.
 #[derive(Args, Debug)]
+#[command(
+    after_help = "Takes the flags and variables of the service that begin with notify, and needs neither a queue nor a cluster.\n\
+                        Exit codes: 0 if the receiver accepted all, 1 if not, 2 for wrong flags."
+)]
 pub struct Notify {
     /// Send tests; nothing else is possible
     #[arg(long, required = true)]

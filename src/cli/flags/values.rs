@@ -2,6 +2,9 @@
 
 use clap::ValueEnum;
 
+/// The hooks of EKS managed node groups, which EKS itself completes.
+pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
+
 /// The action for pods that remain shortly before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtDeadline {

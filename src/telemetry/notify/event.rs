@@ -31,17 +31,48 @@ pub(super) struct About {
 #[derive(Debug)]
 pub(super) enum Event {
     /// The message has been received before, by this process or another one.
-    Redelivered { message: Box<str> },
+    Redelivered {
+        message: Box<str>,
+    },
     /// The message was made by `ebbtide send`.
-    Test { message: Box<str> },
-    Begun { about: About, action: Action, deadline: Option<(Instant, bool)> },
-    Cordoned { about: About, already: bool },
-    PodBlocked { instance: Box<str>, node: Box<str>, pod: Box<str>, uid: Box<str>, by: Box<str>, deadline: (Instant, bool) },
-    PodUnblocked { instance: Box<str>, uid: Box<str> },
-    DrainEnded { instance: Box<str>, report: Box<str> },
-    Ended { about: About, outcome: NoticeOutcome, took: Duration, waited: Box<str> },
+    Test {
+        message: Box<str>,
+    },
+    Begun {
+        about: About,
+        action: Action,
+        deadline: Option<(Instant, bool)>,
+    },
+    Cordoned {
+        about: About,
+        already: bool,
+    },
+    PodBlocked {
+        instance: Box<str>,
+        node: Box<str>,
+        pod: Box<str>,
+        uid: Box<str>,
+        by: Box<str>,
+        deadline: (Instant, bool),
+    },
+    PodUnblocked {
+        instance: Box<str>,
+        uid: Box<str>,
+    },
+    DrainEnded {
+        instance: Box<str>,
+        report: Box<str>,
+    },
+    Ended {
+        about: About,
+        outcome: NoticeOutcome,
+        took: Duration,
+        waited: Box<str>,
+    },
     /// Nothing holds the Node any more: what happens next to its instance is something new.
-    Released { instance: Box<str> },
+    Released {
+        instance: Box<str>,
+    },
 }
 
 /// Returns the text without control characters, in at most `max` bytes.
@@ -90,9 +121,7 @@ impl Event {
                 by: text(&by),
                 deadline: deadline(until, hard),
             },
-            Fact::PodUnblocked { on, pod } => {
-                Self::PodUnblocked { instance: name(on.instance), uid: name(pod.uid) }
-            }
+            Fact::PodUnblocked { on, pod } => Self::PodUnblocked { instance: name(on.instance), uid: name(pod.uid) },
             Fact::DrainEnded { on, report, .. } => {
                 Self::DrainEnded { instance: name(on.instance), report: text(&report) }
             }

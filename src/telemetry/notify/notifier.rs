@@ -202,3 +202,6 @@ impl Drop for Notifier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -138,28 +138,30 @@ mod tests {
         let receiver = Receiver::parse(&secret("https://hooks.example:8443/services/T0/B0/word?key=word")).unwrap();
         assert_eq!((receiver.host(), receiver.uri().path()), ("hooks.example:8443", "/services/T0/B0/word"));
         assert_eq!(format!("{receiver:?} {:?}", secret("word")), "Receiver(hooks.example:8443) Secret");
-        assert!(Receiver::parse(&secret("http://[::1]:80/")).is_ok() && Receiver::parse(&secret("http://[::1]")).is_ok());
+        assert!(
+            Receiver::parse(&secret("http://[::1]:80/")).is_ok() && Receiver::parse(&secret("http://[::1]")).is_ok()
+        );
     }
 
     #[test]
     fn what_is_no_receiver_is_not_repeated() {
         for (url, error) in [
-            ("hooks.example/word", BadReceiver::NoUrl),
-            ("/word", BadReceiver::NoUrl),
-            ("ftp://hooks.example/word", BadReceiver::NoUrl),
-            ("https://hooks.example:70000/word", BadReceiver::NoUrl),
-            ("https:///word", BadReceiver::NoUrl),
-            ("https://me:word@hooks.example/", BadReceiver::Credentials),
+            ("hooks.example/t0ken", BadReceiver::NoUrl),
+            ("/t0ken", BadReceiver::NoUrl),
+            ("ftp://hooks.example/t0ken", BadReceiver::NoUrl),
+            ("https://hooks.example:70000/t0ken", BadReceiver::NoUrl),
+            ("https:///t0ken", BadReceiver::NoUrl),
+            ("https://me:t0ken@hooks.example/", BadReceiver::Credentials),
         ] {
             assert_eq!(Receiver::parse(&secret(url)), Err(error), "{url}");
-            assert!(!error.to_string().contains("word"));
+            assert!(!error.to_string().contains("t0ken"));
         }
     }
 
     #[test]
     fn a_header_hides_its_value() {
         let (name, value) = header(&secret("Authorization=Bearer a=word")).unwrap();
-        assert_eq!((name.as_str(), value.to_str()), ("authorization", Ok("Bearer a=word")));
+        assert_eq!((name.as_str(), value.to_str().unwrap()), ("authorization", "Bearer a=word"));
         assert!(!format!("{value:?}").contains("word"));
         for (text, error) in [
             ("Authorization: word", BadHeader::NoValue),

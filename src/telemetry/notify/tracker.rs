@@ -263,8 +263,7 @@ impl Tracker {
 
     fn end(&mut self, about: About, outcome: NoticeOutcome, took: Duration, waited: Box<str>) {
         let found = Work::ALL.map(|work| (about.instance.clone(), work)).into_iter();
-        let Some(key) =
-            found.into_iter().find(|key| self.nodes.get(key).is_some_and(|node| node.runs(&about.message)))
+        let Some(key) = found.into_iter().find(|key| self.nodes.get(key).is_some_and(|node| node.runs(&about.message)))
         else {
             return;
         };
@@ -344,3 +343,6 @@ impl Tracker {
         true
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -205,7 +205,8 @@ fn storm_text(phase: NotificationPhase, storm: &report::Storm, blocked: &[Blocke
         NotificationPhase::Done | NotificationPhase::Failed => {
             let names: Vec<String> =
                 storm.failures.iter().map(|failure| format!("{} ({})", failure.node, failure.outcome)).collect();
-            let others = if storm.failures_more > 0 { format!(" and {} more", storm.failures_more) } else { String::new() };
+            let others =
+                if storm.failures_more > 0 { format!(" and {} more", storm.failures_more) } else { String::new() };
             let names = if names.is_empty() { String::new() } else { format!(": {}{others}", names.join(", ")) };
             let slowest = storm.slowest.as_ref().map(|slowest| {
                 let took = Duration::try_from_secs_f64(slowest.seconds).unwrap_or_default();
