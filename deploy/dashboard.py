@@ -125,6 +125,20 @@ class Dashboard:
         config = {"defaults": defaults, "overrides": []}
         self.put(panel | {"fieldConfig": config}, more.get("width", 8), more.get("height", 8))
 
+    def bars(self, title: str, about: str, query: str, legend: str, none: str, width: int = 16) -> None:
+        """Adds a bar for each series, the longest first; `none` is the text without any."""
+        options = {
+            "displayMode": "basic",
+            "orientation": "horizontal",
+            "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+            "showUnfilled": False,
+            "valueMode": "text",
+        }
+        defaults = {"unit": "short", "decimals": 0, "min": 0, "noValue": none, "thresholds": steps()}
+        targets = [target("A", query, legend, instant=True)]
+        panel = {"type": "bargauge", "title": title, "description": about, "targets": targets, "options": options}
+        self.put(panel | {"fieldConfig": {"defaults": defaults, "overrides": []}}, width, 8)
+
     def put(self, panel: dict[str, Any], width: int, height: int) -> None:
         """Places a panel to the right of the last one, or in the next line."""
         if self.x + width > WIDTH:
@@ -396,6 +410,21 @@ def budgets(board: Dashboard) -> None:
     board.lines("Longest held back", "Above 15 minutes an alert fires.", longest, MINUTES, limit=15)
 
 
+def pools(board: Dashboard) -> None:
+    """Adds the panels on interrupted capacity."""
+    board.row("Interrupted capacity")
+    labels = "kind, instance_type, zone, group"
+    board.bars(
+        "Most interrupted pools",
+        "Since the replicas started. Parts that no label of the Node names are unknown.",
+        f"sort_desc(topk(10, sum by ({labels}) ({metric('interruptions_total')})))",
+        "{{instance_type}} · {{zone}} · {{group}} · {{kind}}",
+        none="none",
+    )
+    kinds = {"{{kind}}": f"sum by (kind) ({grown('interruptions_total')})"}
+    board.lines("Interruptions", "By kind, in the time range before.", kinds, "short", none="none")
+
+
 def errors(board: Dashboard) -> None:
     """Adds the panels on errors."""
     board.row("Errors")
@@ -427,7 +456,7 @@ def process(board: Dashboard) -> None:
 def dashboard() -> dict[str, Any]:
     """Returns the dashboard."""
     board = Dashboard()
-    for part in (two_minutes, running, queue, calls, hooks, budgets, errors, process):
+    for part in (two_minutes, running, queue, calls, hooks, budgets, pools, errors, process):
         part(board)
     source = {
         "type": "datasource",

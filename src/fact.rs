@@ -1,4 +1,5 @@
-//! What happened, as values. Stages emit [`Fact`]s; the log, metrics and Kubernetes Events subscribe to them.
+//! What happened, as values. Stages emit [`Fact`]s; the log, metrics, Kubernetes Events and the history
+//! subscribe to them.
 //!
 //! Telemetry never delays a drain: a [`Subscriber`] returns at once. A subscriber that has to wait owns a bounded buffer and counts
 //! what it drops. A fact borrows its fields, so that emitting one costs no allocation.
@@ -47,6 +48,17 @@ pub struct NodeRef<'a> {
     pub instance: &'a str,
 }
 
+/// The pool of capacity that a Node's instance comes from. A part that is not known is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolRef<'a> {
+    /// The instance's type.
+    pub instance_type: &'a str,
+    /// Its availability zone.
+    pub zone: &'a str,
+    /// The group of Nodes.
+    pub group: &'a str,
+}
+
 /// The pod that a fact is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PodRef<'a> {
@@ -76,6 +88,8 @@ pub enum Fact<'a> {
     StatusListening { address: SocketAddr },
     /// The status page can't listen; the service works without it.
     StatusFailed { error: &'a dyn fmt::Display },
+    /// Somebody has changed the filter of the log.
+    LogFilterChanged { filter: &'a str },
     /// The service is ready: the Nodes are listed, and the queue has answered.
     Ready,
     /// The index holds the cluster's Nodes.
@@ -109,8 +123,17 @@ pub enum Fact<'a> {
     ClockStepped { by: SignedDuration },
     /// The machine's clock is ahead of AWS's by this much; 0 if it no longer is.
     ClockSkewed { ahead: SignedDuration },
-    /// Work on a notice begins. `until` is the time left until its deadline, which is `hard` if the node goes then.
-    NoticeBegun { about: NoticeRef<'a>, action: Action, until: Option<Duration>, hard: bool },
+    /// Work on a notice begins, or begins again because AWS has revised the notice. `until` is the time left until its deadline, which
+    /// is `hard` if the node goes then.
+    NoticeBegun {
+        about: NoticeRef<'a>,
+        action: Action,
+        until: Option<Duration>,
+        hard: bool,
+        again: bool,
+        /// Where the capacity comes from, if the instance has a Node.
+        pool: Option<PoolRef<'a>>,
+    },
     /// A notice comes from a test message.
     TestNotice { about: NoticeRef<'a> },
     /// A second copy of a notice joined the first.

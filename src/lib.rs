@@ -9,7 +9,7 @@
 //!             while any of its notices runs                    ├ drain ◀─ one per node,   │ when ALL its notices have ended
 //!                                                              │          shared          │
 //!                                                              └ hook completed or left ─┘
-//!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events
+//!         every stage emits facts ─▶ telemetry ─▶ log · metrics · Events · history ─▶ status page
 //! ```
 //!
 //! Folders come in the order of imports: each imports only those below it. The stages of [`pipeline`] come in the order of the journey;
@@ -65,12 +65,15 @@ pub mod telemetry {
     pub(crate) mod http;
     pub(crate) mod kube_events;
     pub(crate) mod log;
+    pub(crate) mod log_filter;
     pub(crate) mod metrics;
     pub mod notify;
     pub(crate) mod page;
+    pub(crate) mod pools;
 
     pub use history::History;
     pub use log::Log;
+    pub use log_filter::LogFilter;
     pub use metrics::Metrics;
 }
 

@@ -13,15 +13,16 @@ use ebbtide::service::{Exit, Service};
 use ebbtide::service::{Inputs, StartChecks};
 use ebbtide::service::{Shutdown, signals};
 use ebbtide::telemetry::Log;
+use ebbtide::telemetry::LogFilter;
 use ebbtide::telemetry::Metrics;
 use std::io::{stderr, stdout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{Layer, reload};
 
 /// Maximum number of log lines that wait for a slow reader: as many as a storm of a thousand notices writes. Memory for all is allocated
 /// at the start, 40 bytes each: the library's default of 128,000 would be a quarter of the memory of an idle process.
@@ -53,8 +54,8 @@ fn run_service(flags: Run) -> ExitCode {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    let _log = start_log(format, without_clients(settings.log.clone()));
-    block_on(serve(settings))
+    let (_log, filter) = start_log(format, &settings.log);
+    block_on(serve(settings, filter))
 }
 
 fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
@@ -89,7 +90,7 @@ fn without_clients(filter: Targets) -> Targets {
     if is_named { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
 }
 
-async fn serve(settings: Settings) -> ExitCode {
+async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
     let clock = Clock::system();
     let mut clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
         Ok(clients) => clients,
@@ -112,7 +113,8 @@ async fn serve(settings: Settings) -> ExitCode {
         let (settings, clients) = (settings.clone(), clients.clone());
         StartChecks::new(move |gate, facts| doctor::check_at_start(settings, clients, gate, clock, facts))
     });
-    let inputs = Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks };
+    let log_filter = Some(log_filter);
+    let inputs = Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown, start_checks };
     match Service::start(inputs).await {
         Ok(service) => match service.run().await {
             Exit::Clean => ExitCode::SUCCESS,
@@ -129,13 +131,14 @@ fn refuse(code: u8, problems: &str) -> ExitCode {
 }
 
 /// Starts the log. Lines go through a bounded buffer, which drops and counts them if the pipe is full: the log delays no drain.
-fn start_log(format: LogFormat, filter: Targets) -> WorkerGuard {
+fn start_log(format: LogFormat, filter: &Targets) -> (WorkerGuard, LogFilter) {
     let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(MAX_LOG_LINES).finish(stdout());
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
-    guard
+    let (reloadable, handle) = reload::Layer::new(without_clients(filter.clone()));
+    tracing_subscriber::registry().with(lines.with_filter(reloadable)).init();
+    (guard, LogFilter::new(filter, move |filter| handle.reload(without_clients(filter)).is_ok()))
 }

@@ -13,10 +13,11 @@ use ebbtide_sim::loopback::Loopback;
 use std::net::SocketAddr;
 
 /// Returns the settings that `ebbtide run` would make of these flags.
-pub fn settings(queue_url: &str, admin: SocketAddr, flags: &[&str]) -> Settings {
-    let admin = admin.to_string();
+pub fn settings(queue_url: &str, (admin, status): (SocketAddr, Option<SocketAddr>), flags: &[&str]) -> Settings {
+    let (admin, status) = (admin.to_string(), status.map_or_else(|| "off".to_owned(), |status| status.to_string()));
     // The start-up checks examine the AWS set-up, and the sandbox has none.
-    let words = ["ebbtide", "run", "--queue-url", queue_url, "--admin-address", &admin, "--check-at-start", "false"];
+    let mut words = vec!["ebbtide", "run", "--queue-url", queue_url, "--check-at-start", "false"];
+    words.extend(["--admin-address", &admin, "--status-address", &status]);
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
     let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command else {
@@ -36,7 +37,7 @@ pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .time_source(clock)
         .build();
-    Clients { aws: aws_clients(&aws), kube: kube(loopback), watches: kube(loopback) }
+    Clients { aws: aws_clients(&aws), kube: kube(loopback), watches: kube(loopback), webhook: None }
 }
 
 fn kube(loopback: &Loopback) -> kube::Client {

@@ -69,7 +69,7 @@ pub fn what_to_try(
             format!(
                 "  KUBECONFIG={path} AWS_ENDPOINT_URL={aws} AWS_REGION={REGION} \\\n    \
                  AWS_ACCESS_KEY_ID=sandbox AWS_SECRET_ACCESS_KEY=sandbox \\\n    \
-                 cargo run -- run --queue-url {queue_url} --admin-address 127.0.0.1:0"
+                 cargo run -- run --queue-url {queue_url} --admin-address 127.0.0.1:0 --status-address off"
             ),
         );
         part(

@@ -45,7 +45,7 @@ use ebbtide_sim::loopback::Loopback;
 use paint::{Paint, Tone};
 use plan::Plan;
 use std::io::IsTerminal;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,6 +85,10 @@ struct Args {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     admin_address: SocketAddr,
 
+    /// Address of the status page while the sandbox is held; without one 127.0.0.1:8081, or any port if that is taken
+    #[arg(long, value_name = "ADDRESS")]
+    status_address: Option<SocketAddr>,
+
     /// Seconds to wait before the storm, so that a metrics scraper sees the counters before they increase
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     calm: u16,
@@ -114,12 +118,16 @@ async fn main() -> ExitCode {
         Err(error) => return refuse(&format!("no loopback port is free: {error}")),
     };
     let (teller, tally) = (Arc::new(Teller::start(&plan, paint)), Arc::new(Tally::default()));
+    let status = args.hold.then(|| args.status_address.unwrap_or_else(free_address));
+    if let Some(status) = status {
+        teller.print(paint.tone(Tone::Head, &format!("Status page: http://{status}/\n")));
+    }
     teller.print(plan.programme(&SETTINGS, paint));
     let metrics = Arc::new(Metrics::new());
     let subscribers: Vec<Arc<dyn Subscriber>> = vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log)];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
-    let settings = clients::settings(&queue_url, args.admin_address, &SETTINGS);
+    let settings = clients::settings(&queue_url, (args.admin_address, status), &SETTINGS);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,
@@ -128,7 +136,9 @@ async fn main() -> ExitCode {
     let clients = clients::on(&loopback, clock);
     let facts = Facts::to(subscribers);
     let (start_checks, shutdown_tokens) = (None, shutdown.clone());
-    let inputs = Inputs { settings, clients, clock, facts, metrics, shutdown: shutdown_tokens, start_checks };
+    let log_filter = None;
+    let inputs =
+        Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown: shutdown_tokens, start_checks };
     let service = match Service::start(inputs).await {
         Ok(service) => service,
         Err(error) => return refuse(&error.to_string()),
@@ -193,6 +203,13 @@ impl Stage<'_> {
         self.teller.print(checks.report(self.paint));
         if checks.all_held() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
+}
+
+/// Returns an address that nobody listens on now, if possible the one that the service has by default.
+fn free_address() -> SocketAddr {
+    let usual = SocketAddr::from(([127, 0, 0, 1], 8081));
+    let bound = TcpListener::bind(usual).or_else(|_| TcpListener::bind("127.0.0.1:0"));
+    bound.and_then(|listener| listener.local_addr()).unwrap_or(usual)
 }
 
 fn refuse(problem: &str) -> ExitCode {

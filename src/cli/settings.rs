@@ -34,8 +34,8 @@ pub struct Settings {
     pub admin_address: SocketAddr,
     /// Address of the status page, if there is one.
     pub status_address: Option<SocketAddr>,
-    /// The name and port by which the status page finds the other replicas.
-    pub status_peers: Option<String>,
+    /// The names and ports by which the status page finds the other replicas.
+    pub status_peers: Vec<String>,
     /// The actions for notices.
     pub policy: Policy,
     /// The grace period of every pod, instead of its own.

@@ -9,6 +9,7 @@
 //! listing   what EC2 lists of the notices that messages bring
 //! hold      how a Node says that others have to act, and that they have
 //! handled   how a Node shows that such a notice was acted on
+//! pool      the pool of capacity that a Node's instance comes from
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! releaser  the task that removes marks when they are due
@@ -25,6 +26,7 @@ mod marker;
 mod names;
 mod owner;
 pub mod plan;
+mod pool;
 pub mod release;
 mod releaser;
 pub mod replacement;

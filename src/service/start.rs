@@ -14,6 +14,7 @@ use crate::service::wiring::{Wiring, subscribe, subscribe_notifier};
 use crate::telemetry::admin::{Admin, Readiness};
 use crate::telemetry::history::History;
 use crate::telemetry::http::{ListenError, Server};
+use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::page::Page;
 use futures_util::FutureExt;
@@ -40,6 +41,8 @@ pub struct Inputs {
     pub facts: Facts,
     /// The metrics that the admin server shows.
     pub metrics: Arc<Metrics>,
+    /// The filter of the log, if the process has a log of its own.
+    pub log_filter: Option<LogFilter>,
     /// The tokens that end the service.
     pub shutdown: Shutdown,
     /// The checks of the set-up, if they are asked for.
@@ -71,7 +74,7 @@ impl Service {
     /// # Errors
     /// When the admin address can't be bound.
     pub async fn start(inputs: Inputs) -> Result<Self, ListenError> {
-        let Inputs { settings, clients, clock, facts, metrics, shutdown, start_checks } = inputs;
+        let Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown, start_checks } = inputs;
         let (facts, events) = subscribe(&settings, facts);
         let (facts, notifications) = subscribe_notifier(&settings, facts);
         let (facts, page) = bind_page(&settings, clock, facts).await;
@@ -96,7 +99,9 @@ impl Service {
         let address = wiring.settings.admin_address;
         let server = Server::bind("--admin-address", address).await?;
         let admin = server.address();
-        let pages = Arc::new(Admin { readiness: readiness.clone(), metrics, tasks: tasks.clone() });
+        let (readiness_shown, facts_told) = (readiness.clone(), facts.clone());
+        let pages = Admin { readiness: readiness_shown, metrics, tasks: tasks.clone(), log_filter, facts: facts_told };
+        let pages = Arc::new(pages);
         facts.emit(&Fact::Started { queue: &wiring.settings.queue_url, dry_run: wiring.settings.policy.dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
@@ -174,8 +179,8 @@ async fn bind_page(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, O
 }
 
 /// Serves the status page until dropped.
-async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Option<String>) {
-    let page = Arc::new(Page::new(history, tasks.clone(), peers.as_deref()));
+async fn show(server: Server, history: Arc<History>, tasks: Tasks, peers: Vec<String>) {
+    let page = Arc::new(Page::new(history, tasks.clone(), peers));
     tokio::join!(server.serve(&tasks, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
 }
 

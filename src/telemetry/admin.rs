@@ -1,10 +1,13 @@
-//! The pages for probes and Prometheus: `/healthz`, `/readyz`, `/metrics`.
+//! The pages for probes and Prometheus, `/healthz`, `/readyz` and `/metrics`; and `/log`, the filter of the log.
 
+use crate::fact::{Fact, Facts};
 use crate::runtime::task::Tasks;
-use crate::telemetry::http::{Answers, Body, plain};
+use crate::telemetry::http::{Answers, Body, only_get, plain};
+use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
 
@@ -40,20 +43,104 @@ pub struct Admin {
     pub metrics: Arc<Metrics>,
     /// The tasks whose counts the metrics show.
     pub tasks: Tasks,
+    /// Answers `/log`.
+    pub log_filter: Option<LogFilter>,
+    /// Where a change of it is told.
+    pub facts: Facts,
+}
+
+impl Admin {
+    /// Answers `PUT /log?FILTER`, which only loopback may ask: `kubectl port-forward`, or a shell in the pod.
+    fn change_log(&self, request: &Request<Incoming>, client: SocketAddr) -> Response<Body> {
+        let Some(filter) = &self.log_filter else {
+            return plain(StatusCode::NOT_FOUND, "this process has no log of its own\n");
+        };
+        if !client.ip().to_canonical().is_loopback() {
+            return plain(StatusCode::FORBIDDEN, "only from inside the pod: use kubectl port-forward\n");
+        }
+        match filter.change(request.uri().query().unwrap_or_default()) {
+            Ok(now) => {
+                self.facts.emit(&Fact::LogFilterChanged { filter: &now });
+                plain(StatusCode::OK, format!("the log's filter is now {now}\n"))
+            }
+            Err(error) => plain(StatusCode::BAD_REQUEST, format!("{error}\n")),
+        }
+    }
 }
 
 impl Answers for Admin {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
-        match request.uri().path() {
-            "/healthz" => plain(StatusCode::OK, "ok\n"),
-            "/readyz" if self.readiness.get() => plain(StatusCode::OK, "ok\n"),
-            "/readyz" => plain(
+    async fn answer(&self, request: &Request<Incoming>, client: SocketAddr) -> Response<Body> {
+        let path = request.uri().path();
+        if path == "/log" && request.method() == Method::PUT {
+            return self.change_log(request, client);
+        }
+        if let Some(refused) = only_get(request.method()) {
+            return refused;
+        }
+        match (path, &self.log_filter) {
+            ("/healthz", _) => plain(StatusCode::OK, "ok\n"),
+            ("/readyz", _) if self.readiness.get() => plain(StatusCode::OK, "ok\n"),
+            ("/readyz", _) => plain(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "not ready: the Nodes are not listed yet, the queue has not answered yet, or shutdown has begun\n",
             ),
-            "/metrics" => plain(StatusCode::OK, self.metrics.render(&self.tasks)),
-            "/" => plain(StatusCode::OK, "Ebbtide. Try /metrics, /readyz, /healthz\n"),
-            _ => plain(StatusCode::NOT_FOUND, "not found; try /metrics, /readyz, /healthz\n"),
+            ("/metrics", _) => plain(StatusCode::OK, self.metrics.render(&self.tasks)),
+            ("/log", Some(filter)) => plain(StatusCode::OK, format!("{}\n", filter.now())),
+            ("/", _) => plain(StatusCode::OK, "Ebbtide. Try /metrics, /readyz, /healthz, /log\n"),
+            _ => plain(StatusCode::NOT_FOUND, "not found; try /metrics, /readyz, /healthz, /log\n"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fact::TaskKind;
+    use crate::telemetry::http::Server;
+    use std::sync::Mutex;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tracing_subscriber::filter::Targets;
+
+    #[tokio::test]
+    async fn the_log_filter_is_changed_from_loopback_and_set_back() {
+        let (facts, applied) = (Facts::to(Vec::new()), Arc::new(Mutex::new(Vec::new())));
+        let first: Targets = "info".parse().unwrap();
+        let applies = Arc::clone(&applied);
+        let filter = LogFilter::new(&first, move |filter| {
+            applies.lock().unwrap().push(filter.to_string());
+            true
+        });
+        let tasks = Tasks::new(facts.clone());
+        let pages = Admin {
+            readiness: Readiness::default(),
+            metrics: Arc::default(),
+            tasks: tasks.clone(),
+            log_filter: Some(filter),
+            facts,
+        };
+        let elsewhere: SocketAddr = "10.0.0.9:1".parse().unwrap();
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:1".parse().unwrap();
+        assert!(!elsewhere.ip().to_canonical().is_loopback() && mapped.ip().to_canonical().is_loopback());
+        let server = Server::bind("--admin-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let (address, counted) = (server.address(), tasks.clone());
+        let _serving = tasks.spawn(TaskKind::Admin, async move {
+            server.serve(&counted, TaskKind::AdminConnection, Arc::new(pages)).await;
+        });
+        let ask = async |line: &str| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(format!("{line} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        assert!(ask("GET /log").await.ends_with("\r\n\r\ninfo\n"));
+        assert!(ask("PUT /log?warn,ebbtide=debug").await.starts_with("HTTP/1.1 200"));
+        assert!(ask("GET /log").await.contains("ebbtide=debug"));
+        let refused = ask("PUT /log?ebbtide=loud").await;
+        assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("is not a filter"), "{refused}");
+        assert!(ask("PUT /log").await.contains("now info"));
+        assert!(ask("POST /log?info").await.starts_with("HTTP/1.1 405"));
+        assert_eq!(applied.lock().unwrap().len(), 2);
     }
 }

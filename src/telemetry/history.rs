@@ -12,8 +12,9 @@ mod state;
 pub(super) mod storm;
 mod words;
 
-use crate::fact::{Category, Fact, HeartbeatResult, Subscriber};
+use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, Subscriber};
 use crate::runtime::clock::Clock;
+use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use report::{Replica, Report};
@@ -24,6 +25,9 @@ use words::Condition;
 
 /// Maximum size of all interruptions, in bytes.
 pub const MAX_BYTES: usize = 4 << 20;
+
+/// Maximum number of pools in a report.
+const MAX_POOLS: usize = 50;
 
 /// The history of one replica.
 #[derive(Debug)]
@@ -41,6 +45,7 @@ struct Inner {
     condition: Condition,
     nodes: usize,
     queue: QueueState,
+    pools: Pools,
 }
 
 /// How the queue is read.
@@ -70,6 +75,7 @@ impl History {
             condition: Condition::Starting,
             nodes: 0,
             queue: QueueState::default(),
+            pools: Pools::default(),
         };
         Self { clock, replica: replica.into(), dry_run, started, inner: Mutex::new(inner) }
     }
@@ -81,7 +87,7 @@ impl History {
     pub fn report(&self, since: Since, held: usize) -> (Report, u64) {
         let now = millis(self.clock.now());
         let mut inner = self.lock();
-        let Inner { state, condition, nodes, queue } = &mut *inner;
+        let Inner { state, condition, nodes, queue, pools } = &mut *inner;
         let oldest = queue.oldest.filter(|(at, _)| now.duration_since(*at) <= SignedDuration::from_mins(1));
         let replica = Replica {
             name: self.replica.to_string(),
@@ -91,7 +97,7 @@ impl History {
             nodes: Some(*nodes),
             queue: Some(report::Queue {
                 held,
-                oldest_seconds: oldest.map(|(_, age)| age.as_secs_f64()),
+                oldest_seconds: oldest.map(|(_, age)| (age.as_secs_f64() * 1000.0).round() / 1000.0),
                 failing: queue.failing.map(|category| category.to_string()),
             }),
             silent: None,
@@ -107,7 +113,7 @@ impl History {
             interruptions,
             storms,
             day: state.day.report(now),
-            pools: Vec::new(),
+            pools: pools.most(MAX_POOLS).into_iter().map(pool).collect(),
             removed,
         };
         (report, state.revision())
@@ -171,7 +177,10 @@ impl Inner {
             }
 
             // Notices.
-            Fact::NoticeBegun { about, action, until, hard } => {
+            Fact::NoticeBegun { about, action, until, hard, again, pool } => {
+                if about.kind != NoticeKind::AsgLaunch && !again {
+                    self.pools.count(about.kind, pool);
+                }
                 let deadline = until.map(|until| Deadline { at: after(now, until), hard });
                 state.begins(&about, action, deadline, now);
             }
@@ -258,6 +267,16 @@ impl Inner {
     fn change_condition(&mut self, condition: Condition) {
         self.condition = condition;
         self.state.touch();
+    }
+}
+
+fn pool((key, interruptions): (&PoolKey, u64)) -> report::Pool {
+    report::Pool {
+        kind: key.kind.to_string(),
+        instance_type: key.instance_type.to_string(),
+        zone: key.zone.to_string(),
+        group: key.group.to_string(),
+        interruptions,
     }
 }
 

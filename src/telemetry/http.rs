@@ -1,4 +1,4 @@
-//! A small HTTP server: answers GET, one request a connection, with bounded connections.
+//! A small HTTP server: one request a connection, with bounded connections.
 
 use crate::fact::TaskKind;
 use crate::runtime::task::{Group, Tasks};
@@ -44,8 +44,8 @@ pub struct ListenError {
 
 /// Answers requests.
 pub trait Answers: Send + Sync + 'static {
-    /// Returns the answer to a GET or HEAD.
-    fn answer(&self, request: &Request<Incoming>) -> impl Future<Output = Response<Body>> + Send;
+    /// Returns the answer to a request of this client.
+    fn answer(&self, request: &Request<Incoming>, client: SocketAddr) -> impl Future<Output = Response<Body>> + Send;
 }
 
 /// A bound address.
@@ -85,8 +85,8 @@ impl Server {
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) if connections.len() < MAX_CONNECTIONS => {
-                        connections.spawn(connection(stream, Arc::clone(&pages)));
+                    Ok((stream, client)) if connections.len() < MAX_CONNECTIONS => {
+                        connections.spawn(connection(stream, client, Arc::clone(&pages)));
                     }
                     Ok(_) => {}
                     // Usually a lack of file descriptors: some may be closed during a pause.
@@ -98,18 +98,14 @@ impl Server {
     }
 }
 
-async fn connection(stream: TcpStream, pages: Arc<impl Answers>) {
+async fn connection(stream: TcpStream, client: SocketAddr, pages: Arc<impl Answers>) {
     // Number of parts of bodies that were asked for: the client has read what was before.
     let parts = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&parts);
     let service = service_fn(move |request| {
         let (pages, counted) = (Arc::clone(&pages), Arc::clone(&counted));
         async move {
-            let answer = if request.method() == Method::GET || request.method() == Method::HEAD {
-                pages.answer(&request).await
-            } else {
-                plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n")
-            };
+            let answer = pages.answer(&request, client).await;
             let count = move |part| {
                 counted.fetch_add(1, Ordering::Relaxed);
                 part
@@ -144,6 +140,12 @@ async fn connection(stream: TcpStream, pages: Arc<impl Answers>) {
         _ = serving => {}
         () = stalled => {}
     }
+}
+
+/// Returns the refusal of a request that is neither GET nor HEAD.
+pub fn only_get(method: &Method) -> Option<Response<Body>> {
+    let refused = || plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
+    (method != Method::GET && method != Method::HEAD).then(refused)
 }
 
 /// Returns an answer of plain text.

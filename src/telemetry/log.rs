@@ -39,6 +39,8 @@ impl Subscriber for Log {
             }
             Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
             Fact::StatusListening { address } => info!(%address, "serving the status page"),
+            // A warning, because a filter may hide less.
+            Fact::LogFilterChanged { filter } => warn!(filter, "the filter of the log was changed"),
             Fact::StatusFailed { error } => warn!(%error, "there is no status page"),
             Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
             Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
@@ -84,7 +86,7 @@ impl Subscriber for Log {
             }
 
             // Notices, and the Node of each.
-            Fact::NoticeBegun { about, action, until, hard } => {
+            Fact::NoticeBegun { about, action, until, hard, .. } => {
                 let left = until.map(Words).map(tracing::field::display);
                 about!(info, about, action = action.as_str(), left, hard, "notice accepted");
             }

@@ -9,8 +9,9 @@ mod make;
 mod note;
 mod zero;
 
-use crate::fact::{Fact, Subscriber, TaskKind};
+use crate::fact::{Fact, NoticeKind, Subscriber, TaskKind};
 use crate::runtime::task::{TaskOutcome, Tasks};
+use crate::telemetry::pools::{PoolKey, Pools};
 use blocked::BlockedPods;
 use make::{counter, counters, fractions, gauge, gauges, histograms};
 use prometheus::core::{Collector, Desc};
@@ -18,7 +19,7 @@ use prometheus::proto::{MetricFamily, MetricType};
 use prometheus::{
     CounterVec, Encoder, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder,
 };
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 
 /// Buckets of calls in seconds: from a fast answer to a long poll.
 const CALL_SECONDS: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
@@ -42,6 +43,8 @@ pub struct Metrics {
     all: All,
     /// The pods that are blocked now.
     blocked: BlockedPods,
+    /// The pools that have a series.
+    pools: Mutex<Pools>,
     /// Serialises scrapes, which copy the counts of tasks.
     scrape: Mutex<()>,
 }
@@ -54,6 +57,7 @@ struct All {
     message_age: HistogramVec,
     receive_failures: IntCounterVec,
     notices: IntCounterVec,
+    interruptions: IntCounterVec,
     notice_duration: HistogramVec,
     cordon_delay: HistogramVec,
     drain_duration: HistogramVec,
@@ -117,6 +121,11 @@ impl Metrics {
             ),
             receive_failures: counters("receive_failures_total", "Receives that failed.", &["category"]),
             notices: counters("notices_total", "Notices by how they ended.", &["kind", "outcome"]),
+            interruptions: counters(
+                "interruptions_total",
+                "Interruptions that began, by the pool of capacity.",
+                &["kind", "instance_type", "zone", "group"],
+            ),
             notice_duration: histograms(
                 "notice_duration_seconds",
                 "From a notice's begin to its end.",
@@ -214,7 +223,7 @@ impl Metrics {
         // Metrics of the process exist on Linux only.
         #[cfg(target_os = "linux")]
         let _ = registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()));
-        Self { registry, all, blocked: BlockedPods::default(), scrape: Mutex::default() }
+        Self { registry, all, blocked: BlockedPods::default(), pools: Mutex::default(), scrape: Mutex::default() }
     }
 
     /// Returns name, type and labels of every metric, including those without a sample.
@@ -236,7 +245,7 @@ impl Metrics {
     /// Returns the text for Prometheus, with the current counts of `tasks`.
     #[must_use]
     pub fn render(&self, tasks: &Tasks) -> String {
-        let _scrape = self.scrape.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let _scrape = self.scrape.lock().unwrap_or_else(PoisonError::into_inner);
         self.copy_tasks(tasks);
         self.copy_runtime();
         let longest = self.blocked.longest().as_secs();
@@ -284,6 +293,11 @@ impl Subscriber for Metrics {
         match fact {
             Fact::PodBlocked { pod, .. } => self.blocked.add(pod),
             Fact::PodUnblocked { pod, .. } => self.blocked.remove(pod),
+            Fact::NoticeBegun { about, again: false, pool, .. } if about.kind != NoticeKind::AsgLaunch => {
+                let PoolKey { kind, instance_type, zone, group } =
+                    self.pools.lock().unwrap_or_else(PoisonError::into_inner).count(about.kind, *pool);
+                self.all.interruptions.with_label_values(&[kind.as_str(), &instance_type, &zone, &group]).inc();
+            }
             _ => {}
         }
         self.all.note(fact);
@@ -306,6 +320,7 @@ impl All {
             message_age,
             receive_failures,
             notices,
+            interruptions,
             notice_duration,
             cordon_delay,
             drain_duration,

@@ -66,7 +66,7 @@ pub struct NotifySettings {
     pub timeout: Duration,
     /// The key of the signature.
     pub signing_key: Option<Secret>,
-    /// The integration key of a service in PagerDuty.
+    /// The integration key of a service in `PagerDuty`.
     pub routing_key: Option<Secret>,
     /// The proxy, instead of the environment's.
     pub proxy: Option<Secret>,

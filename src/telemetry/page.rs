@@ -9,7 +9,7 @@ mod peers;
 use crate::fact::TaskKind;
 use crate::runtime::task::Tasks;
 use crate::telemetry::history::{History, Since};
-use crate::telemetry::http::{Answers, Body, answer, plain};
+use crate::telemetry::http::{Answers, Body, answer, only_get, plain};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use peers::Peers;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
@@ -48,8 +49,8 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 pub struct Page {
     history: Arc<History>,
     tasks: Tasks,
-    /// The name and port by which the other replicas are found.
-    peers: Option<Box<str>>,
+    /// The names and ports by which the other replicas are found.
+    peers: Vec<String>,
     /// When the other replicas were asked last. Held while they are asked.
     peers_asked: AsyncMutex<Option<Instant>>,
     frames: broadcast::Sender<Bytes>,
@@ -69,13 +70,13 @@ struct Shared {
 }
 
 impl Page {
-    /// The page of this history. `tasks` are those of the service. `peers` is the name and port by which all replicas are found.
+    /// The page of this history. `tasks` are those of the service. `peers` are names and ports by which all replicas are found.
     #[must_use]
-    pub fn new(history: Arc<History>, tasks: Tasks, peers: Option<&str>) -> Self {
+    pub fn new(history: Arc<History>, tasks: Tasks, peers: Vec<String>) -> Self {
         Self {
             history,
             tasks,
-            peers: peers.map(Box::from),
+            peers,
             peers_asked: AsyncMutex::default(),
             frames: broadcast::Sender::new(MAX_BEHIND),
             shared: Mutex::default(),
@@ -98,12 +99,14 @@ impl Page {
 
     /// Asks the other replicas, unless that was done a moment ago.
     async fn ask_peers(&self) {
-        let Some(name) = &self.peers else { return };
+        if self.peers.is_empty() {
+            return;
+        }
         let mut asked = self.peers_asked.lock().await;
         if asked.is_some_and(|at| at.elapsed() < PEERS_PACE) {
             return;
         }
-        let answers = peers::ask(name, self.history.replica()).await;
+        let answers = peers::ask(&self.peers, self.history.replica()).await;
         let mut shared = self.lock();
         shared.peers.take(answers);
         shared.whole = None;
@@ -189,7 +192,10 @@ impl Page {
 }
 
 impl Answers for Page {
-    async fn answer(&self, request: &Request<Incoming>) -> Response<Body> {
+    async fn answer(&self, request: &Request<Incoming>, _client: SocketAddr) -> Response<Body> {
+        if let Some(refused) = only_get(request.method()) {
+            return refused;
+        }
         let file = |content_type, text: &'static str| {
             answer(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()))
         };

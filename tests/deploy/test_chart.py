@@ -110,6 +110,7 @@ WITHOUT_EFFECT = {
     ("rbac", "doctor"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
+    ("status", "enabled"): "switches off; least.yaml has it",
     ("serviceMonitor", "enabled"): "excludes the PodMonitor; cordon-only.yaml has it",
 }
 

@@ -11,7 +11,16 @@ import yaml
 from chart import CHART, HELM4, ROOT, VALUES, container, environment, the
 from flags import CLI, Flag, flags
 
-ITS_OWN = {"EBBTIDE_QUEUE_URL", "EBBTIDE_ADMIN_ADDRESS", "EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}
+ALWAYS = {
+    "EBBTIDE_QUEUE_URL",
+    "EBBTIDE_ADMIN_ADDRESS",
+    "EBBTIDE_STATUS_ADDRESS",
+    "EBBTIDE_POD_NAME",
+    "EBBTIDE_POD_NAMESPACE",
+}
+"""Variables that the chart sets always."""
+
+ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS"}
 """Variables that the chart sets from other values, or always."""
 
 COMING: set[str] = set()
@@ -88,7 +97,27 @@ def test_the_program_knows_each_variable() -> None:
     ours = {name for name in described if name.startswith("EBBTIDE_")}
     assert ours - known <= COMING, "the program does not know these"
     assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml must set each"
-    assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ITS_OWN, "AWS_REGION"}
+    assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ALWAYS, "AWS_REGION"}
+
+
+@pytest.mark.parametrize(
+    ("status", "address", "peers"),
+    [
+        ("{}", "127.0.0.1:8081", None),
+        ("{enabled: false, shared: true}", "off", None),
+        ("{shared: true, port: 9000}", "[::]:9000", "release-ebbtide-status.default.svc:9000"),
+    ],
+)
+def test_the_status_page_is_private_unless_shared(status: str, address: str, peers: str | None) -> None:
+    objects = HELM4.objects(values=f"{QUEUE}status: {status}\n")
+    described = environment(objects)
+    assert described["EBBTIDE_STATUS_ADDRESS"] == address
+    found = described.get("EBBTIDE_STATUS_PEERS")
+    services = [each["metadata"]["name"] for each in objects if each["kind"] == "Service" and "status" in each["metadata"]["name"]]
+    assert (found is None) == (peers is None) == (services == [])
+    if peers:
+        assert found.startswith(services[0] + "."), "the replicas ask for the Service's name"
+        assert found.endswith(".svc:9000")
 
 
 def test_an_empty_ignore_hook_is_passed_on() -> None:

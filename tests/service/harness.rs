@@ -163,7 +163,8 @@ impl Stage {
             StartChecks::new(move |gate, facts| doctor::check_at_start(settings, clients, gate, clock, facts))
         });
         let (shown, stops) = (Arc::clone(&metrics), shutdown.clone());
-        let inputs = Inputs { settings, clients, clock, facts, metrics: shown, shutdown: stops, start_checks };
+        let inputs =
+            Inputs { settings, clients, clock, facts, metrics: shown, log_filter: None, shutdown: stops, start_checks };
         let service = Service::start(inputs).await.expect("a free port must be there");
         let tasks = service.tasks();
         Replica { tasks, metrics, history, shutdown, running: tokio::spawn(service.run()) }

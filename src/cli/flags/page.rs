@@ -17,9 +17,15 @@ pub struct Page {
     )]
     pub status_address: String,
 
-    /// The name and port of a headless service of all replicas, whose work the status page shows together
+    /// The name and port of a headless service of all replicas, whose work the status page shows together; repeatable
     ///
     /// Needs --pod-name. --status-address must be one that the other replicas reach.
-    #[arg(long, env = "EBBTIDE_STATUS_PEERS", value_name = "HOST:PORT", help_heading = "Process")]
-    pub status_peers: Option<String>,
+    #[arg(
+        long,
+        env = "EBBTIDE_STATUS_PEERS",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        help_heading = "Process"
+    )]
+    pub status_peers: Vec<String>,
 }

@@ -41,20 +41,19 @@ impl Problems {
         })
     }
 
-    pub(super) fn status_peers(&mut self, name: Option<String>, has_pod_name: bool) -> Option<String> {
-        let name = name?;
-        let is_name = name.rsplit_once(':').is_some_and(|(host, port)| {
-            !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
-        });
-        if !is_name {
-            self.add(
-                "--status-peers",
-                format!("\"{name}\" is not HOST:PORT; write such as ebbtide-status.kube-system.svc:8081"),
-            );
-        } else if !has_pod_name {
+    pub(super) fn status_peers(&mut self, names: Vec<String>, has_pod_name: bool) -> Vec<String> {
+        let is_name = |name: &&String| {
+            name.rsplit_once(':').is_some_and(|(host, port)| {
+                !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
+            })
+        };
+        if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
+            let what = format!("\"{wrong}\" is not HOST:PORT; write such as ebbtide-status.ebbtide.svc:8081");
+            self.add("--status-peers", what);
+        } else if !names.is_empty() && !has_pod_name {
             self.add("--status-peers", "the replicas are told apart by --pod-name: set it, too");
         }
-        Some(name)
+        names
     }
 
     pub(super) fn queue_url(&mut self, url: Option<String>) -> String {

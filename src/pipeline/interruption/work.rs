@@ -107,7 +107,7 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
-        let mut interruption = Interruption { case, link, hook: None, waited: WaitLog::default() };
+        let mut interruption = Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default() };
         let outcome = loop {
             let case = interruption.case.clone();
             tokio::select! {
@@ -133,6 +133,8 @@ struct Interruption {
     link: Arc<MessageLink>,
     /// The hook to complete, once the work has begun.
     hook: Option<KeptHook>,
+    /// Whether the work has begun before.
+    has_begun: bool,
     /// How its waits ended.
     waited: WaitLog,
 }
@@ -271,7 +273,10 @@ impl Interruption {
         let Case { interrupter, notice, .. } = &self.case;
         let action = interrupter.policy.action(notice);
         let until = Some(deadline.at().saturating_duration_since(Instant::now()));
-        self.case.tell(&Fact::NoticeBegun { about: self.case.about(), action, until, hard: deadline.is_hard() });
+        let (about, hard) = (self.case.about(), deadline.is_hard());
+        let pool = self.case.node.as_ref().map(|node| node.pool.named());
+        let again = std::mem::replace(&mut self.has_begun, true);
+        self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
         self.hook = notice.hook().zip(times).map(|(hook, times)| {
             KeptHook::keep(&self.case, self.link.visibility_timeout.clone(), hook, HookState { times, deadline })
         });

@@ -5,6 +5,7 @@ mod watch;
 
 use super::mark::is_marked;
 use super::plan::Plan;
+use super::pool::Pools;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
@@ -26,6 +27,7 @@ struct IndexInner {
     /// Selects, by label, the Nodes that Ebbtide may act on.
     selector: Selector,
     nodes: Mutex<NodeTable>,
+    pools: Mutex<Pools>,
     /// Signals that marks, or the status of a marked Node, have changed.
     marks: signal::Sender<()>,
     /// Whether the index is current. While it is not, the absence of a Node proves nothing.
@@ -213,7 +215,9 @@ impl Index {
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
-        Node::from_wire(object, &self.0.selector)
+        let node = Node::from_wire(object, &self.0.selector)?;
+        let pool = self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::clone(&node.pool));
+        Some(Node { pool, ..node })
     }
 
     fn set_live(&self, live: bool) {

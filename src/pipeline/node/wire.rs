@@ -1,6 +1,7 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
 use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, OWN_PREFIX};
+use super::pool::Pool;
 use crate::clients::trimmed::Trimmed;
 use crate::fact::NodeRef;
 use crate::pipeline::event::InstanceId;
@@ -48,6 +49,8 @@ pub struct Node {
     pub ignored: bool,
     /// Whether `--node-selector` selects the Node.
     pub selected: bool,
+    /// The pool of capacity that its instance comes from.
+    pub pool: Arc<Pool>,
     /// Taints.
     pub taints: Box<[Taint]>,
     /// Annotations under `ebbtide/`.
@@ -122,7 +125,7 @@ impl Node {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
         let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
         let labels = object.metadata.labels.unwrap_or_default();
-        let selected = selector.matches(&labels);
+        let (selected, pool) = (selector.matches(&labels), Arc::new(Pool::of(&labels)));
         let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL);
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
@@ -142,6 +145,7 @@ impl Node {
             boot: status.node_info.boot_id.into(),
             ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
             selected,
+            pool,
             taints: object.spec.taints.into(),
             annotations,
             labels,
@@ -189,6 +193,7 @@ impl Node {
             has_volumes: false,
             ignored: false,
             selected: true,
+            pool: Arc::default(),
             taints: Box::default(),
             annotations: BTreeMap::new(),
             labels: BTreeMap::new(),

@@ -182,17 +182,12 @@ impl State {
 
     pub(super) fn drain_begins(&mut self, on: &NodeRef<'_>, drain: Drain) {
         if let Some(subject) = self.subjects.get_mut(on.instance) {
-            let (before, after) = (subject.drains.iter().position(|known| known.uid == drain.uid), drain.size());
-            match before.map(|found| &mut subject.drains[found]) {
-                Some(known) => {
-                    self.bytes = self.bytes - known.size() + after;
-                    *known = drain;
-                }
-                None => {
-                    self.bytes += after;
-                    subject.drains.push(drain);
-                }
+            let known = subject.drains.iter().position(|known| known.uid == drain.uid);
+            self.bytes += drain.size();
+            if let Some(known) = known.map(|found| subject.drains.swap_remove(found)) {
+                self.bytes -= known.size();
             }
+            subject.drains.push(drain);
             self.touch_all(on);
         }
     }
@@ -335,8 +330,8 @@ impl State {
 
     /// Returns the number of failures in the last hour, and the newest.
     pub(super) fn failures(&self, now: Timestamp) -> (usize, Option<(&str, NoticeOutcome)>) {
-        let recent = self.failures.iter().filter(|(at, ..)| now.duration_since(*at) <= RECENT);
-        (recent.clone().count(), recent.last().map(|(_, name, outcome)| (&**name, *outcome)))
+        let mut recent = self.failures.iter().filter(|(at, ..)| now.duration_since(*at) <= RECENT);
+        (recent.clone().count(), recent.next_back().map(|(_, name, outcome)| (&**name, *outcome)))
     }
 
     /// Returns the interruption that ended last.

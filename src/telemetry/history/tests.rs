@@ -16,7 +16,14 @@ fn note_worst(history: &History, number: usize, long: &str) {
     let about = about(&instance, &node, &message);
     let on = NodeRef { node: &node, uid: &node, instance: &instance };
     let until = Duration::from_mins(2);
-    history.note(&Fact::NoticeBegun { about, action: Action::Drain, until: Some(until), hard: true });
+    history.note(&Fact::NoticeBegun {
+        about,
+        action: Action::Drain,
+        until: Some(until),
+        hard: true,
+        again: false,
+        pool: None,
+    });
     history.note(&Fact::WaitBegun { about, on: Some(on), wait: Wait::Volumes, reason: long, at_most: until });
     history.note(&Fact::DrainBegun { on, pods: 9, left_alone: 9, until, hard: true });
     for pod in 0..20 {

@@ -14,7 +14,7 @@ pub(super) enum Condition {
     Stopping,
 }
 
-/// Says the worst that is so.
+/// Says the worst that is so: a short sentence, and then others.
 pub(super) fn health(state: &State, condition: Condition, failing: Option<Category>, now: Timestamp) -> Health {
     let (word, text) = said(state, condition, failing, now);
     Health { state: word, text }
@@ -27,49 +27,48 @@ fn said(state: &State, condition: Condition, failing: Option<Category>, now: Tim
     let then = now.checked_sub(MIN_BLOCKED_TIME).unwrap_or(now);
     let mut blocked = drains.filter_map(|drain| drain.held_since(then).map(|held| (drain, held)));
     if let Some((drain, (pod, by))) = blocked.next() {
-        let held = 1 + blocked.count();
-        let (pod, by, node) = (pod, by.trim_end_matches('.'), drain.node());
-        return (
-            Word::Blocked,
-            format!("{held} of {} blocked: {pod} on {node} is held back. {by}.", are(number, "drain")),
-        );
+        let (others, node, by) = (blocked.count(), drain.node(), by.trim_end_matches('.'));
+        let goes_on = match number - 1 - others {
+            0 => String::new(),
+            1 => " 1 other drain goes on.".to_owned(),
+            more => format!(" {more} other drains go on."),
+        };
+        let text = match others {
+            0 => format!("The drain of {node} is blocked. {pod} is held back: {by}.{goes_on}"),
+            others => format!("{} drains are blocked. {pod} on {node} is held back: {by}.{goes_on}", others + 1),
+        };
+        return (Word::Blocked, text);
     }
     if let Some(category) = failing {
-        return (Word::Failed, format!("The queue can't be read ({category}): new notices are not seen."));
+        return (Word::Failed, format!("The queue can't be read. New notices are not seen ({category})."));
     }
     match condition {
         Condition::Starting => {
-            let text = "Starting: the Nodes are not listed yet, or the queue has not answered yet.";
+            let text = "Starting. The Nodes are not listed yet, or the queue has not answered yet.";
             return (Word::Unready, text.to_owned());
         }
         Condition::Stopping => {
-            return (Word::Unready, "Shutting down: what is not done yet goes to another replica.".to_owned());
+            return (Word::Unready, "Shutting down. What is not done yet goes to another replica.".to_owned());
         }
         Condition::Ready => {}
     }
-    let now_drained = match number {
-        0 => String::new(),
-        number => format!(" {} being drained.", are(number, "node")),
-    };
     if let (failed @ 1.., Some((name, outcome))) = state.failures(now) {
         let failed = if failed == 1 { "1 interruption".to_owned() } else { format!("{failed} interruptions") };
-        return (
-            Word::Failed,
-            format!("{failed} failed in the last hour, the last on {name} ({outcome}).{now_drained}"),
-        );
+        let drained = if number > 0 { format!(" {} being drained.", are(number, "node")) } else { String::new() };
+        let text = format!("{failed} failed in the last hour. The last was that of {name} ({outcome}).{drained}");
+        return (Word::Failed, text);
     }
+    let goes = "All goes as it should.";
     match (state.running(), state.last_end()) {
-        (1.., _) if number > 0 => (Word::Working, format!("All goes as it should.{now_drained}")),
-        (running @ 1.., _) => (Word::Working, format!("All goes as it should. {} acted on.", are(running, "notice"))),
+        (1.., _) if number > 0 => (Word::Working, format!("{} being drained. {goes}", are(number, "node"))),
+        (running @ 1.., _) => (Word::Working, format!("{} acted on. {goes}", are(running, "notice"))),
         (0, Some(entry)) => {
             let end = entry.end().map(|end| end.at.strftime("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default();
-            (
-                Word::Ok,
-                format!(
-                    "All is well. Nothing is being drained. The last interruption, of {}, ended {end}.",
-                    entry.name()
-                ),
-            )
+            let text = format!(
+                "All is well. Nothing is being drained; the last interruption, that of {}, ended {end}.",
+                entry.name()
+            );
+            (Word::Ok, text)
         }
         (0, None) => (Word::Ok, "All is well. Nothing is being drained.".to_owned()),
     }

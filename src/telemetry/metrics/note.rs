@@ -114,6 +114,7 @@ impl All {
             | Fact::AdminListening { .. }
             | Fact::StatusListening { .. }
             | Fact::StatusFailed { .. }
+            | Fact::LogFilterChanged { .. }
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }

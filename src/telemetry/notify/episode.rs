@@ -1,6 +1,6 @@
 //! One node from its first notice to the end of its last: what was told of it, and what is to be told. Pure.
 
-use super::event::About;
+use super::event::{About, Pool};
 use super::notification::Blocked;
 use super::phases::Phases;
 use crate::fact::{Action, NoticeKind, NoticeOutcome, NotificationPhase};
@@ -78,6 +78,7 @@ pub(super) struct Episode {
     /// The first notice.
     pub about: About,
     pub action: Action,
+    pub pool: Pool,
     pub begun: Instant,
     pub deadline: Option<(Instant, bool)>,
     /// Whether `ebbtide send` made a notice.
@@ -109,6 +110,7 @@ impl Episode {
             running: vec![about.message.clone()],
             about,
             action,
+            pool: Pool::default(),
             begun: Instant::now(),
             deadline,
             is_test: false,

@@ -1,6 +1,6 @@
 //! The facts that notifications are made of, with owned values, and the subscriber that notes them.
 
-use crate::fact::{Action, Fact, NoticeKind, NoticeOutcome, NoticeRef, PodRef, Subscriber};
+use crate::fact::{Action, Fact, NoticeKind, NoticeOutcome, NoticeRef, PodRef, PoolRef, Subscriber};
 use crate::telemetry::bounded::bounded;
 use std::fmt::Display;
 use std::sync::Arc;
@@ -27,6 +27,14 @@ pub(super) struct About {
     pub message: Box<str>,
 }
 
+/// Where the capacity comes from. A part that is not known is empty.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pool {
+    pub instance_type: Box<str>,
+    pub zone: Box<str>,
+    pub group: Box<str>,
+}
+
 /// A fact, with owned values.
 #[derive(Debug)]
 pub(super) enum Event {
@@ -42,6 +50,7 @@ pub(super) enum Event {
         about: About,
         action: Action,
         deadline: Option<(Instant, bool)>,
+        pool: Pool,
     },
     Cordoned {
         about: About,
@@ -100,6 +109,13 @@ impl About {
     }
 }
 
+impl Pool {
+    fn of(pool: PoolRef<'_>) -> Self {
+        let PoolRef { instance_type, zone, group } = pool;
+        Self { instance_type: name(instance_type), zone: name(zone), group: name(group) }
+    }
+}
+
 impl Event {
     fn of(fact: &Fact<'_>) -> Option<Self> {
         Some(match *fact {
@@ -107,10 +123,12 @@ impl Event {
                 Self::Redelivered { message: name(message) }
             }
             Fact::TestNotice { about } => Self::Test { message: name(about.message) },
-            // Nobody acts on the others.
-            Fact::NoticeBegun { action: Action::Report | Action::Ignore, .. } => return None,
-            Fact::NoticeBegun { about, action, until, hard } => {
-                Self::Begun { about: About::of(about), action, deadline: until.map(|left| deadline(left, hard)) }
+            // Nobody acts on these.
+            Fact::NoticeBegun { action: Action::Report | Action::Ignore, .. }
+            | Fact::NoticeEnded { outcome: NoticeOutcome::Ignored | NoticeOutcome::Reported, .. } => return None,
+            Fact::NoticeBegun { about, action, until, hard, pool, .. } => {
+                let deadline = until.map(|left| deadline(left, hard));
+                Self::Begun { about: About::of(about), action, deadline, pool: pool.map(Pool::of).unwrap_or_default() }
             }
             Fact::NodeCordoned { about, already, .. } => Self::Cordoned { about: About::of(about), already },
             Fact::PodBlocked { on, pod: pod @ PodRef { uid, .. }, by, until, hard } => Self::PodBlocked {
@@ -125,8 +143,6 @@ impl Event {
             Fact::DrainEnded { on, report, .. } => {
                 Self::DrainEnded { instance: name(on.instance), report: text(&report) }
             }
-            // Notices that began for nobody end for nobody.
-            Fact::NoticeEnded { outcome: NoticeOutcome::Ignored | NoticeOutcome::Reported, .. } => return None,
             Fact::NoticeEnded { about, outcome, took, waited } => {
                 Self::Ended { about: About::of(about), outcome, took, waited: text(&waited) }
             }

@@ -11,7 +11,7 @@ use super::template::{RenderError, Template};
 use http::header::{self, InvalidHeaderValue};
 use http::{HeaderName, HeaderValue};
 
-/// The address of PagerDuty's events.
+/// The address of `PagerDuty`'s events.
 pub const PAGER_DUTY_URL: &str = "https://events.pagerduty.com/v2/enqueue";
 
 /// The formats.

@@ -42,6 +42,12 @@ pub struct Notification {
     pub instance: Option<String>,
     /// The name of the Node.
     pub node: Option<String>,
+    /// The type of the instance.
+    pub instance_type: Option<String>,
+    /// Its availability zone.
+    pub zone: Option<String>,
+    /// The group of Nodes that it belongs to.
+    pub group: Option<String>,
     /// The id of the SQS message.
     pub message: Option<String>,
     /// When the work began.
@@ -78,6 +84,7 @@ pub struct Blocked {
     pub by: String,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn word<S: Serializer>(phase: &NotificationPhase, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(phase.as_str())
 }
@@ -95,6 +102,7 @@ impl Notification {
             ("Kind", self.kind.map(str::to_owned)),
             ("Node", text(&self.node)),
             ("Instance", text(&self.instance)),
+            ("Type, zone, group", joined(&[&self.instance_type, &self.zone, &self.group])),
             ("Deadline", deadline),
             ("Outcome", self.outcome.map(str::to_owned)),
             ("Kinds", storm.map(|storm| counts(&storm.kinds))),
@@ -110,6 +118,12 @@ impl Notification {
         let test = if self.test { "test, nothing of this is real; " } else { "" };
         format!("{test}Ebbtide, replica {}, {}", self.replica, self.time.strftime("%Y-%m-%dT%H:%M:%SZ"))
     }
+}
+
+/// Joins the texts that are known.
+fn joined(texts: &[&Option<String>]) -> Option<String> {
+    let known: Vec<&str> = texts.iter().filter_map(|text| text.as_deref()).collect();
+    (!known.is_empty()).then(|| known.join(", "))
 }
 
 /// Writes numbers by their names.

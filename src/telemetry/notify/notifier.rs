@@ -147,13 +147,10 @@ impl Notifier {
         self.pause = None;
         let Some(mut attempt) = self.current.take() else { return };
         attempt.sending = None;
-        let error = match result {
-            Ok(_) => {
-                self.backoff.reset();
-                let (phase, took) = (attempt.told.phase, attempt.begun.elapsed());
-                return self.facts.emit(&Fact::NotificationSent { phase, took });
-            }
-            Err(error) => error,
+        let Err(error) = result else {
+            self.backoff.reset();
+            let (phase, took) = (attempt.told.phase, attempt.begun.elapsed());
+            return self.facts.emit(&Fact::NotificationSent { phase, took });
         };
         if error.is_retried() && !stopping {
             // A receiver that failed gets a pause before the next notification, too.

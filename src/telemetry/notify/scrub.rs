@@ -2,6 +2,7 @@
 
 use super::NotifySettings;
 use super::receiver::Secret;
+use http::uri::PathAndQuery;
 
 /// Minimum length of a secret's part that is taken out, in bytes: shorter ones are words such as `v1`.
 const MIN_PART: usize = 6;
@@ -19,7 +20,7 @@ impl Scrubber {
     pub(super) fn new(settings: &NotifySettings) -> Self {
         let uri = settings.receiver.uri();
         let mut parts: Vec<&str> = Vec::new();
-        parts.extend(uri.path_and_query().map(|whole| whole.as_str()));
+        parts.extend(uri.path_and_query().map(PathAndQuery::as_str));
         parts.extend(uri.path().split('/'));
         parts.extend(uri.query().into_iter().flat_map(|query| query.split(['&', '='])));
         for value in settings.headers.iter().filter_map(|(_, value)| value.to_str().ok()) {

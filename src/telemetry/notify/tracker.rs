@@ -6,7 +6,7 @@
 
 use super::NotifySettings;
 use super::episode::{End, Episode, Verdict, Work};
-use super::event::{About, Event};
+use super::event::{About, Event, Pool};
 use super::format::Format;
 use super::notification::{Blocked, Notification};
 use super::phases::Phases;
@@ -108,7 +108,7 @@ impl Tracker {
         match event {
             Event::Redelivered { message } => self.redelivered.add(message),
             Event::Test { message } => self.tests.add(message),
-            Event::Begun { about, action, deadline } => self.begin(about, action, deadline),
+            Event::Begun { about, action, deadline, pool } => self.begin(about, action, deadline, pool),
             Event::Cordoned { about, already } => self.cordoned(&about, already),
             Event::PodBlocked { instance, node, pod, uid, by, deadline } => {
                 let key = (instance, Work::Drain);
@@ -173,24 +173,23 @@ impl Tracker {
         self.end_storm();
     }
 
-    fn begin(&mut self, about: About, action: Action, deadline: Option<(Instant, bool)>) {
+    fn begin(&mut self, about: About, action: Action, deadline: Option<(Instant, bool)>, pool: Pool) {
         let Some(work) = Work::of(action) else { return };
         let (kind, message) = (about.kind, about.message.clone());
         let key = (about.instance.clone(), work);
         let chosen = self.settings.phases.of(kind);
         // A clock that jumped makes interruptions begin again.
         let is_new = self.nodes.get(&key).is_none_or(Episode::is_over);
-        match self.nodes.get_mut(&key) {
-            Some(known) => known.join(about, action, deadline),
-            None => {
-                if self.nodes.len() >= MAX_NODES && !self.forget_oldest() {
-                    return;
-                }
-                self.nodes.insert(key.clone(), Episode::new(about, action, deadline));
-            }
+        if let Some(known) = self.nodes.get_mut(&key) {
+            known.join(about, action, deadline);
+        } else if self.nodes.len() < MAX_NODES || self.forget_oldest() {
+            self.nodes.insert(key.clone(), Episode::new(about, action, deadline));
         }
         let Some(episode) = self.nodes.get_mut(&key) else { return };
         episode.chosen = episode.chosen.or(chosen);
+        if !pool.instance_type.is_empty() {
+            episode.pool = pool;
+        }
         episode.is_test |= self.tests.has(&message);
         episode.is_again |= self.redelivered.has(&message);
         if is_new {

@@ -53,6 +53,9 @@ impl Writer {
             action: None,
             instance: None,
             node: None,
+            instance_type: None,
+            zone: None,
+            group: None,
             message: None,
             since: None,
             deadline: None,
@@ -81,6 +84,9 @@ impl Writer {
             action: Some(episode.action.as_str()),
             instance: Some(about.instance.to_string()),
             node: about.node.as_deref().map(str::to_owned),
+            instance_type: known(&episode.pool.instance_type),
+            zone: known(&episode.pool.zone),
+            group: known(&episode.pool.group),
             message: Some(about.message.to_string()),
             since: Some(self.time(episode.begun)),
             deadline: deadline.map(|(at, _)| self.time(at)),
@@ -127,6 +133,11 @@ impl Writer {
 
 const fn test(is_test: bool) -> &'static str {
     if is_test { "[test] " } else { "" }
+}
+
+/// Returns the text, unless it is empty.
+fn known(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
 }
 
 fn seconds(took: Duration) -> f64 {

@@ -28,13 +28,22 @@ pub(super) struct Peers {
     removed: BTreeSet<String>,
 }
 
-/// Asks all replicas behind `name` but `own`.
-pub(super) async fn ask(name: &str, own: &str) -> Vec<(String, Result<Report, String>)> {
-    let addresses = match timeout(TIMEOUT, lookup_host(name)).await {
-        Ok(Ok(addresses)) => addresses.collect::<BTreeSet<SocketAddr>>(),
-        Ok(Err(error)) => return vec![(name.to_owned(), Err(format!("the name can't be resolved: {error}")))],
-        Err(_) => return vec![(name.to_owned(), Err(format!("the name was not resolved within {TIMEOUT:?}")))],
-    };
+/// Asks all replicas behind `names` but `own`.
+pub(super) async fn ask(names: &[String], own: &str) -> Vec<(String, Result<Report, String>)> {
+    let resolved = join_all(names.iter().map(async |name| {
+        let found = match timeout(TIMEOUT, lookup_host(name)).await {
+            Ok(found) => found.map_err(|error| format!("the name can't be resolved: {error}")),
+            Err(_) => Err(format!("the name was not resolved within {TIMEOUT:?}")),
+        };
+        found.map(Vec::from_iter).map_err(|why| (name.clone(), Err(why)))
+    }));
+    let (mut addresses, mut unknown) = (BTreeSet::<SocketAddr>::new(), Vec::new());
+    for found in resolved.await {
+        match found {
+            Ok(found) => addresses.extend(found),
+            Err(failed) => unknown.push(failed),
+        }
+    }
     let answers = join_all(addresses.into_iter().take(MAX_PEERS).map(async |address| {
         let report = match get(address, "/api/status?scope=replica", MAX_REPORT, TIMEOUT).await {
             Ok(body) => {
@@ -46,13 +55,14 @@ pub(super) async fn ask(name: &str, own: &str) -> Vec<(String, Result<Report, St
             VERSION => Ok(report),
             other => Err(format!("its report has version {other}, and this replica reads {VERSION}")),
         });
-        (address.ip().to_string(), known)
+        (address.to_string(), known)
     }));
     let is_other = |(_, report): &(String, Result<Report, String>)| {
         report.as_ref().is_ok_and(|report| report.replicas.first().is_none_or(|replica| replica.name != own))
             || report.is_err()
     };
-    answers.await.into_iter().filter(is_other).collect()
+    unknown.extend(answers.await.into_iter().filter(is_other));
+    unknown
 }
 
 impl Peers {

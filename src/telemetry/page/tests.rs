@@ -18,11 +18,12 @@ struct Served {
 
 impl Served {
     async fn start() -> Self {
-        Self::start_as("replica", None).await
+        Self::start_as("replica", &[]).await
     }
 
-    async fn start_as(name: &str, peers: Option<&str>) -> Self {
+    async fn start_as(name: &str, peers: &[SocketAddr]) -> Self {
         let history = Arc::new(History::new(Clock::system(), name, false));
+        let peers = peers.iter().map(ToString::to_string).collect();
         let tasks = Tasks::new(Facts::to(Vec::new()));
         let server = Server::bind("--status-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let (address, page) = (server.address(), Arc::new(Page::new(Arc::clone(&history), tasks.clone(), peers)));
@@ -36,7 +37,14 @@ impl Served {
     fn notice(&self, instance: &str, node: &str) {
         let about = NoticeRef { kind: NoticeKind::Spot, instance, node: Some(node), message: "m" };
         let until = Some(Duration::from_mins(2));
-        self.history.note(&Fact::NoticeBegun { about, action: Action::Drain, until, hard: true });
+        self.history.note(&Fact::NoticeBegun {
+            about,
+            action: Action::Drain,
+            until,
+            hard: true,
+            again: false,
+            pool: None,
+        });
     }
 
     async fn ask(&self, request: &str) -> TcpStream {
@@ -140,10 +148,9 @@ async fn viewers_are_bounded_and_others_can_still_ask() {
 
 #[tokio::test]
 async fn replicas_show_each_others_work_and_name_one_that_is_silent() {
-    let other = Served::start_as("other", None).await;
+    let other = Served::start_as("other", &[]).await;
     other.notice("i-1", "of-other");
-    let name = other.address.to_string();
-    let served = Served::start_as("this", Some(&name)).await;
+    let served = Served::start_as("this", &[other.address]).await;
     served.notice("i-2", "of-this");
     let nodes = |report: &Report| {
         let rows = report.interruptions.iter().map(|row| (row.replica.clone(), row.node.clone().unwrap()));
@@ -172,7 +179,7 @@ async fn replicas_show_each_others_work_and_name_one_that_is_silent() {
 /// The name of all replicas names this one, too.
 #[tokio::test]
 async fn a_replica_does_not_count_itself() {
-    let same = Served::start_as("this", None).await;
-    let served = Served::start_as("this", Some(&same.address.to_string())).await;
+    let same = Served::start_as("this", &[]).await;
+    let served = Served::start_as("this", &[same.address]).await;
     assert_eq!(served.report("/api/status").await.replicas.len(), 1);
 }

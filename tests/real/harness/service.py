@@ -14,11 +14,11 @@ from .aws import CREDENTIALS, REGION
 from .process import Process, free_port
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "collector", "admin", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "collector", "admin", "status", "batcher"})
 """Kinds of tasks that live as long as the service."""
 
-OURS = "admin-connection"
-"""Kind of the tasks that a test's own requests start."""
+OURS = frozenset({"admin-connection", "status-connection"})
+"""Kinds of tasks that a test's own requests start."""
 
 END_WITHIN = 60.0
 """Seconds until a wait for a process's end fails. The service itself gives up after ten, with an exit code."""
@@ -67,8 +67,13 @@ class Service:
         self.address = f"127.0.0.1:{free_port()}"
         """Address of the metrics endpoint."""
         self._url = f"http://{self.address}"
+        self.status = f"http://127.0.0.1:{free_port()}"
+        """URL of the status page."""
         queue = [] if variables else ["--queue-url", queue_url]
-        command = [str(binary), "run", *queue, "--admin-address", self.address, *flags]
+        addresses = ["--admin-address", self.address]
+        if not any(flag.startswith("--status-address") for flag in flags):
+            addresses += ["--status-address", self.status.removeprefix("http://")]
+        command = [str(binary), "run", *queue, *addresses, *flags]
         log = folder / f"{name}.log"
         given = environment(endpoint, kubeconfig, folder) | (variables or _NO_CHECKS)
         self.process = Process(f"ebbtide {name}", command, log, given)
@@ -119,6 +124,6 @@ class Service:
         self.process.must_run()
         tasks = self.tasks()
         assert tasks.get("poller", 0) > 0, f"no poller among the tasks: {tasks}"
-        busy = {kind: count for kind, count in tasks.items() if count and kind not in LASTING | {OURS}}
+        busy = {kind: count for kind, count in tasks.items() if count and kind not in LASTING | OURS}
         assert not busy, f"tasks still live: {busy}"
         return True

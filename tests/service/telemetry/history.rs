@@ -42,7 +42,7 @@ async fn a_drain_is_shown_from_its_begin_to_its_end() {
     assert!(shown.hard && (100..120).contains(&left), "{left} s are left");
     let [drain] = &shown.drains[..] else { panic!("one drain: {:?}", shown.drains) };
     assert_eq!((&*drain.node, drain.pods, drain.gone, &drain.outcome), (&*node(0), 3, 2, &None));
-    assert_eq!(health(&replica), (State::Working, "All goes as it should. 1 node is being drained.".to_owned()));
+    assert_eq!(health(&replica), (State::Working, "1 node is being drained. All goes as it should.".to_owned()));
 
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
@@ -55,7 +55,7 @@ async fn a_drain_is_shown_from_its_begin_to_its_end() {
     assert_eq!((shown.drains[0].gone, shown.drains[0].outcome.as_deref()), (3, Some("drained")));
     let (state, text) = health(&replica);
     assert_eq!(state, State::Ok);
-    assert!(text.contains("The last interruption, of node-0, ended"), "{text}");
+    assert!(text.contains("the last interruption, that of node-0, ended"), "{text}");
     assert_eq!(report(&replica).day.notices.iter().sum::<u32>(), 1);
 }
 
@@ -70,7 +70,7 @@ async fn who_blocks_and_what_to_do_is_shown_and_a_failure_counts_for_an_hour() {
     sleep(s(6)).await;
     let (state, text) = health(&replica);
     assert_eq!(state, State::Blocked);
-    for part in ["1 of 1 drain is blocked: default/web-0-0 on node-0 is held back. ", "disruption budget"] {
+    for part in ["The drain of node-0 is blocked. default/web-0-0 is held back: ", "disruption budget"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let [blocked] = &only(&replica).drains[0].blocked[..] else { panic!("one pod is blocked") };
@@ -81,7 +81,7 @@ async fn who_blocks_and_what_to_do_is_shown_and_a_failure_counts_for_an_hour() {
     let (state, text) = health(&replica);
     assert_eq!(
         (state, &*text),
-        (State::Failed, "1 interruption failed in the last hour, the last on node-0 (blocked).")
+        (State::Failed, "1 interruption failed in the last hour. The last was that of node-0 (blocked).")
     );
     let end = only(&replica).ended.expect("it has ended");
     assert!(end.failed && end.report.contains("default/web-0-0 is held back"), "{end:?}");
@@ -246,6 +246,33 @@ async fn a_queue_that_can_t_be_read_is_told() {
     stage.world.faults.add(Rule::on("ReceiveMessage", Fault::Status(500)));
     sleep(s(60)).await;
     let (state, text) = health(&replica);
-    assert_eq!((state, &*text), (State::Failed, "The queue can't be read (unavailable): new notices are not seen."));
+    assert_eq!((state, &*text), (State::Failed, "The queue can't be read. New notices are not seen (unavailable)."));
     stage.rest(&[&replica]).await;
+}
+
+/// Also in the metrics, which are read over years.
+#[tokio::test(start_paused = true)]
+async fn interruptions_are_counted_by_pool_of_capacity() {
+    let stage = Stage::new(3, 1);
+    for n in 0..2 {
+        stage.world.kube.update_node(&node(n), |node| {
+            let labels = node.metadata.labels.get_or_insert_default();
+            labels.insert("node.kubernetes.io/instance-type".to_owned(), "m7g.large".to_owned());
+            labels.insert("topology.kubernetes.io/zone".to_owned(), "eu-west-1a".to_owned());
+            labels.insert("karpenter.sh/nodepool".to_owned(), "blue".to_owned());
+        });
+    }
+    let replica = stage.start(&[]).await;
+    (0..3).for_each(|n| drop(stage.spot(n)));
+    // A second copy is no second interruption.
+    stage.spot(0);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+    let pools = report(&replica).pools;
+    let most = (&*pools[0].kind, &*pools[0].instance_type, &*pools[0].zone, &*pools[0].group, pools[0].interruptions);
+    assert_eq!(most, ("spot", "m7g.large", "eu-west-1a", "blue", 2));
+    assert_eq!((&*pools[1].group, pools[1].interruptions), ("unknown", 1));
+    let series =
+        "ebbtide_interruptions_total{group=\"blue\",instance_type=\"m7g.large\",kind=\"spot\",zone=\"eu-west-1a\"}";
+    assert!((replica.metric(series) - 2.0).abs() < 0.1);
 }

@@ -11,6 +11,7 @@ use ebbtide::telemetry::notify::{
     Blocked, Courier, DeliveryError, Format, Notification, NotifySettings, PhaseChoice, Phases, Receiver, Secret,
     Template, header, sample,
 };
+use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -132,8 +133,8 @@ fn hostile(phase: NotificationPhase) -> Notification {
     let settings = settings("http://127.0.0.1/", Format::Json);
     let mut told = sample::to_send(phase, "2026-11-23T12:00:00Z".parse().unwrap(), &settings);
     told.node = Some("<!channel>&\"[x](http://evil)".to_owned());
-    told.title = "Drain blocked: <!channel>".to_owned();
-    told.text = "It is \"held\" by <@U1> & *others*\\".to_owned();
+    "Drain blocked: <!channel>".clone_into(&mut told.title);
+    "It is \"held\" by <@U1> & *others*\\".clone_into(&mut told.text);
     told.blocked = vec![Blocked { node: "n".to_owned(), pod: "a/\"b".to_owned(), by: "</script>".to_owned() }];
     told
 }
@@ -158,6 +159,7 @@ const JSON: &str = concat!(
     r#""time":"2026-11-23T12:00:00Z","title":"Drain blocked: <!channel>","#,
     r#""text":"It is \"held\" by <@U1> & *others*\\","cluster":"blue","replica":"ebbtide-1","kind":"spot","action":"drain","#,
     r#""instance":"i-00000000000000000","node":"<!channel>&\"[x](http://evil)","#,
+    r#""instanceType":"m7g.large","zone":"eu-west-1a","group":"sample-group","#,
     r#""message":"00000000-0000-0000-0000-000000000000","since":"2026-11-23T12:00:00Z","deadline":"2026-11-23T12:02:00Z","#,
     r#""hard":true,"blocked":[{"node":"n","pod":"a/\"b","by":"</script>"}],"blockedMore":0,"outcome":null,"seconds":null,"#,
     r#""report":null,"waited":null,"storm":null}"#
@@ -170,7 +172,6 @@ async fn json_is_the_notification_with_a_signature() {
     let (time, signature) = arrived.header("ebbtide-signature").split_once(",v1=").unwrap();
     assert_eq!((time, signature.len()), ("t=1795435200", 64));
     // As a receiver checks it.
-    use hmac::{Hmac, KeyInit, Mac};
     let mut mac = Hmac::<sha2::Sha256>::new_from_slice(b"s3cret-key").unwrap();
     mac.update(format!("1795435200.{}", arrived.body).as_bytes());
     let expected: String = mac.finalize().into_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
@@ -245,6 +246,7 @@ async fn slack_gets_blocks_and_a_text_with_its_control_characters_escaped() {
                 mrkdwn("*Kind*\nspot"),
                 mrkdwn("*Node*\n&lt;!channel&gt;&amp;\"[x](http://evil)"),
                 mrkdwn("*Instance*\ni-00000000000000000"),
+                mrkdwn("*Type, zone, group*\nm7g.large, eu-west-1a, sample-group"),
                 mrkdwn("*Deadline*\n2026-11-23T12:02:00Z"),
                 mrkdwn("*Cluster*\nblue"),
                 mrkdwn("*Message*\n00000000-0000-0000-0000-000000000000"),
@@ -284,6 +286,7 @@ async fn teams_gets_an_adaptive_card_without_markup() {
                 row("Kind", "spot"),
                 row("Node", "<!channel>&\"[x](http://evil)"),
                 row("Instance", "i-00000000000000000"),
+                row("Type, zone, group", "m7g.large, eu-west-1a, sample-group"),
                 row("Deadline", "2026-11-23T12:02:00Z"),
                 row("Cluster", "blue"),
                 row("Message", "00000000-0000-0000-0000-000000000000"),

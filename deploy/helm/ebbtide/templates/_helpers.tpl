@@ -105,6 +105,19 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- end }}
 {{- end }}
 
+{{/* yes if the status page listens on the pod's address. */}}
+{{- define "ebbtide.statusShared" -}}
+{{- if and (.Values.status).enabled (.Values.status).shared }}yes{{ end }}
+{{- end }}
+
+{{/* The address of the status page: off, the pod's loopback address, or that of the metrics. */}}
+{{- define "ebbtide.statusAddress" -}}
+{{- if not (.Values.status).enabled }}off
+{{- else if eq "yes" (include "ebbtide.statusShared" .) }}{{ printf "%s:%v" .Values.admin.address .Values.status.port }}
+{{- else }}{{ printf "127.0.0.1:%v" .Values.status.port }}
+{{- end }}
+{{- end }}
+
 {{/* The kinds whose action is drain or replace, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
 {{- $on := include "ebbtide.on" . | fromYaml }}

@@ -67,7 +67,14 @@ async fn the_oldest_are_dropped_and_counted_and_a_dead_receiver_is_told_seldom()
     for n in 0..NODES {
         let (instance, message) = (format!("i-{n}"), format!("m-{n}"));
         let about = NoticeRef { kind: NoticeKind::Spot, instance: &instance, node: None, message: &message };
-        subscriber.note(&Fact::NoticeBegun { about, action: Action::Drain, until: None, hard: false });
+        subscriber.note(&Fact::NoticeBegun {
+            about,
+            action: Action::Drain,
+            until: None,
+            hard: false,
+            again: false,
+            pool: None,
+        });
         // Slowly enough to be no storm.
         sleep(Duration::from_secs(4)).await;
     }

@@ -70,7 +70,7 @@ fn about(n: usize, message: &str) -> About {
 
 fn begun(n: usize, message: &str) -> Event {
     let deadline = Some((Instant::now() + 120 * S, true));
-    Event::Begun { about: about(n, message), action: Action::Drain, deadline }
+    Event::Begun { about: about(n, message), action: Action::Drain, deadline, pool: Pool::default() }
 }
 
 fn cordoned(n: usize, message: &str, already: bool) -> Event {
@@ -210,7 +210,12 @@ async fn a_notice_without_a_cordon_is_told_later_or_with_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_drain_after_a_cordon_is_told_and_so_is_a_later_interruption() {
     let mut stage = Stage::telling("all");
-    stage.note(Event::Begun { about: about(1, "rebalance"), action: Action::Cordon, deadline: None });
+    stage.note(Event::Begun {
+        about: about(1, "rebalance"),
+        action: Action::Cordon,
+        deadline: None,
+        pool: Pool::default(),
+    });
     let mut told = stage.note(cordoned(1, "rebalance", false));
     told.extend(stage.note(ended(1, "rebalance", NoticeOutcome::Cordoned)));
     assert_eq!(phases(&told), [IsNotice, IsDone]);

@@ -1,0 +1,83 @@
+"""The status page of the real program: its report during a drain, and of two replicas together."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import requests
+from jsonschema import Draft202012Validator
+
+from harness import messages
+from harness.kube import Object
+from harness.process import free_port
+from harness.wait import eventually
+from harness.world import World, drained
+
+SCHEMA = Path(__file__).parents[2] / "docs" / "status.schema.json"
+
+
+def report(url: str) -> Object:
+    """Returns the report, which must be as its schema says."""
+    answer = requests.get(f"{url}/api/status", timeout=30)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
+    return found
+
+
+def test_the_page_shows_who_blocks_a_drain_and_its_end(world: World) -> None:
+    node = world.node()
+    world.run("web")
+    world.run("db")
+    world.close_budget("db")
+    service = world.service("--at-deadline", "leave")
+    assert report(service.status)["health"]["state"] == "ok"
+    page = requests.get(service.status, timeout=30)
+    assert page.headers["content-security-policy"].startswith("default-src 'none'")
+
+    world.send(messages.spot_warning(node.instance))
+    eventually("the drain is shown as blocked", lambda: report(service.status)["health"]["state"] == "blocked")
+    (row,) = report(service.status)["interruptions"]
+    assert (row["node"], row["kind"], row["phase"]) == (node.name, "spot", "draining")
+    (drain,) = row["drains"]
+    assert (drain["pods"], drain["gone"]) == (2, 1)
+    (blocked,) = drain["blocked"]
+    assert blocked["pod"].startswith(f"{world.name}/db-")
+
+    world.open_budget("db")
+    eventually("the node is drained", lambda: drained(world, node))
+    eventually("the message is deleted", world.acknowledged)
+    (row,) = report(service.status)["interruptions"]
+    assert (row["phase"], row["ended"]["outcome"]) == ("ended", "drained")
+    assert report(service.status)["health"]["state"] == "ok"
+    (pool,) = report(service.status)["pools"]
+    assert (pool["kind"], pool["interruptions"]) == ("spot", 1)
+
+
+def test_replicas_show_their_work_together(world: World) -> None:
+    """Two replicas, of which one gets the message: both show it, and name the other when it has gone."""
+    node = world.node()
+    world.run("web")
+    ports = [free_port(), free_port()]
+    peers = ",".join(f"127.0.0.1:{port}" for port in ports)
+    for name, port in zip(("first", "second"), ports, strict=True):
+        own = ("--pod-namespace", world.name, "--pod-name", name)
+        world.service("--status-address", f"127.0.0.1:{port}", "--status-peers", peers, *own)
+    world.send(messages.spot_warning(node.instance))
+    eventually("the message is deleted", world.acknowledged)
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    shown = []
+    for url, others in zip(urls, ("second", "first"), strict=True):
+
+        def both(url: str = url) -> bool:
+            found = report(url)
+            return [row["ended"] is not None for row in found["interruptions"]] == [True]
+
+        eventually("the page shows the drain", both)
+        found = report(url)
+        assert [replica["name"] for replica in found["replicas"]][1:] == [others]
+        shown.append(found["interruptions"][0]["id"])
+    assert shown[0] == shown[1], "both show the same interruption"
+    world.services[1].kill()
+    eventually("the other replica is named as silent", lambda: report(urls[0])["replicas"][1]["silent"])
