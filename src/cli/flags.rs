@@ -25,7 +25,6 @@ use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 #[command(
     name = "ebbtide",
     version,
-    about = "Drains Kubernetes nodes before AWS takes them away.",
     after_help = "Access to AWS and Kubernetes is configured as for their own tools: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod \
                   Identity; KUBECONFIG, or the pod's service account.",
     max_term_width = 110
