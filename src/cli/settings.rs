@@ -313,6 +313,7 @@ impl From<flags::OnFailedLaunch> for OnFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fact::NotificationPhase;
     use crate::pipeline::interruption::Heartbeats;
     use crate::pipeline::interruption::Holds;
     use clap::Parser;
@@ -431,6 +432,60 @@ mod tests {
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
         assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
+    }
+
+    #[test]
+    fn notifications_need_a_receiver_and_show_no_secret() {
+        assert!(settings(&[]).unwrap().notify.is_none());
+        let url = ["--notify-url", "https://hooks.example/t0ken"];
+        let with = |flags: &[&str]| settings(&[&url, flags].concat()).map(|settings| settings.notify.unwrap());
+        let header = ["--notify-header", "Authorization=t0ken", "--notify-secret", "t0ken", "--notify-proxy"];
+        let all =
+            with(&[&header[..], &["http://me:t0ken@proxy:3128", "--pod-name", "a", "--pod-namespace", "b"]].concat());
+        let all = all.unwrap();
+        assert_eq!((all.receiver.host(), all.replica.as_str(), all.headers.len()), ("hooks.example", "a", 1));
+        assert!(!format!("{all:?}").contains("t0ken"), "{all:?}");
+        let pager =
+            settings(&["--notify-format", "pagerduty", "--notify-routing-key", "t0ken"]).unwrap().notify.unwrap();
+        assert_eq!(pager.receiver.host(), "events.pagerduty.com");
+        let phases = |notify: &NotifySettings, kind| {
+            notify.phases.of(kind).iter().map(NotificationPhase::as_str).collect::<Vec<_>>().join("+")
+        };
+        assert_eq!(phases(&pager, NoticeKind::Spot), "blocked+done+failed");
+        let some = with(&["--notify", "none,spot=done+notice"]).unwrap();
+        assert_eq!([phases(&some, NoticeKind::Spot), phases(&some, NoticeKind::Rebalance)], ["notice+done", ""]);
+        assert_eq!(phases(&with(&[]).unwrap(), NoticeKind::AsgLaunch), "blocked+failed");
+        for (flag, value) in [
+            ("--notify", "spot=begun"),
+            ("--notify", "weather=done"),
+            ("--notify", "none"),
+            ("--notify-header", "t0ken"),
+            ("--notify-header", "Host=t0ken"),
+            ("--notify-timeout", "31s"),
+            ("--notify-timeout", "0s"),
+            ("--notify-proxy", "socks5://me:t0ken@proxy"),
+            ("--notify-routing-key", "t0ken"),
+            ("--notify-template", "no/such/file"),
+        ] {
+            let refused = with(&[flag, value]).unwrap_err();
+            assert!(refused.0.len() == 1 && refused.0[0].flag == flag, "{refused}");
+            assert!(!refused.to_string().contains("t0ken"), "{refused}");
+            assert_eq!(problems(&[flag, value]), [flag], "without a receiver");
+        }
+        assert_eq!(problems(&["--notify-format", "slack"]), ["--notify-format"]);
+        assert_eq!(problems(&["--notify-format", "pagerduty"]), ["--notify-routing-key"]);
+        assert_eq!(problems(&["--notify-url", "hooks.example/t0ken", "--notify", "done"]), ["--notify-url"]);
+    }
+
+    #[test]
+    fn no_variable_with_a_secret_is_shown() {
+        let cli = <flags::Cli as clap::CommandFactory>::command();
+        for command in ["run", "notify", "doctor", "explain"] {
+            let command = cli.find_subcommand(command).unwrap();
+            for id in ["notify_url", "notify_header", "notify_secret", "notify_routing_key", "notify_proxy"] {
+                assert!(command.get_arguments().any(|arg| arg.get_id() == id && arg.is_hide_env_values_set()), "{id}");
+            }
+        }
     }
 
     #[test]

@@ -174,6 +174,36 @@ async fn a_storm_is_two_messages() {
     assert!(end["slowest"]["seconds"].as_f64().unwrap() > 1.0, "{end}");
 }
 
+/// What a storm costs besides: no call to AWS or the API server, and no later cordon.
+#[tokio::test(start_paused = true)]
+async fn a_storm_costs_no_calls_and_no_time() {
+    let mut costs = Vec::new();
+    for receiver in [None, Some(Receiver::default()), Some(Receiver { silent: true, ..Receiver::default() })] {
+        let stage = Stage::new(200, 2);
+        let replica = match &receiver {
+            Some(receiver) => receiver.replica(&stage, "all", &[]).await,
+            None => stage.start(&[]).await,
+        };
+        for n in 0..200 {
+            stage.spot(n);
+        }
+        stage.until_handled(s(180)).await;
+        let calls = ["patch nodes", "list pods", "create pods/eviction"].map(|operation| stage.calls(operation));
+        let cordoned = stage.world.calls.of("patch nodes").iter().map(|call| call.at).max().unwrap();
+        stage.rest(&[&replica]).await;
+        costs.push((calls, cordoned));
+    }
+    let (calls, cordoned) = costs[0];
+    assert!(calls[2] >= 400, "{costs:?}");
+    for (with, later) in &costs[1..] {
+        assert!(
+            with.iter().zip(&calls).all(|(with, without)| *with * 20 <= without * 21),
+            "5 % more at most: {costs:?}"
+        );
+        assert!(*later <= cordoned + Duration::from_millis(100), "{costs:?}");
+    }
+}
+
 /// Drains one node, and returns when the message was deleted.
 async fn drained(receiver: Option<&Receiver>) -> (Duration, Stage, Replica) {
     let stage = Stage::new(1, 3);
