@@ -246,7 +246,7 @@ def hostile() -> Report:
         action="\u2066dance\u2069",
         node=HOSTILE_NODE,
         message='"><svg onload=alert(1)>',
-        phase="levitating",
+        phase="__proto__",
         drains=[drain(6, node=HOSTILE_NODE, blocked=[pod])],
         waits=[wait("<i>", "&lt;b&gt; ${alert(1)}", -3, 9)],
         problem="a\u200bb\ud83d",

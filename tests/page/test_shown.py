@@ -152,7 +152,7 @@ def test_hostile_strings_stay_text(shown: Opened) -> None:
     expect(page.locator("h1")).to_have_text("<h1>Pwned</h1>.")
     expect(page.locator("#running h4")).to_have_text(r"ip-10-0-6-6\u{202e}moc.live\u{7}\u{0}.internal")
     # Words that the page does not know.
-    for word in ("quantum-flux", "levitating", "Waits for <i>:", "hook <hr>", r"a\u{200b}b\u{d83d}"):
+    for word in ("quantum-flux", "__proto__", "Waits for <i>:", "hook <hr>", r"a\u{200b}b\u{d83d}"):
         expect(page.locator("#running")).to_contain_text(word)
     expect(page.locator("#ended")).to_contain_text("vapourised")
     expect(page.locator("#pools")).to_contain_text("__proto__")
@@ -162,6 +162,15 @@ def test_hostile_strings_stay_text(shown: Opened) -> None:
     everything = page.evaluate("document.documentElement.textContent")
     assert not re.search("[\0-\x08\x0e-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]", everything)
     assert "x" * 500 not in everything, "a string without an end is shown whole"
+
+
+def test_objects_in_the_place_of_strings_stay_text(shown: Opened) -> None:
+    report = reports.blocked()
+    element = {"tag": "img", "key": None, "style": {}, "attributes": {"src": "x"}, "children": []}
+    report["interruptions"][0] |= {"problem": element, "hook": [element], "kind": element, "phase": element}
+    page = shown(report)
+    expect(page.locator("#running")).to_contain_text("Retrying: [object Object]")
+    assert page.locator("main img").count() == 0
 
 
 def test_below_the_api_servers_proxy(shown: Opened, service: fake.Fake) -> None:

@@ -27,6 +27,9 @@ const MAX_MESSAGE: usize = 48;
 /// Maximum length of the name of a pod with its namespace.
 const MAX_POD: usize = 80;
 
+/// Maximum length of the report of a drain's end, when nothing else is kept of the drain.
+const MAX_REPORT: usize = 240;
+
 /// Maximum length of the other texts.
 const MAX_TEXT: usize = 120;
 
@@ -324,7 +327,7 @@ impl Drain {
     pub(super) fn ends(&mut self, outcome: Outcome, report: &dyn Display) {
         (self.blocked, self.blocked_more) = (Vec::new(), 0);
         self.outcome = Some(outcome);
-        self.report = bounded(report, MAX_TEXT).into();
+        self.report = bounded(report, MAX_REPORT).into();
     }
 
     /// Returns a pod that has been held back since before `then`, and what holds it.

@@ -69,6 +69,9 @@ async fn memory_is_bounded_whatever_comes() {
     assert!((4_000..9_000).contains(&kept), "{kept} interruptions fit");
     for number in 0..9_000 {
         end(&history, number, &long, NoticeOutcome::Blocked);
+        if number % 1000 == 0 {
+            history.lock().state.check();
+        }
     }
     let inner = history.lock();
     inner.state.check();
@@ -120,4 +123,15 @@ async fn the_newest_time_of_a_moved_deadline_is_shown() {
     let drain = history.report(Since::Ever, 0).0.interruptions.remove(0).drains.remove(0);
     assert_eq!((drain.deadline, drain.hard), ("2026-11-23T10:10:00Z".parse().unwrap(), false));
     assert_eq!(drain.outcome.as_deref(), Some("abandoned"));
+}
+
+/// What has ended is as small as what runs.
+#[tokio::test(start_paused = true)]
+async fn an_ended_interruption_is_bounded_too() {
+    let history = history();
+    let long = "ü".repeat(5_000);
+    note_worst(&history, 1, &long);
+    end(&history, 1, &long, NoticeOutcome::Blocked);
+    history.lock().state.check();
+    assert_eq!(history.report(Since::Ever, 0).0.interruptions.len(), 1);
 }

@@ -105,10 +105,16 @@ function take(text, whole, live) {
 const $ = (id) => document.getElementById(id);
 const list = (value) => (Array.isArray(value) ? value : []);
 
+// A class, so that no object of a report passes for a described element.
+class Described {
+  constructor(tag, { key = null, style = {}, ...attributes }, children) {
+    Object.assign(this, { tag, key, style, attributes, children: children.flat(4).filter((child) => child || child === 0) });
+  }
+}
+
 // Describes an element. Children that are null, false or "" are left out; a `key` keeps an element with its subject.
 function h(tag, attributes, ...children) {
-  const { key = null, style = {}, ...rest } = attributes ?? {};
-  return { tag, key, style, attributes: rest, children: children.flat(3).filter((child) => child || child === 0) };
+  return new Described(tag, attributes, children);
 }
 
 // Shows what would hide or turn text around: control, format and private characters, and halves of pairs.
@@ -125,7 +131,7 @@ function patch(parent, children) {
   const others = [];
   for (const node of parent.childNodes) node.key == null ? others.push(node) : keyed.set(node.key, node);
   const wanted = children.map((child) => {
-    if (typeof child !== "object") return text(others[0]?.nodeType === Node.TEXT_NODE ? others.shift() : new Text(), plain(child));
+    if (!(child instanceof Described)) return text(others[0]?.nodeType === Node.TEXT_NODE ? others.shift() : new Text(), plain(child));
     let node = child.key == null ? others[0] : keyed.get(child.key);
     if (node?.localName !== child.tag) {
       const space = child.tag === "svg" ? "http://www.w3.org/2000/svg" : parent.namespaceURI;
@@ -164,7 +170,7 @@ function write(node, { attributes, style, children }) {
   patch(node, children);
 }
 
-// Fills an element that exists. The focus stays where it is, even if its row moves.
+// Fills an element that index.html has.
 function fill(element, ...children) {
   patch(element, h("", {}, children).children);
 }
@@ -179,11 +185,12 @@ function mark(element, name, value) {
 
 // ---- Words
 
-const STATES = { ok: "Calm", working: "At work", blocked: "Blocked", failed: "Failed", unready: "Not ready" };
-const PHASES = { completing: "completing the hook", marked: "marked by an earlier process; nothing more is known" };
+const STATES = { __proto__: null, ok: "Calm", working: "At work", blocked: "Blocked", failed: "Failed", unready: "Not ready" };
+const PHASES = { __proto__: null, completing: "completing the hook", marked: "marked by an earlier process; nothing more is known" };
 const OWNED = ["blocked", "draining", "waiting", "completing", "received", "marked"];
 
-const number = (value) => (Number.isFinite(value) ? value.toLocaleString("en") : "?");
+const { format } = new Intl.NumberFormat("en");
+const number = (value) => (Number.isFinite(value) ? format(value) : "?");
 const counted = (value, one, many = `${one}s`) => `${number(value)} ${value === 1 ? one : many}`;
 const now = () => Date.now() + model.ahead;
 const millis = (time) => (typeof time === "string" ? Date.parse(time) : NaN);
@@ -200,8 +207,6 @@ function lasting(duration) {
   return hours < 48 ? `${hours} h ${pad(minutes % 60)} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-const ago = (time) => `${lasting(now() - millis(time))} ago`;
-
 // The time of day in UTC, as in the log; with its date unless that is today.
 function clock(time, end = 19) {
   const at = typeof time === "number" ? time : millis(time);
@@ -214,7 +219,7 @@ function clock(time, end = 19) {
 // A Node's name: its first label is what people say.
 function named(name, otherwise) {
   if (!name) return h("bdi", { class: "name" }, otherwise);
-  const dot = name.indexOf(".");
+  const dot = String(name).indexOf(".");
   return h("bdi", { class: "name" }, dot < 1 ? name : [name.slice(0, dot), h("span", {}, name.slice(dot))]);
 }
 
@@ -248,7 +253,7 @@ function bar(role, label, part, words, tone) {
 function timeLeft(x) {
   const left = until(x.deadline);
   if (Number.isNaN(left)) return h("div", { class: "time" }, h("p", { class: "figure" }, "no deadline"));
-  const words = left > 0 ? `${lasting(left)} left` : `over for ${lasting(-left)}`;
+  const words = left > 0 ? `${lasting(left)} left` : `passed ${lasting(-left)} ago`;
   const whole = millis(x.deadline) - millis(x.since);
   const tone = left < 20_000 || left < whole / 10 ? "late" : "ebb";
   const end = x.hard ? "capacity ends" : "time limit";
