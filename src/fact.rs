@@ -13,7 +13,10 @@ pub use label::{
     HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
-pub use outcome::{Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, Replacement, Wait, WaitOutcome};
+pub use outcome::{
+    Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult, Replacement,
+    Wait, WaitOutcome,
+};
 
 use jiff::SignedDuration;
 use std::fmt;
@@ -254,6 +257,14 @@ pub enum Fact<'a> {
     KubeEventFailed { category: Category, error: &'a dyn fmt::Display },
     /// Facts came faster than Events and conditions could be written: `count` were dropped.
     KubeEventsDropped { count: usize },
+    /// The receiver of notifications accepted one.
+    NotificationSent { phase: NotificationPhase, took: Duration },
+    /// A notification could not be delivered; it is tried again.
+    NotificationRetried { category: Category, error: &'a dyn fmt::Display },
+    /// A notification was given up. `host` is the receiver's. `repeated`: another one was, some minutes ago at most.
+    NotificationFailed { host: &'a str, result: NotificationResult, error: &'a dyn fmt::Display, repeated: bool },
+    /// Notifications came faster than they could be sent: `count` were dropped, or as many facts about them.
+    NotificationsDropped { count: usize },
     /// A Kubernetes Event was written.
     EventWritten { reason: EventReason },
     /// A check of the set-up ended; `found` and `remedy` are sentences.

@@ -24,6 +24,7 @@ pub mod commands {
     pub mod doctor;
     pub mod explain;
     pub mod migrate;
+    pub mod notify;
     pub mod send;
     pub mod status;
     pub(crate) mod test_message;
@@ -67,6 +68,7 @@ pub mod telemetry {
     pub(crate) mod log;
     pub(crate) mod log_filter;
     pub(crate) mod metrics;
+    pub mod notify;
     pub(crate) mod page;
     pub(crate) mod pools;
 

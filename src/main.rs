@@ -5,7 +5,7 @@ use ebbtide::cli::Settings;
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::cli::{Doctor, Output};
 use ebbtide::clients::connect;
-use ebbtide::commands::{doctor, explain, migrate, send, status};
+use ebbtide::commands::{doctor, explain, migrate, notify, send, status};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
 use ebbtide::runtime::Clock;
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         Command::Explain(flags) => run_command(explain::explain(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
         Command::Status(flags) => run_command(status::status(flags)),
+        Command::Notify(flags) => run_command(notify::notify(flags)),
         Command::Migrate(arguments) => print(migrate::run(arguments.values.as_deref())),
     }
 }
@@ -82,18 +83,26 @@ fn run_doctor(Doctor { run, output }: Doctor) -> ExitCode {
     })
 }
 
-/// Turns the log of kube's client off, unless the user asks for it: it repeats failed calls, and the content of malformed answers.
-fn without_kube_client(filter: Targets) -> Targets {
+/// Turns the log of kube's client off, unless the user asks for it: it repeats failed calls, and the content of malformed answers. The
+/// client for notifications logs nothing below INFO: it shows URLs, which are secrets.
+fn without_clients(filter: Targets) -> Targets {
     let is_named = filter.iter().any(|(target, _)| target.starts_with("kube"));
+    let filter = filter.with_target("aws_smithy_http_client", LevelFilter::INFO);
     if is_named { filter } else { filter.with_target("kube_client", LevelFilter::OFF) }
 }
 
 async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
     let clock = Clock::system();
-    let clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
+    let mut clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
         Ok(clients) => clients,
         Err(error) => return refuse(1, &error.to_string()),
     };
+    if let Some(notify) = &settings.notify {
+        match connect::webhook(notify.proxy()) {
+            Ok(webhook) => clients.webhook = Some(webhook),
+            Err(error) => return refuse(1, &error.to_string()),
+        }
+    }
     let metrics = Arc::new(Metrics::new());
     let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
     let shutdown = Shutdown::default();
@@ -130,7 +139,7 @@ fn start_log(format: LogFormat, filter: &Targets) -> (WorkerGuard, LogFilter) {
         LogFormat::Text => lines.boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
-    let (reloadable, handle) = reload::Layer::new(without_kube_client(filter.clone()));
+    let (reloadable, handle) = reload::Layer::new(without_clients(filter.clone()));
     tracing_subscriber::registry().with(lines.with_filter(reloadable)).init();
-    (guard, LogFilter::new(filter, move |filter| handle.reload(without_kube_client(filter)).is_ok()))
+    (guard, LogFilter::new(filter, move |filter| handle.reload(without_clients(filter)).is_ok()))
 }

@@ -3,28 +3,29 @@
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
+pub mod notify;
 mod page;
 pub mod send;
 pub mod status;
 mod values;
 mod waits;
 
+pub use notify::Notifications;
 pub use page::Page;
-pub use values::{AtDeadline, Events, LogFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, WaitForLoadBalancers};
+pub use values::{
+    AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon,
+    WaitForLoadBalancers,
+};
 pub use waits::Waits;
 
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-
-/// The hooks of EKS managed node groups, which EKS itself completes.
-pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
 #[command(
     name = "ebbtide",
     version,
-    about = "Drains Kubernetes nodes before AWS takes them away.",
     after_help = "Access to AWS and Kubernetes is configured as for their own tools: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod \
                   Identity; KUBECONFIG, or the pod's service account.",
     max_term_width = 110
@@ -77,6 +78,8 @@ pub enum Command {
     /// Check everything that run needs, with a remedy for each problem; change nothing
     #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
+    /// Send a test of each notification that the settings ask for, and print the receiver's answers
+    Notify(notify::Notify),
     /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart
     ///
     /// Writes the values to standard output, and remarks on values that differ or are lost to standard error.
@@ -340,6 +343,10 @@ pub struct Run {
         help_heading = "Reporting"
     )]
     pub events: Events,
+
+    /// Notifications.
+    #[command(flatten)]
+    pub notifications: Notifications,
 
     /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///

@@ -34,11 +34,19 @@ pub fn named(file: Option<&Path>) -> String {
 /// The reason why it can't be read.
 pub fn text(file: Option<&Path>) -> Result<String, InputError> {
     match path(file) {
-        Some(path) => all(File::open(path).map_err(InputError::Open)?),
+        Some(path) => self::file(path),
         // A user who gives `-` means to type.
         None if file.is_none() && io::stdin().is_terminal() => Err(InputError::Terminal),
         None => all(io::stdin().lock()),
     }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// The reason why it can't be read.
+pub fn file(path: &Path) -> Result<String, InputError> {
+    all(File::open(path).map_err(InputError::Open)?)
 }
 
 fn path(file: Option<&Path>) -> Option<&Path> {

@@ -1,9 +1,12 @@
 //! The settings of the service, validated once. Types have units, rules across flags are in one place, and all errors are reported
 //! together.
 
+mod notifications;
 mod problems;
 mod replacements;
 mod waits;
+
+pub use notifications::notifications;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
@@ -14,6 +17,7 @@ use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::telemetry::kube_events::Scope;
+use crate::telemetry::notify::NotifySettings;
 use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
@@ -50,6 +54,8 @@ pub struct Settings {
     pub at_deadline: AtDeadline,
     /// The drains that get Events; `None` for no Events.
     pub events: Option<Scope>,
+    /// The receiver of notifications, if there is one.
+    pub notify: Option<NotifySettings>,
     /// Interval between two polls of EC2; `None` for no polls.
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
@@ -147,6 +153,7 @@ impl Settings {
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
+        let notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
@@ -209,6 +216,7 @@ impl Settings {
             status_address,
             status_peers,
             policy,
+            notify,
             pod_grace,
             managed_tag,
             cluster_name,
@@ -305,6 +313,7 @@ impl From<flags::OnFailedLaunch> for OnFailed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fact::NotificationPhase;
     use crate::pipeline::interruption::Heartbeats;
     use crate::pipeline::interruption::Holds;
     use clap::Parser;
@@ -423,6 +432,60 @@ mod tests {
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));
         assert_eq!(settings(&["--ignore-hook="]).unwrap().policy.ignored_hooks, Vec::<String>::new());
+    }
+
+    #[test]
+    fn notifications_need_a_receiver_and_show_no_secret() {
+        assert!(settings(&[]).unwrap().notify.is_none());
+        let url = ["--notify-url", "https://hooks.example/t0ken"];
+        let with = |flags: &[&str]| settings(&[&url, flags].concat()).map(|settings| settings.notify.unwrap());
+        let header = ["--notify-header", "Authorization=t0ken", "--notify-secret", "t0ken", "--notify-proxy"];
+        let all =
+            with(&[&header[..], &["http://me:t0ken@proxy:3128", "--pod-name", "a", "--pod-namespace", "b"]].concat());
+        let all = all.unwrap();
+        assert_eq!((all.receiver.host(), all.replica.as_str(), all.headers.len()), ("hooks.example", "a", 1));
+        assert!(!format!("{all:?}").contains("t0ken"), "{all:?}");
+        let pager =
+            settings(&["--notify-format", "pagerduty", "--notify-routing-key", "t0ken"]).unwrap().notify.unwrap();
+        assert_eq!(pager.receiver.host(), "events.pagerduty.com");
+        let phases = |notify: &NotifySettings, kind| {
+            notify.phases.of(kind).iter().map(NotificationPhase::as_str).collect::<Vec<_>>().join("+")
+        };
+        assert_eq!(phases(&pager, NoticeKind::Spot), "blocked+done+failed");
+        let some = with(&["--notify", "none,spot=done+notice"]).unwrap();
+        assert_eq!([phases(&some, NoticeKind::Spot), phases(&some, NoticeKind::Rebalance)], ["notice+done", ""]);
+        assert_eq!(phases(&with(&[]).unwrap(), NoticeKind::AsgLaunch), "blocked+failed");
+        for (flag, value) in [
+            ("--notify", "spot=begun"),
+            ("--notify", "weather=done"),
+            ("--notify", "none"),
+            ("--notify-header", "t0ken"),
+            ("--notify-header", "Host=t0ken"),
+            ("--notify-timeout", "31s"),
+            ("--notify-timeout", "0s"),
+            ("--notify-proxy", "socks5://me:t0ken@proxy"),
+            ("--notify-routing-key", "t0ken"),
+            ("--notify-template", "no/such/file"),
+        ] {
+            let refused = with(&[flag, value]).unwrap_err();
+            assert!(refused.0.len() == 1 && refused.0[0].flag == flag, "{refused}");
+            assert!(!refused.to_string().contains("t0ken"), "{refused}");
+            assert_eq!(problems(&[flag, value]), [flag], "without a receiver");
+        }
+        assert_eq!(problems(&["--notify-format", "slack"]), ["--notify-format"]);
+        assert_eq!(problems(&["--notify-format", "pagerduty"]), ["--notify-routing-key"]);
+        assert_eq!(problems(&["--notify-url", "hooks.example/t0ken", "--notify", "done"]), ["--notify-url"]);
+    }
+
+    #[test]
+    fn no_variable_with_a_secret_is_shown() {
+        let cli = <flags::Cli as clap::CommandFactory>::command();
+        for command in ["run", "notify", "doctor", "explain"] {
+            let command = cli.find_subcommand(command).unwrap();
+            for id in ["notify_url", "notify_header", "notify_secret", "notify_routing_key", "notify_proxy"] {
+                assert!(command.get_arguments().any(|arg| arg.get_id() == id && arg.is_hide_env_values_set()), "{id}");
+            }
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod kubeconfig;
 mod program;
 mod retry_after;
 
-pub use http::BadVariable;
+pub use http::{BadVariable, is_proxy};
 pub use kubeconfig::BadKubeconfig;
 pub use program::BadProgram;
 pub use retry_after::kube_client;
@@ -25,7 +25,7 @@ use aws_config::retry::RetryConfig;
 use aws_config::stalled_stream_protection::StalledStreamProtectionConfig;
 use aws_config::{BehaviorVersion, SdkConfig};
 use aws_smithy_async::rt::sleep::TokioSleep;
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::{SharedHttpClient, SharedHttpConnector};
 use aws_smithy_types::base64;
 use kubeconfig::ClusterAccess;
 use program::{ClientCertificate, Program};
@@ -49,6 +49,8 @@ pub struct Clients {
     pub kube: kube::Client,
     /// The API server, for watches. They have connections of their own, so that calls don't wait for them.
     pub watches: kube::Client,
+    /// The receiver of notifications, if there is one.
+    pub webhook: Option<SharedHttpConnector>,
 }
 
 /// The clients of AWS's services.
@@ -125,7 +127,7 @@ pub enum ConnectError {
 pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
     let aws = in_a_region(aws(clock, default_region).await?)?;
     let (kube, watches) = kube_clients(clock).await?;
-    Ok(Clients { aws, kube, watches })
+    Ok(Clients { aws, kube, watches, webhook: None })
 }
 
 /// Makes all clients, even without a region: then every call to AWS fails.
@@ -139,7 +141,7 @@ pub(crate) async fn clients_without_region(
 ) -> Result<Clients, ConnectError> {
     let aws = aws(clock, default_region).await?;
     let (kube, watches) = kube_clients(clock).await?;
-    Ok(Clients { aws, kube, watches })
+    Ok(Clients { aws, kube, watches, webhook: None })
 }
 
 /// Makes the clients of each side for itself.
@@ -154,6 +156,14 @@ pub async fn available_clients(clock: Clock, default_region: Option<String>) -> 
 /// When the API server is not configured, or wrongly.
 pub async fn cluster_client(clock: Clock) -> Result<kube::Client, ConnectError> {
     kube_clients(clock).await.map(|(kube, _)| kube)
+}
+
+/// Makes the client for webhooks, through `proxy` or else through the environment's.
+///
+/// # Errors
+/// When this is no proxy, or a variable names none.
+pub fn webhook(proxy: Option<&str>) -> Result<SharedHttpConnector, ConnectError> {
+    Ok(http::webhook(proxy, CONNECT_TIMEOUT, variable)?)
 }
 
 async fn aws(clock: Clock, default_region: Option<String>) -> Result<AwsClients, ConnectError> {

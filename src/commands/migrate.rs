@@ -16,6 +16,7 @@ mod pods;
 mod read;
 mod row;
 mod rows;
+mod webhooks;
 mod write;
 
 pub use read::ValuesError;

@@ -255,6 +255,8 @@ labels! {
         Checks => "checks",
         /// Answers one connection of the admin server. Whoever reads the gauges has one open.
         AdminConnection => "admin-connection",
+        /// Sends notifications. Fixed.
+        Notifier => "notifier",
         /// Serves the status page. Fixed.
         Status => "status",
         /// Answers one connection of the status page.
@@ -274,6 +276,7 @@ impl TaskKind {
                 | Self::Planner
                 | Self::Admin
                 | Self::Teller
+                | Self::Notifier
                 | Self::Collector
                 | Self::AdminConnection
                 | Self::Status

@@ -212,6 +212,34 @@ impl NoticeOutcome {
 }
 
 labels! {
+    /// The part of an interruption that a notification is about.
+    NotificationPhase {
+        /// Work on a node begins.
+        Notice => "notice",
+        /// A drain has been blocked for some seconds.
+        Blocked => "blocked",
+        /// The work ended as it should.
+        Done => "done",
+        /// The work ended without its purpose.
+        Failed => "failed",
+    }
+}
+
+labels! {
+    /// What became of a notification.
+    NotificationResult {
+        /// The receiver accepted it.
+        Sent => "sent",
+        /// The receiver does not accept it, or it can't be written.
+        Refused => "refused",
+        /// The receiver could not be reached, or failed, each time.
+        Failed => "failed",
+        /// Others came faster than they could be sent, or the process ended.
+        Dropped => "dropped",
+    }
+}
+
+labels! {
     /// How a drain ended.
     DrainOutcome {
         /// Every pod that had to go is gone.

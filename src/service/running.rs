@@ -22,7 +22,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Part of the shutdown that is kept for the steps after the last message.
 const LAST_STEPS: Duration = Duration::from_secs(1);
 
-/// Timeout of the last Events, and of the collector's Lease.
+/// Timeout of the last Events, of the last notifications, and of the collector's Lease.
 const LAST_CALLS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How the service ended.
@@ -50,6 +50,8 @@ pub struct Service {
     pub(super) fixed: FuturesUnordered<Handle<()>>,
     /// Writes Events. Not one of the fixed tasks: drains go on without Events.
     pub(super) event_writer: Option<StoppableTask>,
+    /// Sends notifications. Not one of the fixed tasks either.
+    pub(super) notifier: Option<StoppableTask>,
     /// Collects leaked Leases, and stops by itself when shutdown begins. Not one of the fixed tasks either.
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
@@ -139,20 +141,20 @@ impl Service {
         // The poller and all deliveries have seen the shutdown's token: the poller begins no receive and gives one in flight 2 s;
         // a delivery stops its interruptions with their heartbeats, and releases its message for another replica.
         let clean = timeout_at(deadline - LAST_STEPS, self.release_messages()).await.is_ok();
-        // No drain runs any more. The writer of Events writes those of the drains that ended, and the collector gives its Lease back.
-        let (event_writer, collector) = (self.event_writer.take(), self.collector.take());
-        let last_events = async {
-            if let Some(StoppableTask { handle, stop }) = event_writer {
-                stop.cancel();
-                let _ = handle.await;
-            }
-        };
+        // No drain runs any more. The writer of Events writes those of the drains that ended, the notifier tells of them, and the
+        // collector gives its Lease back.
+        let (event_writer, notifier, collector) =
+            (self.event_writer.take(), self.notifier.take(), self.collector.take());
         let collectors_lease = async {
             if let Some(collector) = collector {
                 let _ = collector.await;
             }
         };
-        let _ = tokio::join!(timeout(LAST_CALLS_TIMEOUT, last_events), timeout(LAST_CALLS_TIMEOUT, collectors_lease));
+        let _ = tokio::join!(
+            timeout(LAST_CALLS_TIMEOUT, stopped(event_writer)),
+            timeout(LAST_CALLS_TIMEOUT, stopped(notifier)),
+            timeout(LAST_CALLS_TIMEOUT, collectors_lease)
+        );
         // Watches, batches and the servers are aborted with their handles.
         self.page = None;
         self.fixed.clear();
@@ -173,5 +175,13 @@ impl Service {
             self.deliver(message);
         }
         while self.deliveries.next().await.is_some() {}
+    }
+}
+
+/// Asks a task to finish its work, and waits until it has.
+async fn stopped(task: Option<StoppableTask>) {
+    if let Some(StoppableTask { handle, stop }) = task {
+        stop.cancel();
+        let _ = handle.await;
     }
 }

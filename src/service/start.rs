@@ -10,7 +10,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::service::running::{Service, StoppableTask};
 use crate::service::signals::Shutdown;
-use crate::service::wiring::{Wiring, subscribe};
+use crate::service::wiring::{Wiring, subscribe, subscribe_notifier};
 use crate::telemetry::admin::{Admin, Readiness};
 use crate::telemetry::history::History;
 use crate::telemetry::http::{ListenError, Server};
@@ -76,6 +76,7 @@ impl Service {
     pub async fn start(inputs: Inputs) -> Result<Self, ListenError> {
         let Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown, start_checks } = inputs;
         let (facts, events) = subscribe(&settings, facts);
+        let (facts, notifications) = subscribe_notifier(&settings, facts);
         let (facts, page) = bind_page(&settings, clock, facts).await;
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
@@ -87,6 +88,11 @@ impl Service {
             let stop = CancellationToken::new();
             let handle = tasks.spawn(TaskKind::Teller, wiring.event_writer(scope, backlog).run(stop.clone()));
             StoppableTask { handle, stop }
+        });
+
+        let notifier = notifications.and_then(|backlog| wiring.notifier(backlog)).map(|notifier| {
+            let stop = CancellationToken::new();
+            StoppableTask { handle: tasks.spawn(TaskKind::Notifier, notifier.run(stop.clone())), stop }
         });
 
         let readiness = Readiness::default();
@@ -144,6 +150,7 @@ impl Service {
             messages,
             fixed,
             event_writer,
+            notifier,
             collector,
             checks,
             page,

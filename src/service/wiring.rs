@@ -14,6 +14,7 @@ use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
+use crate::telemetry::notify::{self, Notifier, notify_subscriber};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -37,6 +38,12 @@ impl Wiring {
         let instance = self.settings.selection_rules.own_pod.as_ref().map_or("ebbtide", |(_, name)| name).to_owned();
         let (client, gate, facts) = (self.clients.kube.clone(), self.gate.clone(), self.facts.clone());
         EventWriter::new(scope, backlog, client, gate, self.clock, facts, instance)
+    }
+
+    /// Returns the notifier, if there is a receiver.
+    pub fn notifier(&self, backlog: notify::Backlog) -> Option<Notifier> {
+        let settings = Arc::new(self.settings.notify.clone()?);
+        Some(Notifier::new(settings, backlog, self.clients.webhook.clone()?, self.clock, self.facts.clone()))
     }
 
     /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
@@ -140,4 +147,13 @@ pub(super) fn subscribe(settings: &Settings, facts: Facts) -> (Facts, Option<(Sc
         }
         _ => (facts, None),
     }
+}
+
+/// Adds the subscriber that notes facts for notifications, if there is a receiver. A dry run tells nobody: it does nothing.
+pub(super) fn subscribe_notifier(settings: &Settings, facts: Facts) -> (Facts, Option<notify::Backlog>) {
+    if settings.notify.is_none() || settings.policy.dry_run {
+        return (facts, None);
+    }
+    let (subscriber, backlog) = notify_subscriber();
+    (facts.with(Arc::new(subscriber)), Some(backlog))
 }

@@ -9,7 +9,7 @@ mod entry;
 mod merge;
 pub mod report;
 mod state;
-mod storm;
+pub(super) mod storm;
 mod words;
 
 use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, Subscriber};

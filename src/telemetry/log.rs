@@ -251,6 +251,19 @@ impl Subscriber for Log {
                 let error = format_args!("{count} facts came faster than they could be written");
                 warn!(%error, "an Event or a condition could not be written; skipped");
             }
+            Fact::NotificationSent { phase, took } => {
+                debug!(phase = phase.as_str(), took = %Words(*took), "notification sent");
+            }
+            Fact::NotificationRetried { error, .. } => debug!(%error, "sending a notification failed; retried"),
+            Fact::NotificationFailed { host, result, error, repeated: false } => {
+                warn!(host, result = result.as_str(), %error, "a notification was not delivered; not repeated for ten minutes");
+            }
+            Fact::NotificationFailed { host, result, error, repeated: true } => {
+                debug!(host, result = result.as_str(), %error, "a notification was not delivered");
+            }
+            Fact::NotificationsDropped { count } => {
+                warn!(count, "notifications came faster than they could be sent; the oldest were dropped");
+            }
             Fact::Checked { area, check, status, found, remedy } => match status {
                 CheckStatus::Warning | CheckStatus::Failure => {
                     warn!(area, check, status = status.as_str(), found, remedy, "the set-up has a fault");

@@ -328,7 +328,7 @@ def test_the_alerts_match_the_file_and_one_watches_this_installation(values: str
 
 
 def test_the_dashboard_matches_the_file() -> None:
-    dashboard = the("ConfigMap", HELM4.objects(values=EVERYTHING))["data"]["ebbtide.json"]
+    dashboard = the("ConfigMap", HELM4.objects(values=EVERYTHING), "ebb-dashboard")["data"]["ebbtide.json"]
     assert json.loads(dashboard) == json.loads((CHART / "files" / "dashboard.json").read_text())
 
 

@@ -25,6 +25,10 @@ TYPOS = [
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
     ("settings: {taint: ['going:NoShedule']}", "at '/settings/taint/0': 'going:NoShedule' does not match pattern"),
+    ("notifications: {url: x}", "at '/notifications': additional properties 'url' not allowed"),
+    ("notifications: {existingSecret: x, format: mail}", "at '/notifications/format': value must be one of 'json', 'slack'"),
+    ("notifications: {existingSecret: x, phases: {all: begun}}", "at '/notifications/phases/all': 'begun' does not match pattern"),
+    ("notifications: {existingSecret: x, proxy: 'http://me:word@proxy'}", "at '/notifications/proxy': 'http://me:word@proxy' does not"),
     ("settings: {heartbeat: sometimes}", "at '/settings/heartbeat': 'sometimes' does not match pattern"),
     ("'on': {sopt: drain}", "at '/on': additional properties 'sopt' not allowed"),
     ("'on': {spot: ready}", "at '/on/spot': value must be one of 'drain', 'cordon', 'report', 'ignore'"),
@@ -121,6 +125,10 @@ EQUAL = [
 
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
+    (
+        "notifications: {format: slack}",
+        "notifications.format has no effect without notifications.existingSecret: name a Secret",
+    ),
     ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",

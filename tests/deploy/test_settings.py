@@ -8,7 +8,7 @@ import re
 import pytest
 import yaml
 
-from chart import CHART, HELM4, ROOT, VALUES, container, environment, the
+from chart import CHART, HELM4, ROOT, VALUES, Object, container, environment, the
 from flags import CLI, Flag, flags
 
 ALWAYS = {
@@ -20,7 +20,21 @@ ALWAYS = {
 }
 """Variables that the chart sets always."""
 
-ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS"}
+NOTIFICATIONS = {
+    "url": "EBBTIDE_NOTIFY_URL",
+    "headers": "EBBTIDE_NOTIFY_HEADER",
+    "signingKey": "EBBTIDE_NOTIFY_SECRET",
+    "routingKey": "EBBTIDE_NOTIFY_ROUTING_KEY",
+    "phases": "EBBTIDE_NOTIFY",
+    "format": "EBBTIDE_NOTIFY_FORMAT",
+    "template": "EBBTIDE_NOTIFY_TEMPLATE",
+    "proxy": "EBBTIDE_NOTIFY_PROXY",
+    "timeout": "EBBTIDE_NOTIFY_TIMEOUT",
+}
+"""Variables that the chart sets from `notifications`, the first four from a Secret."""
+
+ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", *NOTIFICATIONS.values()}
+"""Variables that the chart sets from other values, or always."""
 """Variables that the chart sets from other values, or always."""
 
 COMING: set[str] = set()
@@ -93,7 +107,8 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
 
 def test_the_program_knows_each_variable() -> None:
     known = {flag.variable for flag in flags()}
-    described = {name for name in environment(HELM4.objects(values=(VALUES / "everything.yaml").read_text()))}
+    everything = HELM4.objects(values=(VALUES / "everything.yaml").read_text())
+    described = {*environment(everything), *secret_keys(everything)}
     ours = {name for name in described if name.startswith("EBBTIDE_")}
     assert ours - known <= COMING, "the program does not know these"
     assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml must set each"
@@ -204,3 +219,55 @@ def test_the_chart_has_the_programs_version() -> None:
     manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     assert manifest["appVersion"] == version
+
+
+def test_each_flag_of_notifications_has_a_value() -> None:
+    known = {flag.variable for flag in flags() if flag.variable.startswith("EBBTIDE_NOTIFY")}
+    assert known == set(NOTIFICATIONS.values())
+
+
+def secret_keys(objects: list[Object]) -> dict[str, tuple[str, str, bool]]:
+    """Returns Secret, key and whether it may be missing, of each variable that comes from a Secret."""
+    env = container(objects)["env"]
+    found = {each["name"]: each["valueFrom"]["secretKeyRef"] for each in env if "secretKeyRef" in each.get("valueFrom", {})}
+    return {name: (it["name"], it["key"], it.get("optional", False)) for name, it in found.items()}
+
+
+@pytest.mark.parametrize(("kind", "required"), [("slack", "url"), ("pagerduty", "routing-key")])
+def test_secrets_of_notifications_come_from_the_secret(kind: str, required: str) -> None:
+    objects = HELM4.objects(values=QUEUE + f"notifications: {{existingSecret: receiver, format: {kind}}}")
+    keys = {"url": "url", "headers": "headers", "signingKey": "signing-key", "routingKey": "routing-key"}
+    expected = {NOTIFICATIONS[name]: ("receiver", key, key != required) for name, key in keys.items()}
+    assert secret_keys(objects) == expected
+
+
+def test_phases_and_the_template_are_passed_on() -> None:
+    values = QUEUE + """
+notifications:
+  existingSecret: receiver
+  secretKeys: {url: webhookurl}
+  phases: {spot: all, all: blocked+failed, rebalance: none}
+  template: |
+    {"text": "{{ title }}"}
+"""
+    objects = HELM4.objects(values=values)
+    described = environment(objects)
+    assert described["EBBTIDE_NOTIFY"] == "blocked+failed,rebalance=none,spot=all"
+    assert secret_keys(objects)["EBBTIDE_NOTIFY_URL"] == ("receiver", "webhookurl", False)
+    template = the("ConfigMap", objects)
+    assert template["data"] == {"template.j2": '{"text": "{{ title }}"}\n'}
+    pod = the("Deployment", objects)["spec"]["template"]
+    assert pod["spec"]["volumes"] == [{"name": "notifications", "configMap": {"name": template["metadata"]["name"]}}]
+    (mount,) = container(objects)["volumeMounts"]
+    assert f"{mount['mountPath']}/template.j2" == described["EBBTIDE_NOTIFY_TEMPLATE"]
+    (now,) = pod["metadata"]["annotations"].values()
+    (then,) = the("Deployment", HELM4.objects(values=values.replace("title", "text")))["spec"]["template"]["metadata"]["annotations"].values()
+    assert now != then, "the pods stay although the template is another"
+
+
+def test_the_schema_has_the_programs_formats() -> None:
+    variants = re.search(r"pub enum NotifyFormat {(.*?)\n}", CLI, re.DOTALL)[1]
+    words = [word.lower() for word in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
+    described = SCHEMA["properties"]["notifications"]["properties"]
+    assert described["format"]["enum"] == [*words, None]
+    assert list(described["phases"]["properties"]) == ["all", *KINDS]

@@ -182,7 +182,7 @@ impl Stage {
             .time_source(clock)
             .build();
         let kube = || kube_client(self.world.kube.client_builder());
-        Clients { aws: aws_clients(&config), kube: kube(), watches: kube() }
+        Clients { aws: aws_clients(&config), kube: kube(), watches: kube(), webhook: None }
     }
 
     /// Sends a spot warning for the n-th node. Returns the id of the message.

@@ -107,6 +107,8 @@ mod telemetry {
     mod history;
     mod kube_events;
     mod metrics;
+    mod notify;
+    mod notify_formats;
     mod waiting;
 }
 

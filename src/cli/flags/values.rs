@@ -2,6 +2,9 @@
 
 use clap::ValueEnum;
 
+/// The hooks of EKS managed node groups, which EKS itself completes.
+pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";
+
 /// The action for pods that remain shortly before a hard deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum AtDeadline {
@@ -60,6 +63,23 @@ pub enum Events {
     All,
     /// No drains.
     None,
+}
+
+/// The format of notifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum NotifyFormat {
+    /// JSON.
+    Json,
+    /// A message for Slack.
+    Slack,
+    /// A card for Microsoft Teams.
+    Teams,
+    /// An event for `PagerDuty`.
+    #[value(name = "pagerduty")]
+    PagerDuty,
+    /// JSON, with the headers of `CloudEvents`.
+    #[value(name = "cloudevents")]
+    CloudEvents,
 }
 
 /// The format of the log.

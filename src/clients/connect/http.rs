@@ -1,13 +1,15 @@
 //! HTTP to AWS: one client for all services, through the proxy of the environment. And the proxy to the API server.
 
 use super::ConnectError;
+use aws_smithy_async::rt::sleep::TokioSleep;
 use aws_smithy_http_client::proxy::ProxyConfig;
 use aws_smithy_http_client::{Builder, Connector, tls};
-use aws_smithy_runtime_api::client::http::SharedHttpClient;
+use aws_smithy_runtime_api::client::http::{HttpConnectorSettings, SharedHttpClient, SharedHttpConnector};
 use aws_smithy_runtime_api::client::runtime_components::RuntimeComponents;
 use http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use std::net::IpAddr;
+use std::time::Duration;
 
 const TLS: tls::Provider = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::AwsLc);
 
@@ -16,6 +18,9 @@ const AWS_PROXY: [&str; 4] = [KUBE_PROXY[0], KUBE_PROXY[1], "ALL_PROXY", "all_pr
 
 /// Variables that name the proxy to the API server, as for kubectl.
 const KUBE_PROXY: [&str; 2] = ["HTTPS_PROXY", "https_proxy"];
+
+/// The setting that names the proxy to the receiver of notifications.
+const WEBHOOK_PROXY: &str = "--notify-proxy";
 
 /// Variables that name AWS's endpoints: of all services, or of one.
 const ENDPOINTS: [&str; 9] = [
@@ -56,6 +61,37 @@ pub fn client(variable: impl Fn(&str) -> Option<String>) -> Result<SharedHttpCli
         connector.set_sleep_impl(components.and_then(RuntimeComponents::sleep_impl));
         connector.tls_provider(TLS).proxy_config(proxy.clone()).build()
     }))
+}
+
+/// Makes the client for webhooks: a part of the one for AWS, which follows no redirects. `own` is the proxy of the settings, which
+/// always counts, for HTTP as well; else the environment's is used for HTTPS.
+///
+/// # Errors
+/// When a variable names no proxy, or `own` is none.
+pub fn webhook(
+    own: Option<&str>,
+    connect_timeout: Duration,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<SharedHttpConnector, BadVariable> {
+    let proxy = match own {
+        Some(own) => {
+            let own = proxy_of(own.trim()).and_then(|own| ProxyConfig::all(own).ok());
+            Some(own.ok_or(BadVariable::Proxy(WEBHOOK_PROXY))?)
+        }
+        None => proxy(variable)?,
+    };
+    let settings = HttpConnectorSettings::builder().connect_timeout(connect_timeout).build();
+    let mut connector = Connector::builder().connector_settings(settings).sleep_impl(TokioSleep::new());
+    connector.set_proxy_config(proxy);
+    // One receiver, and one request at a time.
+    connector.set_pool_max_idle_per_host(Some(1));
+    Ok(SharedHttpConnector::new(connector.tls_provider(TLS).build()))
+}
+
+/// Whether this text names a proxy.
+#[must_use]
+pub fn is_proxy(url: &str) -> bool {
+    proxy_of(url.trim()).is_some()
 }
 
 /// Returns the proxy for HTTPS, which all AWS services use. The endpoints for credentials use HTTP on the node itself, which no proxy

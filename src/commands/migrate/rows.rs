@@ -1,7 +1,7 @@
 //! The table: the conversion of each value of NTH's chart 0.27.6.
 
 use super::row::{Row, daemonset_only, row};
-use super::{conversions, daemonset, deployment, modes, pods};
+use super::{conversions, daemonset, deployment, modes, pods, webhooks};
 
 /// A section of the README of NTH's chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +37,10 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
     Section::ALL.into_iter().flat_map(Section::rows)
 }
 
-/// Returns the row of a webhook's value.
-const fn webhook(key: &'static str) -> Row {
-    let why = "Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics";
-    row(key, r#""""#, &[], conversions::lost, why)
+/// Returns the row of a part of NTH's webhook template.
+const fn webhook_template(key: &'static str) -> Row {
+    let why = "is a Go template: write it anew as a minijinja template in `notifications.template`; see the counterparts of NTH's fields";
+    row(key, r#""""#, &[], webhooks::template, why)
 }
 
 /// Values for both modes.
@@ -261,13 +261,37 @@ const COMMON: &[Row] = &[
         conversions::lost,
         "Ebbtide adds no custom annotations to Events",
     ),
-    webhook("webhookURL"),
-    webhook("webhookURLSecretName"),
-    webhook("webhookHeaders"),
-    webhook("webhookProxy"),
-    webhook("webhookTemplate"),
-    webhook("webhookTemplateConfigMapName"),
-    webhook("webhookTemplateConfigMapKey"),
+    row(
+        "webhookURL",
+        r#""""#,
+        &["notifications.existingSecret"],
+        webhooks::url,
+        "is a secret: put it into a Secret named ebbtide-notifications in Ebbtide's namespace, under the key `url`. Without a template of NTH's the format is `slack`",
+    ),
+    row(
+        "webhookURLSecretName",
+        r#""""#,
+        &["notifications.existingSecret", "notifications.secretKeys.url"],
+        webhooks::secret,
+        "the Secret must exist in Ebbtide's namespace as well. Without a template of NTH's the format is `slack`",
+    ),
+    row(
+        "webhookHeaders",
+        r#""""#,
+        &[],
+        webhooks::headers,
+        "may be secrets: put them into the Secret of `notifications.existingSecret` under the key `headers`, each as NAME=VALUE on a line",
+    ),
+    row(
+        "webhookProxy",
+        r#""""#,
+        &["notifications.proxy"],
+        webhooks::proxy,
+        "with a password: set `EBBTIDE_NOTIFY_PROXY` in `extraEnv`, from a Secret",
+    ),
+    webhook_template("webhookTemplate"),
+    webhook_template("webhookTemplateConfigMapName"),
+    webhook_template("webhookTemplateConfigMapKey"),
     row("enableSqsTerminationDraining", "false", &[], conversions::queue_mode, "Ebbtide has only this mode"),
 ];
 

@@ -102,6 +102,11 @@ settings:
   heartbeat: 60s  # heartbeatInterval
   drainTimeout:
     asg-terminate: 7200s  # heartbeatUntil
+notifications:
+  existingSecret: ebbtide-notifications  # webhookURL
+  phases:
+    all: \"done+failed\"  # webhookURL
+  format: slack  # webhookURL
 replicaCount: 3  # replicas
 serviceAccount:
   name: nth  # serviceAccount.name
@@ -124,15 +129,77 @@ serviceMonitor:
 ";
     let remarks = "\
 Not carried over:
-  webhookURL: Ebbtide has no webhooks: use its Kubernetes Events, or alerts on its metrics
   serviceMonitor.namespace: the ServiceMonitor is in the release's namespace; let your Prometheus select it there
 Carried over, but not the same:
   serviceAccount.annotations: the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide
   tolerations: tolerations of a cordon are left out: a pod of Ebbtide could return to the node that it drains
+  webhookURL: is a secret: put it into a Secret named ebbtide-notifications in Ebbtide's namespace, under the key `url`. Without a template of NTH's the format is `slack`
 Not needed:
   workers: there is no worker pool: every drain starts at once, and the rate of calls adapts to the API server
 ";
     becomes(given, values, remarks);
+}
+
+/// The parts of a webhook. No output has a secret.
+#[test]
+fn a_webhook_becomes_notifications() {
+    let url = "webhookURL: https://hooks.example/a-secret";
+    let settings = "notifications:\n  existingSecret: ebbtide-notifications  # webhookURL\n  phases:\n    \
+                    all: \"done+failed\"  # webhookURL";
+    let slack = format!("{settings}\n  format: slack  # webhookURL");
+    let of_url = "  webhookURL: is a secret: put it into a Secret named ebbtide-notifications";
+    for (more, values, lines) in [
+        (String::new(), slack.clone(), vec![of_url]),
+        ("webhookHeaders: '{\"Content-type\":\"application/json\"}'".to_owned(), slack.clone(), vec![of_url]),
+        (
+            "webhookHeaders: '{\"Authorization\":\"Bearer hidden\"}'".to_owned(),
+            slack.clone(),
+            vec!["  webhookHeaders: may be secrets: put them into the Secret", of_url],
+        ),
+        ("webhookHeaders: hidden".to_owned(), slack.clone(), vec!["  webhookHeaders: is not a JSON object", of_url]),
+        (
+            "webhookProxy: tcp://proxy.example:3128".to_owned(),
+            format!("{slack}\n  proxy: http://proxy.example:3128  # webhookProxy"),
+            vec![of_url],
+        ),
+        (
+            "webhookProxy: http://me:hidden@proxy.example:3128".to_owned(),
+            slack.clone(),
+            vec!["  webhookProxy: with a password: set `EBBTIDE_NOTIFY_PROXY`", of_url],
+        ),
+        (
+            "webhookTemplate: '{\"text\": \"{{ .NodeName }}\"}'".to_owned(),
+            settings.to_owned(),
+            vec!["  webhookTemplate: is a Go template: write it anew", of_url],
+        ),
+        (
+            "webhookTemplateConfigMapName: map\nwebhookTemplateConfigMapKey: key".to_owned(),
+            settings.to_owned(),
+            vec!["  webhookTemplateConfigMapName: is a Go", "  webhookTemplateConfigMapKey: is a Go", of_url],
+        ),
+    ] {
+        let (made, remarks) = one(&format!("{url}\n{more}"));
+        assert_eq!(made, values, "{more}");
+        let said: Vec<&str> = remarks.lines().filter(|line| line.starts_with("  ")).collect();
+        assert_eq!(said.len(), lines.len(), "{more}: {remarks}");
+        assert!(said.iter().zip(&lines).all(|(said, begin)| said.starts_with(begin)), "{more}: {remarks}");
+        assert!(!made.contains("secret\n") && !made.contains("hidden") && !remarks.contains("hidden"), "{more}");
+        assert!(!remarks.contains("a-secret"), "{remarks}");
+    }
+    // NTH takes the Secret of the two.
+    let (made, remarks) = one(&format!("{url}\nwebhookURLSecretName: receiver"));
+    let expected = "notifications:\n  existingSecret: receiver  # webhookURLSecretName\n  secretKeys:\n    \
+                    url: webhookurl  # webhookURLSecretName\n  phases:\n    all: \"done+failed\"  # webhookURLSecretName\n  \
+                    format: slack  # webhookURLSecretName";
+    assert_eq!(made, expected);
+    assert!(
+        remarks.contains("webhookURLSecretName: the Secret must exist in Ebbtide's namespace as well"),
+        "{remarks}"
+    );
+    // Without a URL NTH sends nothing.
+    for idle in ["webhookProxy: http://me:hidden@proxy", "webhookTemplate: x", "webhookHeaders: '{\"a\":\"b\"}'"] {
+        assert_eq!(one(idle), (String::new(), String::new()), "{idle}");
+    }
 }
 
 #[test]

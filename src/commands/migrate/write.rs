@@ -14,11 +14,12 @@ enum Entry {
 }
 
 /// The order of our chart's values.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 25] = [
     "queueUrl",
     "aws",
     "on",
     "settings",
+    "notifications",
     "admin",
     "replicaCount",
     "image",

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub(super) const MAX_CALM: usize = 20;
 
 /// Time in which notices are counted. A storm is over for new notices when none has come for as long.
-pub(super) const WINDOW: SignedDuration = SignedDuration::from_mins(1);
+pub(in crate::telemetry) const WINDOW: SignedDuration = SignedDuration::from_mins(1);
 
 /// Maximum number of failed interruptions that are named.
 const MAX_FAILURES: usize = 20;
@@ -20,14 +20,14 @@ pub(super) const MAX_STORMS: usize = 20;
 
 /// Counts notices, and says when they are a storm.
 #[derive(Debug, Default)]
-pub(super) struct Gauge {
+pub(in crate::telemetry) struct Gauge {
     /// The times of the newest notices, at most one more than [`MAX_CALM`].
     times: VecDeque<Timestamp>,
 }
 
 impl Gauge {
     /// Counts a notice. Returns the begin of a storm, if this notice makes one of the last ones.
-    pub(super) fn count(&mut self, now: Timestamp) -> Option<Timestamp> {
+    pub(in crate::telemetry) fn count(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.times.push_back(now);
         if self.times.len() > MAX_CALM + 1 {
             self.times.pop_front();
@@ -39,7 +39,7 @@ impl Gauge {
 
 /// One storm.
 #[derive(Debug)]
-pub(super) struct Storm {
+pub(in crate::telemetry) struct Storm {
     pub number: u64,
     pub since: Timestamp,
     /// Its last notice.
@@ -57,7 +57,7 @@ pub(super) struct Storm {
 }
 
 impl Storm {
-    pub(super) fn new(number: u64, since: Timestamp) -> Self {
+    pub(in crate::telemetry) fn new(number: u64, since: Timestamp) -> Self {
         Self {
             number,
             since,
@@ -75,18 +75,24 @@ impl Storm {
     }
 
     /// Whether a notice that comes now belongs to it.
-    pub(super) fn goes_on(&self, now: Timestamp) -> bool {
+    pub(in crate::telemetry) fn goes_on(&self, now: Timestamp) -> bool {
         now.duration_since(self.newest) <= WINDOW
     }
 
-    pub(super) fn begins(&mut self, kind: NoticeKind, at: Timestamp) {
+    pub(in crate::telemetry) fn begins(&mut self, kind: NoticeKind, at: Timestamp) {
         self.notices += 1;
         *self.kinds.entry(kind).or_default() += 1;
         self.newest = self.newest.max(at);
         self.until = None;
     }
 
-    pub(super) fn ends(&mut self, name: &str, kind: NoticeKind, outcome: NoticeOutcome, times: (Timestamp, Timestamp)) {
+    pub(in crate::telemetry) fn ends(
+        &mut self,
+        name: &str,
+        kind: NoticeKind,
+        outcome: NoticeOutcome,
+        times: (Timestamp, Timestamp),
+    ) {
         let (since, at) = times;
         self.ended += 1;
         if outcome.is_failure() {
@@ -112,7 +118,7 @@ impl Storm {
         }
     }
 
-    pub(super) fn report(&self, id: String, replica: &str) -> report::Storm {
+    pub(in crate::telemetry) fn report(&self, id: String, replica: &str) -> report::Storm {
         let failure = |(name, kind, outcome): &(Box<str>, NoticeKind, NoticeOutcome)| report::Failure {
             node: name.to_string(),
             kind: kind.to_string(),

@@ -1,7 +1,9 @@
 //! The facts that change metrics. Every fact is named, so that none is forgotten.
 
 use super::{All, MIN_OFTEN_RECEIVES};
-use crate::fact::{Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, ReceiveOrder, label};
+use crate::fact::{
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder, label,
+};
 
 impl All {
     #[allow(clippy::too_many_lines, reason = "an arm for each fact")]
@@ -10,6 +12,10 @@ impl All {
         let hook = |failure: HookFailure| self.completions.with_label_values(&[failure.as_str()]).inc();
         let retried =
             |step: &str, category: &Category| self.retries.with_label_values(&[step, category.as_str()]).inc();
+        let notified = |result: NotificationResult, count: usize| {
+            let count = u64::try_from(count).unwrap_or(u64::MAX);
+            self.notifications.with_label_values(&[result.as_str()]).inc_by(count);
+        };
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
                 message(MessageCount::Received);
@@ -53,6 +59,10 @@ impl All {
             Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
             Fact::KubeEventFailed { category, .. } => self.events.with_label_values(&[category.as_str()]).inc(),
             Fact::KubeEventsDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
+            Fact::NotificationSent { .. } => notified(NotificationResult::Sent, 1),
+            Fact::NotificationRetried { category, .. } => retried("notify", category),
+            Fact::NotificationFailed { result, .. } => notified(*result, 1),
+            Fact::NotificationsDropped { count } => notified(NotificationResult::Dropped, *count),
             Fact::PodBlocked { .. } => self.pods_blocked.inc(),
             Fact::PodUnblocked { .. } => self.pods_blocked.dec(),
             // A Node that was cordoned before says nothing about our delay.

@@ -3,7 +3,7 @@
 use super::All;
 use crate::fact::{
     Category, CompletionResult, DeadlineType, DrainOutcome, HeartbeatResult, HookFailure, MalformedReason,
-    MessageCount, NoticeKind, ReceiveOrder, WatchedResource, label,
+    MessageCount, NoticeKind, NotificationResult, ReceiveOrder, WatchedResource, label,
 };
 use prometheus::IntCounterVec;
 
@@ -51,6 +51,7 @@ impl All {
         begin(&self.messages_malformed, MalformedReason::ALL.map(MalformedReason::as_str));
         begin(&self.watch_failures, WatchedResource::ALL.map(WatchedResource::as_str));
         begin(&self.evictions, [Ok(()), Err(Category::Refused)].map(|result| label(result, "evicted")));
+        begin(&self.notifications, NotificationResult::ALL.map(NotificationResult::as_str));
         begin(&self.deletions, [label(Ok(()), "deleted")]);
         for [service, operation] in AWS_CALLS {
             let _ = self.aws_calls.with_label_values(&[service, operation, Category::Denied.as_str()]);

@@ -118,6 +118,45 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- end }}
 {{- end }}
 
+{{/* The environment variables of notifications. Only what no notification can do without is required of the Secret. */}}
+{{- define "ebbtide.notifications" -}}
+{{- with .Values.notifications }}
+{{- $secret := .existingSecret }}
+{{- if $secret }}
+{{- $required := ternary "routingKey" "url" (eq "pagerduty" (default "" .format)) }}
+{{- $keys := .secretKeys }}
+{{- range $key, $variable := dict "url" "URL" "headers" "HEADER" "signingKey" "SECRET" "routingKey" "ROUTING_KEY" }}
+- name: EBBTIDE_NOTIFY_{{ $variable }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ $secret }}
+      key: {{ get $keys $key }}
+      {{- if ne $key $required }}
+      optional: true
+      {{- end }}
+{{- end }}
+{{- $phases := list }}
+{{- range $kind, $each := .phases }}
+{{- if $each }}
+{{- $phases = append $phases (ternary $each (printf "%s=%s" $kind $each) (eq $kind "all")) }}
+{{- end }}
+{{- end }}
+{{- $template := ternary "/notifications/template.j2" "" (not (empty .template)) }}
+{{- range $variable, $value := dict "EBBTIDE_NOTIFY" (join "," $phases) "EBBTIDE_NOTIFY_FORMAT" .format "EBBTIDE_NOTIFY_PROXY" .proxy "EBBTIDE_NOTIFY_TEMPLATE" $template "EBBTIDE_NOTIFY_TIMEOUT" .timeout }}
+{{- if $value }}
+- name: {{ $variable }}
+  value: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* yes if the template of notifications is mounted. */}}
+{{- define "ebbtide.notificationTemplate" -}}
+{{- if and (.Values.notifications).existingSecret (.Values.notifications).template }}yes{{ end }}
+{{- end }}
+
 {{/* The kinds whose action is drain or replace, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
 {{- $on := include "ebbtide.on" . | fromYaml }}

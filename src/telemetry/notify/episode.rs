@@ -1,0 +1,235 @@
+//! One node from its first notice to the end of its last: what was told of it, and what is to be told. Pure.
+
+use super::event::{About, Pool};
+use super::notification::Blocked;
+use super::phases::Phases;
+use crate::fact::{Action, NoticeKind, NoticeOutcome, NotificationPhase};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// What is done to a node. Each is told for itself: a node that was cordoned may have to be drained later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Work {
+    Drain,
+    Cordon,
+    Launch,
+}
+
+impl Work {
+    pub(super) const ALL: [Self; 3] = [Self::Drain, Self::Cordon, Self::Launch];
+
+    /// Returns the work of an action that changes something.
+    pub(super) const fn of(action: Action) -> Option<Self> {
+        match action {
+            Action::Drain | Action::Replace => Some(Self::Drain),
+            Action::Cordon => Some(Self::Cordon),
+            Action::Ready => Some(Self::Launch),
+            Action::Report | Action::Ignore => None,
+        }
+    }
+}
+
+/// What an outcome means to somebody who is told of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Verdict {
+    /// Nothing: others go on with the work, or it is none of ours.
+    Silent,
+    /// There was nothing to do. It matters if something was told before.
+    Settled,
+    /// The work was done.
+    Done,
+    /// The work was not done.
+    Failed,
+}
+
+impl Verdict {
+    pub(super) const fn on(outcome: NoticeOutcome) -> Self {
+        match outcome {
+            NoticeOutcome::Drained | NoticeOutcome::NodeDead | NoticeOutcome::Cordoned | NoticeOutcome::Ready => {
+                Self::Done
+            }
+            NoticeOutcome::NothingToDrain
+            | NoticeOutcome::Withdrawn
+            | NoticeOutcome::Stale
+            | NoticeOutcome::Excluded => Self::Settled,
+            NoticeOutcome::Reported
+            | NoticeOutcome::Ignored
+            | NoticeOutcome::NotOurs
+            | NoticeOutcome::Planned
+            | NoticeOutcome::HandedOver => Self::Silent,
+            failure if failure.is_failure() => Self::Failed,
+            _ => Self::Silent,
+        }
+    }
+}
+
+/// The end of a notice.
+#[derive(Clone, Debug)]
+pub(super) struct End {
+    pub kind: NoticeKind,
+    pub outcome: NoticeOutcome,
+    pub took: Duration,
+    pub waited: Box<str>,
+}
+
+/// One node.
+#[derive(Debug)]
+pub(super) struct Episode {
+    /// The first notice.
+    pub about: About,
+    pub action: Action,
+    pub pool: Pool,
+    pub begun: Instant,
+    pub deadline: Option<(Instant, bool)>,
+    /// Whether `ebbtide send` made a notice.
+    pub is_test: bool,
+    /// Whether an earlier receiver may have told of it.
+    pub is_again: bool,
+    /// The phases to tell of.
+    pub chosen: Phases,
+    /// The phases that were told, here or by an earlier receiver.
+    pub told: Phases,
+    /// Whether the storm tells of it instead.
+    pub is_folded: bool,
+    /// The messages of the notices that are being acted on.
+    running: Vec<Box<str>>,
+    /// When the notice is told, if nothing was heard of a cordon.
+    pub notice_due: Option<Instant>,
+    /// When the drain will have been blocked for long enough.
+    pub blocked_due: Option<Instant>,
+    /// The blocked pods, by UID.
+    blocked: Vec<(Box<str>, Blocked)>,
+    pub report: Option<Box<str>>,
+    /// The end that matters most.
+    pub end: Option<End>,
+}
+
+impl Episode {
+    pub(super) fn new(about: About, action: Action, deadline: Option<(Instant, bool)>) -> Self {
+        Self {
+            running: vec![about.message.clone()],
+            about,
+            action,
+            pool: Pool::default(),
+            begun: Instant::now(),
+            deadline,
+            is_test: false,
+            is_again: false,
+            chosen: Phases::NONE,
+            told: Phases::NONE,
+            is_folded: false,
+            notice_due: None,
+            blocked_due: None,
+            blocked: Vec::new(),
+            report: None,
+            end: None,
+        }
+    }
+
+    /// Returns what a person calls it.
+    pub(super) fn name(&self) -> &str {
+        self.about.node.as_ref().unwrap_or(&self.about.instance)
+    }
+
+    /// Whether the work on a notice of this message goes on.
+    pub(super) fn runs(&self, message: &str) -> bool {
+        self.running.iter().any(|known| **known == *message)
+    }
+
+    /// Whether all its notices have ended.
+    pub(super) const fn is_over(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Takes a further notice. What was told stays told, even if the first notices have ended: AWS announces one end in several ways.
+    pub(super) fn join(&mut self, about: About, action: Action, deadline: Option<(Instant, bool)>) {
+        if self.is_over() {
+            let told = self.told;
+            *self = Self { told, chosen: self.chosen, ..Self::new(about, action, deadline) };
+            return;
+        }
+        if !self.runs(&about.message) {
+            self.running.push(about.message);
+        }
+        self.about.node = self.about.node.take().or(about.node);
+        self.deadline = match (self.deadline, deadline) {
+            // Of two of a kind the earlier one; a hard one before any other.
+            (Some(known), Some(new)) => Some(if (!new.1, new.0) < (!known.1, known.0) { new } else { known }),
+            (known, new) => known.or(new),
+        };
+    }
+
+    pub(super) fn block(&mut self, uid: Box<str>, blocked: Blocked) {
+        self.blocked.retain(|(known, _)| *known != uid);
+        self.blocked.push((uid, blocked));
+    }
+
+    /// Removes a blocked pod. Without one the time starts over.
+    pub(super) fn unblock(&mut self, uid: &str) {
+        self.blocked.retain(|(known, _)| **known != *uid);
+        if self.blocked.is_empty() {
+            self.blocked_due = None;
+        }
+    }
+
+    /// Returns the first blocked pods, and the number of the others.
+    pub(super) fn blocked(&self, most: usize) -> (Vec<Blocked>, usize) {
+        let first = self.blocked.iter().take(most).map(|(_, blocked)| blocked.clone()).collect();
+        (first, self.blocked.len().saturating_sub(most))
+    }
+
+    pub(super) const fn is_blocked(&self) -> bool {
+        !self.blocked.is_empty()
+    }
+
+    /// A notice ended. Of several ends the one that matters most is kept.
+    pub(super) fn ends(&mut self, message: &str, node: Option<Box<str>>, end: End) {
+        self.running.retain(|known| **known != *message);
+        self.about.node = self.about.node.take().or(node);
+        let kept = self.end.as_ref().map(|kept| Verdict::on(kept.outcome));
+        if kept.is_none_or(|kept| kept < Verdict::on(end.outcome)) {
+            self.end = Some(end);
+        }
+        if self.is_over() {
+            (self.notice_due, self.blocked_due) = (None, None);
+            self.blocked.clear();
+        }
+    }
+
+    /// Whether this phase is to be told now.
+    pub(super) const fn wants(&self, phase: NotificationPhase) -> bool {
+        self.chosen.has(phase) && !self.told.has(phase) && !self.is_folded
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_failure_is_told_as_one() {
+        for outcome in NoticeOutcome::ALL {
+            assert_eq!(Verdict::on(outcome) == Verdict::Failed, outcome.is_failure(), "{outcome}");
+        }
+        for outcome in [NoticeOutcome::NotOurs, NoticeOutcome::Ignored, NoticeOutcome::HandedOver] {
+            assert_eq!(Verdict::on(outcome), Verdict::Silent);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_earliest_hard_deadline_is_shown() {
+        let about = |message: &str| About {
+            kind: NoticeKind::Spot,
+            instance: "i-1".into(),
+            node: None,
+            message: message.into(),
+        };
+        let at = |seconds| Instant::now() + Duration::from_secs(seconds);
+        let mut episode = Episode::new(about("a"), Action::Drain, Some((at(60), false)));
+        episode.join(about("b"), Action::Drain, Some((at(120), true)));
+        assert_eq!(episode.deadline, Some((at(120), true)));
+        episode.join(about("c"), Action::Drain, Some((at(90), true)));
+        episode.join(about("d"), Action::Drain, Some((at(30), false)));
+        assert_eq!(episode.deadline, Some((at(90), true)));
+    }
+}

@@ -1,0 +1,204 @@
+//! The task that sends notifications, one after the other.
+
+use super::NotifySettings;
+use super::courier::{Accepted, Courier, DeliveryError};
+use super::event::Backlog;
+use super::notification::Notification;
+use super::tracker::Tracker;
+use crate::clients::gate::Backoff;
+use crate::fact::{Fact, Facts, NotificationResult};
+use crate::runtime::clock::{Clock, until};
+use aws_smithy_runtime_api::client::http::SharedHttpConnector;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Maximum number of notifications that wait for the receiver. The newest matter most, so the oldest is dropped.
+const MAX_QUEUED: usize = 256;
+
+/// Maximum number of tries of one notification.
+const MAX_TRIES: u32 = 5;
+
+/// Bounds of the pause between two tries. A receiver that stays silent is asked once a minute.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+
+/// Interval between reports of a receiver that does not accept notifications.
+const FAILURE_REPORT_INTERVAL: Duration = Duration::from_mins(10);
+
+/// Interval between reports of dropped notifications.
+const DROP_REPORT_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Sends notifications, for as long as the service lives.
+pub struct Notifier {
+    backlog: Backlog,
+    tracker: Tracker,
+    courier: Arc<Courier>,
+    facts: Facts,
+    queue: VecDeque<Notification>,
+    current: Option<Attempt>,
+    backoff: Backoff,
+    /// The receiver gets nothing before.
+    pause: Option<Instant>,
+    dropped: usize,
+    drops_reported_at: Option<Instant>,
+    failure_reported_at: Option<Instant>,
+}
+
+/// A notification that is being sent.
+struct Attempt {
+    told: Arc<Notification>,
+    tries: u32,
+    begun: Instant,
+    /// The try that goes on, if one does.
+    sending: Option<BoxFuture<'static, Result<Accepted, DeliveryError>>>,
+}
+
+impl Notifier {
+    /// A notifier of the facts in `backlog`.
+    #[must_use]
+    pub fn new(
+        settings: Arc<NotifySettings>,
+        backlog: Backlog,
+        connector: SharedHttpConnector,
+        clock: Clock,
+        facts: Facts,
+    ) -> Self {
+        let courier = Arc::new(Courier::new(Arc::clone(&settings), connector, clock));
+        Self {
+            backlog,
+            tracker: Tracker::new(settings, clock),
+            courier,
+            facts,
+            queue: VecDeque::new(),
+            current: None,
+            backoff: Backoff::new(PAUSES.0, PAUSES.1),
+            pause: None,
+            dropped: 0,
+            drops_reported_at: None,
+            failure_reported_at: None,
+        }
+    }
+
+    /// Sends until there is no subscriber any more or, once `stop` is cancelled, until everything was tried once.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let mut stopping = false;
+        loop {
+            self.tracker.tick();
+            self.fill_queue();
+            self.report_drops();
+            if stopping && self.current.is_none() {
+                return;
+            }
+            let drops = self.drops_reported_at.filter(|_| self.dropped > 0).map(|at| at + DROP_REPORT_INTERVAL);
+            let next_try = self.next_try();
+            let due = [self.tracker.due(), drops].into_iter().flatten().min();
+            tokio::select! {
+                biased;
+                result = answer(self.current.as_mut()) => self.finish_try(result, stopping),
+                event = self.backlog.receiver.recv() => match event {
+                    Some(event) => self.tracker.note(event),
+                    None => return,
+                },
+                () = until(next_try) => self.send(),
+                () = until(due) => {}
+                () = stop.cancelled(), if !stopping => {
+                    stopping = true;
+                    self.tracker.finish();
+                    // Nobody waits for a receiver that asks for patience.
+                    self.pause = None;
+                }
+            }
+        }
+    }
+
+    /// Takes what is to be told, and the next to send.
+    fn fill_queue(&mut self) {
+        self.queue.extend(self.tracker.take_told());
+        while self.queue.len() > MAX_QUEUED {
+            self.queue.pop_front();
+            self.dropped += 1;
+        }
+        self.dropped += self.backlog.take_dropped();
+        if self.current.is_none() {
+            let next = self.queue.pop_front();
+            self.current =
+                next.map(|told| Attempt { told: Arc::new(told), tries: 0, begun: Instant::now(), sending: None });
+        }
+    }
+
+    /// Returns when to try next, unless a try goes on.
+    fn next_try(&self) -> Option<Instant> {
+        let waits = self.current.as_ref().is_some_and(|attempt| attempt.sending.is_none());
+        waits.then(|| self.pause.unwrap_or_else(Instant::now))
+    }
+
+    fn send(&mut self) {
+        let Some(attempt) = &mut self.current else { return };
+        attempt.tries += 1;
+        let (courier, told) = (Arc::clone(&self.courier), Arc::clone(&attempt.told));
+        attempt.sending = Some(async move { courier.send(&told).await }.boxed());
+    }
+
+    fn finish_try(&mut self, result: Result<Accepted, DeliveryError>, stopping: bool) {
+        self.pause = None;
+        let Some(mut attempt) = self.current.take() else { return };
+        attempt.sending = None;
+        let Err(error) = result else {
+            self.backoff.reset();
+            let (phase, took) = (attempt.told.phase, attempt.begun.elapsed());
+            return self.facts.emit(&Fact::NotificationSent { phase, took });
+        };
+        if error.is_retried() && !stopping {
+            // A receiver that failed gets a pause before the next notification, too.
+            let pause = self.backoff.step().max(error.retry_after().unwrap_or_default());
+            self.pause = Some(Instant::now() + pause);
+            if attempt.tries < MAX_TRIES {
+                self.facts.emit(&Fact::NotificationRetried { category: error.category(), error: &error });
+                self.current = Some(attempt);
+                return;
+            }
+        }
+        let result = if error.is_retried() { NotificationResult::Failed } else { NotificationResult::Refused };
+        let now = Instant::now();
+        let repeated = self.failure_reported_at.is_some_and(|at| at + FAILURE_REPORT_INTERVAL > now);
+        if !repeated {
+            self.failure_reported_at = Some(now);
+        }
+        let host = self.courier.host();
+        self.facts.emit(&Fact::NotificationFailed { host, result, error: &error, repeated });
+    }
+
+    fn report_drops(&mut self) {
+        let now = Instant::now();
+        if self.dropped == 0 || self.drops_reported_at.is_some_and(|at| at + DROP_REPORT_INTERVAL > now) {
+            return;
+        }
+        self.drops_reported_at = Some(now);
+        self.facts.emit(&Fact::NotificationsDropped { count: std::mem::take(&mut self.dropped) });
+    }
+}
+
+/// Waits for the answer of a try; without one, forever.
+async fn answer(attempt: Option<&mut Attempt>) -> Result<Accepted, DeliveryError> {
+    match attempt.and_then(|attempt| attempt.sending.as_mut()) {
+        Some(sending) => sending.await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What is left when the process ends is counted.
+impl Drop for Notifier {
+    fn drop(&mut self) {
+        let left = self.queue.len() + usize::from(self.current.is_some()) + self.dropped;
+        if left > 0 {
+            self.facts.emit(&Fact::NotificationsDropped { count: left });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,360 @@
+use super::super::receiver::Receiver;
+use super::*;
+use crate::fact::NoticeKind;
+use crate::telemetry::notify::{PhaseChoice, Secret};
+use NotificationPhase::{Blocked as IsBlocked, Done as IsDone, Failed as HasFailed, Notice as IsNotice};
+use tokio::time::advance;
+
+const S: Duration = Duration::from_secs(1);
+
+fn secret(text: &str) -> Secret {
+    let Ok(secret) = text.parse();
+    secret
+}
+
+/// Settings that tell of these phases.
+fn settings(phases: &str, format: Format) -> Arc<NotifySettings> {
+    Arc::new(NotifySettings {
+        receiver: Receiver::parse(&secret("https://hooks.example/services/word")).unwrap(),
+        format,
+        template: None,
+        headers: Vec::new(),
+        timeout: 5 * S,
+        signing_key: None,
+        routing_key: None,
+        proxy: None,
+        phases: PhaseChoice::all(Phases::parse(phases).unwrap()),
+        cluster: Some("blue".to_owned()),
+        replica: "ebbtide-1".to_owned(),
+    })
+}
+
+struct Stage(Tracker);
+
+impl Stage {
+    fn telling(phases: &str) -> Self {
+        Self::of(phases, Format::Json)
+    }
+
+    fn of(phases: &str, format: Format) -> Self {
+        let clock = Clock::showing("2026-11-23T12:00:00Z".parse().unwrap());
+        Self(Tracker::new(settings(phases, format), clock))
+    }
+
+    /// Notes an event, and returns what is told at once.
+    fn note(&mut self, event: Event) -> Vec<Notification> {
+        self.0.note(event);
+        self.0.tick();
+        self.0.take_told()
+    }
+
+    /// Lets time pass, and returns what is told meanwhile.
+    async fn pass(&mut self, time: Duration) -> Vec<Notification> {
+        let end = Instant::now() + time;
+        while let Some(due) = self.0.due().filter(|due| *due <= end) {
+            advance(due.saturating_duration_since(Instant::now())).await;
+            self.0.tick();
+            // A timer that says nothing must not come back.
+            assert!(self.0.due().is_none_or(|next| next > due || next > Instant::now()), "a timer that never ends");
+        }
+        advance(end - Instant::now()).await;
+        self.0.tick();
+        self.0.take_told()
+    }
+}
+
+fn about(n: usize, message: &str) -> About {
+    let node = Some(format!("node-{n}").into());
+    About { kind: NoticeKind::Spot, instance: format!("i-{n}").into(), node, message: message.into() }
+}
+
+fn begun(n: usize, message: &str) -> Event {
+    let deadline = Some((Instant::now() + 120 * S, true));
+    Event::Begun { about: about(n, message), action: Action::Drain, deadline, pool: Pool::default() }
+}
+
+fn cordoned(n: usize, message: &str, already: bool) -> Event {
+    Event::Cordoned { about: about(n, message), already }
+}
+
+fn ended(n: usize, message: &str, outcome: NoticeOutcome) -> Event {
+    Event::Ended { about: about(n, message), outcome, took: 42 * S, waited: "volumes: met".into() }
+}
+
+fn blocked(n: usize, pod: &str) -> Event {
+    let deadline = (Instant::now() + 110 * S, true);
+    let (instance, node) = (format!("i-{n}").into(), format!("node-{n}").into());
+    let by = "The disruption budget db needs 2 healthy pods and has 2 currently".into();
+    Event::PodBlocked { instance, node, pod: format!("default/{pod}").into(), uid: pod.into(), by, deadline }
+}
+
+fn unblocked(n: usize, pod: &str) -> Event {
+    Event::PodUnblocked { instance: format!("i-{n}").into(), uid: pod.into() }
+}
+
+fn phases(told: &[Notification]) -> Vec<NotificationPhase> {
+    told.iter().map(|told| told.phase).collect()
+}
+
+fn ids(told: &[Notification]) -> Vec<&str> {
+    told.iter().map(|told| told.id.as_str()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_phase_is_told_once_in_words() {
+    let mut stage = Stage::telling("all");
+    assert!(stage.note(begun(1, "m1")).is_empty(), "the cordon may say that somebody was here");
+    let told = stage.note(cordoned(1, "m1", false));
+    assert_eq!(ids(&told), ["i-1/m1/notice"]);
+    assert_eq!((told[0].key.as_str(), told[0].title.as_str()), ("ebbtide/i-1", "Draining: node-1"));
+    let text = "Node node-1 is drained, because of a notice of the kind spot; the node goes at 2026-11-23T12:02:00Z.";
+    assert_eq!(told[0].text, text);
+    assert_eq!((told[0].cluster.as_deref(), told[0].replica.as_str()), (Some("blue"), "ebbtide-1"));
+
+    // A second notice of the node, of another kind, and a copy of the first.
+    assert!(stage.note(begun(1, "m2")).is_empty() && stage.note(begun(1, "m1")).is_empty());
+    assert!(stage.pass(4 * S).await.is_empty());
+
+    assert!(stage.note(blocked(1, "db-0")).is_empty());
+    stage.note(blocked(1, "db-1"));
+    assert!(stage.pass(Duration::from_millis(4999)).await.is_empty(), "not before 5 s");
+    let told = stage.pass(Duration::from_millis(1)).await;
+    assert_eq!(ids(&told), ["i-1/m1/blocked"]);
+    let pods: Vec<_> = told[0].blocked.iter().map(|pod| (pod.node.as_str(), pod.pod.as_str())).collect();
+    assert_eq!(pods, [("node-1", "default/db-0"), ("node-1", "default/db-1")]);
+    assert!(told[0].text.starts_with("The drain of node node-1 (spot) is blocked. default/db-0 is held back: "));
+    assert!(stage.note(blocked(1, "db-2")).is_empty() && stage.pass(20 * S).await.is_empty(), "once");
+
+    stage.note(Event::DrainEnded { instance: "i-1".into(), report: "3 of 3 pods gone".into() });
+    assert!(stage.note(ended(1, "m1", NoticeOutcome::Drained)).is_empty(), "the other notice goes on");
+    let told = stage.note(ended(1, "m2", NoticeOutcome::NothingToDrain));
+    assert_eq!((ids(&told), told[0].outcome), (vec!["i-1/m1/done"], Some("drained")));
+    assert_eq!(told[0].text, "Node node-1 (spot): drained after 42s: 3 of 3 pods gone; waits: volumes: met.");
+    assert_eq!((told[0].seconds, told[0].deadline), (Some(42.0), None));
+
+    // AWS announces the same end once more.
+    stage.note(begun(1, "m3"));
+    assert!(stage.note(cordoned(1, "m3", true)).is_empty());
+    assert!(stage.note(ended(1, "m3", NoticeOutcome::Drained)).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_what_is_chosen_is_told() {
+    let mut stage = Stage::telling("blocked+failed");
+    stage.note(begun(1, "m"));
+    assert!(stage.note(cordoned(1, "m", false)).is_empty() && stage.pass(5 * S).await.is_empty());
+    let told = stage.note(ended(1, "m", NoticeOutcome::Blocked));
+    assert_eq!((phases(&told), told[0].outcome), (vec![HasFailed], Some("blocked")));
+    stage.note(begun(2, "m"));
+    assert!(stage.note(ended(2, "m", NoticeOutcome::Drained)).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_ours_is_never_told() {
+    for outcome in [NoticeOutcome::NotOurs, NoticeOutcome::HandedOver, NoticeOutcome::Planned, NoticeOutcome::Excluded]
+    {
+        let mut stage = Stage::telling("all");
+        stage.note(begun(1, "m"));
+        assert!(stage.note(ended(1, "m", outcome)).is_empty(), "{outcome}");
+        assert!(stage.pass(10 * S).await.is_empty(), "{outcome}");
+    }
+    // What never began for us does not end for us.
+    let mut stage = Stage::telling("all");
+    assert!(stage.note(ended(1, "m", NoticeOutcome::Failed)).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_block_is_not_told() {
+    let mut stage = Stage::telling("blocked");
+    stage.note(begun(1, "m"));
+    stage.note(blocked(1, "db-0"));
+    stage.pass(3 * S).await;
+    stage.note(unblocked(1, "db-0"));
+    stage.note(blocked(1, "db-0"));
+    assert!(stage.pass(Duration::from_millis(4900)).await.is_empty(), "the time starts over");
+    assert_eq!(phases(&stage.pass(S).await), [IsBlocked]);
+    stage.note(begun(2, "m"));
+    stage.note(blocked(2, "db-0"));
+    stage.note(ended(2, "m", NoticeOutcome::Drained));
+    assert!(stage.pass(10 * S).await.is_empty(), "it has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redelivered_notice_is_told_unless_somebody_got_as_far_as_its_cordon() {
+    for (again, already, expected) in [(true, true, 0), (true, false, 1), (false, true, 1)] {
+        let mut stage = Stage::telling("all");
+        if again {
+            stage.note(Event::Redelivered { message: "m".into() });
+        }
+        stage.note(begun(1, "m"));
+        let mut told = stage.note(cordoned(1, "m", already));
+        told.extend(stage.pass(10 * S).await);
+        assert_eq!(told.len(), expected, "received before: {again}, cordoned before: {already}");
+        assert_eq!(phases(&stage.note(ended(1, "m", NoticeOutcome::Drained))), [IsDone]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_without_a_cordon_is_told_later_or_with_the_end() {
+    let mut stage = Stage::telling("all");
+    stage.note(begun(1, "m"));
+    assert!(stage.pass(Duration::from_millis(2900)).await.is_empty());
+    assert_eq!(phases(&stage.pass(S).await), [IsNotice]);
+    stage.note(begun(2, "m"));
+    assert_eq!(phases(&stage.note(ended(2, "m", NoticeOutcome::Failed))), [IsNotice, HasFailed]);
+    stage.note(begun(3, "m"));
+    stage.0.finish();
+    assert_eq!(ids(&stage.0.take_told()), ["i-3/m/notice"], "nobody tells it after this process");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_after_a_cordon_is_told_and_so_is_a_later_interruption() {
+    let mut stage = Stage::telling("all");
+    stage.note(Event::Begun {
+        about: about(1, "rebalance"),
+        action: Action::Cordon,
+        deadline: None,
+        pool: Pool::default(),
+    });
+    let mut told = stage.note(cordoned(1, "rebalance", false));
+    told.extend(stage.note(ended(1, "rebalance", NoticeOutcome::Cordoned)));
+    assert_eq!(phases(&told), [IsNotice, IsDone]);
+    assert_eq!(told[0].text, "Node node-1 gets no new pods, because of a notice of the kind spot.");
+    stage.note(begun(1, "spot"));
+    assert_eq!(ids(&stage.note(cordoned(1, "spot", true))), ["i-1/spot/notice"]);
+    stage.note(ended(1, "spot", NoticeOutcome::Drained));
+    stage.note(Event::Released { instance: "i-1".into() });
+    stage.note(begun(1, "later"));
+    assert_eq!(ids(&stage.note(cordoned(1, "later", false))), ["i-1/later/notice"]);
+    stage.note(ended(1, "later", NoticeOutcome::Drained));
+    stage.pass(16 * 60 * S).await;
+    assert!(stage.0.nodes.is_empty(), "nothing is remembered for ever");
+}
+
+#[tokio::test(start_paused = true)]
+async fn pager_duty_hears_of_the_end_of_what_alarmed_somebody() {
+    let mut stage = Stage::of("blocked+done+failed", Format::PagerDuty);
+    stage.note(begun(1, "m"));
+    assert!(stage.note(ended(1, "m", NoticeOutcome::Drained)).is_empty(), "no alert is open");
+    stage.note(Event::Redelivered { message: "again".into() });
+    stage.note(begun(2, "again"));
+    assert_eq!(
+        phases(&stage.note(ended(2, "again", NoticeOutcome::Drained))),
+        [IsDone],
+        "another replica may have told"
+    );
+    stage.note(begun(3, "m"));
+    stage.note(blocked(3, "db-0"));
+    assert_eq!(phases(&stage.pass(6 * S).await), [IsBlocked]);
+    assert_eq!(phases(&stage.note(ended(3, "m", NoticeOutcome::NothingToDrain))), [IsDone], "the node is gone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_test_message_is_marked() {
+    let mut stage = Stage::telling("all");
+    stage.note(Event::Test { message: "m".into() });
+    stage.note(begun(1, "m"));
+    let told = stage.note(cordoned(1, "m", false));
+    assert!(told[0].test && told[0].title.starts_with("[test] "), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_is_told_at_its_begin_when_blocked_and_at_its_end() {
+    let mut stage = Stage::telling("all");
+    for n in 0..100 {
+        assert!(stage.note(begun(n, "m")).is_empty());
+        if n > 30 {
+            assert!(stage.note(cordoned(n, "m", false)).is_empty());
+        }
+    }
+    assert!(stage.pass(9 * S).await.is_empty(), "others may follow");
+    let told = stage.pass(2 * S).await;
+    assert_eq!((phases(&told), told[0].id.as_str()), (vec![IsNotice], "ebbtide-1/storm-1795435200/notice"));
+    assert_eq!(told[0].title, "Many nodes are interrupted: 100 notices");
+    assert!(told[0].text.starts_with("100 notices (100 spot) since 12:00:00Z."), "{}", told[0].text);
+
+    stage.note(blocked(7, "db-7"));
+    stage.note(blocked(8, "db-8"));
+    let told = stage.pass(30 * S).await;
+    assert_eq!(phases(&told), [IsBlocked]);
+    assert!(told[0].text.contains("Blocked drains: 2. default/db-7 is held back: "), "{}", told[0].text);
+    stage.note(blocked(9, "db-9"));
+    assert!(stage.pass(30 * S).await.is_empty(), "once");
+
+    for n in 0..75 {
+        assert!(stage.note(ended(n, "m", NoticeOutcome::Drained)).is_empty());
+    }
+    for n in 75..99 {
+        assert!(stage.note(ended(n, "m", NoticeOutcome::TimedOut)).is_empty());
+    }
+    assert!(stage.pass(60 * S).await.is_empty(), "one goes on");
+    let told = stage.note(ended(99, "m", NoticeOutcome::Drained));
+    assert_eq!(phases(&told), [HasFailed]);
+    let storm = told[0].storm.as_ref().unwrap();
+    assert_eq!((storm.notices, storm.in_time, storm.failed, storm.running), (100, 76, 24, 0));
+    assert_eq!((storm.failures.len(), storm.failures_more), (20, 4));
+    assert!(told[0].text.contains("76 ended well, 24 failed: node-75 (timed-out), "), "{}", told[0].text);
+    assert!(told[0].text.contains(" and 4 more; the slowest was node-"), "{}", told[0].text);
+
+    // Late copies say nothing, and what comes later is told by itself.
+    stage.note(begun(3, "late"));
+    assert!(stage.note(cordoned(3, "late", true)).is_empty());
+    stage.note(begun(200, "m"));
+    assert_eq!(phases(&stage.note(cordoned(200, "m", false))), [IsNotice]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn twenty_notices_are_no_storm() {
+    let mut stage = Stage::telling("notice");
+    let mut told = Vec::new();
+    for n in 0..20 {
+        stage.note(begun(n, "m"));
+        told.extend(stage.note(cordoned(n, "m", false)));
+    }
+    told.extend(stage.pass(61 * S).await);
+    stage.note(begun(20, "m"));
+    told.extend(stage.note(cordoned(20, "m", false)));
+    assert_eq!(told.len(), 21, "{:?}", ids(&told));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_with_a_long_hook_is_told_and_the_rest_by_itself() {
+    let mut stage = Stage::telling("done+failed");
+    for n in 0..30 {
+        stage.note(begun(n, "m"));
+    }
+    for n in 1..30 {
+        stage.note(ended(n, "m", NoticeOutcome::Drained));
+    }
+    assert!(stage.pass(14 * 60 * S).await.is_empty());
+    let told = stage.pass(2 * 60 * S).await;
+    assert_eq!(phases(&told), [IsDone]);
+    assert!(told[0].text.contains("29 ended well, 0 failed, 1 still running"), "{}", told[0].text);
+    assert_eq!(ids(&stage.note(ended(0, "m", NoticeOutcome::Failed))), ["i-0/m/failed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_that_the_end_of_the_process_cuts_is_told() {
+    let mut stage = Stage::telling("done");
+    for n in 0..30 {
+        stage.note(begun(n, "m"));
+    }
+    for n in 0..30 {
+        stage.note(ended(n, "m", NoticeOutcome::HandedOver));
+    }
+    stage.0.finish();
+    assert_eq!(phases(&stage.0.take_told()), [IsDone]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_is_bounded() {
+    let mut stage = Stage::telling("failed");
+    for n in 0..2 * MAX_NODES {
+        let message = format!("m{n}");
+        stage.note(Event::Redelivered { message: message.as_str().into() });
+        stage.note(begun(n, &message));
+        stage.note(ended(n, &message, NoticeOutcome::Drained));
+    }
+    assert!(stage.0.nodes.len() <= MAX_NODES && stage.0.ended.len() <= MAX_NODES, "{}", stage.0.nodes.len());
+    assert_eq!(stage.0.redelivered.0.len(), MAX_MESSAGES);
+}

@@ -1,0 +1,230 @@
+//! The words of notifications: what a person reads first. Pure.
+
+use super::NotifySettings;
+use super::episode::Episode;
+use super::notification::{Blocked, Notification, VERSION, counts};
+use super::storm::FoldedStorm;
+use crate::fact::{Action, NotificationPhase};
+use crate::runtime::clock::Clock;
+use crate::runtime::duration::Words;
+use crate::telemetry::history::report;
+use jiff::Timestamp;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum number of blocked pods of one node that are named.
+const MAX_BLOCKED: usize = 5;
+
+/// Maximum number of blocked pods that the text names; the list has more.
+const MAX_IN_TEXT: usize = 3;
+
+/// Writes notifications in the name of one process.
+#[derive(Debug)]
+pub(super) struct Writer {
+    cluster: Option<String>,
+    replica: String,
+    clock: Clock,
+}
+
+impl Writer {
+    pub(super) fn new(settings: &NotifySettings, clock: Clock) -> Self {
+        Self { cluster: settings.cluster.clone(), replica: settings.replica.clone(), clock }
+    }
+
+    /// Returns an instant as wall time, in whole milliseconds.
+    fn time(&self, at: Instant) -> Timestamp {
+        let at = self.clock.timestamp_of(at);
+        Timestamp::from_millisecond(at.as_millisecond()).unwrap_or(at)
+    }
+
+    fn empty(&self, phase: NotificationPhase, id: String, key: String) -> Notification {
+        Notification {
+            version: VERSION,
+            id,
+            key,
+            phase,
+            test: false,
+            time: self.time(Instant::now()),
+            title: String::new(),
+            text: String::new(),
+            cluster: self.cluster.clone(),
+            replica: self.replica.clone(),
+            kind: None,
+            action: None,
+            instance: None,
+            node: None,
+            instance_type: None,
+            zone: None,
+            group: None,
+            message: None,
+            since: None,
+            deadline: None,
+            hard: false,
+            blocked: Vec::new(),
+            blocked_more: 0,
+            outcome: None,
+            seconds: None,
+            report: None,
+            waited: None,
+            storm: None,
+        }
+    }
+
+    /// Returns what is told about a node.
+    pub(super) fn node(&self, phase: NotificationPhase, episode: &Episode) -> Notification {
+        let about = &episode.about;
+        let id = format!("{}/{}/{phase}", about.instance, about.message);
+        let is_end = matches!(phase, NotificationPhase::Done | NotificationPhase::Failed);
+        let end = episode.end.as_ref().filter(|_| is_end);
+        let (blocked, blocked_more) = episode.blocked(MAX_BLOCKED);
+        let deadline = episode.deadline.filter(|_| !is_end);
+        let mut told = Notification {
+            test: episode.is_test,
+            kind: Some(about.kind.as_str()),
+            action: Some(episode.action.as_str()),
+            instance: Some(about.instance.to_string()),
+            node: about.node.as_deref().map(str::to_owned),
+            instance_type: known(&episode.pool.instance_type),
+            zone: known(&episode.pool.zone),
+            group: known(&episode.pool.group),
+            message: Some(about.message.to_string()),
+            since: Some(self.time(episode.begun)),
+            deadline: deadline.map(|(at, _)| self.time(at)),
+            hard: deadline.is_some_and(|(_, hard)| hard),
+            blocked,
+            blocked_more,
+            outcome: end.map(|end| end.outcome.as_str()),
+            seconds: end.map(|end| seconds(end.took)),
+            report: episode.report.as_deref().filter(|_| is_end).map(str::to_owned),
+            waited: end.map(|end| end.waited.to_string()).filter(|waited| !waited.is_empty()),
+            ..self.empty(phase, id, format!("ebbtide/{}", about.instance))
+        };
+        told.title = format!("{}{}: {}", test(told.test), heading(phase, episode.action), episode.name());
+        told.text = text(phase, episode, &told);
+        told
+    }
+
+    /// Returns what is told about a storm.
+    pub(super) fn storm(&self, phase: NotificationPhase, storm: &FoldedStorm) -> Notification {
+        let id = format!("{}/storm-{}", self.replica, storm.since.as_second());
+        let report = storm.report(&id, &self.replica);
+        let (blocked, blocked_more) = storm.blocked();
+        let (since, key) = (report.since, format!("ebbtide/{id}"));
+        let title = match phase {
+            NotificationPhase::Notice => "Many nodes are interrupted",
+            NotificationPhase::Blocked => "Drains of a storm are blocked",
+            NotificationPhase::Done => "A storm is over",
+            NotificationPhase::Failed => "A storm is over, with failures",
+        };
+        let blocked = if phase == NotificationPhase::Blocked { blocked } else { Vec::new() };
+        let blocked_more = if blocked.is_empty() { 0 } else { blocked_more };
+        Notification {
+            test: storm.is_test,
+            title: format!("{}{title}: {} notices", test(storm.is_test), report.notices),
+            text: storm_text(phase, &report, &blocked, blocked_more),
+            since: Some(since),
+            blocked,
+            blocked_more,
+            storm: Some(report),
+            ..self.empty(phase, format!("{id}/{phase}"), key)
+        }
+    }
+}
+
+const fn test(is_test: bool) -> &'static str {
+    if is_test { "[test] " } else { "" }
+}
+
+/// Returns the text, unless it is empty.
+fn known(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+fn seconds(took: Duration) -> f64 {
+    // Milliseconds are fine enough, and short to write.
+    Duration::from_millis(u64::try_from(took.as_millis()).unwrap_or(u64::MAX)).as_secs_f64()
+}
+
+const fn heading(phase: NotificationPhase, action: Action) -> &'static str {
+    match (phase, action) {
+        (NotificationPhase::Notice, Action::Cordon) => "Cordoned",
+        (NotificationPhase::Notice, Action::Ready) => "Launching",
+        (NotificationPhase::Notice, _) => "Draining",
+        (NotificationPhase::Blocked, _) => "Drain blocked",
+        (NotificationPhase::Done, Action::Cordon) => "Cordon done",
+        (NotificationPhase::Done, Action::Ready) => "Launched",
+        (NotificationPhase::Done, _) => "Drained",
+        (NotificationPhase::Failed, Action::Ready) => "Launch failed",
+        (NotificationPhase::Failed, Action::Cordon) => "Cordon failed",
+        (NotificationPhase::Failed, _) => "Drain failed",
+    }
+}
+
+fn text(phase: NotificationPhase, episode: &Episode, told: &Notification) -> String {
+    let (name, kind) = (episode.name(), episode.about.kind);
+    let until = told.deadline.map(|at| {
+        let at = at.strftime("%Y-%m-%dT%H:%M:%SZ");
+        if told.hard { format!("; the node goes at {at}") } else { format!("; until {at}") }
+    });
+    let until = until.unwrap_or_default();
+    let took = episode.end.as_ref().map(|end| Words(end.took).to_string()).unwrap_or_default();
+    let report = told.report.as_ref().map(|report| format!(": {report}")).unwrap_or_default();
+    let waited = told.waited.as_ref().map(|waited| format!("; waits: {waited}")).unwrap_or_default();
+    match phase {
+        NotificationPhase::Notice => {
+            let what = match episode.action {
+                Action::Cordon => "gets no new pods",
+                Action::Ready => "is launched, and its hook waits until it is Ready",
+                _ => "is drained",
+            };
+            format!("Node {name} {what}, because of a notice of the kind {kind}{until}.")
+        }
+        NotificationPhase::Blocked => {
+            let pods = held_back(&told.blocked, told.blocked_more);
+            format!("The drain of node {name} ({kind}) is blocked. {pods}{until}.")
+        }
+        NotificationPhase::Done => {
+            let outcome = told.outcome.unwrap_or_default();
+            format!("Node {name} ({kind}): {outcome} after {took}{report}{waited}.")
+        }
+        NotificationPhase::Failed => {
+            let outcome = told.outcome.unwrap_or_default();
+            format!("Node {name} ({kind}) failed: {outcome} after {took}{report}{waited}.")
+        }
+    }
+}
+
+/// Names blocked pods, and what holds them back.
+fn held_back(blocked: &[Blocked], more: usize) -> String {
+    let pods = blocked.iter().take(MAX_IN_TEXT);
+    let pods: Vec<String> =
+        pods.map(|Blocked { pod, by, .. }| format!("{pod} is held back: {}", by.trim_end_matches('.'))).collect();
+    let more = more + blocked.len().saturating_sub(MAX_IN_TEXT);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{}{more}", pods.join("; "))
+}
+
+fn storm_text(phase: NotificationPhase, storm: &report::Storm, blocked: &[Blocked], more: usize) -> String {
+    let report::Storm { notices, running, in_time, failed, .. } = storm;
+    let begun = format!("{notices} notices ({}) since {}", counts(&storm.kinds), storm.since.strftime("%H:%M:%SZ"));
+    match phase {
+        NotificationPhase::Notice => format!("{begun}. A further message follows when the storm is over."),
+        NotificationPhase::Blocked => {
+            let nodes: std::collections::BTreeSet<&str> = blocked.iter().map(|pod| pod.node.as_str()).collect();
+            format!("{begun}. Blocked drains: {}. {}.", nodes.len(), held_back(blocked, more))
+        }
+        NotificationPhase::Done | NotificationPhase::Failed => {
+            let names: Vec<String> =
+                storm.failures.iter().map(|failure| format!("{} ({})", failure.node, failure.outcome)).collect();
+            let others =
+                if storm.failures_more > 0 { format!(" and {} more", storm.failures_more) } else { String::new() };
+            let names = if names.is_empty() { String::new() } else { format!(": {}{others}", names.join(", ")) };
+            let slowest = storm.slowest.as_ref().map(|slowest| {
+                let took = Duration::try_from_secs_f64(slowest.seconds).unwrap_or_default();
+                format!("; the slowest was {}, after {}", slowest.node, Words(took))
+            });
+            let rest = if *running > 0 { format!(", {running} still running") } else { String::new() };
+            format!("{begun}: {in_time} ended well, {failed} failed{names}{rest}{}.", slowest.unwrap_or_default())
+        }
+    }
+}
