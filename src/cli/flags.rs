@@ -4,14 +4,14 @@ pub mod doctor;
 pub mod explain;
 pub mod migrate;
 pub mod notify;
-mod page;
 pub mod send;
+mod servers;
 pub mod status;
 mod values;
 mod waits;
 
 pub use notify::Notifications;
-pub use page::Page;
+pub use servers::Servers;
 pub use values::{
     AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon,
     WaitForLoadBalancers,
@@ -354,19 +354,9 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_COLLECT_LEASES", value_parser = BoolishValueParser::new(), help_heading = "Housekeeping")]
     pub collect_leases: bool,
 
-    /// Address of /metrics, /readyz and /healthz
-    #[arg(
-        long,
-        env = "EBBTIDE_ADMIN_ADDRESS",
-        value_name = "ADDRESS",
-        default_value = "[::]:8080",
-        help_heading = "Process"
-    )]
-    pub admin_address: String,
-
-    /// The status page.
+    /// The process's own servers.
     #[command(flatten)]
-    pub page: Page,
+    pub servers: Servers,
 
     /// Format of the log
     #[arg(

@@ -4,6 +4,7 @@
 mod notifications;
 mod problems;
 mod replacements;
+mod servers;
 mod waits;
 
 pub use notifications::notifications;
@@ -133,10 +134,10 @@ impl Settings {
 
     fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         forget_empty(&mut flags);
-        let admin_address = problems.address("--admin-address", &flags.admin_address);
-        let status_peers = problems.status_peers(flags.page.status_peers, flags.pod_name.is_some());
-        let status_address = (flags.page.status_address != "off")
-            .then(|| problems.address("--status-address", &flags.page.status_address));
+        let admin_address = problems.address("--admin-address", &flags.servers.admin_address);
+        let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
+        let status_address = (flags.servers.status_address != "off")
+            .then(|| problems.address("--status-address", &flags.servers.status_address));
         let actions = problems.actions(&flags.on);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);

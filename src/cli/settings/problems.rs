@@ -9,7 +9,6 @@ use crate::pipeline::node::label::{Selector, Taint};
 use crate::runtime::duration;
 use crate::runtime::duration::Words;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
 
@@ -32,28 +31,6 @@ pub(super) struct Problems(pub Vec<Problem>);
 impl Problems {
     pub(super) fn add(&mut self, flag: &'static str, what: impl Into<String>) {
         self.0.push(Problem { flag, what: what.into() });
-    }
-
-    pub(super) fn address(&mut self, flag: &'static str, text: &str) -> SocketAddr {
-        text.parse().unwrap_or_else(|_| {
-            self.add(flag, format!("\"{text}\" is not an address; write IP:PORT, such as [::]:8080 or 127.0.0.1:8080"));
-            SocketAddr::from(([0, 0, 0, 0], 0))
-        })
-    }
-
-    pub(super) fn status_peers(&mut self, names: Vec<String>, has_pod_name: bool) -> Vec<String> {
-        let is_name = |name: &&String| {
-            name.rsplit_once(':').is_some_and(|(host, port)| {
-                !host.is_empty() && !host.contains(['/', '@']) && port.parse::<u16>().is_ok_and(|port| port > 0)
-            })
-        };
-        if let Some(wrong) = names.iter().find(|name| !is_name(name)) {
-            let what = format!("\"{wrong}\" is not HOST:PORT; write such as ebbtide-status.ebbtide.svc:8081");
-            self.add("--status-peers", what);
-        } else if !names.is_empty() && !has_pod_name {
-            self.add("--status-peers", "the replicas are told apart by --pod-name: set it, too");
-        }
-        names
     }
 
     pub(super) fn queue_url(&mut self, url: Option<String>) -> String {

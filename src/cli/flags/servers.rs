@@ -1,10 +1,20 @@
-//! The flags of the status page.
+//! The flags of the process's own servers: probes and metrics, and the status page.
 
 use clap::Args;
 
-/// The status page.
+/// The process's own servers.
 #[derive(Args, Debug)]
-pub struct Page {
+pub struct Servers {
+    /// Address of /metrics, /readyz and /healthz
+    #[arg(
+        long,
+        env = "EBBTIDE_ADMIN_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "[::]:8080",
+        help_heading = "Process"
+    )]
+    pub admin_address: String,
+
     /// Address of the status page, or off
     ///
     /// The page shows what is being drained, to everybody who reaches the address. It changes nothing.
