@@ -44,6 +44,27 @@ const MAX_BEHIND: usize = 8;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// A file of the page, as a browser gets it.
+struct File {
+    path: &'static str,
+    content_type: &'static str,
+    text: &'static str,
+}
+
+const FILES: [File; 7] = [
+    File { path: "/", content_type: "text/html; charset=utf-8", text: include_str!("page/index.html") },
+    File { path: "/page.css", content_type: "text/css; charset=utf-8", text: include_str!("page/page.css") },
+    script("/page.js", include_str!("page/page.js")),
+    script("/model.js", include_str!("page/model.js")),
+    script("/document.js", include_str!("page/document.js")),
+    script("/words.js", include_str!("page/words.js")),
+    script("/views.js", include_str!("page/views.js")),
+];
+
+const fn script(path: &'static str, text: &'static str) -> File {
+    File { path, content_type: "text/javascript; charset=utf-8", text }
+}
+
 /// The status page of one replica.
 #[derive(Debug)]
 pub struct Page {
@@ -196,13 +217,8 @@ impl Answers for Page {
         if let Some(refused) = only_get(request.method()) {
             return refused;
         }
-        let file = |content_type, text: &'static str| {
-            answer(StatusCode::OK, content_type, Bytes::from_static(text.as_bytes()))
-        };
-        let mut response = match request.uri().path() {
-            "/" => file("text/html; charset=utf-8", include_str!("page/index.html")),
-            "/page.css" => file("text/css; charset=utf-8", include_str!("page/page.css")),
-            "/page.js" => file("text/javascript; charset=utf-8", include_str!("page/page.js")),
+        let path = request.uri().path();
+        let mut response = match path {
             "/api/status" if request.uri().query() == Some("scope=replica") => {
                 answer(StatusCode::OK, "application/json", self.own())
             }
@@ -212,7 +228,10 @@ impl Answers for Page {
                 answer(StatusCode::OK, "application/json", report)
             }
             "/api/events" => self.events(),
-            _ => plain(StatusCode::NOT_FOUND, "not found; try /, /api/status, /api/events\n"),
+            _ => match FILES.iter().find(|file| file.path == path) {
+                Some(file) => answer(StatusCode::OK, file.content_type, Bytes::from_static(file.text.as_bytes())),
+                None => plain(StatusCode::NOT_FOUND, "not found; try /, /api/status, /api/events\n"),
+            },
         };
         let headers: [(HeaderName, &str); 5] = [
             (CONTENT_SECURITY_POLICY, POLICY),

@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "src" / "telemetry" / "page"
 FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
     "page.css": ("page.css", "text/css; charset=utf-8"),
-    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    **{script.name: (script.name, "text/javascript; charset=utf-8") for script in PAGE.glob("*.js")},
 }
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "

@@ -84,7 +84,7 @@ async fn until(stream: &mut TcpStream, text: &str) -> String {
 #[tokio::test]
 async fn every_answer_has_the_strict_policy_and_only_get_is_answered() {
     let served = Served::start().await;
-    for path in ["/", "/page.css", "/page.js", "/api/status", "/elsewhere"] {
+    for path in FILES.iter().map(|file| file.path).chain(["/api/status", "/elsewhere"]) {
         let answer = served.get(path).await.to_ascii_lowercase();
         assert!(answer.contains("content-security-policy: default-src 'none'; script-src 'self'"), "{path}: {answer}");
         assert!(answer.contains("cache-control: no-store"), "{path}");
@@ -93,8 +93,7 @@ async fn every_answer_has_the_strict_policy_and_only_get_is_answered() {
     let mut answer = String::new();
     served.ask("POST /api/status").await.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
-    let files = [include_str!("index.html"), include_str!("page.css"), include_str!("page.js")];
-    assert!(files.iter().map(|file| file.len()).sum::<usize>() < 60 << 10, "the page is small");
+    assert!(FILES.iter().map(|file| file.text.len()).sum::<usize>() < 60 << 10, "the page is small");
 }
 
 #[tokio::test]
