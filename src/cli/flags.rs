@@ -330,9 +330,10 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
-    /// Which drains get Kubernetes Events and a condition of the Node: blocked, all or none
+    /// Which drains get Kubernetes Events and a condition of the Node: blocked, all, lifecycle or none
     ///
     /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
+    /// lifecycle: all, with the Node conditions DrainInProgress and Drained of KEP-5683, which is alpha.
     #[arg(
         long,
         env = "EBBTIDE_EVENTS",

@@ -209,6 +209,7 @@ impl Settings {
         let events = match flags.events {
             flags::Events::Blocked => Some(Scope::Blocked),
             flags::Events::All => Some(Scope::All),
+            flags::Events::Lifecycle => Some(Scope::Lifecycle),
             flags::Events::None => None,
         };
         Ok(Self {

@@ -39,6 +39,14 @@ pub enum Scope {
     Blocked,
     /// All drains.
     All,
+    /// All drains, with the conditions of the Node that KEP-5683 proposes for every tool: `DrainInProgress` and `Drained`.
+    Lifecycle,
+}
+
+impl Scope {
+    const fn is_all(self) -> bool {
+        matches!(self, Self::All | Self::Lifecycle)
+    }
 }
 
 /// The object of an Event. Only a pod has a namespace.
@@ -65,6 +73,8 @@ enum DrainEvent {
     Unblocked { node_uid: Arc<str>, pod_uid: Arc<str> },
     Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
     Abandoned { node_uid: Arc<str> },
+    /// A Node whose drain had ended before is in use again.
+    Returned { node: ObjectRef },
     WaitBegun { node: ObjectRef, wait: RunningWait },
     WaitEnded { node_uid: Arc<str>, key: WaitKey, outcome: WaitOutcome, how: String },
     WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
@@ -169,6 +179,7 @@ impl DrainEvent {
                 report: "no notice holds the node any more: its marks were removed".to_owned(),
                 has_condition: true,
             },
+            Fact::NodeReleased { on, has_condition: false, .. } => Self::Returned { node: ObjectRef::node(on) },
             Fact::DrainExcluded { on } => Self::Ended {
                 node: ObjectRef::node(on),
                 end: DrainEnd::Excluded,

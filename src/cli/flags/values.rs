@@ -61,6 +61,8 @@ pub enum Events {
     Blocked,
     /// All drains.
     All,
+    /// All drains, with the conditions of KEP-5683.
+    Lifecycle,
     /// No drains.
     None,
 }

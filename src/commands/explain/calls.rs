@@ -106,6 +106,7 @@ impl Calls {
         let telling = match settings.events {
             _ if settings.policy.dry_run => None,
             Some(Scope::All) => Some("for each drain (--events all)"),
+            Some(Scope::Lifecycle) => Some("for each drain (--events lifecycle)"),
             Some(Scope::Blocked) => Some("if the drain is held back, or waits, for 5 s (--events blocked)"),
             None => None,
         };

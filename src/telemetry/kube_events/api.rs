@@ -3,7 +3,7 @@
 use super::state::{Announcement, Record};
 use super::text::{event_name, eviction_blocked, reason};
 use super::waits::WaitsEnd;
-use super::{BlockedPod, DrainEnd, ObjectRef};
+use super::{BlockedPod, DrainEnd, ObjectRef, Scope};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -32,6 +32,11 @@ const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Type of the Node's condition.
 const CONDITION: &str = "EbbtideDraining";
 
+/// Types of the conditions that KEP-5683 proposes (kubernetes/enhancements, alpha in v1.37): any tool that drains a Node sets them.
+/// A Node that was drained is `Drained` until it is in use again.
+const IN_PROGRESS: &str = "DrainInProgress";
+const DRAINED: &str = "Drained";
+
 /// Reporting component of Events.
 const COMPONENT: &str = "ebbtide";
 
@@ -41,6 +46,7 @@ struct Unread {}
 
 /// Writes Events and conditions to the API server.
 pub(super) struct EventApi {
+    scope: Scope,
     client: Client,
     nodes: Api<Object<Unread, Unread>>,
     gate: Gate,
@@ -51,9 +57,16 @@ pub(super) struct EventApi {
 
 impl EventApi {
     /// `instance` is this process's name in Events.
-    pub(super) fn new(client: Client, gate: Gate, clock: Clock, facts: Facts, instance: String) -> Self {
+    pub(super) fn new(
+        scope: Scope,
+        client: Client,
+        gate: Gate,
+        clock: Clock,
+        facts: Facts,
+        instance: String,
+    ) -> Self {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
-        Self { client, nodes, gate, clock, facts, instance }
+        Self { scope, client, nodes, gate, clock, facts, instance }
     }
 
     /// Writes an announcement about a Node, one call after the other. A call that fails does not stop the next one. Returns the new
@@ -81,7 +94,8 @@ impl EventApi {
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Draining", message: &message };
-                record.condition |= done(self.set(node, set).await);
+                let stages = [(IN_PROGRESS, true), (DRAINED, false)];
+                record.condition |= done(self.set(node, set, &stages).await);
             }
             Announcement::Blocked { message, first, until } => {
                 let name = event_name(&node.name, random::u64());
@@ -90,7 +104,7 @@ impl EventApi {
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Blocked", message: &message };
-                record.condition |= done(self.set(node, set).await);
+                record.condition |= done(self.set(node, set, &[]).await);
                 let BlockedPod { pod, reason } = first;
                 let message = eviction_blocked(&node.name, &reason, &until);
                 let name = event_name(&pod.name, random::u64());
@@ -107,7 +121,7 @@ impl EventApi {
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
-                record.condition |= done(self.set(node, set).await);
+                record.condition |= done(self.set(node, set, &[]).await);
             }
             Announcement::Waited(WaitsEnd { message, drain_follows, in_vain }) => {
                 if let Some(name) = record.event.take() {
@@ -117,10 +131,10 @@ impl EventApi {
                 // The end of the drain settles the condition.
                 if record.condition && drain_follows {
                     let set = Condition { status: "True", changes: false, reason: "Draining", message: &message };
-                    done(self.set(node, set).await);
+                    done(self.set(node, set, &[]).await);
                 } else if record.condition {
                     let set = Condition { status: "False", changes: true, reason: "WaitEnded", message: &message };
-                    record.condition &= !done(self.set(node, set).await);
+                    record.condition &= !done(self.set(node, set, &[]).await);
                 }
             }
             Announcement::Ended { end, report, has_condition, always } => {
@@ -132,11 +146,18 @@ impl EventApi {
                     done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
                 }
                 // A deleted Node has no condition.
-                if (has_condition || record.condition) && end != DrainEnd::Of(DrainOutcome::NodeGone) {
+                let wanted = has_condition || record.condition || self.scope == Scope::Lifecycle;
+                if wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
                     let set =
                         Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
-                    record.condition &= !done(self.set(node, set).await);
+                    let stages = [(IN_PROGRESS, false), (DRAINED, is_success)];
+                    record.condition &= !done(self.set(node, set, &stages).await);
                 }
+            }
+            Announcement::Returned => {
+                let message = "the node is in use again";
+                let set = Condition { status: "False", changes: false, reason: "Returned", message };
+                done(self.set(node, set, &[(DRAINED, false)]).await);
             }
         }
         (record, errors)
@@ -206,8 +227,21 @@ impl EventApi {
         self.call(call, || api.patch(name, &params, &patch)).await.map(drop)
     }
 
-    async fn set(&self, node: &ObjectRef, condition: Condition<'_>) -> Result<(), KubeError> {
-        let patch = Patch::Strategic(condition.patch(&node.uid, &Time(self.clock.now())));
+    /// Sets the condition, and those of KEP-5683 if they are wanted: `stages` are their types and statuses.
+    async fn set(
+        &self,
+        node: &ObjectRef,
+        condition: Condition<'_>,
+        stages: &[(&str, bool)],
+    ) -> Result<(), KubeError> {
+        let now = Time(self.clock.now());
+        let mut conditions = vec![condition.json(CONDITION, &now)];
+        for (kind, status) in stages.iter().filter(|_| self.scope == Scope::Lifecycle) {
+            let status = if *status { "True" } else { "False" };
+            conditions.push(Condition { status, changes: true, ..condition }.json(kind, &now));
+        }
+        // With its UID: a new Node of the same name refuses the patch.
+        let patch = Patch::Strategic(json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": conditions } }));
         let call = Call { verb: "patch", resource: "nodes/status", subject: &node.name };
         let params = PatchParams::default();
         self.call(call, || self.nodes.patch_status(&node.name, &params, &patch)).await.map(drop)
@@ -232,6 +266,7 @@ impl EventApi {
 }
 
 /// The new condition of the Node.
+#[derive(Clone, Copy)]
 struct Condition<'a> {
     status: &'static str,
     /// Whether the status was another before, as far as this process knows.
@@ -241,14 +276,14 @@ struct Condition<'a> {
 }
 
 impl Condition<'_> {
-    /// Returns a patch for the Node with this UID: a new Node of the same name refuses it.
-    fn patch(&self, uid: &str, now: &Time) -> Value {
+    /// Returns the condition of this type.
+    fn json(&self, kind: &str, now: &Time) -> Value {
         let Self { status, changes, reason, message } = self;
-        let mut condition = json!({ "type": CONDITION, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now });
+        let mut condition = json!({ "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now });
         if *changes {
             condition["lastTransitionTime"] = json!(now);
         }
-        json!({ "metadata": { "uid": uid }, "status": { "conditions": [condition] } })
+        condition
     }
 }
 

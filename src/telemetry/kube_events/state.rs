@@ -19,6 +19,8 @@ pub(super) enum Announcement {
     Waited(WaitsEnd),
     /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
     Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
+    /// The Node is in use again.
+    Returned,
 }
 
 /// What this process has written about a drain.
@@ -66,6 +68,7 @@ struct Pending {
     begun: Option<usize>,
     blocked: bool,
     ended: Option<PendingEnd>,
+    returned: bool,
 }
 
 #[derive(Debug)]
@@ -136,6 +139,11 @@ impl DrainState {
         self.pending.ended = Some(PendingEnd { end, report, has_condition });
     }
 
+    /// The Node is in use again. What is still pending about its drain comes first.
+    pub(super) fn come_back(&mut self) {
+        self.pending.returned = true;
+    }
+
     /// This process gave the drain up.
     pub(super) fn abandon(&mut self) {
         self.enter(Phase::Abandoned);
@@ -150,8 +158,8 @@ impl DrainState {
     }
 
     pub(super) fn has_more(&self) -> bool {
-        let Pending { begun, blocked, ended } = &self.pending;
-        begun.is_some() || *blocked || ended.is_some() || self.waits.has_more()
+        let Pending { begun, blocked, ended, returned } = &self.pending;
+        begun.is_some() || *blocked || ended.is_some() || *returned || self.waits.has_more()
     }
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
@@ -172,9 +180,12 @@ impl DrainState {
             return Some(Announcement::Waited(end));
         }
         if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
-            let always = scope == Scope::All;
+            let always = scope.is_all();
             let wanted = always || has_condition || record.condition || record.event.is_some();
             return wanted.then_some(Announcement::Ended { end, report, has_condition, always });
+        }
+        if std::mem::take(&mut self.pending.returned) {
+            return Some(Announcement::Returned);
         }
         if let Some(pods) = self.pending.begun.take() {
             return Some(Announcement::Begun { message: text::begun(pods, deadline) });

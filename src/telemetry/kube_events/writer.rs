@@ -77,7 +77,7 @@ impl EventWriter {
         facts: Facts,
         instance: String,
     ) -> Self {
-        let api = Arc::new(EventApi::new(client, gate, clock, facts.clone(), instance));
+        let api = Arc::new(EventApi::new(scope, client, gate, clock, facts.clone(), instance));
         Self {
             scope,
             backlog,
@@ -120,7 +120,7 @@ impl EventWriter {
     fn take(&mut self, event: DrainEvent) {
         match event {
             DrainEvent::Begun { node, pods, deadline } => {
-                let all = self.scope == Scope::All;
+                let all = self.scope.is_all();
                 let Some(drain) = self.drain_of(node, deadline, all) else { return };
                 drain.begin(all.then_some(pods), deadline);
                 let uid = Arc::clone(&drain.node.uid);
@@ -139,11 +139,19 @@ impl EventWriter {
                 }
             }
             DrainEvent::Ended { node, end, report, has_condition } => {
-                let wanted = has_condition || self.scope == Scope::All;
+                let wanted = has_condition || self.scope.is_all();
                 let deadline = DrainDeadline { at: Instant::now(), is_hard: true };
                 let Some(drain) = self.drain_of(node, deadline, wanted) else { return };
                 drain.end(end, report, has_condition);
                 let uid = Arc::clone(&drain.node.uid);
+                self.queue.push_back(uid);
+            }
+            DrainEvent::Returned { node } => {
+                let deadline = DrainDeadline { at: Instant::now(), is_hard: false };
+                let wanted = self.scope == Scope::Lifecycle;
+                let Some(state) = self.state_of(node, Phase::Ended, deadline, wanted).filter(|_| wanted) else { return };
+                state.come_back();
+                let uid = Arc::clone(&state.node.uid);
                 self.queue.push_back(uid);
             }
             DrainEvent::WaitBegun { node, wait } => {

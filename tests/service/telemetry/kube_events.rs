@@ -353,3 +353,47 @@ async fn the_condition_is_settled_when_the_node_is_excluded_after_a_restart() {
     stage.until("the condition is settled", s(5), || draining().as_deref() == Some("False")).await;
     stage.rest(&[&second]).await;
 }
+
+/// Returns the statuses of `DrainInProgress` and `Drained` of the n-th node; `-` for none.
+fn stages(stage: &Stage, n: usize) -> [String; 2] {
+    let conditions = stage.world.kube.node(&node(n)).unwrap().status.unwrap().conditions.unwrap_or_default();
+    ["DrainInProgress", "Drained"].map(|kind| {
+        let found = conditions.iter().find(|condition| condition.type_ == kind);
+        found.map_or_else(|| "-".to_owned(), |condition| condition.status.clone())
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn conditions_of_the_kep_follow_a_node_from_its_drain_to_its_return() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let replica = stage.start(&["--events", "lifecycle", "--drain-timeout", "2m", "--at-deadline", "leave"]).await;
+    stage.schedule_reboot(0);
+    stage.terminate(1, s(60), Wrapping::Event);
+    sleep(s(3)).await;
+    assert_eq!([stages(&stage, 0), stages(&stage, 1)], [["True", "False"], ["True", "False"]]);
+    stage.unblock(0);
+    stage.until_handled(s(180)).await;
+    sleep(s(1)).await;
+    assert_eq!(stages(&stage, 0), ["False", "True"], "drained");
+    assert_eq!(stages(&stage, 1), ["False", "False"], "its drain has failed");
+    stage.reboot(0).await;
+    stage.until("the node is in use again", s(5), || stages(&stage, 0) == ["False", "False"]).await;
+    assert!(!stage.cordoned(0));
+    assert_eq!(says(&stage, 0).as_deref(), Some("False Returned"));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn conditions_of_the_kep_are_written_only_when_asked_for() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--events", "all"]).await;
+    stage.schedule_reboot(0);
+    stage.until_handled(s(60)).await;
+    stage.reboot(0).await;
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    sleep(s(5)).await;
+    assert_eq!(stages(&stage, 0), ["-", "-"]);
+    assert_eq!(says(&stage, 0).as_deref(), Some("False Drained"));
+    stage.rest(&[&replica]).await;
+}
