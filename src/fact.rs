@@ -265,6 +265,10 @@ pub enum Fact<'a> {
     NotificationFailed { host: &'a str, result: NotificationResult, error: &'a dyn fmt::Display, repeated: bool },
     /// Notifications came faster than they could be sent: `count` were dropped, or as many facts about them.
     NotificationsDropped { count: usize },
+    /// The collector took traces.
+    TracesSent { count: usize },
+    /// The collector did not take `count` traces. `host` is its. `repeated`: others were lost some minutes ago at most.
+    TracesLost { host: &'a str, count: usize, error: &'a dyn fmt::Display, repeated: bool },
     /// A Kubernetes Event was written.
     EventWritten { reason: EventReason },
     /// A check of the set-up ended; `found` and `remedy` are sentences.

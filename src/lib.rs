@@ -69,8 +69,10 @@ pub mod telemetry {
     pub(crate) mod log_filter;
     pub(crate) mod metrics;
     pub mod notify;
+    pub mod outbound;
     pub(crate) mod page;
     pub(crate) mod pools;
+    pub mod traces;
 
     pub use history::History;
     pub use log::Log;

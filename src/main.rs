@@ -103,8 +103,17 @@ async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
             Err(error) => return refuse(1, &error.to_string()),
         }
     }
+    if settings.traces.is_some() {
+        match connect::webhook(None) {
+            Ok(collector) => clients.collector = Some(collector),
+            Err(error) => return refuse(1, &error.to_string()),
+        }
+    }
     let metrics = Arc::new(Metrics::new());
-    let facts = Facts::to(vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+    let facts = Facts::to(vec![
+        Arc::new(Log { traces: settings.traces.is_some() }) as Arc<dyn Subscriber>,
+        Arc::clone(&metrics) as _,
+    ]);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,

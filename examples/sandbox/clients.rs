@@ -37,7 +37,7 @@ pub fn on(loopback: &Loopback, clock: Clock) -> Clients {
         .http_client(aws_smithy_http_client::Builder::new().build_http())
         .time_source(clock)
         .build();
-    Clients { aws: aws_clients(&aws), kube: kube(loopback), watches: kube(loopback), webhook: None }
+    Clients { aws: aws_clients(&aws), kube: kube(loopback), watches: kube(loopback), webhook: None, collector: None }
 }
 
 fn kube(loopback: &Loopback) -> kube::Client {

@@ -124,7 +124,8 @@ async fn main() -> ExitCode {
     }
     teller.print(plan.programme(&SETTINGS, paint));
     let metrics = Arc::new(Metrics::new());
-    let subscribers: Vec<Arc<dyn Subscriber>> = vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log)];
+    let subscribers: Vec<Arc<dyn Subscriber>> =
+        vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log::default())];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
     let settings = clients::settings(&queue_url, (args.admin_address, status), &SETTINGS);

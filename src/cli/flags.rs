@@ -4,14 +4,18 @@ pub mod doctor;
 pub mod explain;
 pub mod migrate;
 pub mod notify;
+mod reporting;
 pub mod send;
 mod servers;
 pub mod status;
+mod traces;
 mod values;
 mod waits;
 
 pub use notify::Notifications;
+pub use reporting::Reporting;
 pub use servers::Servers;
+pub use traces::Traces;
 pub use values::{
     AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon,
     WaitForLoadBalancers,
@@ -330,24 +334,17 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_DRY_RUN", value_parser = BoolishValueParser::new(), help_heading = "Drain")]
     pub dry_run: bool,
 
-    /// Which drains get Kubernetes Events and a condition of the Node: blocked, all, lifecycle or none
-    ///
-    /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
-    /// lifecycle: all, with the Node conditions DrainInProgress and Drained of KEP-5683, which is alpha.
-    #[arg(
-        long,
-        env = "EBBTIDE_EVENTS",
-        value_enum,
-        value_name = "WHICH",
-        default_value = "blocked",
-        hide_possible_values = true,
-        help_heading = "Reporting"
-    )]
-    pub events: Events,
+    /// What Kubernetes is told.
+    #[command(flatten)]
+    pub reporting: Reporting,
 
     /// Notifications.
     #[command(flatten)]
     pub notifications: Notifications,
+
+    /// Traces.
+    #[command(flatten)]
+    pub traces: Traces,
 
     /// Delete leaked Leases of deleted Nodes in kube-node-lease
     ///

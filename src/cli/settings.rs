@@ -5,6 +5,7 @@ mod notifications;
 mod problems;
 mod replacements;
 mod servers;
+mod traces;
 mod waits;
 
 pub use notifications::notifications;
@@ -19,6 +20,7 @@ use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
 use crate::telemetry::kube_events::Scope;
 use crate::telemetry::notify::NotifySettings;
+use crate::telemetry::traces::TraceSettings;
 use problems::Problems;
 use std::fmt;
 use std::net::SocketAddr;
@@ -57,6 +59,8 @@ pub struct Settings {
     pub events: Option<Scope>,
     /// The receiver of notifications, if there is one.
     pub notify: Option<NotifySettings>,
+    /// The collector of traces, if there is one.
+    pub traces: Option<TraceSettings>,
     /// Interval between two polls of EC2; `None` for no polls.
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
@@ -154,7 +158,11 @@ impl Settings {
         let node_selector = problems.selector("--node-selector", flags.node_selector.as_deref());
         let pod_selector = problems.selector("--pod-selector", flags.pod_selector.as_deref());
         let cluster_name = problems.cluster_name(flags.cluster_name.as_deref());
-        let notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
+        let mut notify = problems.notifications(flags.notifications, cluster_name.clone(), flags.pod_name.clone());
+        let traces = problems.traces(flags.traces, cluster_name.clone(), flags.pod_name.clone());
+        if let Some(notify) = &mut notify {
+            notify.traces = traces.is_some();
+        }
         let managed_tag = problems.managed_tag(&flags.managed_tag);
         let log = problems.log(&flags.log);
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
@@ -206,12 +214,6 @@ impl Settings {
             own_pod,
         };
         let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
-        let events = match flags.events {
-            flags::Events::Blocked => Some(Scope::Blocked),
-            flags::Events::All => Some(Scope::All),
-            flags::Events::Lifecycle => Some(Scope::Lifecycle),
-            flags::Events::None => None,
-        };
         Ok(Self {
             queue_url,
             admin_address,
@@ -219,6 +221,7 @@ impl Settings {
             status_peers,
             policy,
             notify,
+            traces,
             pod_grace,
             managed_tag,
             cluster_name,
@@ -226,12 +229,21 @@ impl Settings {
             selection_rules,
             pod_selector,
             at_deadline: flags.at_deadline.into(),
-            events,
+            events: scope(flags.reporting.events),
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
             collect_leases: flags.collect_leases,
             log,
         })
+    }
+}
+
+const fn scope(events: flags::Events) -> Option<Scope> {
+    match events {
+        flags::Events::Blocked => Some(Scope::Blocked),
+        flags::Events::All => Some(Scope::All),
+        flags::Events::Lifecycle => Some(Scope::Lifecycle),
+        flags::Events::None => None,
     }
 }
 

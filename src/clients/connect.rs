@@ -51,6 +51,8 @@ pub struct Clients {
     pub watches: kube::Client,
     /// The receiver of notifications, if there is one.
     pub webhook: Option<SharedHttpConnector>,
+    /// The collector of traces, if there is one.
+    pub collector: Option<SharedHttpConnector>,
 }
 
 /// The clients of AWS's services.
@@ -127,7 +129,7 @@ pub enum ConnectError {
 pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
     let aws = in_a_region(aws(clock, default_region).await?)?;
     let (kube, watches) = kube_clients(clock).await?;
-    Ok(Clients { aws, kube, watches, webhook: None })
+    Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
 /// Makes all clients, even without a region: then every call to AWS fails.
@@ -141,7 +143,7 @@ pub(crate) async fn clients_without_region(
 ) -> Result<Clients, ConnectError> {
     let aws = aws(clock, default_region).await?;
     let (kube, watches) = kube_clients(clock).await?;
-    Ok(Clients { aws, kube, watches, webhook: None })
+    Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
 /// Makes the clients of each side for itself.
@@ -158,7 +160,7 @@ pub async fn cluster_client(clock: Clock) -> Result<kube::Client, ConnectError> 
     kube_clients(clock).await.map(|(kube, _)| kube)
 }
 
-/// Makes the client for webhooks, through `proxy` or else through the environment's.
+/// Makes a client for a receiver of the user's, through `proxy` or else through the environment's.
 ///
 /// # Errors
 /// When this is no proxy, or a variable names none.

@@ -257,6 +257,8 @@ labels! {
         AdminConnection => "admin-connection",
         /// Sends notifications. Fixed.
         Notifier => "notifier",
+        /// Sends traces. Fixed.
+        Tracer => "tracer",
         /// Serves the status page. Fixed.
         Status => "status",
         /// Answers one connection of the status page.
@@ -277,6 +279,7 @@ impl TaskKind {
                 | Self::Admin
                 | Self::Teller
                 | Self::Notifier
+                | Self::Tracer
                 | Self::Collector
                 | Self::AdminConnection
                 | Self::Status

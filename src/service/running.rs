@@ -52,6 +52,8 @@ pub struct Service {
     pub(super) event_writer: Option<StoppableTask>,
     /// Sends notifications. Not one of the fixed tasks either.
     pub(super) notifier: Option<StoppableTask>,
+    /// Sends traces. Not one of the fixed tasks either.
+    pub(super) trace_exporter: Option<StoppableTask>,
     /// Collects leaked Leases, and stops by itself when shutdown begins. Not one of the fixed tasks either.
     pub(super) collector: Option<Handle<()>>,
     /// Checks the set-up once. Nothing waits for it.
@@ -141,10 +143,10 @@ impl Service {
         // The poller and all deliveries have seen the shutdown's token: the poller begins no receive and gives one in flight 2 s;
         // a delivery stops its interruptions with their heartbeats, and releases its message for another replica.
         let clean = timeout_at(deadline - LAST_STEPS, self.release_messages()).await.is_ok();
-        // No drain runs any more. The writer of Events writes those of the drains that ended, the notifier tells of them, and the
-        // collector gives its Lease back.
-        let (event_writer, notifier, collector) =
-            (self.event_writer.take(), self.notifier.take(), self.collector.take());
+        // No drain runs any more. The writer of Events writes those of the drains that ended, the notifier tells of them, traces are
+        // sent, and the collector gives its Lease back.
+        let (event_writer, notifier, tracer, collector) =
+            (self.event_writer.take(), self.notifier.take(), self.trace_exporter.take(), self.collector.take());
         let collectors_lease = async {
             if let Some(collector) = collector {
                 let _ = collector.await;
@@ -153,6 +155,7 @@ impl Service {
         let _ = tokio::join!(
             timeout(LAST_CALLS_TIMEOUT, stopped(event_writer)),
             timeout(LAST_CALLS_TIMEOUT, stopped(notifier)),
+            timeout(LAST_CALLS_TIMEOUT, stopped(tracer)),
             timeout(LAST_CALLS_TIMEOUT, collectors_lease)
         );
         // Watches, batches and the servers are aborted with their handles.

@@ -10,7 +10,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::service::running::{Service, StoppableTask};
 use crate::service::signals::Shutdown;
-use crate::service::wiring::{Wiring, subscribe, subscribe_notifier};
+use crate::service::wiring::{Wiring, subscribe, subscribe_notifier, subscribe_traces};
 use crate::telemetry::admin::{Admin, Readiness};
 use crate::telemetry::history::History;
 use crate::telemetry::http::{ListenError, Server};
@@ -77,6 +77,7 @@ impl Service {
         let Inputs { settings, clients, clock, facts, metrics, log_filter, shutdown, start_checks } = inputs;
         let (facts, events) = subscribe(&settings, facts);
         let (facts, notifications) = subscribe_notifier(&settings, facts);
+        let (facts, finished_traces) = subscribe_traces(&settings, clock, facts);
         let (facts, page) = bind_page(&settings, clock, facts).await;
         let tasks = Tasks::new(facts.clone());
         let gate = Gate::new(facts.clone());
@@ -93,6 +94,11 @@ impl Service {
         let notifier = notifications.and_then(|backlog| wiring.notifier(backlog)).map(|notifier| {
             let stop = CancellationToken::new();
             StoppableTask { handle: tasks.spawn(TaskKind::Notifier, notifier.run(stop.clone())), stop }
+        });
+
+        let trace_exporter = finished_traces.and_then(|finished| wiring.trace_exporter(finished)).map(|exporter| {
+            let stop = CancellationToken::new();
+            StoppableTask { handle: tasks.spawn(TaskKind::Tracer, exporter.run(stop.clone())), stop }
         });
 
         let readiness = Readiness::default();
@@ -151,6 +157,7 @@ impl Service {
             fixed,
             event_writer,
             notifier,
+            trace_exporter,
             collector,
             checks,
             page,

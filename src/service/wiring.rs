@@ -15,6 +15,7 @@ use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use crate::telemetry::kube_events::{Backlog, EventWriter, Scope, event_subscriber};
 use crate::telemetry::notify::{self, Notifier, notify_subscriber};
+use crate::telemetry::traces::{FinishedTraces, TraceExporter, trace_subscriber};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -44,6 +45,12 @@ impl Wiring {
     pub fn notifier(&self, backlog: notify::Backlog) -> Option<Notifier> {
         let settings = Arc::new(self.settings.notify.clone()?);
         Some(Notifier::new(settings, backlog, self.clients.webhook.clone()?, self.clock, self.facts.clone()))
+    }
+
+    /// Returns the exporter of traces, if there is a collector.
+    pub fn trace_exporter(&self, finished: FinishedTraces) -> Option<TraceExporter> {
+        let (settings, connector) = (self.settings.traces.clone()?, self.clients.collector.clone()?);
+        Some(TraceExporter::new(settings, finished, connector, self.clock, self.facts.clone()))
     }
 
     /// Returns the collector of leaked Leases, if the settings ask for one. Replicas elect one of them by a Lease; a dry run writes
@@ -156,4 +163,13 @@ pub(super) fn subscribe_notifier(settings: &Settings, facts: Facts) -> (Facts, O
     }
     let (subscriber, backlog) = notify_subscriber();
     (facts.with(Arc::new(subscriber)), Some(backlog))
+}
+
+/// Adds the subscriber that puts facts together to traces, if there is a collector.
+pub(super) fn subscribe_traces(settings: &Settings, clock: Clock, facts: Facts) -> (Facts, Option<FinishedTraces>) {
+    if settings.traces.is_none() {
+        return (facts, None);
+    }
+    let (subscriber, finished) = trace_subscriber(clock);
+    (facts.with(Arc::new(subscriber)), Some(finished))
 }

@@ -68,16 +68,48 @@ struct BlockedPod {
 /// A fact about a drain, with owned values. `node_uid` and `pod_uid` are UIDs.
 #[derive(Debug)]
 enum DrainEvent {
-    Begun { node: ObjectRef, pods: usize, deadline: DrainDeadline },
-    Blocked { node: ObjectRef, pod: BlockedPod, deadline: DrainDeadline, at: Instant },
-    Unblocked { node_uid: Arc<str>, pod_uid: Arc<str> },
-    Ended { node: ObjectRef, end: DrainEnd, report: String, has_condition: bool },
-    Abandoned { node_uid: Arc<str> },
+    Begun {
+        node: ObjectRef,
+        pods: usize,
+        deadline: DrainDeadline,
+    },
+    Blocked {
+        node: ObjectRef,
+        pod: BlockedPod,
+        deadline: DrainDeadline,
+        at: Instant,
+    },
+    Unblocked {
+        node_uid: Arc<str>,
+        pod_uid: Arc<str>,
+    },
+    Ended {
+        node: ObjectRef,
+        end: DrainEnd,
+        report: String,
+        has_condition: bool,
+    },
+    Abandoned {
+        node_uid: Arc<str>,
+    },
     /// A Node whose drain had ended before is in use again.
-    Returned { node: ObjectRef },
-    WaitBegun { node: ObjectRef, wait: RunningWait },
-    WaitEnded { node_uid: Arc<str>, key: WaitKey, outcome: WaitOutcome, how: String },
-    WaitAbandoned { node_uid: Arc<str>, key: WaitKey },
+    Returned {
+        node: ObjectRef,
+    },
+    WaitBegun {
+        node: ObjectRef,
+        wait: RunningWait,
+    },
+    WaitEnded {
+        node_uid: Arc<str>,
+        key: WaitKey,
+        outcome: WaitOutcome,
+        how: String,
+    },
+    WaitAbandoned {
+        node_uid: Arc<str>,
+        key: WaitKey,
+    },
 }
 
 /// The end of a drain, as the reason of its Node's condition.

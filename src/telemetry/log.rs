@@ -7,18 +7,14 @@ use crate::fact::{
     WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
+use crate::telemetry::traces::trace_id;
 use tracing::{debug, error, info, warn};
 
 /// Writes facts to the log.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Log;
-
-/// A log line with the notice's fields. The field is `message_id`: tracing calls the line's own text `message`.
-macro_rules! about {
-    ($level:ident, $about:expr, $($rest:tt)*) => {{
-        let NoticeRef { kind, instance, node, message } = $about;
-        $level!(kind = kind.as_str(), instance, node, message_id = message, $($rest)*)
-    }};
+pub struct Log {
+    /// Whether lines about a notice name its trace.
+    pub traces: bool,
 }
 
 /// A log line with the fields of a drain's Node.
@@ -32,6 +28,15 @@ macro_rules! on {
 impl Subscriber for Log {
     #[allow(clippy::too_many_lines, reason = "an arm for each fact, so that none goes unlogged")]
     fn note(&self, fact: &Fact<'_>) {
+        // A line with the notice's fields. The field is `message_id`: tracing calls the line's own text `message`.
+        macro_rules! about {
+            ($level:ident, $about:expr, $($rest:tt)*) => {{
+                let NoticeRef { kind, instance, node, message } = $about;
+                let trace_id = self.traces.then(|| trace_id(*$about).to_string());
+                $level!(kind = kind.as_str(), instance, node, message_id = message, trace_id, $($rest)*)
+            }};
+        }
+
         match fact {
             // The service.
             Fact::Started { queue, dry_run } => {
@@ -263,6 +268,13 @@ impl Subscriber for Log {
             }
             Fact::NotificationsDropped { count } => {
                 warn!(count, "notifications came faster than they could be sent; the oldest were dropped");
+            }
+            Fact::TracesSent { count } => debug!(count, "traces sent"),
+            Fact::TracesLost { host, count, error, repeated: false } => {
+                warn!(host, count, %error, "traces were not taken; not repeated for ten minutes");
+            }
+            Fact::TracesLost { host, count, error, repeated: true } => {
+                debug!(host, count, %error, "traces were not taken")
             }
             Fact::Checked { area, check, status, found, remedy } => match status {
                 CheckStatus::Warning | CheckStatus::Failure => {

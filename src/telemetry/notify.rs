@@ -15,9 +15,7 @@ mod format;
 mod notification;
 mod notifier;
 mod phases;
-mod receiver;
 pub mod sample;
-mod scrub;
 mod signature;
 mod storm;
 mod template;
@@ -30,10 +28,10 @@ pub use format::{Format, PAGER_DUTY_URL};
 pub use notification::{Blocked, Notification};
 pub use notifier::Notifier;
 pub use phases::{PhaseChoice, Phases};
-pub use receiver::{BadHeader, BadReceiver, Receiver, Secret, header};
 pub use template::{BadTemplate, Template};
 
 use crate::clients::connect;
+use crate::telemetry::outbound::{Receiver, Secret};
 use http::{HeaderName, HeaderValue};
 use std::time::Duration;
 
@@ -72,6 +70,8 @@ pub struct NotifySettings {
     pub proxy: Option<Secret>,
     /// The phases to tell of, by kind.
     pub phases: PhaseChoice,
+    /// Whether notifications name the trace.
+    pub traces: bool,
     /// The cluster's name, if the settings have it.
     pub cluster: Option<String>,
     /// The name of this process.

@@ -25,6 +25,7 @@ TYPOS = [
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
     ("settings: {taint: ['going:NoShedule']}", "at '/settings/taint/0': 'going:NoShedule' does not match pattern"),
+    ("traces: {endpoint: 'http://me:t0ken@collector'}", "at '/traces/endpoint': 'http://me:t0ken@collector' does not"),
     ("notifications: {url: x}", "at '/notifications': additional properties 'url' not allowed"),
     ("notifications: {existingSecret: x, format: mail}", "at '/notifications/format': value must be one of 'json', "),
     ("notifications: {existingSecret: x, phases: {all: begun}}", "at '/notifications/phases/all': 'begun' does not"),
@@ -125,6 +126,10 @@ EQUAL = [
 
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
+    (
+        "traces: {existingSecret: collector}",
+        "traces.existingSecret has no effect without traces.endpoint: set the collector's URL",
+    ),
     (
         "notifications: {format: slack}",
         "notifications.format has no effect without notifications.existingSecret: name a Secret",

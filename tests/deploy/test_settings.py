@@ -33,7 +33,10 @@ NOTIFICATIONS = {
 }
 """Variables that the chart sets from `notifications`, the first four from a Secret."""
 
-ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", *NOTIFICATIONS.values()}
+TRACES = {"EBBTIDE_OTLP_ENDPOINT", "EBBTIDE_OTLP_HEADER"}
+"""Variables that the chart sets from `traces`, the second from a Secret."""
+
+ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", *NOTIFICATIONS.values(), *TRACES}
 """Variables that the chart sets from other values, or always."""
 """Variables that the chart sets from other values, or always."""
 
@@ -262,6 +265,13 @@ notifications:
     assert f"{mount['mountPath']}/template.j2" == described["EBBTIDE_NOTIFY_TEMPLATE"]
     other = the("Deployment", HELM4.objects(values=values.replace("title", "text")))["spec"]["template"]
     assert pod["metadata"]["annotations"] != other["metadata"]["annotations"], "the pods must change with the template"
+
+
+def test_traces_have_an_endpoint_and_headers_from_a_secret() -> None:
+    assert {flag.variable for flag in flags() if flag.variable.startswith("EBBTIDE_OTLP")} == TRACES
+    objects = HELM4.objects(values=QUEUE + "traces: {endpoint: 'http://collector:4318', existingSecret: collector}")
+    assert environment(objects)["EBBTIDE_OTLP_ENDPOINT"] == "http://collector:4318"
+    assert secret_keys(objects) == {"EBBTIDE_OTLP_HEADER": ("collector", "headers", False)}
 
 
 def test_the_schema_has_the_programs_formats() -> None:

@@ -172,7 +172,7 @@ def test_the_program_accepts_every_value(tmp_path: Path) -> None:
     (deployment,) = (each for each in objects if each["kind"] == "Deployment")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     # By their keys in values/everything.yaml. Its format takes no key for PagerDuty, which the Secret may lack.
-    secrets = {"webhookurl": "https://127.0.0.1/hook", "more": "X-Team=infra", "sign": "s" * 32}
+    secrets = {"webhookurl": "https://127.0.0.1/hook", "more": "X-Team=infra", "sign": "s" * 32, "token": "x-team=infra"}
     variables = {}
     for each in container["env"]:
         secret = each.get("valueFrom", {}).get("secretKeyRef")

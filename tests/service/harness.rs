@@ -153,7 +153,8 @@ impl Stage {
         let clock = Clock::reading(machine);
         let metrics = Arc::new(Metrics::new());
         let history = Arc::new(History::new(clock, "replica", settings.policy.dry_run));
-        let facts = vec![Arc::new(Log) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _, Arc::clone(&history) as _];
+        let facts =
+            vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _, Arc::clone(&history) as _];
         let facts = Facts::to(facts);
         let shutdown = Shutdown::default();
         let mut clients = self.clients(clock);
@@ -182,7 +183,7 @@ impl Stage {
             .time_source(clock)
             .build();
         let kube = || kube_client(self.world.kube.client_builder());
-        Clients { aws: aws_clients(&config), kube: kube(), watches: kube(), webhook: None }
+        Clients { aws: aws_clients(&config), kube: kube(), watches: kube(), webhook: None, collector: None }
     }
 
     /// Sends a spot warning for the n-th node. Returns the id of the message.

@@ -109,6 +109,7 @@ mod telemetry {
     mod metrics;
     mod notify;
     mod notify_formats;
+    mod traces;
     mod waiting;
 }
 

@@ -1,7 +1,7 @@
 //! The flags of notifications, which `ebbtide run` and `ebbtide notify` share.
 
 use super::NotifyFormat;
-use crate::telemetry::notify::Secret;
+use crate::telemetry::outbound::Secret;
 use clap::Args;
 use std::path::PathBuf;
 

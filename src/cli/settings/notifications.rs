@@ -5,9 +5,8 @@ use super::problems::Problems;
 use crate::cli::flags::{Notifications, NotifyFormat};
 use crate::cli::input;
 use crate::fact::NotificationPhase;
-use crate::telemetry::notify::{
-    self, Format, NotifySettings, PAGER_DUTY_URL, PhaseChoice, Phases, Receiver, Secret, Template,
-};
+use crate::telemetry::notify::{self, Format, NotifySettings, PAGER_DUTY_URL, PhaseChoice, Phases, Template};
+use crate::telemetry::outbound::{self, Receiver, Secret};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -70,7 +69,7 @@ impl Problems {
         }
         let template = flags.notify_template.as_deref().and_then(|file| self.template(file));
         let headers = flags.notify_header.iter().filter_map(|text| {
-            notify::header(text).map_err(|error| self.add("--notify-header", error.to_string())).ok()
+            outbound::header(text).map_err(|error| self.add("--notify-header", error.to_string())).ok()
         });
         let headers = headers.collect();
         let timeout = self.duration("--notify-timeout", Some(&flags.notify_timeout), MAX_TIMEOUT);
@@ -82,6 +81,7 @@ impl Problems {
             headers,
             timeout: timeout.unwrap_or(MAX_TIMEOUT),
             signing_key: flags.notify_secret,
+            traces: false,
             routing_key: flags.notify_routing_key,
             proxy: flags.notify_proxy,
             phases,

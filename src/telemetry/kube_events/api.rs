@@ -57,14 +57,7 @@ pub(super) struct EventApi {
 
 impl EventApi {
     /// `instance` is this process's name in Events.
-    pub(super) fn new(
-        scope: Scope,
-        client: Client,
-        gate: Gate,
-        clock: Clock,
-        facts: Facts,
-        instance: String,
-    ) -> Self {
+    pub(super) fn new(scope: Scope, client: Client, gate: Gate, clock: Clock, facts: Facts, instance: String) -> Self {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
         Self { scope, client, nodes, gate, clock, facts, instance }
     }
@@ -228,12 +221,7 @@ impl EventApi {
     }
 
     /// Sets the condition, and those of KEP-5683 if they are wanted: `stages` are their types and statuses.
-    async fn set(
-        &self,
-        node: &ObjectRef,
-        condition: Condition<'_>,
-        stages: &[(&str, bool)],
-    ) -> Result<(), KubeError> {
+    async fn set(&self, node: &ObjectRef, condition: Condition<'_>, stages: &[(&str, bool)]) -> Result<(), KubeError> {
         let now = Time(self.clock.now());
         let mut conditions = vec![condition.json(CONDITION, &now)];
         for (kind, status) in stages.iter().filter(|_| self.scope == Scope::Lifecycle) {
@@ -241,7 +229,8 @@ impl EventApi {
             conditions.push(Condition { status, changes: true, ..condition }.json(kind, &now));
         }
         // With its UID: a new Node of the same name refuses the patch.
-        let patch = Patch::Strategic(json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": conditions } }));
+        let patch =
+            Patch::Strategic(json!({ "metadata": { "uid": &*node.uid }, "status": { "conditions": conditions } }));
         let call = Call { verb: "patch", resource: "nodes/status", subject: &node.name };
         let params = PatchParams::default();
         self.call(call, || self.nodes.patch_status(&node.name, &params, &patch)).await.map(drop)
@@ -279,7 +268,8 @@ impl Condition<'_> {
     /// Returns the condition of this type.
     fn json(&self, kind: &str, now: &Time) -> Value {
         let Self { status, changes, reason, message } = self;
-        let mut condition = json!({ "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now });
+        let mut condition =
+            json!({ "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": now });
         if *changes {
             condition["lastTransitionTime"] = json!(now);
         }

@@ -149,7 +149,9 @@ impl EventWriter {
             DrainEvent::Returned { node } => {
                 let deadline = DrainDeadline { at: Instant::now(), is_hard: false };
                 let wanted = self.scope == Scope::Lifecycle;
-                let Some(state) = self.state_of(node, Phase::Ended, deadline, wanted).filter(|_| wanted) else { return };
+                let Some(state) = self.state_of(node, Phase::Ended, deadline, wanted).filter(|_| wanted) else {
+                    return;
+                };
                 state.come_back();
                 let uid = Arc::clone(&state.node.uid);
                 self.queue.push_back(uid);

@@ -16,6 +16,9 @@ impl All {
             let count = u64::try_from(count).unwrap_or(u64::MAX);
             self.notifications.with_label_values(&[result.as_str()]).inc_by(count);
         };
+        let traces = |result: &str, count: usize| {
+            self.traces.with_label_values(&[result]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
+        };
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
                 message(MessageCount::Received);
@@ -59,6 +62,8 @@ impl All {
             Fact::EventWritten { .. } => self.events.with_label_values(&["written"]).inc(),
             Fact::KubeEventFailed { category, .. } => self.events.with_label_values(&[category.as_str()]).inc(),
             Fact::KubeEventsDropped { .. } => self.events.with_label_values(&["dropped"]).inc(),
+            Fact::TracesSent { count } => traces("sent", *count),
+            Fact::TracesLost { count, .. } => traces("lost", *count),
             Fact::NotificationSent { .. } => notified(NotificationResult::Sent, 1),
             Fact::NotificationRetried { category, .. } => retried("notify", category),
             Fact::NotificationFailed { result, .. } => notified(*result, 1),

@@ -52,6 +52,7 @@ impl All {
         begin(&self.watch_failures, WatchedResource::ALL.map(WatchedResource::as_str));
         begin(&self.evictions, [Ok(()), Err(Category::Refused)].map(|result| label(result, "evicted")));
         begin(&self.notifications, NotificationResult::ALL.map(NotificationResult::as_str));
+        begin(&self.traces, ["sent", "lost"]);
         begin(&self.deletions, [label(Ok(()), "deleted")]);
         for [service, operation] in AWS_CALLS {
             let _ = self.aws_calls.with_label_values(&[service, operation, Category::Denied.as_str()]);

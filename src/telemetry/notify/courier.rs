@@ -2,37 +2,22 @@
 
 use super::format::WriteError;
 use super::notification::Notification;
-use super::scrub::Scrubber;
 use super::{NotifySettings, signature};
-use crate::clients::server_date;
 use crate::fact::Category;
 use crate::runtime::clock::Clock;
 use crate::runtime::duration::Words;
-use aws_smithy_runtime_api::client::http::{HttpConnector, SharedHttpConnector};
-use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
-use aws_smithy_runtime_api::client::result::ConnectorError;
-use aws_smithy_types::body::SdkBody;
-use http::{HeaderValue, Method, Request, header};
-use http_body_util::BodyExt;
-use std::error::Error;
-use std::pin::pin;
+use crate::telemetry::outbound::{NoReply, Outbound, Reply, Scrubber};
+use aws_smithy_runtime_api::client::http::SharedHttpConnector;
+use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
-
-/// Maximum number of bytes of an answer that are read. A longer one is not kept alive for the rest.
-const MAX_ANSWER: usize = 4096;
-
-/// Maximum pause that a receiver can ask for. A longer one would be an outage that nobody sees.
-const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Delivers notifications to one receiver.
 #[derive(Clone, Debug)]
 pub struct Courier {
     settings: Arc<NotifySettings>,
-    connector: SharedHttpConnector,
+    outbound: Outbound,
     clock: Clock,
-    scrubber: Scrubber,
 }
 
 /// The answer of a receiver that accepts a notification.
@@ -120,8 +105,11 @@ impl Courier {
     /// A courier that sends through `connector`.
     #[must_use]
     pub fn new(settings: Arc<NotifySettings>, connector: SharedHttpConnector, clock: Clock) -> Self {
-        let scrubber = Scrubber::new(&settings);
-        Self { settings, connector, clock, scrubber }
+        let NotifySettings { receiver, headers, signing_key, routing_key, proxy, timeout, .. } = &*settings;
+        let keys = [signing_key, routing_key].into_iter().flatten();
+        let scrubber = Scrubber::new(receiver, headers.iter().map(|(_, value)| value), keys, proxy.as_ref());
+        let outbound = Outbound::new(connector, clock, scrubber, *timeout);
+        Self { settings, outbound, clock }
     }
 
     /// Returns the receiver's host, the only part of its URL that may be shown.
@@ -135,80 +123,21 @@ impl Courier {
     /// # Errors
     /// Why the receiver has not accepted it.
     pub async fn send(&self, told: &Notification) -> Result<Accepted, DeliveryError> {
-        let request = self.request(told)?;
-        let limit = self.settings.timeout;
-        timeout(limit, self.exchange(request)).await.unwrap_or(Err(DeliveryError::TimedOut(limit)))
-    }
-
-    fn request(&self, told: &Notification) -> Result<Request<SdkBody>, DeliveryError> {
         let NotifySettings { receiver, format, headers, signing_key, .. } = &*self.settings;
         let body = format.write(told, &self.settings)?;
-        let mut request = Request::new(SdkBody::empty());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = receiver.uri().clone();
-        let all = request.headers_mut();
-        all.insert(header::USER_AGENT, HeaderValue::from_static(concat!("ebbtide/", env!("CARGO_PKG_VERSION"))));
         // The user's own headers replace ours.
-        for (name, value) in body.headers.into_iter().chain(headers.iter().cloned()) {
-            all.insert(name, value);
-        }
+        let mut all: Vec<_> = body.headers.into_iter().chain(headers.iter().cloned()).collect();
         let now = self.clock.now().as_second();
         if let Some(signed) = signing_key.as_ref().and_then(|key| signature::sign(key, now, &body.bytes)) {
-            all.insert(signature::HEADER, HeaderValue::from_str(&signed).map_err(WriteError::Header)?);
+            let signed = HeaderValue::from_str(&signed).map_err(WriteError::Header)?;
+            all.push((HeaderName::from_static(signature::HEADER), signed));
         }
-        *request.body_mut() = SdkBody::from(body.bytes);
-        Ok(request)
-    }
-
-    async fn exchange(&self, request: Request<SdkBody>) -> Result<Accepted, DeliveryError> {
-        let unreachable = |text: &str| DeliveryError::Unreachable(self.scrubber.quote(text));
-        let request = request.try_into().map_err(|_| unreachable("the request is none"))?;
-        let answer = self.connector.call(request).await.map_err(|error| unreachable(&reasons(&error)))?;
-        let status = answer.status().as_u16();
-        if (300..400).contains(&status) {
-            return Err(DeliveryError::Redirect(status));
-        }
-        let retry_after = self.retry_after(&answer);
-        let body = self.scrubber.quote(&text(answer).await);
-        if (200..300).contains(&status) {
-            return Ok(Accepted { status, body });
-        }
-        Err(DeliveryError::Refused { status, body, retry_after })
-    }
-
-    /// Returns the pause that the answer asks for, in seconds or until a date.
-    fn retry_after(&self, answer: &HttpResponse) -> Option<Duration> {
-        let header = answer.headers().get("retry-after")?.trim();
-        let pause = match header.parse() {
-            Ok(seconds) => Duration::from_secs(seconds),
-            Err(_) => server_date::parse(header)?.duration_since(self.clock.now()).try_into().ok()?,
-        };
-        Some(pause.min(MAX_RETRY_AFTER))
-    }
-}
-
-/// Returns an error with its causes.
-fn reasons(error: &ConnectorError) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
-/// Returns the begin of an answer's body. A body that breaks has told enough by its status.
-async fn text(answer: HttpResponse) -> String {
-    let mut body = pin!(answer.into_body());
-    let mut bytes = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Some(data) = frame.data_ref() {
-            bytes.extend(data.iter().take(MAX_ANSWER - bytes.len()));
-        }
-        if bytes.len() >= MAX_ANSWER {
-            break;
+        match self.outbound.post(receiver, all, body.bytes).await {
+            Ok(Reply { status, body, .. }) if (200..300).contains(&status) => Ok(Accepted { status, body }),
+            Ok(Reply { status, .. }) if (300..400).contains(&status) => Err(DeliveryError::Redirect(status)),
+            Ok(Reply { status, body, retry_after }) => Err(DeliveryError::Refused { status, body, retry_after }),
+            Err(NoReply::TimedOut(limit)) => Err(DeliveryError::TimedOut(limit)),
+            Err(NoReply::Unreachable(why)) => Err(DeliveryError::Unreachable(why)),
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

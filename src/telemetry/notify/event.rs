@@ -107,6 +107,11 @@ impl About {
         let NoticeRef { kind, instance, node, message } = about;
         Self { kind, instance: name(instance), node: node.map(name), message: name(message) }
     }
+
+    pub(super) fn as_ref(&self) -> NoticeRef<'_> {
+        let Self { kind, instance, node, message } = self;
+        NoticeRef { kind: *kind, instance, node: node.as_deref(), message }
+    }
 }
 
 impl Pool {

@@ -50,6 +50,8 @@ pub struct Notification {
     pub group: Option<String>,
     /// The id of the SQS message.
     pub message: Option<String>,
+    /// The id of the trace, if there are traces.
+    pub trace_id: Option<String>,
     /// When the work began.
     pub since: Option<Timestamp>,
     /// The latest end of the work.
@@ -109,6 +111,7 @@ impl Notification {
             ("Waited", text(&self.waited)),
             ("Cluster", text(&self.cluster)),
             ("Message", text(&self.message)),
+            ("Trace", text(&self.trace_id)),
         ];
         rows.into_iter().filter_map(|(name, value)| Some((name, value.filter(|value| !value.is_empty())?))).collect()
     }

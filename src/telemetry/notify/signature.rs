@@ -1,6 +1,6 @@
 //! The signature of a request, by which a receiver knows that it comes from Ebbtide, and when it was sent.
 
-use super::receiver::Secret;
+use crate::telemetry::outbound::Secret;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt::Write;

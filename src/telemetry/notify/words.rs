@@ -8,6 +8,7 @@ use crate::fact::{Action, NotificationPhase};
 use crate::runtime::clock::Clock;
 use crate::runtime::duration::Words;
 use crate::telemetry::history::report;
+use crate::telemetry::traces::trace_id;
 use jiff::Timestamp;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -23,12 +24,14 @@ const MAX_IN_TEXT: usize = 3;
 pub(super) struct Writer {
     cluster: Option<String>,
     replica: String,
+    traces: bool,
     clock: Clock,
 }
 
 impl Writer {
     pub(super) fn new(settings: &NotifySettings, clock: Clock) -> Self {
-        Self { cluster: settings.cluster.clone(), replica: settings.replica.clone(), clock }
+        let NotifySettings { cluster, replica, traces, .. } = settings;
+        Self { cluster: cluster.clone(), replica: replica.clone(), traces: *traces, clock }
     }
 
     /// Returns an instant as wall time, in whole milliseconds.
@@ -56,6 +59,7 @@ impl Writer {
             instance_type: None,
             zone: None,
             group: None,
+            trace_id: None,
             message: None,
             since: None,
             deadline: None,
@@ -88,6 +92,7 @@ impl Writer {
             zone: known(&episode.pool.zone),
             group: known(&episode.pool.group),
             message: Some(about.message.to_string()),
+            trace_id: self.traces.then(|| trace_id(about.as_ref()).to_string()),
             since: Some(self.time(episode.begun)),
             deadline: deadline.map(|(at, _)| self.time(at)),
             hard: deadline.is_some_and(|(_, hard)| hard),

@@ -14,7 +14,7 @@ from .aws import CREDENTIALS, REGION
 from .process import Process, free_port
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "notifier", "collector", "admin", "status", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
 """Kinds of tasks that live as long as the service."""
 
 OURS = frozenset({"admin-connection", "status-connection"})

@@ -8,9 +8,9 @@ use ebbtide::commands::notify;
 use ebbtide::fact::NotificationPhase;
 use ebbtide::runtime::Clock;
 use ebbtide::telemetry::notify::{
-    Blocked, Courier, DeliveryError, Format, Notification, NotifySettings, PhaseChoice, Phases, Receiver, Secret,
-    Template, header, sample,
+    Blocked, Courier, DeliveryError, Format, Notification, NotifySettings, PhaseChoice, Phases, Template, sample,
 };
+use ebbtide::telemetry::outbound::{Receiver, Secret, header};
 use hmac::{Hmac, KeyInit, Mac};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -110,6 +110,7 @@ fn settings(url: &str, format: Format) -> NotifySettings {
         headers: vec![header(&secret("X-Token=Bearer s3cret-header")).unwrap()],
         timeout: Duration::from_secs(5),
         signing_key: Some(secret("s3cret-key")),
+        traces: false,
         routing_key: Some(secret("0123456789abcdef0123456789abcdef")),
         proxy: None,
         phases: PhaseChoice::all(Phases::of(&NotificationPhase::ALL)),
@@ -160,7 +161,7 @@ const JSON: &str = concat!(
     r#""text":"It is \"held\" by <@U1> & *others*\\","cluster":"blue","replica":"ebbtide-1","kind":"spot","action":"drain","#,
     r#""instance":"i-00000000000000000","node":"<!channel>&\"[x](http://evil)","#,
     r#""instanceType":"m7g.large","zone":"eu-west-1a","group":"sample-group","#,
-    r#""message":"00000000-0000-0000-0000-000000000000","since":"2026-11-23T12:00:00Z","deadline":"2026-11-23T12:02:00Z","#,
+    r#""message":"00000000-0000-0000-0000-000000000000","traceId":null,"since":"2026-11-23T12:00:00Z","deadline":"2026-11-23T12:02:00Z","#,
     r#""hard":true,"blocked":[{"node":"n","pod":"a/\"b","by":"</script>"}],"blockedMore":0,"outcome":null,"seconds":null,"#,
     r#""report":null,"waited":null,"storm":null}"#
 );

@@ -152,6 +152,23 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- end }}
 {{- end }}
 
+{{/* The environment variables of traces. */}}
+{{- define "ebbtide.traces" -}}
+{{- with .Values.traces }}
+{{- if .endpoint }}
+- name: EBBTIDE_OTLP_ENDPOINT
+  value: {{ .endpoint | quote }}
+{{- with .existingSecret }}
+- name: EBBTIDE_OTLP_HEADER
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.traces.secretKeys.headers }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* yes if the template of notifications is mounted. */}}
 {{- define "ebbtide.notificationTemplate" -}}
 {{- if and (.Values.notifications).existingSecret (.Values.notifications).template }}yes{{ end }}

@@ -1,6 +1,7 @@
 use super::*;
 use crate::fact::{Action, NoticeKind, NoticeRef, NotificationPhase, Subscriber};
-use crate::telemetry::notify::{Format, PhaseChoice, Phases, Receiver, notify_subscriber};
+use crate::telemetry::notify::{Format, PhaseChoice, Phases, notify_subscriber};
+use crate::telemetry::outbound::Receiver;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture};
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use std::sync::Mutex;
@@ -50,6 +51,7 @@ async fn the_oldest_are_dropped_and_counted_and_a_dead_receiver_is_told_seldom()
         headers: Vec::new(),
         timeout: Duration::from_secs(5),
         signing_key: None,
+        traces: false,
         routing_key: None,
         proxy: None,
         phases: PhaseChoice::all(Phases::of(&[NotificationPhase::Notice])),

@@ -1,7 +1,7 @@
-use super::super::receiver::Receiver;
 use super::*;
 use crate::fact::NoticeKind;
-use crate::telemetry::notify::{PhaseChoice, Secret};
+use crate::telemetry::notify::PhaseChoice;
+use crate::telemetry::outbound::{Receiver, Secret};
 use NotificationPhase::{Blocked as IsBlocked, Done as IsDone, Failed as HasFailed, Notice as IsNotice};
 use tokio::time::advance;
 
@@ -21,6 +21,7 @@ fn settings(phases: &str, format: Format) -> Arc<NotifySettings> {
         headers: Vec::new(),
         timeout: 5 * S,
         signing_key: None,
+        traces: false,
         routing_key: None,
         proxy: None,
         phases: PhaseChoice::all(Phases::parse(phases).unwrap()),

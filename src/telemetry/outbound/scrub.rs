@@ -1,7 +1,7 @@
 //! Takes secrets out of texts that others have written: answers may repeat the request.
 
-use super::NotifySettings;
-use super::receiver::Secret;
+use super::{Receiver, Secret};
+use http::HeaderValue;
 use http::uri::PathAndQuery;
 
 /// Minimum length of a secret's part that is taken out, in bytes: shorter ones are words such as `v1`.
@@ -10,25 +10,32 @@ const MIN_PART: usize = 6;
 /// Maximum length of a quoted text, in characters.
 const MAX_QUOTE: usize = 200;
 
-/// The secrets of the settings, and their parts.
+/// Secrets, and their parts.
 #[derive(Clone)]
-pub(super) struct Scrubber {
+pub struct Scrubber {
     parts: Vec<String>,
 }
 
 impl Scrubber {
-    pub(super) fn new(settings: &NotifySettings) -> Self {
-        let uri = settings.receiver.uri();
+    /// A scrubber of the receiver's URL, of the headers' values, of `secrets`, and of the proxy's password.
+    #[must_use]
+    pub fn new<'a>(
+        receiver: &'a Receiver,
+        headers: impl Iterator<Item = &'a HeaderValue>,
+        secrets: impl Iterator<Item = &'a Secret>,
+        proxy: Option<&'a Secret>,
+    ) -> Self {
+        let uri = receiver.uri();
         let mut parts: Vec<&str> = Vec::new();
         parts.extend(uri.path_and_query().map(PathAndQuery::as_str));
         parts.extend(uri.path().split('/'));
         parts.extend(uri.query().into_iter().flat_map(|query| query.split(['&', '='])));
-        for value in settings.headers.iter().filter_map(|(_, value)| value.to_str().ok()) {
+        for value in headers.filter_map(|value| value.to_str().ok()) {
             parts.push(value);
             parts.extend(value.split(' '));
         }
-        parts.extend([&settings.signing_key, &settings.routing_key].into_iter().flatten().map(Secret::reveal));
-        let user = settings.proxy.as_ref().and_then(|proxy| proxy.reveal().rsplit_once('@'));
+        parts.extend(secrets.map(Secret::reveal));
+        let user = proxy.and_then(|proxy| proxy.reveal().rsplit_once('@'));
         parts.extend(user.into_iter().flat_map(|(user, _)| user.split(['/', ':'])));
         let mut parts: Vec<String> =
             parts.into_iter().filter(|part| part.len() >= MIN_PART).map(str::to_owned).collect();
@@ -39,7 +46,8 @@ impl Scrubber {
     }
 
     /// Returns the begin of a text, without secrets and control characters, on one line.
-    pub(super) fn quote(&self, text: &str) -> String {
+    #[must_use]
+    pub fn quote(&self, text: &str) -> String {
         let mut text = text.to_owned();
         for part in &self.parts {
             text = text.replace(part, "***");

@@ -1,4 +1,4 @@
-//! The receiver of notifications. Its URL and its headers are secrets: whoever has them can write to the user's channel.
+//! A receiver. Its URL and its headers are secrets: whoever has them can write to the user's channel.
 
 use http::{HeaderName, HeaderValue, Uri};
 use std::convert::Infallible;
@@ -45,7 +45,7 @@ pub enum BadReceiver {
     #[error("is not a URL; write it as https://HOST/PATH")]
     NoUrl,
     /// The URL has a user or a password.
-    #[error("has a user or a password; take them out, and send them with --notify-header Authorization=…")]
+    #[error("has a user or a password; take them out, and send them as the header Authorization")]
     Credentials,
 }
 
@@ -72,7 +72,8 @@ impl Receiver {
     }
 
     /// Returns the URL, for the request.
-    pub(super) const fn uri(&self) -> &Uri {
+    #[must_use]
+    pub const fn uri(&self) -> &Uri {
         &self.uri
     }
 

@@ -1,0 +1,23 @@
+//! The flags of what Kubernetes is told.
+
+use super::Events;
+use clap::Args;
+
+/// What Kubernetes is told.
+#[derive(Args, Debug)]
+pub struct Reporting {
+    /// Which drains get Kubernetes Events and a condition of the Node: blocked, all, lifecycle or none
+    ///
+    /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
+    /// lifecycle: all, with the Node conditions of KEP-5683, which is alpha.
+    #[arg(
+        long,
+        env = "EBBTIDE_EVENTS",
+        value_enum,
+        value_name = "WHICH",
+        default_value = "blocked",
+        hide_possible_values = true,
+        help_heading = "Reporting"
+    )]
+    pub events: Events,
+}
