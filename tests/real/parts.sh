@@ -21,11 +21,20 @@ build() {
     echo "${CARGO_TARGET_DIR:-$root/target}/$folder"
 }
 
+# Builds the receiver of traces, which reads them with the OpenTelemetry Collector's own module.
+collector() { # FOLDER
+    (cd "$here/collector" && GOWORK=off CGO_ENABLED=0 with_go nice -n 10 go build -trimpath -o "$1/collector" .)
+}
+
 # Builds the harness's parts and exports their paths.
 export_parts() {
+    local digest
+    digest=$(cat "$here"/collector/{main.go,go.mod,go.sum} | sha256sum | cut -c 1-12)
+    once "$cache/collector-$digest" collector
+    EBBTIDE_COLLECTOR=$cache/collector-$digest/collector
     python=$(python_with "$here/requirements.txt")/bin/python
     EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache")
     EBBTIDE_KUBECTL=$(with_go "$here/control-plane/build-kubectl" "$cache")
     PYTHONDONTWRITEBYTECODE=1
-    export EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
+    export EBBTIDE_COLLECTOR EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
 }
