@@ -2,7 +2,7 @@
 
 use crate::fact::{Fact, Facts};
 use crate::runtime::task::Tasks;
-use crate::telemetry::http::{Answers, Body, only_get, plain};
+use crate::telemetry::http::{Answers, Body, is_foreign, is_local, only_get, plain};
 use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
 use http::{Method, Request, Response, StatusCode};
@@ -55,7 +55,7 @@ impl Admin {
         let Some(filter) = &self.log_filter else {
             return plain(StatusCode::NOT_FOUND, "this process has no log of its own\n");
         };
-        if !client.ip().to_canonical().is_loopback() {
+        if !is_local(client) || is_foreign(request, client) {
             return plain(StatusCode::FORBIDDEN, "only from inside the pod: use kubectl port-forward\n");
         }
         match filter.change(request.uri().query().unwrap_or_default()) {
@@ -119,21 +119,20 @@ mod tests {
             log_filter: Some(filter),
             facts,
         };
-        let elsewhere: SocketAddr = "10.0.0.9:1".parse().unwrap();
-        let mapped: SocketAddr = "[::ffff:127.0.0.1]:1".parse().unwrap();
-        assert!(!elsewhere.ip().to_canonical().is_loopback() && mapped.ip().to_canonical().is_loopback());
         let server = Server::bind("--admin-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let (address, counted) = (server.address(), tasks.clone());
         let _serving = tasks.spawn(TaskKind::Admin, async move {
             server.serve(&counted, TaskKind::AdminConnection, Arc::new(pages)).await;
         });
-        let ask = async |line: &str| {
+        let ask_as = async |host: &str, line: &str| {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            stream.write_all(format!("{line} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+            stream.write_all(format!("{line} HTTP/1.1\r\nhost: {host}\r\n\r\n").as_bytes()).await.unwrap();
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.unwrap();
             answer
         };
+        let ask = |line| ask_as("localhost:8080", line);
+        assert!(ask_as("rebound.example:8080", "PUT /log?off").await.starts_with("HTTP/1.1 403"));
         assert!(ask("GET /log").await.ends_with("\r\n\r\ninfo\n"));
         assert!(ask("PUT /log?warn,ebbtide=debug").await.starts_with("HTTP/1.1 200"));
         assert!(ask("GET /log").await.contains("ebbtide=debug"));

@@ -3,6 +3,7 @@
 use crate::fact::TaskKind;
 use crate::runtime::task::{Group, Tasks};
 use bytes::Bytes;
+use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
@@ -10,7 +11,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,6 +143,26 @@ async fn connection(stream: TcpStream, client: SocketAddr, pages: Arc<impl Answe
     }
 }
 
+/// Whether a request comes from this machine: a shell in the pod, or `kubectl port-forward`. A service mesh's proxy uses other addresses
+/// of loopback for what comes from elsewhere.
+pub fn is_local(client: SocketAddr) -> bool {
+    let ip = client.ip().to_canonical();
+    ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST
+}
+
+/// Whether a local request was led here by a foreign site: its browser was told that the site's name is this machine's (DNS rebinding),
+/// and names the site. People use addresses, `localhost`, or a name without a dot.
+pub fn is_foreign(request: &Request<Incoming>, client: SocketAddr) -> bool {
+    let host = request.headers().get(http::header::HOST).map(|host| host.to_str().unwrap_or("."));
+    let name = host.map(|host| host.parse::<Authority>().map_or_else(|_| ".".to_owned(), |host| host.host().to_owned()));
+    is_local(client) && name.is_some_and(|name| !is_own_name(&name))
+}
+
+fn is_own_name(name: &str) -> bool {
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    !name.contains('.') || name.parse::<IpAddr>().is_ok()
+}
+
 /// Returns the refusal of a request that is neither GET nor HEAD.
 pub fn only_get(method: &Method) -> Option<Response<Body>> {
     let refused = || plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is answered here\n");
@@ -169,6 +190,21 @@ async fn has_ipv6() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_foreign_sites_have_a_dot() {
+        for own in ["localhost", "127.0.0.1", "[::1]", "workstation", "10.0.0.9"] {
+            assert!(is_own_name(own), "{own}");
+        }
+        assert!(!is_own_name("rebound.example") && !is_own_name(".") && !is_own_name("127.0.0.1.rebound.example"));
+    }
+
+    #[test]
+    fn a_proxy_of_the_pod_is_not_local() {
+        let local = |client: &str| is_local(client.parse().unwrap());
+        assert!(local("127.0.0.1:1") && local("[::1]:1") && local("[::ffff:127.0.0.1]:1"));
+        assert!(!local("127.0.0.6:1") && !local("10.0.0.9:1"));
+    }
 
     #[tokio::test]
     async fn all_addresses_are_of_both_families() {

@@ -9,7 +9,7 @@ mod peers;
 use crate::fact::TaskKind;
 use crate::runtime::task::Tasks;
 use crate::telemetry::history::{History, Since};
-use crate::telemetry::http::{Answers, Body, answer, only_get, plain};
+use crate::telemetry::http::{Answers, Body, answer, is_foreign, only_get, plain};
 use bytes::Bytes;
 use futures_util::stream;
 use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE};
@@ -130,6 +130,10 @@ impl Page {
         let answers = peers::ask(&self.peers, self.history.replica()).await;
         let mut shared = self.lock();
         shared.peers.take(answers);
+        if self.frames.receiver_count() == 0 {
+            // A viewer who comes gets a whole report first.
+            shared.peers.take_changes();
+        }
         shared.whole = None;
         drop(shared);
         *asked = Some(Instant::now());
@@ -213,9 +217,12 @@ impl Page {
 }
 
 impl Answers for Page {
-    async fn answer(&self, request: &Request<Incoming>, _client: SocketAddr) -> Response<Body> {
+    async fn answer(&self, request: &Request<Incoming>, client: SocketAddr) -> Response<Body> {
         if let Some(refused) = only_get(request.method()) {
             return refused;
+        }
+        if is_foreign(request, client) {
+            return plain(StatusCode::FORBIDDEN, "this page is not that site's; use localhost, or an address\n");
         }
         let path = request.uri().path();
         let mut response = match path {

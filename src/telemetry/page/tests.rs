@@ -13,6 +13,7 @@ struct Served {
     history: Arc<History>,
     address: SocketAddr,
     tasks: Tasks,
+    page: Arc<Page>,
     _serving: Handle<()>,
 }
 
@@ -27,11 +28,11 @@ impl Served {
         let tasks = Tasks::new(Facts::to(Vec::new()));
         let server = Server::bind("--status-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
         let (address, page) = (server.address(), Arc::new(Page::new(Arc::clone(&history), tasks.clone(), peers)));
-        let counted = tasks.clone();
+        let (counted, served) = (tasks.clone(), Arc::clone(&page));
         let serving = tasks.spawn(TaskKind::Status, async move {
-            tokio::join!(server.serve(&counted, TaskKind::StatusConnection, Arc::clone(&page)), page.send_frames());
+            tokio::join!(server.serve(&counted, TaskKind::StatusConnection, Arc::clone(&served)), served.send_frames());
         });
-        Self { history, address, tasks, _serving: serving }
+        Self { history, address, tasks, page, _serving: serving }
     }
 
     fn notice(&self, instance: &str, node: &str) {
@@ -90,6 +91,12 @@ async fn every_answer_has_the_strict_policy_and_only_get_is_answered() {
         assert!(answer.contains("cache-control: no-store"), "{path}");
         assert_eq!(answer.starts_with("http/1.1 200"), path != "/elsewhere", "{path}");
     }
+    let foreign = TcpStream::connect(served.address).await;
+    let mut foreign = foreign.unwrap();
+    foreign.write_all(b"GET /api/status HTTP/1.1\r\nhost: rebound.example\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    foreign.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("use localhost"), "{answer}");
     let mut answer = String::new();
     served.ask("POST /api/status").await.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 405"), "{answer}");
@@ -165,6 +172,7 @@ async fn replicas_show_each_others_work_and_name_one_that_is_silent() {
     assert_eq!(both.day.notices.iter().sum::<u32>(), 2);
     assert_eq!(nodes(&served.report("/api/status?scope=replica").await), [pair("this", "of-this")]);
 
+    assert!(!served.page.lock().peers.has_changes(), "nobody would ever take the changes");
     let mut viewer = served.ask("GET /api/events").await;
     until(&mut viewer, "of-other").await;
     other.notice("i-3", "later");

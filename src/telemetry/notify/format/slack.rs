@@ -9,6 +9,9 @@ const MAX_TEXT: usize = 3000;
 /// Maximum length of a header's text, in characters.
 const MAX_HEADER: usize = 150;
 
+/// Maximum number of fields in a block.
+const MAX_FIELDS: usize = 10;
+
 /// Maximum length of a field's text, in characters.
 const MAX_FIELD: usize = 2000;
 
@@ -21,9 +24,7 @@ pub(super) fn message(told: &Notification) -> Value {
         json!({"type": "header", "text": {"type": "plain_text", "text": escaped(&told.title, MAX_HEADER), "emoji": false}}),
         json!({"type": "section", "text": mrkdwn(escaped(&told.text, MAX_TEXT))}),
     ];
-    if !fields.is_empty() {
-        blocks.push(json!({"type": "section", "fields": fields}));
-    }
+    blocks.extend(fields.chunks(MAX_FIELDS).map(|fields| json!({"type": "section", "fields": fields})));
     blocks.push(json!({"type": "context", "elements": [mrkdwn(escaped(&told.footer(), MAX_TEXT))]}));
     json!({"text": escaped(&format!("{}. {}", told.title, told.text), MAX_TEXT), "blocks": blocks})
 }
