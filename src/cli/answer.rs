@@ -1,5 +1,6 @@
 //! The output and the exit code of a command.
 
+use crate::cli::text::clean;
 use std::fmt;
 use std::io::{self, ErrorKind, Write};
 
@@ -45,7 +46,8 @@ impl Answer {
         let mut errors = remarks;
         for problem in problems.lines() {
             errors.push_str("ebbtide: ");
-            errors.push_str(problem);
+            // It may quote what somebody else has written.
+            errors.push_str(&clean(problem));
             errors.push('\n');
         }
         // A failure here can't be reported anywhere.

@@ -5,6 +5,16 @@ use std::fmt::Write;
 /// Number of columns of a line.
 pub const WIDTH: usize = 100;
 
+/// Returns the text without characters that steer a terminal, or that change the direction of text.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    let is_steering = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    };
+    text.chars().map(|c| if is_steering(c) { '?' } else { c }).collect()
+}
+
 /// Breaks a text at spaces into lines of at most `width` characters. A longer word has a line of its own.
 #[must_use]
 pub fn wrapped(text: &str, width: usize) -> Vec<String> {

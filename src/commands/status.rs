@@ -5,6 +5,7 @@ mod table;
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::status::{Status, StatusOutput};
+use crate::cli::text::clean;
 use crate::telemetry::history::report::{Report, State};
 use read::Source;
 use std::io::{IsTerminal, Write, stdout};
@@ -61,7 +62,7 @@ async fn watch(source: &Source, all: bool) -> Answer {
             (Ok(report), true) => table::of(&report, form(all)),
             (Ok(report), false) => table::headline(&report, false) + "\n",
             // A replica may be restarting.
-            (Err(error), _) => format!("{error}\n"),
+            (Err(error), _) => format!("{}\n", clean(&error.to_string())),
         };
         if !in_place && text == last {
             continue;

@@ -6,6 +6,7 @@
 
 mod day;
 mod entry;
+mod failures;
 mod merge;
 pub mod report;
 mod state;
@@ -108,7 +109,7 @@ impl History {
             time: now,
             program: env!("CARGO_PKG_VERSION").to_owned(),
             dry_run: self.dry_run,
-            health: words::health(state, *condition, queue.failing, now),
+            health: words::health(words::basis(state, *condition, queue.failing, now)),
             replicas: vec![replica],
             interruptions,
             storms,

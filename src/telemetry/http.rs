@@ -154,7 +154,8 @@ pub fn is_local(client: SocketAddr) -> bool {
 /// and names the site. People use addresses, `localhost`, or a name without a dot.
 pub fn is_foreign(request: &Request<Incoming>, client: SocketAddr) -> bool {
     let host = request.headers().get(http::header::HOST).map(|host| host.to_str().unwrap_or("."));
-    let name = host.map(|host| host.parse::<Authority>().map_or_else(|_| ".".to_owned(), |host| host.host().to_owned()));
+    let name =
+        host.map(|host| host.parse::<Authority>().map_or_else(|_| ".".to_owned(), |host| host.host().to_owned()));
     is_local(client) && name.is_some_and(|name| !is_own_name(&name))
 }
 

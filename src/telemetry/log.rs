@@ -274,7 +274,7 @@ impl Subscriber for Log {
                 warn!(host, count, %error, "traces were not taken; not repeated for ten minutes");
             }
             Fact::TracesLost { host, count, error, repeated: true } => {
-                debug!(host, count, %error, "traces were not taken")
+                debug!(host, count, %error, "traces were not taken");
             }
             Fact::Checked { area, check, status, found, remedy } => match status {
                 CheckStatus::Warning | CheckStatus::Failure => {

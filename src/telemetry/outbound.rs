@@ -23,6 +23,9 @@ use tokio::time::timeout;
 /// Maximum number of bytes of an answer that are read. A longer one is not kept alive for the rest.
 const MAX_ANSWER: usize = 4096;
 
+/// Maximum time for which the body of an answer is read.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Maximum pause that a receiver can ask for. A longer one would be an outage that nobody sees.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
@@ -80,13 +83,11 @@ impl Outbound {
         for (name, value) in headers {
             all.insert(name, value);
         }
-        timeout(self.limit, self.exchange(request)).await.unwrap_or(Err(NoReply::TimedOut(self.limit)))
-    }
-
-    async fn exchange(&self, request: Request<SdkBody>) -> Result<Reply, NoReply> {
         let unreachable = |text: &str| NoReply::Unreachable(self.scrubber.quote(text));
         let request = request.try_into().map_err(|_| unreachable("the request is none"))?;
-        let answer = self.connector.call(request).await.map_err(|error| unreachable(&reasons(&error)))?;
+        let answered = timeout(self.limit, self.connector.call(request)).await;
+        let answer = answered.map_err(|_| NoReply::TimedOut(self.limit))?;
+        let answer = answer.map_err(|error| unreachable(&reasons(&error)))?;
         let (status, retry_after) = (answer.status().as_u16(), self.retry_after(&answer));
         // The body of a redirect would be an advertisement.
         let body = if (300..400).contains(&status) { String::new() } else { self.scrubber.quote(&text(answer).await) };
@@ -115,17 +116,20 @@ fn reasons(error: &ConnectorError) -> String {
     text
 }
 
-/// Returns the begin of an answer's body. A body that breaks has told enough by its status.
+/// Returns the begin of an answer's body. A body that breaks, or does not end, has told enough by its status.
 async fn text(answer: HttpResponse) -> String {
     let mut body = pin!(answer.into_body());
     let mut bytes = Vec::new();
-    while let Some(Ok(frame)) = body.frame().await {
-        if let Some(data) = frame.data_ref() {
-            bytes.extend(data.iter().take(MAX_ANSWER - bytes.len()));
+    let read = async {
+        while let Some(Ok(frame)) = body.frame().await {
+            if let Some(data) = frame.data_ref() {
+                bytes.extend(data.iter().take(MAX_ANSWER - bytes.len()));
+            }
+            if bytes.len() >= MAX_ANSWER {
+                break;
+            }
         }
-        if bytes.len() >= MAX_ANSWER {
-            break;
-        }
-    }
+    };
+    let _ = timeout(BODY_TIMEOUT, read).await;
     String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -8,6 +8,7 @@ mod peers;
 
 use crate::fact::TaskKind;
 use crate::runtime::task::Tasks;
+use crate::telemetry::history::report::Report;
 use crate::telemetry::history::{History, Since};
 use crate::telemetry::http::{Answers, Body, answer, is_foreign, only_get, plain};
 use bytes::Bytes;
@@ -22,7 +23,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{Mutex as AsyncMutex, Notify, broadcast};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, broadcast};
 use tokio::time::{Instant, sleep};
 
 /// Maximum number of viewers that get changes at once. Others can ask for reports.
@@ -33,6 +34,12 @@ const PACE: Duration = Duration::from_secs(1);
 
 /// Minimum time between two questions to the other replicas.
 const PEERS_PACE: Duration = Duration::from_secs(2);
+
+/// Maximum number of large reports that wait for their readers: each costs as much memory as the history.
+const MAX_READERS: usize = 8;
+
+/// Size from which a report is large, in bytes.
+const LARGE: usize = 256 << 10;
 
 /// Maximum time between two frames, so that a broken connection is noticed.
 const MAX_SILENCE: Duration = Duration::from_secs(15);
@@ -76,6 +83,7 @@ pub struct Page {
     peers_asked: AsyncMutex<Option<Instant>>,
     frames: broadcast::Sender<Bytes>,
     shared: Mutex<Shared>,
+    readers: Arc<Semaphore>,
     /// Signalled when the first viewer comes.
     viewed: Notify,
 }
@@ -84,10 +92,42 @@ pub struct Page {
 #[derive(Debug, Default)]
 struct Shared {
     /// The latest whole report, and when it was made.
-    whole: Option<(Bytes, Instant)>,
+    whole: Option<Rendered>,
+    /// The same of this replica alone.
+    own: Option<Rendered>,
     /// The count of changes that the latest frame shows, and its time.
     framed: Option<(u64, Instant)>,
     peers: Peers,
+}
+
+/// A report as JSON.
+#[derive(Clone, Debug)]
+struct Rendered {
+    json: Bytes,
+    /// The same as the first frame of a viewer.
+    frame: Bytes,
+    at: Instant,
+}
+
+impl Rendered {
+    fn of(report: &Report) -> Self {
+        let frame = frame("full", &serde_json::to_vec(report).unwrap_or_default());
+        // Between the words of the frame and the empty line.
+        let json = frame.slice(FULL.len()..frame.len() - 2);
+        Self { json, frame, at: Instant::now() }
+    }
+}
+
+/// A part of a body that counts as read when the last copy of it is gone.
+struct Held {
+    bytes: Bytes,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Page {
@@ -101,6 +141,7 @@ impl Page {
             peers_asked: AsyncMutex::default(),
             frames: broadcast::Sender::new(MAX_BEHIND),
             shared: Mutex::default(),
+            readers: Arc::new(Semaphore::new(MAX_READERS)),
             viewed: Notify::new(),
         }
     }
@@ -164,25 +205,39 @@ impl Page {
         (shared.whole, shared.framed) = (None, Some((change, now)));
     }
 
-    /// Returns a whole report as JSON.
-    fn whole(&self, shared: &mut Shared) -> Bytes {
-        let now = Instant::now();
-        match &shared.whole {
-            Some((report, at)) if now - *at < PACE => report.clone(),
-            _ => {
-                let (mut report, _) = self.history.report(Since::Ever, self.held());
-                shared.peers.add_to(&mut report, None);
-                let report = Bytes::from(serde_json::to_vec(&report).unwrap_or_default());
-                shared.whole = Some((report.clone(), now));
-                report
-            }
+    /// Returns a whole report.
+    fn whole(&self, shared: &mut Shared) -> Rendered {
+        if let Some(known) = shared.whole.as_ref().filter(|known| known.at.elapsed() < PACE) {
+            return known.clone();
         }
+        let (mut report, _) = self.history.report(Since::Ever, self.held());
+        shared.peers.add_to(&mut report, None);
+        shared.whole.insert(Rendered::of(&report)).clone()
     }
 
-    /// Returns the report of this replica alone as JSON.
-    fn own(&self) -> Bytes {
+    /// Returns the report of this replica alone.
+    fn own(&self, shared: &mut Shared) -> Rendered {
+        if let Some(known) = shared.own.as_ref().filter(|known| known.at.elapsed() < PACE) {
+            return known.clone();
+        }
         let (report, _) = self.history.report(Since::Ever, self.held());
-        serde_json::to_vec(&report).unwrap_or_default().into()
+        shared.own.insert(Rendered::of(&report)).clone()
+    }
+
+    /// Returns the bytes for one reader; `None` if too many others have not read theirs.
+    fn for_reader(&self, bytes: Bytes) -> Option<Bytes> {
+        if bytes.len() < LARGE {
+            return Some(bytes);
+        }
+        let permit = Arc::clone(&self.readers).try_acquire_owned().ok()?;
+        Some(Bytes::from_owner(Held { bytes, _permit: permit }))
+    }
+
+    fn report_for_reader(&self, report: Rendered) -> Response<Body> {
+        match self.for_reader(report.json) {
+            Some(json) => answer(StatusCode::OK, "application/json", json),
+            None => plain(StatusCode::SERVICE_UNAVAILABLE, "too many readers; ask again\n"),
+        }
     }
 
     /// Returns the changes from now on, beginning with a whole report.
@@ -191,7 +246,10 @@ impl Page {
         if self.frames.receiver_count() >= MAX_VIEWERS {
             return plain(StatusCode::SERVICE_UNAVAILABLE, "too many viewers; ask for api/status instead\n");
         }
-        let (receiver, first) = (self.frames.subscribe(), frame("full", &self.whole(&mut shared)));
+        let Some(first) = self.for_reader(self.whole(&mut shared).frame) else {
+            return plain(StatusCode::SERVICE_UNAVAILABLE, "too many readers; come again\n");
+        };
+        let receiver = self.frames.subscribe();
         drop(shared);
         self.viewed.notify_one();
         let frames = stream::unfold((Some(first), receiver), |(first, mut receiver)| async move {
@@ -227,12 +285,13 @@ impl Answers for Page {
         let path = request.uri().path();
         let mut response = match path {
             "/api/status" if request.uri().query() == Some("scope=replica") => {
-                answer(StatusCode::OK, "application/json", self.own())
+                let report = self.own(&mut self.lock());
+                self.report_for_reader(report)
             }
             "/api/status" => {
                 self.ask_peers().await;
                 let report = self.whole(&mut self.lock());
-                answer(StatusCode::OK, "application/json", report)
+                self.report_for_reader(report)
             }
             "/api/events" => self.events(),
             _ => match FILES.iter().find(|file| file.path == path) {
@@ -253,6 +312,9 @@ impl Answers for Page {
         response
     }
 }
+
+/// The begin of the frame of a whole report.
+const FULL: &[u8] = b"event: full\ndata: ";
 
 /// Returns a server-sent event. JSON has no line breaks.
 fn frame(name: &str, json: &[u8]) -> Bytes {

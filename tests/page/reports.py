@@ -103,6 +103,13 @@ def wait(name: str, reason: str, since: float, until: float) -> Report:
     return {"wait": name, "reason": reason, "since": at(since), "until": at(until)}
 
 
+def said(state: str, text: str) -> Report:
+    """Returns the first line. The page shows its text."""
+    numbers = ("replicas", "starting", "stopping", "silent", "acted", "troubled", "draining", "blocked", "failed")
+    names = ("queue", "held", "lastFailed", "lastEnd")
+    return {"state": state, "text": text, "basis": dict.fromkeys(numbers, 0) | dict.fromkeys(names)}
+
+
 def report(health: str, text: str, **changed: Any) -> Report:
     """Returns a report without interruptions."""
     return {
@@ -110,7 +117,7 @@ def report(health: str, text: str, **changed: Any) -> Report:
         "time": at(0),
         "program": "0.1.0",
         "dryRun": False,
-        "health": {"state": health, "text": text},
+        "health": said(health, text),
         "replicas": [replica(HERE), replica(OTHER)],
         "interruptions": [],
         "storms": [],
@@ -169,7 +176,7 @@ def blocked() -> Report:
     failed = ended(21, 900, "blocked")
     base["interruptions"] = [*base["interruptions"][:3], stopped, *base["interruptions"][3:], failed]
     text = "1 pod blocks the drain of ip-10-0-0-7, whose capacity ends at 11:21:26. 5 others are in time."
-    base["health"] = {"state": "blocked", "text": text}
+    base["health"] = said("blocked", text)
     return base
 
 

@@ -5,10 +5,13 @@ use crate::clients::connect::{ConnectError, cluster_client};
 use crate::clients::get::{GetError, get};
 use crate::clients::trimmed::Trimmed;
 use crate::runtime::clock::Clock;
+use crate::telemetry::bounded::bounded;
 use crate::telemetry::history::report::{Report, VERSION};
 use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, Limited};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, ListParams};
+use kube::client::Body;
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -21,6 +24,9 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Maximum length of a report: 4 MiB of history are more as JSON.
 const MAX_REPORT: usize = 16 << 20;
+
+/// Maximum length of what is quoted of a failure.
+const MAX_QUOTE: usize = 300;
 
 /// Number of replicas that are asked at once.
 const AT_ONCE: usize = 8;
@@ -70,6 +76,12 @@ impl StatusError {
 struct Phase {
     #[serde(default)]
     phase: String,
+}
+
+/// The used part of the API server's answer to a failed call.
+#[derive(Deserialize)]
+struct Refusal {
+    message: String,
 }
 
 impl Source {
@@ -151,10 +163,21 @@ async fn pods(client: &Client, namespace: &str, selector: &str, port: u16) -> Re
 
 async fn through_proxy(client: &Client, namespace: &str, pod: &str, port: u16) -> Result<Report, String> {
     let path = format!("/api/v1/namespaces/{namespace}/pods/http:{pod}:{port}/proxy/api/status?scope=replica");
-    let request = http::Request::get(path).body(Vec::new()).map_err(|error| error.to_string())?;
-    let body =
-        timeout(TIMEOUT, client.request_text(request)).await.map_err(|_| format!("no answer within {TIMEOUT:?}"))?;
-    report(pod, body.map_err(|error| error.to_string())?.as_bytes()).map_err(|error| error.to_string())
+    let request = http::Request::get(path).body(Body::empty()).map_err(|error| error.to_string())?;
+    let asked = async {
+        let answer = client.send(request).await.map_err(|error| error.to_string())?;
+        let status = answer.status();
+        let body = Limited::new(answer.into_body(), MAX_REPORT).collect().await.map_err(|error| error.to_string())?;
+        Ok((status, body.to_bytes()))
+    };
+    let (status, body) =
+        timeout(TIMEOUT, asked).await.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")))?;
+    if !status.is_success() {
+        let said = String::from_utf8_lossy(&body);
+        let said = serde_json::from_str::<Refusal>(&said).map_or_else(|_| said.into_owned(), |refusal| refusal.message);
+        return Err(format!("answered {status}: {}", bounded(&said, MAX_QUOTE)));
+    }
+    report(pod, &body).map_err(|error| error.to_string())
 }
 
 /// Reads a report.
@@ -188,7 +211,7 @@ mod tests {
 
     /// An API server with these pods, of which each answers with its own name, or not at all.
     fn api_server(pods: &'static [(&'static str, &'static str)]) -> Client {
-        let answer = move |request: http::Request<kube::client::Body>| async move {
+        let answer = move |request: http::Request<Body>| async move {
             let path = request.uri().path().to_owned();
             let name = path.split("/pods/http:").nth(1).and_then(|rest| rest.split(':').next());
             let (status, body) = match name {
@@ -207,7 +230,7 @@ mod tests {
                     (200, serde_json::to_value(history.report(Since::Ever, 0).0).unwrap())
                 }
             };
-            let body = kube::client::Body::from(serde_json::to_vec(&body).unwrap());
+            let body = Body::from(serde_json::to_vec(&body).unwrap());
             Ok::<_, std::convert::Infallible>(http::Response::builder().status(status).body(body).unwrap())
         };
         Client::new(tower::service_fn(answer), "default")
@@ -244,5 +267,36 @@ mod tests {
             };
             assert!(Source::of(&flags).await.is_err_and(|error| error.is_wrong_input()), "{address}");
         }
+    }
+
+    #[test]
+    fn an_answer_can_t_steer_the_terminal() {
+        let history = History::new(Clock::showing("2026-11-23T10:00:00Z".parse().unwrap()), "a", false);
+        let mut body = serde_json::to_value(history.report(Since::Ever, 0).0).unwrap();
+        body["health"]["state"] = json!("\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[1;32mok: All is well.");
+        let error = report("127.0.0.1:8081", &serde_json::to_vec(&body).unwrap()).unwrap_err();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        crate::cli::answer::Answer::failed(&error).say(&mut out, &mut err);
+        assert!(!err.contains(&0x1b), "{:?}", String::from_utf8_lossy(&err));
+    }
+
+    #[tokio::test]
+    async fn a_long_answer_of_a_pod_is_not_read_beyond_the_maximum() {
+        let answer = |request: http::Request<Body>| async move {
+            let body = if request.uri().path().ends_with("/pods") {
+                let item = json!({ "metadata": { "name": "a" }, "status": { "phase": "Running" } });
+                json!({ "apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [item] }).to_string()
+            } else {
+                let history = History::new(Clock::system(), "a", false);
+                let report = serde_json::to_string(&history.report(Since::Ever, 0).0).unwrap();
+                report + &" ".repeat(5 * MAX_REPORT)
+            };
+            let body = Body::from(body.into_bytes());
+            Ok::<_, std::convert::Infallible>(http::Response::builder().status(200).body(body).unwrap())
+        };
+        let client = Client::new(tower::service_fn(answer), "default");
+        let (namespace, selector) = ("ebbtide".to_owned(), "app=ebbtide".to_owned());
+        let read = Source::Pods { client, namespace, selector, port: 8081 }.read().await;
+        assert!(read.is_err(), "80 MiB were read, and the maximum is 16 MiB");
     }
 }

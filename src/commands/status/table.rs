@@ -2,6 +2,7 @@
 //!
 //! Names come from the cluster, and are hostile: control characters would steer the terminal, so they are shown as `?`.
 
+use crate::cli::text::clean;
 use crate::runtime::duration::Words;
 use crate::telemetry::history::report::{Drain, Interruption, Report, State};
 use jiff::{SignedDuration, Timestamp};
@@ -205,15 +206,6 @@ fn push<const N: usize>(
         text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
         text.push('\n');
     }
-}
-
-/// Returns the text without characters that steer a terminal, or that change the direction of text.
-fn clean(text: &str) -> String {
-    let is_steering = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
-    };
-    text.chars().map(|c| if is_steering(c) { '?' } else { c }).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
 //! The reports of several replicas as one.
 
-use super::report::{Replica, Report};
+use super::report::{Basis, Last, Replica, Report};
+use super::words;
 
 impl Report {
     /// Adds what another replica reports. The rows keep their order: what runs comes before what has ended.
     pub fn add(&mut self, other: Self) {
         self.replicas.extend(other.replicas.into_iter().map(|replica| Replica { here: false, ..replica }));
-        if other.health.state > self.health.state {
-            self.health = other.health;
-        }
+        let mine = std::mem::take(&mut self.health.basis);
+        self.health = words::health(added(mine, other.health.basis));
         self.interruptions.extend(other.interruptions);
         let ended = |at: &Self, row: usize| at.interruptions[row].ended.as_ref().map(|end| std::cmp::Reverse(end.at));
         let mut order: Vec<usize> = (0..self.interruptions.len()).collect();
@@ -18,7 +18,9 @@ impl Report {
         self.storms.extend(other.storms);
         self.storms.sort_by_key(|storm| std::cmp::Reverse(storm.since));
         if self.day.since == other.day.since {
-            let sum = |mine: &mut Vec<u32>, its: &[u32]| mine.iter_mut().zip(its).for_each(|(mine, its)| *mine += its);
+            let sum = |mine: &mut Vec<u32>, its: &[u32]| {
+                mine.iter_mut().zip(its).for_each(|(mine, its)| *mine = mine.saturating_add(*its));
+            };
             sum(&mut self.day.notices, &other.day.notices);
             sum(&mut self.day.failed, &other.day.failed);
         }
@@ -28,17 +30,38 @@ impl Report {
                     == (&pool.kind, &pool.instance_type, &pool.zone, &pool.group)
             };
             match self.pools.iter_mut().find(same) {
-                Some(known) => known.interruptions += pool.interruptions,
+                Some(known) => known.interruptions = known.interruptions.saturating_add(pool.interruptions),
                 None => self.pools.push(pool),
             }
         }
         self.pools.sort_by_key(|pool| std::cmp::Reverse(pool.interruptions));
-        self.removed.extend(other.removed);
     }
 
     /// Adds a replica that does not answer.
     pub fn add_silent(&mut self, name: &str, why: &str) {
+        let mine = std::mem::take(&mut self.health.basis);
+        self.health = words::health(added(mine, Basis { replicas: 1, silent: 1, ..Basis::default() }));
         let (name, silent) = (name.to_owned(), Some(why.to_owned()));
         self.replicas.push(Replica { name, here: false, ready: None, started: None, nodes: None, queue: None, silent });
+    }
+}
+
+/// Adds what the first lines of two reports are made of.
+fn added(one: Basis, two: Basis) -> Basis {
+    let later = |one: Option<Last>, two: Option<Last>| [one, two].into_iter().flatten().max_by_key(|last| last.at);
+    Basis {
+        replicas: one.replicas.saturating_add(two.replicas),
+        starting: one.starting.saturating_add(two.starting),
+        stopping: one.stopping.saturating_add(two.stopping),
+        silent: one.silent.saturating_add(two.silent),
+        queue: one.queue.or(two.queue),
+        acted: one.acted.saturating_add(two.acted),
+        troubled: one.troubled.saturating_add(two.troubled),
+        draining: one.draining.saturating_add(two.draining),
+        blocked: one.blocked.saturating_add(two.blocked),
+        held: one.held.or(two.held),
+        failed: one.failed.saturating_add(two.failed),
+        last_failed: later(one.last_failed, two.last_failed),
+        last_end: later(one.last_end, two.last_end),
     }
 }

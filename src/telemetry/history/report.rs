@@ -33,8 +33,8 @@ pub struct Report {
     pub day: Day,
     /// The pools of capacity that are interrupted most.
     pub pools: Vec<Pool>,
-    /// In an update: the ids of interruptions that are no longer listed.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// In an update: the ids of interruptions that are no longer listed. Not read: only a browser gets updates.
+    #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub removed: Vec<String>,
 }
 
@@ -46,6 +46,65 @@ pub struct Health {
     pub state: State,
     /// Sentences for a person.
     pub text: String,
+    /// What they are made of.
+    #[serde(default)]
+    pub basis: Basis,
+}
+
+/// What the answer is made of: numbers that add up over replicas, and the names of the worst.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Basis {
+    /// Number of replicas.
+    pub replicas: usize,
+    /// How many of them start.
+    pub starting: usize,
+    /// How many of them end.
+    pub stopping: usize,
+    /// How many of them do not answer.
+    pub silent: usize,
+    /// The category of the failure, if one of them can't read the queue.
+    pub queue: Option<String>,
+    /// Number of interruptions that are acted on.
+    pub acted: usize,
+    /// How many of them meet failures that are retried, or have a drain that ended badly.
+    pub troubled: usize,
+    /// Number of drains.
+    pub draining: usize,
+    /// How many of them have been held back for some seconds.
+    pub blocked: usize,
+    /// One that is held back.
+    pub held: Option<Held>,
+    /// Number of interruptions that failed in the last hour.
+    pub failed: usize,
+    /// The last of these.
+    pub last_failed: Option<Last>,
+    /// The interruption that ended last.
+    pub last_end: Option<Last>,
+}
+
+/// A drain that is held back.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// The name of the Node.
+    pub node: String,
+    /// Namespace and name of one of the pods.
+    pub pod: String,
+    /// What holds it.
+    pub by: String,
+}
+
+/// An interruption that has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Last {
+    /// The name of the Node, or the id of the instance.
+    pub name: String,
+    /// The outcome.
+    pub outcome: String,
+    /// Its end.
+    pub at: Timestamp,
 }
 
 /// The states of a replica, the worst last.
@@ -56,7 +115,7 @@ pub enum State {
     Ok,
     /// Drains go on as they should.
     Working,
-    /// The service starts or ends.
+    /// The service starts or ends, or a replica does not answer.
     Unready,
     /// An interruption failed in the last hour, or the queue can't be read.
     Failed,

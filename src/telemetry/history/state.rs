@@ -1,19 +1,17 @@
 //! The interruptions of a history, and what facts do to them.
 
 use super::day::Day;
-use super::entry::{Deadline, Drain, Entry, MAX_SIZE, Stage};
+use super::entry::{Deadline, Drain, Entry, MAX_SIZE, Outcome, Stage};
+use super::failures::Failures;
 use super::storm::{Gauge, MAX_STORMS, Storm};
 use super::{MAX_BYTES, Since, report};
 use crate::fact::{Action, NodeRef, NoticeOutcome, NoticeRef};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Maximum number of removed interruptions that are remembered for readers of changes.
 const MAX_REMOVED: usize = 4096;
-
-/// Time for which a failure counts as new.
-const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// All interruptions.
 #[derive(Debug)]
@@ -38,8 +36,7 @@ pub(super) struct State {
     bytes: usize,
     /// Number of interruptions that run and were forgotten, because there was no room. Each was in a storm.
     untracked: usize,
-    /// The newest failure, and the number of those in the last hour at most.
-    failures: VecDeque<(Timestamp, Box<str>, NoticeOutcome)>,
+    pub(super) failures: Failures,
 }
 
 /// What runs for one instance.
@@ -49,9 +46,6 @@ struct Subject {
     running: Vec<u64>,
     drains: Vec<Drain>,
 }
-
-/// Maximum number of failures of the last hour that are counted.
-const MAX_FAILURES: usize = 100;
 
 impl State {
     pub(super) fn new(now: Timestamp) -> Self {
@@ -67,7 +61,7 @@ impl State {
             forgotten: 0,
             bytes: 0,
             untracked: 0,
-            failures: VecDeque::new(),
+            failures: Failures::default(),
         }
     }
 
@@ -119,10 +113,7 @@ impl State {
         }
         if outcome.is_failure() {
             self.day.fails(now);
-            if self.failures.len() == MAX_FAILURES {
-                self.failures.pop_front();
-            }
-            self.failures.push_back((now, about.node.unwrap_or(about.instance).into(), outcome));
+            self.failures.add(about, outcome, now);
         }
         if known.is_none() && self.untracked > 0 {
             self.untracked -= 1;
@@ -328,10 +319,18 @@ impl State {
         self.subjects.values().map(|subject| subject.running.len()).sum()
     }
 
-    /// Returns the number of failures in the last hour, and the newest.
-    pub(super) fn failures(&self, now: Timestamp) -> (usize, Option<(&str, NoticeOutcome)>) {
-        let mut recent = self.failures.iter().filter(|(at, ..)| now.duration_since(*at) <= RECENT);
-        (recent.clone().count(), recent.next_back().map(|(_, name, outcome)| (&**name, *outcome)))
+    /// Returns how many of them meet failures that are retried, or have a drain that ended badly.
+    pub(super) fn troubled(&self) -> usize {
+        let is_troubled = |subject: &Subject, number: &u64| {
+            let ended_badly =
+                |drain: &Drain| matches!(drain.outcome, Some(Outcome::Of(outcome)) if !outcome.is_success());
+            subject.drains.iter().any(ended_badly)
+                || self.entries.get(number).is_some_and(|entry| entry.problem.is_some())
+        };
+        self.subjects
+            .values()
+            .map(|subject| subject.running.iter().filter(|number| is_troubled(subject, number)).count())
+            .sum()
     }
 
     /// Returns the interruption that ended last.

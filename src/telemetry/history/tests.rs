@@ -135,3 +135,115 @@ async fn an_ended_interruption_is_bounded_too() {
     history.lock().state.check();
     assert_eq!(history.report(Since::Ever, 0).0.interruptions.len(), 1);
 }
+
+fn begin_drain(history: &History, n: usize) {
+    let (instance, node, message) = (format!("i-{n}"), format!("node-{n}"), format!("m-{n}"));
+    let about = about(&instance, &node, &message);
+    let until = Some(Duration::from_mins(2));
+    history.note(&Fact::NoticeBegun { about, action: Action::Drain, until, hard: true, again: false, pool: None });
+    let on = NodeRef { node: &node, uid: &node, instance: &instance };
+    history.note(&Fact::DrainBegun { on, pods: 9, left_alone: 0, until: Duration::from_mins(2), hard: true });
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_goes_as_it_should_is_not_said_of_what_fails() {
+    let history = history();
+    history.note(&Fact::Ready);
+    begin_drain(&history, 1);
+    let (a, long) = (about("i-1", "node-1", "m-1"), "the API server says no");
+    for _ in 0..30 {
+        history.note(&Fact::Heartbeat {
+            about: a,
+            result: HeartbeatResult::Failed(Category::Denied),
+            error: Some(&long),
+        });
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let (report, _) = history.report(Since::Ever, 0);
+    assert!(report.interruptions[0].problem.is_some());
+    assert!(
+        !report.health.text.contains("All goes as it should"),
+        "{} / {:?}",
+        report.health.text,
+        report.interruptions[0].problem
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_ended_badly_while_its_notice_runs_has_trouble() {
+    let history = history();
+    history.note(&Fact::Ready);
+    begin_drain(&history, 1);
+    let on = NodeRef { node: "node-1", uid: "node-1", instance: "i-1" };
+    let took = Duration::from_mins(2);
+    history.note(&Fact::DrainEnded {
+        on,
+        outcome: DrainOutcome::Blocked,
+        gone: 1,
+        took,
+        left: Duration::ZERO,
+        hard: true,
+        report: &"1 of 9 pods gone",
+        has_condition: false,
+    });
+    let (report, _) = history.report(Since::Ever, 0);
+    assert!(!report.health.text.contains("All goes as it should"), "{}", report.health.text);
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_failures_of_the_last_hour_are_counted() {
+    let history = history();
+    history.note(&Fact::Ready);
+    for n in 0..150 {
+        begin_drain(&history, n);
+    }
+    for n in 0..150 {
+        let (instance, node, message) = (format!("i-{n}"), format!("node-{n}"), format!("m-{n}"));
+        let about = about(&instance, &node, &message);
+        history.note(&Fact::NoticeEnded {
+            about,
+            outcome: NoticeOutcome::Blocked,
+            took: Duration::from_secs(9),
+            waited: "",
+        });
+    }
+    let (report, _) = history.report(Since::Ever, 0);
+    assert!(report.health.text.starts_with("150 interruptions failed"), "{}", report.health.text);
+    assert_eq!(report.day.failed.iter().sum::<u32>(), 150);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_line_counts_the_drains_of_all_replicas() {
+    let (one, two) = (history(), history());
+    one.note(&Fact::Ready);
+    two.note(&Fact::Ready);
+    begin_drain(&one, 1);
+    for n in 2..7 {
+        begin_drain(&two, n);
+    }
+    let (mut all, _) = one.report(Since::Ever, 0);
+    all.add(two.report(Since::Ever, 0).0);
+    assert_eq!(all.interruptions.len(), 6);
+    assert_eq!(all.health.text, "6 nodes are being drained. All goes as it should.");
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_is_not_well_if_a_replica_is_silent() {
+    let one = history();
+    one.note(&Fact::Ready);
+    let (mut all, _) = one.report(Since::Ever, 0);
+    all.add_silent("10.0.0.2:8081", "no answer within 2s");
+    assert_eq!(all.health.text, "1 of 2 replicas does not answer. What they hold is not shown.");
+    assert_eq!(all.health.state, report::State::Unready);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_of_a_hostile_replica_do_not_overflow() {
+    let one = history();
+    let (mut all, _) = one.report(Since::Ever, 0);
+    let mut other = all.clone();
+    all.day.notices.iter_mut().for_each(|it| *it = 1);
+    other.day.notices.iter_mut().for_each(|it| *it = u32::MAX);
+    all.add(other);
+    assert_eq!(all.day.notices[0], u32::MAX);
+}

@@ -1,6 +1,6 @@
 //! The first line of a status: is all well, in words.
 
-use super::report::{Health, State as Word};
+use super::report::{Basis, Health, Held, Last, State as Word};
 use super::state::State;
 use crate::fact::Category;
 use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
@@ -14,60 +14,92 @@ pub(super) enum Condition {
     Stopping,
 }
 
-/// Says the worst that is so: a short sentence, and then others.
-pub(super) fn health(state: &State, condition: Condition, failing: Option<Category>, now: Timestamp) -> Health {
-    let (word, text) = said(state, condition, failing, now);
-    Health { state: word, text }
-}
-
-fn said(state: &State, condition: Condition, failing: Option<Category>, now: Timestamp) -> (Word, String) {
-    let drains = state.drains().filter(|drain| drain.outcome.is_none());
-    let number = drains.clone().count();
+/// Returns what the first line of one replica is made of.
+pub(super) fn basis(state: &State, condition: Condition, failing: Option<Category>, now: Timestamp) -> Basis {
     // Most budgets allow an eviction as soon as another pod is Ready: that is no news.
     let then = now.checked_sub(MIN_BLOCKED_TIME).unwrap_or(now);
-    let mut blocked = drains.filter_map(|drain| drain.held_since(then).map(|held| (drain, held)));
-    if let Some((drain, (pod, by))) = blocked.next() {
-        let (others, node, by) = (blocked.count(), drain.node(), by.trim_end_matches('.'));
-        let goes_on = match number - 1 - others {
+    let drains = state.drains().filter(|drain| drain.outcome.is_none());
+    let mut blocked = drains.clone().filter_map(|drain| Some((drain, drain.held_since(then)?)));
+    let (failed, last_failed) = state.failures.recent(now);
+    Basis {
+        replicas: 1,
+        starting: usize::from(condition == Condition::Starting),
+        stopping: usize::from(condition == Condition::Stopping),
+        silent: 0,
+        queue: failing.map(|category| category.to_string()),
+        acted: state.running(),
+        troubled: state.troubled(),
+        draining: drains.count(),
+        blocked: blocked.clone().count(),
+        held: blocked.next().map(|(drain, (pod, by))| Held {
+            node: drain.node().to_owned(),
+            pod: pod.to_owned(),
+            by: by.to_owned(),
+        }),
+        failed,
+        last_failed,
+        last_end: state.last_end().and_then(|entry| {
+            let end = entry.end()?;
+            Some(Last { name: entry.name().to_owned(), outcome: end.outcome.to_string(), at: end.at })
+        }),
+    }
+}
+
+/// Says the worst that is so: a short sentence, and then others.
+pub(super) fn health(basis: Basis) -> Health {
+    let (state, text) = said(&basis);
+    Health { state, text, basis }
+}
+
+fn said(basis: &Basis) -> (Word, String) {
+    let Basis { replicas, starting, stopping, silent, queue, acted, troubled, draining, blocked, .. } = basis;
+    if let (1.., Some(Held { node, pod, by })) = (blocked, &basis.held) {
+        let by = by.trim_end_matches('.');
+        let goes_on = match draining.saturating_sub(*blocked) {
             0 => String::new(),
             1 => " 1 other drain goes on.".to_owned(),
             more => format!(" {more} other drains go on."),
         };
-        let text = match others {
-            0 => format!("The drain of {node} is blocked. {pod} is held back: {by}.{goes_on}"),
-            others => format!("{} drains are blocked. {pod} on {node} is held back: {by}.{goes_on}", others + 1),
+        let text = match blocked {
+            1 => format!("The drain of {node} is blocked. {pod} is held back: {by}.{goes_on}"),
+            _ => format!("{blocked} drains are blocked. {pod} on {node} is held back: {by}.{goes_on}"),
         };
         return (Word::Blocked, text);
     }
-    if let Some(category) = failing {
+    if let Some(category) = queue {
         return (Word::Failed, format!("The queue can't be read. New notices are not seen ({category})."));
     }
-    match condition {
-        Condition::Starting => {
-            let text = "Starting. The Nodes are not listed yet, or the queue has not answered yet.";
-            return (Word::Unready, text.to_owned());
-        }
-        Condition::Stopping => {
-            return (Word::Unready, "Shutting down. What is not done yet goes to another replica.".to_owned());
-        }
-        Condition::Ready => {}
+    if *silent > 0 {
+        let do_not = if *silent == 1 { "does not answer" } else { "do not answer" };
+        let text = format!("{silent} of {replicas} replicas {do_not}. What they hold is not shown.");
+        return (Word::Unready, text);
     }
-    if let (failed @ 1.., Some((name, outcome))) = state.failures(now) {
+    if let 1.. = starting + stopping {
+        let text = match (replicas, starting) {
+            (0 | 1, 1..) => "Starting. The Nodes are not listed yet, or the queue has not answered yet.".to_owned(),
+            (0 | 1, _) => "Shutting down. What is not done yet goes to another replica.".to_owned(),
+            _ => format!("{} of {replicas} replicas start or shut down.", starting + stopping),
+        };
+        return (Word::Unready, text);
+    }
+    if let (failed @ 1.., Some(Last { name, outcome, .. })) = (basis.failed, &basis.last_failed) {
         let failed = if failed == 1 { "1 interruption".to_owned() } else { format!("{failed} interruptions") };
-        let drained = if number > 0 { format!(" {} being drained.", are(number, "node")) } else { String::new() };
+        let drained = if *draining > 0 { format!(" {} being drained.", are(*draining, "node")) } else { String::new() };
         let text = format!("{failed} failed in the last hour. The last was that of {name} ({outcome}).{drained}");
         return (Word::Failed, text);
     }
-    let goes = "All goes as it should.";
-    match (state.running(), state.last_end()) {
-        (1.., _) if number > 0 => (Word::Working, format!("{} being drained. {goes}", are(number, "node"))),
-        (running @ 1.., _) => (Word::Working, format!("{} acted on. {goes}", are(running, "notice"))),
-        (0, Some(entry)) => {
-            let end = entry.end().map(|end| end.at.strftime("%Y-%m-%d %H:%M UTC").to_string()).unwrap_or_default();
-            let text = format!(
-                "All is well. Nothing is being drained; the last interruption, that of {}, ended {end}.",
-                entry.name()
-            );
+    let goes = match troubled {
+        0 => "All goes as it should.".to_owned(),
+        1 => "1 interruption has trouble, which its row names.".to_owned(),
+        _ => format!("{troubled} interruptions have trouble, which their rows name."),
+    };
+    match (acted, &basis.last_end) {
+        (1.., _) if *draining > 0 => (Word::Working, format!("{} being drained. {goes}", are(*draining, "node"))),
+        (1.., _) => (Word::Working, format!("{} acted on. {goes}", are(*acted, "notice"))),
+        (0, Some(Last { name, at, .. })) => {
+            let at = at.strftime("%Y-%m-%d %H:%M UTC");
+            let text =
+                format!("All is well. Nothing is being drained; the last interruption, that of {name}, ended {at}.");
             (Word::Ok, text)
         }
         (0, None) => (Word::Ok, "All is well. Nothing is being drained.".to_owned()),

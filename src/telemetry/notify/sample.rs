@@ -6,13 +6,14 @@ use crate::fact::{NoticeKind, NotificationPhase};
 use crate::telemetry::history::report::{Failure, Slowest, Storm};
 use jiff::{SignedDuration, Timestamp};
 
-/// Returns a sample of every phase about a node, and one about a storm.
+/// Returns samples of every phase: about a node of which all is known, about one of which little is, and about a storm.
 #[must_use]
 pub fn all() -> Vec<Notification> {
     let now = Timestamp::UNIX_EPOCH;
-    let phases = NotificationPhase::ALL;
-    let nodes = phases.into_iter().map(|phase| of_node(phase, now));
-    nodes.chain(phases.into_iter().map(|phase| of_storm(phase, now))).collect()
+    let of = |sample: fn(NotificationPhase, Timestamp) -> Notification| {
+        NotificationPhase::ALL.into_iter().map(move |phase| sample(phase, now))
+    };
+    of(of_node).chain(of(of_unknown)).chain(of(of_storm)).collect()
 }
 
 /// Returns the sample to send for a phase.
@@ -70,9 +71,25 @@ fn of_node(phase: NotificationPhase, now: Timestamp) -> Notification {
     }
 }
 
+/// A Node without labels, or none at all, and a notice without a deadline.
+fn of_unknown(phase: NotificationPhase, now: Timestamp) -> Notification {
+    Notification {
+        node: None,
+        instance_type: None,
+        zone: None,
+        group: None,
+        deadline: None,
+        hard: false,
+        report: None,
+        waited: None,
+        ..of_node(phase, now)
+    }
+}
+
 fn of_storm(phase: NotificationPhase, now: Timestamp) -> Notification {
     let kind = NoticeKind::Spot.as_str().to_owned();
     let failed = phase == NotificationPhase::Failed;
+    let is_over = failed || phase == NotificationPhase::Done;
     let failure = Failure { node: "sample-node".to_owned(), kind: kind.clone(), outcome: "blocked".to_owned() };
     let storm = Storm {
         id: "ebbtide/storm-0".to_owned(),
@@ -80,12 +97,12 @@ fn of_storm(phase: NotificationPhase, now: Timestamp) -> Notification {
         since: now,
         until: None,
         notices: 100,
-        running: 0,
-        ended: 100,
-        in_time: if failed { 99 } else { 100 },
+        running: if is_over { 0 } else { 100 },
+        ended: if is_over { 100 } else { 0 },
+        in_time: if is_over { 100 - usize::from(failed) } else { 0 },
         failed: usize::from(failed),
         kinds: [(kind, 100)].into(),
-        slowest: Some(Slowest { node: "sample-node".to_owned(), seconds: 42.0 }),
+        slowest: is_over.then(|| Slowest { node: "sample-node".to_owned(), seconds: 42.0 }),
         failures: if failed { vec![failure] } else { Vec::new() },
         failures_more: 0,
     };

@@ -3,7 +3,7 @@
 use super::episode::{End, Episode, Verdict};
 use super::notification::Blocked;
 use super::phases::Phases;
-use crate::fact::NotificationPhase;
+use crate::fact::{NoticeOutcome, NotificationPhase};
 use crate::runtime::clock::Clock;
 use crate::telemetry::history::report;
 use crate::telemetry::history::storm::{Storm, WINDOW};
@@ -28,7 +28,11 @@ pub(super) struct FoldedStorm {
     pub since: Timestamp,
     newest: Timestamp,
     running: usize,
+    /// Number of nodes that another replica goes on with.
+    elsewhere: usize,
     failed: usize,
+    /// Number of drains that have been blocked.
+    pub blocked_drains: usize,
     pub is_test: bool,
     /// The phases to tell of.
     chosen: Phases,
@@ -46,7 +50,9 @@ impl FoldedStorm {
             since,
             newest: since,
             running: 0,
+            elsewhere: 0,
             failed: 0,
+            blocked_drains: 0,
             is_test: true,
             chosen: Phases::NONE,
             told: Phases::NONE,
@@ -82,6 +88,7 @@ impl FoldedStorm {
         let (blocked, more) = episode.blocked(MAX_BLOCKED.saturating_sub(self.blocked.len()));
         self.blocked.extend(blocked);
         self.blocked_more += more;
+        self.blocked_drains += 1;
         self.blocked_due.get_or_insert_with(|| Instant::now() + COLLECT);
     }
 
@@ -90,6 +97,10 @@ impl FoldedStorm {
         let now = clock.timestamp_of(Instant::now());
         self.running = self.running.saturating_sub(1);
         let Some(End { kind, outcome, .. }) = &episode.end else { return };
+        if *outcome == NoticeOutcome::HandedOver {
+            self.elsewhere += 1;
+            return;
+        }
         self.failed += usize::from(Verdict::on(*outcome) == Verdict::Failed);
         let times = (clock.timestamp_of(episode.begun), now);
         self.storm.ends(episode.name(), *kind, *outcome, times);
@@ -116,6 +127,16 @@ impl FoldedStorm {
             return Some(NotificationPhase::Notice);
         }
         (is_due(&mut self.blocked_due) && self.tells(NotificationPhase::Blocked)).then_some(NotificationPhase::Blocked)
+    }
+
+    /// Whether all its nodes have ended here.
+    pub(super) const fn is_whole(&self) -> bool {
+        self.running == 0 && self.elsewhere == 0
+    }
+
+    /// Whether a failure of it is to be told.
+    pub(super) const fn has_failed(&self) -> bool {
+        self.failed > 0
     }
 
     /// Returns the phase of its end.

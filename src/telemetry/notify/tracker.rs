@@ -170,6 +170,11 @@ impl Tracker {
         for key in pending {
             self.tell_notice(&key);
         }
+        let goes_on = self.storm.as_ref().is_some_and(|storm| !storm.is_whole() && !storm.has_failed());
+        // Another replica goes on, and tells of what it finds. Only an alert must not stay: there it gets another key.
+        if goes_on && self.settings.format != Format::PagerDuty {
+            self.storm = None;
+        }
         self.end_storm();
     }
 
@@ -284,14 +289,18 @@ impl Tracker {
     /// All notices of a node have ended.
     fn end_node(&mut self, key: Key) {
         let Some(episode) = self.nodes.get_mut(&key) else { return };
+        let pages = self.settings.format == Format::PagerDuty;
         if let Some(storm) = self.storm.as_mut().filter(|_| episode.is_folded) {
             storm.end(episode, self.clock);
+            let ended_well = |end: &End| matches!(Verdict::on(end.outcome), Verdict::Done | Verdict::Settled);
+            // An alert that an earlier receiver raised has the node's own key.
+            if pages && episode.is_again && episode.chosen.has(Done) && episode.end.as_ref().is_some_and(ended_well) {
+                self.tell(&key, Done);
+            }
         } else if let Some(end) = &episode.end {
             let matters = match Verdict::on(end.outcome) {
                 // PagerDuty needs no word of what nobody was alarmed about.
-                Verdict::Done if self.settings.format == Format::PagerDuty => {
-                    !episode.told.is_empty() || episode.is_again
-                }
+                Verdict::Done | Verdict::Settled if pages => !episode.told.is_empty() || episode.is_again,
                 Verdict::Done => true,
                 Verdict::Settled => !episode.told.is_empty(),
                 Verdict::Failed | Verdict::Silent => false,
@@ -319,17 +328,31 @@ impl Tracker {
     /// Tells the end of the storm. What still runs is told of by itself from now on.
     fn end_storm(&mut self) {
         let Some(mut storm) = self.storm.take() else { return };
-        for episode in self.nodes.values_mut().filter(|episode| episode.is_folded) {
+        let (now, mut failed) = (Instant::now(), Vec::new());
+        for (key, episode) in self.nodes.iter_mut().filter(|(_, episode)| episode.is_folded) {
             episode.is_folded = false;
             if episode.is_over() {
                 // The storm's end was theirs.
                 episode.told = Phases::of(&NotificationPhase::ALL);
-            } else {
-                episode.told = episode.told.with(Notice);
+                continue;
+            }
+            episode.told = Phases::of(&[Notice]);
+            if episode.is_blocked() {
+                episode.blocked_due = Some(now);
+                self.timers.push(Reverse((now, key.clone())));
+            }
+            // One of its notices has failed, and another one goes on.
+            if episode.end.as_ref().is_some_and(|end| Verdict::on(end.outcome) == Verdict::Failed) {
+                failed.push(key.clone());
             }
         }
         if let Some(phase) = storm.last_phase() {
             self.told.push(self.writer.storm(phase, &storm));
+        }
+        for key in failed {
+            if self.nodes.get(&key).is_some_and(|episode| episode.wants(Failed)) {
+                self.tell(&key, Failed);
+            }
         }
     }
 

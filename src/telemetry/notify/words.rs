@@ -119,6 +119,7 @@ impl Writer {
             NotificationPhase::Notice => "Many nodes are interrupted",
             NotificationPhase::Blocked => "Drains of a storm are blocked",
             NotificationPhase::Done => "A storm is over",
+            NotificationPhase::Failed if report.running > 0 => "Nodes of a storm failed",
             NotificationPhase::Failed => "A storm is over, with failures",
         };
         let blocked = if phase == NotificationPhase::Blocked { blocked } else { Vec::new() };
@@ -126,7 +127,7 @@ impl Writer {
         Notification {
             test: storm.is_test,
             title: format!("{}{title}: {} notices", test(storm.is_test), report.notices),
-            text: storm_text(phase, &report, &blocked, blocked_more),
+            text: storm_text(phase, &report, storm.blocked_drains, &blocked, blocked_more),
             since: Some(since),
             blocked,
             blocked_more,
@@ -209,14 +210,19 @@ fn held_back(blocked: &[Blocked], more: usize) -> String {
     format!("{}{more}", pods.join("; "))
 }
 
-fn storm_text(phase: NotificationPhase, storm: &report::Storm, blocked: &[Blocked], more: usize) -> String {
+fn storm_text(
+    phase: NotificationPhase,
+    storm: &report::Storm,
+    drains: usize,
+    blocked: &[Blocked],
+    more: usize,
+) -> String {
     let report::Storm { notices, running, in_time, failed, .. } = storm;
     let begun = format!("{notices} notices ({}) since {}", counts(&storm.kinds), storm.since.strftime("%H:%M:%SZ"));
     match phase {
         NotificationPhase::Notice => format!("{begun}. A further message follows when the storm is over."),
         NotificationPhase::Blocked => {
-            let nodes: std::collections::BTreeSet<&str> = blocked.iter().map(|pod| pod.node.as_str()).collect();
-            format!("{begun}. Blocked drains: {}. {}.", nodes.len(), held_back(blocked, more))
+            format!("{begun}. Blocked drains: {drains}. {}.", held_back(blocked, more))
         }
         NotificationPhase::Done | NotificationPhase::Failed => {
             let names: Vec<String> =

@@ -7,6 +7,9 @@ use http::uri::PathAndQuery;
 /// Minimum length of a secret's part that is taken out, in bytes: shorter ones are words such as `v1`.
 const MIN_PART: usize = 6;
 
+/// Minimum length of a whole secret that is taken out, in bytes: shorter ones protect nothing.
+const MIN_WHOLE: usize = 4;
+
 /// Maximum length of a quoted text, in characters.
 const MAX_QUOTE: usize = 200;
 
@@ -30,15 +33,16 @@ impl Scrubber {
         parts.extend(uri.path_and_query().map(PathAndQuery::as_str));
         parts.extend(uri.path().split('/'));
         parts.extend(uri.query().into_iter().flat_map(|query| query.split(['&', '='])));
-        for value in headers.filter_map(|value| value.to_str().ok()) {
-            parts.push(value);
-            parts.extend(value.split(' '));
-        }
-        parts.extend(secrets.map(Secret::reveal));
         let user = proxy.and_then(|proxy| proxy.reveal().rsplit_once('@'));
         parts.extend(user.into_iter().flat_map(|(user, _)| user.split(['/', ':'])));
-        let mut parts: Vec<String> =
-            parts.into_iter().filter(|part| part.len() >= MIN_PART).map(str::to_owned).collect();
+        // As receivers may quote them: what is percent-encoded, decoded, too.
+        let parts = parts.into_iter().flat_map(|part| [part.to_owned(), decoded(part)]);
+        let values = headers.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned());
+        let (words, values): (Vec<Vec<String>>, Vec<String>) =
+            values.map(|value| (value.split(' ').map(str::to_owned).collect(), value)).unzip();
+        let parts = parts.chain(words.into_iter().flatten()).filter(|part| part.len() >= MIN_PART);
+        let whole = values.into_iter().chain(secrets.map(|secret| secret.reveal().to_owned()));
+        let mut parts: Vec<String> = parts.chain(whole.filter(|secret| secret.len() >= MIN_WHOLE)).collect();
         // Of two parts the longer one is taken out first.
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
         parts.dedup();
@@ -62,8 +66,53 @@ impl Scrubber {
     }
 }
 
+/// Returns a text without percent-encoding.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, others @ ..] = rest {
+        let code = match rest {
+            [b'%', high, low, ..] => {
+                std::str::from_utf8(&[*high, *low]).ok().and_then(|code| u8::from_str_radix(code, 16).ok())
+            }
+            _ => None,
+        };
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &rest[3..] } else { others };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 impl std::fmt::Debug for Scrubber {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Scrubber")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header;
+    use super::*;
+
+    fn quoted(url: &str, headers: &[&str], text: &str) -> String {
+        let secret = |text: &str| {
+            let Ok(secret) = text.parse::<Secret>();
+            secret
+        };
+        let headers: Vec<_> = headers.iter().map(|text| header(&secret(text)).unwrap().1).collect();
+        Scrubber::new(&Receiver::parse(&secret(url)).unwrap(), headers.iter(), [].into_iter(), None).quote(text)
+    }
+
+    #[test]
+    fn no_form_of_a_secret_is_quoted() {
+        let sig = "https://hooks.example/x?sig=Ab12%2FCd34%2BEf56%3D";
+        for text in ["bad sig Ab12/Cd34+Ef56=", "bad sig Ab12%2FCd34%2BEf56%3D"] {
+            assert_eq!(quoted(sig, &[], text), "bad sig ***");
+        }
+        let plain = "https://hooks.example/x";
+        assert_eq!(quoted(plain, &["x-pin=pw123"], "wrong x-pin: pw123"), "wrong x-pin: ***");
+        assert_eq!(quoted(plain, &["x-token=gehëim-s3cret"], "wrong token gehëim-s3cret"), "wrong token ***");
+        assert_eq!(quoted(plain, &["authorization=Bearer t0kens"], "t0kens is wrong"), "*** is wrong");
+        assert_eq!(decoded("%zz%4"), "%zz%4");
     }
 }

@@ -3,8 +3,10 @@
 use crate::clients::get::get;
 use crate::telemetry::history::report::{Interruption, Report, VERSION};
 use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -12,8 +14,14 @@ use tokio::time::timeout;
 /// Time in which a replica must answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum length of a report: 4 MiB of history are more as JSON.
-const MAX_REPORT: usize = 16 << 20;
+/// Maximum length of a report: a full history of 4 MiB is 4 MB as JSON.
+const MAX_REPORT: usize = 6 << 20;
+
+/// Maximum length of all reports together.
+const MAX_REPORTS: usize = 16 << 20;
+
+/// Number of replicas that are asked at the same time.
+const AT_ONCE: usize = 4;
 
 /// Maximum number of replicas that are asked.
 const MAX_PEERS: usize = 16;
@@ -26,6 +34,8 @@ pub(super) struct Peers {
     /// The ids of interruptions that have changed since [`Peers::take_changes`].
     changed: BTreeSet<String>,
     removed: BTreeSet<String>,
+    /// Whether something else has changed, such as who answers.
+    others: bool,
 }
 
 /// Asks all replicas behind `names` but `own`.
@@ -44,9 +54,13 @@ pub(super) async fn ask(names: &[String], own: &str) -> Vec<(String, Result<Repo
             Err(failed) => unknown.push(failed),
         }
     }
-    let answers = join_all(addresses.into_iter().take(MAX_PEERS).map(async |address| {
-        let report = match get(address, "/api/status?scope=replica", MAX_REPORT, TIMEOUT).await {
+    let room = AtomicUsize::new(MAX_REPORTS);
+    let answers = stream::iter(addresses.into_iter().take(MAX_PEERS)).map(async |address| {
+        let limit = MAX_REPORT.min(room.load(Ordering::Relaxed));
+        let report = match get(address, "/api/status?scope=replica", limit, TIMEOUT).await {
             Ok(body) => {
+                let left = room.load(Ordering::Relaxed).saturating_sub(body.len());
+                room.store(left, Ordering::Relaxed);
                 serde_json::from_slice::<Report>(&body).map_err(|error| format!("not a status report: {error}"))
             }
             Err(error) => Err(error.to_string()),
@@ -56,12 +70,13 @@ pub(super) async fn ask(names: &[String], own: &str) -> Vec<(String, Result<Repo
             other => Err(format!("its report has version {other}, and this replica reads {VERSION}")),
         });
         (address.to_string(), known)
-    }));
+    });
+    let answers: Vec<_> = answers.buffered(AT_ONCE).collect().await;
     let is_other = |(_, report): &(String, Result<Report, String>)| {
         report.as_ref().is_ok_and(|report| report.replicas.first().is_none_or(|replica| replica.name != own))
             || report.is_err()
     };
-    unknown.extend(answers.await.into_iter().filter(is_other));
+    unknown.extend(answers.into_iter().filter(is_other));
     unknown
 }
 
@@ -73,6 +88,13 @@ impl Peers {
         let changed = now.iter().filter(|(id, row)| before.get(*id) != Some(row)).map(|(id, _)| (*id).to_owned());
         let removed = before.keys().filter(|id| !now.contains_key(*id)).map(|id| (*id).to_owned());
         let (changed, removed): (Vec<_>, Vec<_>) = (changed.collect(), removed.collect());
+        let seen = |answers: &[(String, Result<Report, String>)]| -> Vec<Result<String, String>> {
+            answers
+                .iter()
+                .map(|(_, answer)| answer.as_ref().map(|it| it.health.text.clone()).map_err(Clone::clone))
+                .collect()
+        };
+        self.others |= seen(&self.answers) != seen(&answers);
         self.changed.extend(changed);
         self.removed.extend(removed);
         self.answers = answers;
@@ -80,11 +102,12 @@ impl Peers {
 
     /// Whether something has changed since [`Peers::take_changes`].
     pub(super) fn has_changes(&self) -> bool {
-        !self.changed.is_empty() || !self.removed.is_empty()
+        self.others || !self.changed.is_empty() || !self.removed.is_empty()
     }
 
     /// Forgets which interruptions have changed, and returns them and those that are gone.
     pub(super) fn take_changes(&mut self) -> (BTreeSet<String>, BTreeSet<String>) {
+        self.others = false;
         (std::mem::take(&mut self.changed), std::mem::take(&mut self.removed))
     }
 

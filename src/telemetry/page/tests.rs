@@ -190,3 +190,66 @@ async fn a_replica_does_not_count_itself() {
     let served = Served::start_as("this", &[same.address]).await;
     assert_eq!(served.report("/api/status").await.replicas.len(), 1);
 }
+
+impl Served {
+    /// Makes the report large.
+    fn remembers_much(&self) {
+        let long = "x".repeat(200);
+        for n in 0..9000 {
+            let (instance, node) = (format!("i-{n:017x}"), format!("{n}{long}"));
+            let about =
+                NoticeRef { kind: NoticeKind::AsgTerminate, instance: &instance, node: Some(&node), message: "m" };
+            self.history.note(&Fact::NodeMarked { about, since: None, deadline: None });
+        }
+    }
+
+    /// Asks, and reads nothing.
+    async fn ask_slowly(&self, path: &str) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(self.address).await.unwrap();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).await.unwrap();
+        // The answer has begun.
+        stream.read_exact(&mut [0; 16]).await.unwrap();
+        stream
+    }
+}
+
+/// Each that reads nothing holds a large report in memory.
+#[tokio::test]
+async fn slow_readers_of_large_reports_are_few() {
+    for path in ["/api/status", "/api/status?scope=replica", "/api/events"] {
+        let served = Served::start().await;
+        served.remembers_much();
+        let size = served.get("/api/status").await.len();
+        assert!(size > 3 << 20, "{size}");
+        let mut slow = Vec::new();
+        for _ in 0..MAX_READERS {
+            slow.push(served.ask_slowly(path).await);
+        }
+        let refused = served.get("/api/status").await;
+        assert!(refused.starts_with("HTTP/1.1 503") && refused.contains("too many readers"), "{path}");
+        drop(slow);
+        served.tasks.gone(|kind| kind == TaskKind::StatusConnection).await;
+        assert!(served.get("/api/status").await.starts_with("HTTP/1.1 200"), "{path}");
+    }
+}
+
+#[tokio::test]
+#[allow(clippy::disallowed_methods, reason = "the task ends with the test")]
+async fn a_peers_report_is_not_read_beyond_the_maximum() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let peer = listener.local_addr().unwrap();
+    let (report, _) = History::new(Clock::system(), "other", false).report(Since::Ever, 0);
+    let body = serde_json::to_string(&report).unwrap() + &" ".repeat(7 << 20);
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.read(&mut [0; 1024]).await;
+            let _ = stream.write_all(answer.as_bytes()).await;
+        }
+    });
+    let served = Served::start_as("replica", &[peer]).await;
+    let silent = served.report("/api/status").await.replicas[1].silent.clone().unwrap();
+    assert!(silent.contains("length limit"), "{silent}");
+}

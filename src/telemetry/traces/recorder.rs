@@ -109,7 +109,7 @@ impl Recorder {
             Fact::MessageReleased { message, why } => self.end_message(message, now, "release", Some(&why)),
             // Otherwise it is released next.
             Fact::MessageLeaseEnded { message, why: why @ LeaseEnd::Lost } => {
-                self.end_message(message, now, "lose lease", Some(&why))
+                self.end_message(message, now, "lose lease", Some(&why));
             }
             Fact::MessageLeft { message, error, .. } => self.end_message(message, now, "leave", Some(error)),
             Fact::NoticeBegun { again: true, about, .. } => self.event(about, now, "revised", None),

@@ -58,7 +58,7 @@ fn a_missing_value_is_empty_and_a_storm_can_be_told_apart() {
         .collect();
     assert_eq!(made[0], r#"{"text": "sample-node/"}"#);
     assert_eq!(
-        (made[3].as_str(), made[7].as_str()),
+        (made[3].as_str(), made[11].as_str()),
         (r#"{"text": "sample-node/blocked"}"#, r#"{"text": "100 notices"}"#)
     );
 }
@@ -107,4 +107,16 @@ fn a_value_that_breaks_the_body_is_not_sent() {
     "word".clone_into(&mut told.title);
     let error = template.render(&told, str::to_owned).unwrap_err();
     assert!(matches!(error, RenderError::NotJson(_)) && !error.to_string().contains("word"), "{error}");
+}
+
+/// A storm's begin has no slowest node, and a node may have no labels: a template that needs them is refused at the start, not at night.
+#[test]
+fn a_template_must_not_need_what_may_be_unknown() {
+    for source in
+        [r#"{"text": "{% if storm %}{{ storm.slowest.node }}{% endif %}"}"#, r#"{"text": "{{ deadline.year }}"}"#]
+    {
+        let refused = Template::compile(source.to_owned()).map(drop).unwrap_err().to_string();
+        assert!(refused.contains("a field that notifications don't have"), "{source}: {refused}");
+    }
+    compiled(r#"{"text": "{% if storm and storm.slowest %}{{ storm.slowest.node }}{% endif %}{{ group[:5] }}"}"#);
 }
