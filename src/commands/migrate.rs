@@ -55,6 +55,13 @@ const QUEUE_MODE: [NthDefault; 3] = [
     },
 ];
 
+/// The promise of both of NTH's modes: it evicts, and never deletes.
+const BUDGETS: NthDefault = NthDefault {
+    path: "settings.atDeadline",
+    value: "leave",
+    why: "NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period",
+};
+
 /// The first lines of our values.
 const HEAD: &str = "\
 # Values for Ebbtide's chart, by `ebbtide migrate` from values of aws-node-termination-handler.
@@ -189,6 +196,7 @@ pub(crate) fn convert(text: &str) -> Result<Migration, ValuesError> {
                     EventBridge rules that fill it, and set queueUrl";
         remarks.push(remark(Topic::Missing, "enableSqsTerminationDraining", text));
     }
+    values.put(BUDGETS.path, json!(BUDGETS.value), BUDGETS.why);
     if !values.has("queueUrl") {
         values.put("queueUrl", json!(""), "must be set");
         if queue {

@@ -171,6 +171,14 @@ impl From<JoinError> for TaskError {
 #[must_use = "dropping the handle aborts the task"]
 pub struct Handle<T>(JoinHandle<T>);
 
+impl<T> Handle<T> {
+    /// Whether the task has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+}
+
 impl<T> Future for Handle<T> {
     type Output = Result<T, TaskError>;
 

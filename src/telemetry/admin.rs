@@ -142,4 +142,28 @@ mod tests {
         assert!(ask("POST /log?info").await.starts_with("HTTP/1.1 405"));
         assert_eq!(applied.lock().unwrap().len(), 2);
     }
+
+    /// Any pod may reach the port of the probes. One that holds many connections open must not restart the service.
+    #[tokio::test]
+    async fn idle_connections_keep_no_probe_out() {
+        let facts = Facts::to(Vec::new());
+        let tasks = Tasks::new(facts.clone());
+        let (readiness, metrics) = (Readiness::default(), Arc::default());
+        let pages = Admin { readiness, metrics, tasks: tasks.clone(), log_filter: None, facts };
+        let server = Server::bind("--admin-address", "127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let (address, counted) = (server.address(), tasks.clone());
+        let _serving = tasks.spawn(TaskKind::Admin, async move {
+            server.serve(&counted, TaskKind::AdminConnection, Arc::new(pages)).await;
+        });
+        let mut idle = Vec::new();
+        for _ in 0..200 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut probe = TcpStream::connect(address).await.unwrap();
+        probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        probe.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(tasks.alive(TaskKind::AdminConnection) <= 64, "the number stays bounded");
+    }
 }

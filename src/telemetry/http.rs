@@ -1,7 +1,7 @@
 //! A small HTTP server: one request a connection, with bounded connections.
 
 use crate::fact::TaskKind;
-use crate::runtime::task::{Group, Tasks};
+use crate::runtime::task::{Handle, Tasks};
 use bytes::Bytes;
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
@@ -10,6 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::pin;
@@ -25,7 +26,8 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time after which a connection whose client reads nothing is closed.
 const STALL_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Maximum number of connections, more than probes, scrapers and viewers need. Further ones are closed at once.
+/// Maximum number of connections, more than probes, scrapers and viewers need. A further one closes the oldest: who holds many open
+/// keeps no probe out, whose connection is always new.
 const MAX_CONNECTIONS: usize = 64;
 
 /// The body of an answer.
@@ -82,18 +84,18 @@ impl Server {
 
     /// Serves until dropped. Connections are tasks of this kind.
     pub async fn serve(self, tasks: &Tasks, kind: TaskKind, pages: Arc<impl Answers>) {
-        let mut connections: Group<()> = tasks.group(kind);
+        let mut connections: VecDeque<Handle<()>> = VecDeque::new();
         loop {
-            tokio::select! {
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, client)) if connections.len() < MAX_CONNECTIONS => {
-                        connections.spawn(connection(stream, client, Arc::clone(&pages)));
+            match self.listener.accept().await {
+                Ok((stream, client)) => {
+                    connections.retain(|connection| !connection.is_finished());
+                    if connections.len() >= MAX_CONNECTIONS {
+                        connections.pop_front();
                     }
-                    Ok(_) => {}
-                    // Usually a lack of file descriptors: some may be closed during a pause.
-                    Err(_) => sleep(Duration::from_millis(100)).await,
-                },
-                Some(_) = connections.next() => {}
+                    connections.push_back(tasks.spawn(kind, connection(stream, client, Arc::clone(&pages))));
+                }
+                // Usually a lack of file descriptors: some may be closed during a pause.
+                Err(_) => sleep(Duration::from_millis(100)).await,
             }
         }
     }

@@ -26,6 +26,7 @@ queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
   rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
 settings:
   requireTag: true  # NTH's default; Ebbtide's is false, which saves calls to EC2
+  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 ";
 
 const GIVEN: &str =
@@ -102,6 +103,7 @@ settings:
   heartbeat: 60s  # heartbeatInterval
   drainTimeout:
     asg-terminate: 7200s  # heartbeatUntil
+  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 notifications:
   existingSecret: ebbtide-notifications  # webhookURL
   phases:
@@ -499,6 +501,8 @@ queueUrl: \"\"  # must be set
   spot: ignore  # enableSpotInterruptionDraining
   scheduled-change: ignore  # enableScheduledEventDraining
   rebalance: cordon  # enableRebalanceMonitoring
+settings:
+  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 podMonitor:
   enabled: true  # podMonitor.create
   interval: 15s  # podMonitor.interval
@@ -512,7 +516,12 @@ Not needed:
 ";
     becomes(given, values, remarks);
     let (values, remarks, whole) = migrated("");
-    assert_eq!((&*values, whole), ("queueUrl: \"\"  # must be set\n", false));
+    let nothing = "\
+queueUrl: \"\"  # must be set
+settings:
+  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
+";
+    assert_eq!((&*values, whole), (nothing, false));
     assert!(remarks.starts_with("To be done first:\n  enableSqsTerminationDraining: it is not true"), "{remarks}");
     assert_eq!(migrated("# nothing but a comment\n"), migrated(""));
     assert_eq!(migrated("---\n---\n---\n"), migrated(""));
