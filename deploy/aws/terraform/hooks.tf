@@ -42,9 +42,15 @@ resource "aws_iam_role" "notification" {
       Effect    = "Allow"
       Principal = { Service = "autoscaling.amazonaws.com" }
       Action    = "sts:AssumeRole"
+      # Only for groups of this account: else another account's group could send in our name.
+      Condition = {
+        StringEquals = { "aws:SourceAccount" = local.account }
+        ArnLike      = { "aws:SourceArn" = "arn:${local.partition}:autoscaling:${local.region}:${local.account}:autoScalingGroup:*:autoScalingGroupName/*" }
+      }
     }]
   })
-  tags = var.tags
+  permissions_boundary = var.permissions_boundary_arn == "" ? null : var.permissions_boundary_arn
+  tags                 = var.tags
 }
 
 resource "aws_iam_role_policy" "notification" {

@@ -117,6 +117,25 @@ resource "aws_sqs_queue" "dead_letters" {
   tags                      = var.tags
 }
 
+# A dead letter is a notice that nobody has acted on.
+resource "aws_cloudwatch_metric_alarm" "dead_letters" {
+  count = var.alarm_topic_arn == "" ? 0 : 1
+
+  alarm_name          = "${var.name}-dead-letters"
+  alarm_description   = "Messages that Ebbtide could not handle are in ${var.name}-dead-letters"
+  namespace           = "AWS/SQS"
+  metric_name         = "ApproximateNumberOfMessagesVisible"
+  dimensions          = { QueueName = aws_sqs_queue.dead_letters.name }
+  statistic           = "Maximum"
+  period              = 60
+  evaluation_periods  = 1
+  threshold           = 0
+  comparison_operator = "GreaterThanThreshold"
+  treat_missing_data  = "notBreaching"
+  alarm_actions       = [var.alarm_topic_arn]
+  tags                = var.tags
+}
+
 resource "aws_sqs_queue_redrive_allow_policy" "dead_letters" {
   queue_url = aws_sqs_queue.dead_letters.url
   redrive_allow_policy = jsonencode({

@@ -20,10 +20,13 @@ locals {
       Principal = { Service = "pods.eks.amazonaws.com" }
       Action    = ["sts:AssumeRole", "sts:TagSession"]
       # Session tags set by Pod Identity.
-      Condition = { StringEquals = {
-        "aws:RequestTag/kubernetes-namespace"       = var.namespace
-        "aws:RequestTag/kubernetes-service-account" = var.service_account
-      } }
+      Condition = { StringEquals = merge(
+        {
+          "aws:RequestTag/kubernetes-namespace"       = var.namespace
+          "aws:RequestTag/kubernetes-service-account" = var.service_account
+        },
+        var.cluster_name == "" ? {} : { "aws:RequestTag/eks-cluster-name" = var.cluster_name },
+      ) }
     }
   }
 
@@ -152,10 +155,11 @@ locals {
 resource "aws_iam_role" "this" {
   count = local.makes_role ? 1 : 0
 
-  name_prefix        = "${substr(var.name, 0, 37)}-"
-  description        = "Permissions of Ebbtide with the queue ${var.name}"
-  assume_role_policy = jsonencode({ Version = "2012-10-17", Statement = [local.trust[var.identity]] })
-  tags               = var.tags
+  name_prefix          = "${substr(var.name, 0, 37)}-"
+  description          = "Permissions of Ebbtide with the queue ${var.name}"
+  assume_role_policy   = jsonencode({ Version = "2012-10-17", Statement = [local.trust[var.identity]] })
+  permissions_boundary = var.permissions_boundary_arn == "" ? null : var.permissions_boundary_arn
+  tags                 = var.tags
 }
 
 resource "aws_eks_pod_identity_association" "this" {

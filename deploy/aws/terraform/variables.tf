@@ -128,6 +128,17 @@ variable "load_balancers" {
   }
 }
 
+variable "permissions_boundary_arn" {
+  description = "Permissions boundary of the roles that this module creates. It must allow what the policies grant"
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^$|^arn:[a-z-]+:iam::([0-9]{12}|aws):policy/.+$", var.permissions_boundary_arn))
+    error_message = "permissions_boundary_arn must be the ARN of an IAM policy, arn:aws:iam::ACCOUNT:policy/NAME."
+  }
+}
+
 # Which events are sent to the queue.
 
 variable "asg_terminate" {
@@ -319,5 +330,16 @@ variable "max_receive_count" {
   validation {
     condition     = var.max_receive_count >= 3 && var.max_receive_count <= 1000
     error_message = "max_receive_count must be between 3 and 1000."
+  }
+}
+
+variable "alarm_topic_arn" {
+  description = "SNS topic that is told when a message is in the dead-letter queue. Empty creates no alarm"
+  type        = string
+  default     = ""
+
+  validation {
+    condition     = can(regex("^$|^arn:[a-z-]+:sns:[a-z0-9-]+:[0-9]{12}:.+$", var.alarm_topic_arn))
+    error_message = "alarm_topic_arn must be the ARN of an SNS topic, arn:aws:sns:REGION:ACCOUNT:NAME."
   }
 }

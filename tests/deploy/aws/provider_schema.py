@@ -16,6 +16,7 @@ RESOURCES = [
     "autoscaling_lifecycle_hook",
     "cloudwatch_event_rule",
     "cloudwatch_event_target",
+    "cloudwatch_metric_alarm",
     "eks_pod_identity_association",
     "iam_role",
     "iam_role_policy",

@@ -197,14 +197,43 @@ def test_pod_identity_trusts_one_service_account_and_binds_it_for_a_known_cluste
     assert statement["Principal"] == {"Service": "pods.eks.amazonaws.com"}
     assert statement["Action"] == ["sts:AssumeRole", "sts:TagSession"]
     tags = {"aws:RequestTag/kubernetes-namespace": "tide", "aws:RequestTag/kubernetes-service-account": "ebb"}
-    assert statement["Condition"] == {"StringEquals": tags}
+    assert statement["Condition"] == {"StringEquals": tags | {"aws:RequestTag/eks-cluster-name": "blue"}}
     (association,) = made.resources("AWS::EKS::PodIdentityAssociation").values()
     assert (association["ClusterName"], association["Namespace"], association["ServiceAccount"]) == (
         "blue",
         "tide",
         "ebb",
     )
-    assert not stack().resources("AWS::EKS::PodIdentityAssociation")
+    unknown = stack(Namespace="tide", ServiceAccount="ebb")
+    assert not unknown.resources("AWS::EKS::PodIdentityAssociation")
+    (statement,) = unknown.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"]["Statement"]
+    assert statement["Condition"] == {"StringEquals": tags}
+
+
+def test_only_groups_of_the_account_send_with_the_notification_role() -> None:
+    made = stack(NotificationRole="true")
+    (statement,) = made.resources("AWS::IAM::Role")["NotificationSender"]["AssumeRolePolicyDocument"]["Statement"]
+    groups = f"arn:aws:autoscaling:{REGION}:{ACCOUNT}:autoScalingGroup:*:autoScalingGroupName/*"
+    expected = {"StringEquals": {"aws:SourceAccount": ACCOUNT}, "ArnLike": {"aws:SourceArn": groups}}
+    assert statement["Condition"] == expected
+
+
+def test_every_role_gets_the_permissions_boundary() -> None:
+    boundary = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
+    roles = stack(NotificationRole="true", PermissionsBoundaryArn=boundary).resources("AWS::IAM::Role")
+    assert [role["PermissionsBoundary"] for role in roles.values()] == [boundary, boundary]
+    assert not any("PermissionsBoundary" in role for role in stack().resources("AWS::IAM::Role").values())
+
+
+def test_dead_letters_are_told_to_a_topic() -> None:
+    topic = f"arn:aws:sns:{REGION}:{ACCOUNT}:on-call"
+    made = stack(AlarmTopicArn=topic)
+    (alarm,) = made.resources("AWS::CloudWatch::Alarm").values()
+    assert alarm["AlarmActions"] == [topic]
+    (dimension,) = alarm["Dimensions"]
+    assert dimension["Value"] in {queue["QueueName"] for queue in made.resources("AWS::SQS::Queue").values()}
+    assert dimension["Value"].endswith("-dead-letters")
+    assert not stack().resources("AWS::CloudWatch::Alarm")
 
 
 def test_an_existing_role_gets_the_policies() -> None:
@@ -241,6 +270,8 @@ def test_every_partition_has_its_own_arns() -> None:
         ({"MessageRetentionSeconds": "300"}, "MessageRetentionSeconds"),
         ({"LifecycleTagKey": '"}'}, "must be a tag key"),
         ({"LifecycleTagValue": '"'}, "must be a tag value"),
+        ({"AlarmTopicArn": "on-call"}, "must be the ARN of an SNS topic"),
+        ({"PermissionsBoundaryArn": "boundary"}, "must be the ARN of an IAM policy"),
         (dict.fromkeys(KINDS, "false"), "At least one kind"),
     ],
 )

@@ -17,6 +17,8 @@ from cfn_template import FOLDER, HOOKS, STACK, Stack, document, of_stack
 TOFU = os.environ["EBBTIDE_TOFU"]
 ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide"
 PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.eu-west-1.amazonaws.com/id/0123"
+BOUNDARY = f"arn:aws:iam::{ACCOUNT}:policy/boundary"
+TOPIC = f"arn:aws:sns:{REGION}:{ACCOUNT}:on-call"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/mine"
 
 OF_HOOKS = {
@@ -117,6 +119,7 @@ def test_both_have_the_same_parameters_defaults_and_outputs(module: Module) -> N
         {"LoadBalancers": "wait"},
         {"LoadBalancers": "deregister", "ClusterName": "blue"},
         {"Encryption": "new-key", "NotificationRole": "true"},
+        {"NotificationRole": "true", "PermissionsBoundaryArn": BOUNDARY, "AlarmTopicArn": TOPIC},
         {"Encryption": "existing-key", "KmsKeyArn": KEY, "MaxReceiveCount": "20"},
         {"LifecycleTagKey": "team", "LifecycleTagValue": "sea", "MessageRetentionSeconds": "172800"},
         dict.fromkeys(KINDS, "true"),
@@ -244,6 +247,22 @@ def of_template(stack: Stack) -> Json:
             role["Description"]: _sorted(document(role["AssumeRolePolicyDocument"]))
             for role in stack.resources("AWS::IAM::Role").values()
         },
+        "boundaries": {
+            role["Description"]: role.get("PermissionsBoundary")
+            for role in stack.resources("AWS::IAM::Role").values()
+        },
+        "alarms": [
+            {
+                "name": alarm["AlarmName"],
+                "text": alarm["AlarmDescription"],
+                "of": (alarm["Namespace"], alarm["MetricName"], alarm["Statistic"], alarm["Period"]),
+                "queue": {each["Name"]: each["Value"] for each in alarm["Dimensions"]},
+                "over": (alarm["ComparisonOperator"], alarm["Threshold"], alarm["EvaluationPeriods"]),
+                "missing": alarm["TreatMissingData"],
+                "tells": alarm["AlarmActions"],
+            }
+            for alarm in stack.resources("AWS::CloudWatch::Alarm").values()
+        ],
         "policies": {
             policy["PolicyName"]: _sorted(document(policy["PolicyDocument"]))
             for policy in stack.resources("AWS::IAM::Policy").values()
@@ -292,6 +311,19 @@ def of_plan(planned: Json) -> Json:
         "trust": {
             role["description"]: _sorted(json.loads(role["assume_role_policy"])) for role in values("aws_iam_role")
         },
+        "boundaries": {role["description"]: role["permissions_boundary"] for role in values("aws_iam_role")},
+        "alarms": [
+            {
+                "name": alarm["alarm_name"],
+                "text": alarm["alarm_description"],
+                "of": (alarm["namespace"], alarm["metric_name"], alarm["statistic"], alarm["period"]),
+                "queue": alarm["dimensions"],
+                "over": (alarm["comparison_operator"], alarm["threshold"], alarm["evaluation_periods"]),
+                "missing": alarm["treat_missing_data"],
+                "tells": alarm["alarm_actions"],
+            }
+            for alarm in values("aws_cloudwatch_metric_alarm")
+        ],
         "policies": {policy["name"]: _sorted(json.loads(policy["policy"])) for policy in values("aws_iam_role_policy")},
         "associations": [
             (each["cluster_name"], each["namespace"], each["service_account"])
