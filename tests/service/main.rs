@@ -66,6 +66,7 @@ mod pipeline {
     }
 
     mod drain {
+        mod caches;
         mod deadlines;
         mod deleted_nodes;
         mod do_not_disrupt;

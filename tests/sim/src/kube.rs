@@ -381,6 +381,13 @@ impl Kube {
         self.state().behind = behind;
     }
 
+    /// Stops the server's caches, or lets them catch up: meanwhile a list that any cache may answer (resourceVersion 0) shows what
+    /// there is now. All other answers are current.
+    pub fn stop_caches(&self, stop: bool) {
+        let mut state = self.state();
+        state.cache = stop.then(|| state.store.version());
+    }
+
     /// Forgets all history and all partly read lists: a watch from an earlier version gets 410 Gone, and so does the rest of
     /// a list. Running watches that are up to date continue.
     pub fn compact(&self) {

@@ -1,6 +1,7 @@
 //! Scheduled changes that AWS puts off, calls off or repeats.
 
 use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages;
 use tokio::time::sleep;
 
@@ -190,5 +191,30 @@ async fn an_announcement_older_than_its_withdrawal_does_nothing() {
     stage.health(0, RETIREMENT, start, "upcoming");
     stage.until_handled(s(60)).await;
     assert!(stage.cordoned(0), "AWS has announced it again");
+    stage.rest(&[&replica]).await;
+}
+
+/// A deletion that fails is retried until the node goes; not if it stays after all.
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_no_longer_deleted_when_the_change_is_called_off() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on", "rebalance=drain", "--drain-timeout", "rebalance=30m"]).await;
+    stage.rebalance(0);
+    let start = stage.world.clock.now() + s(300);
+    stage.health(0, RETIREMENT, start, "upcoming");
+    stage.world.faults.add(Rule::on("delete pods", Fault::Status(500)));
+    stage.until("a failed deletion", s(300), || stage.calls("delete pods") > 0).await;
+    stage.health(0, RETIREMENT, start, "closed");
+    stage.until("the withdrawal", s(10), || stage.world.aws.sqs.deleted().len() >= 2).await;
+    sleep(s(20)).await;
+    stage.world.faults.clear();
+    let tried = stage.calls("delete pods");
+    sleep(s(300)).await;
+    assert_eq!(stage.calls("delete pods"), tried, "{}", stage.story());
+    assert!(stage.ends_of("web-0-0").is_empty(), "its budget protects it");
+    stage.unblock(0);
+    stage.until_handled(s(120)).await;
+    assert_eq!(stage.ends_of("web-0-0").len(), 1);
     stage.rest(&[&replica]).await;
 }

@@ -172,4 +172,10 @@ impl Scope {
             store.in_namespace(self.resource, &self.namespace).filter(seen).cloned().collect()
         }
     }
+
+    /// Returns all objects that were selected at an earlier version.
+    pub fn objects_at(&self, store: &Store, version: u64) -> Vec<Arc<Object>> {
+        let at = store.at(self.resource, version).into_values();
+        at.filter(|object| self.sees(object)).collect()
+    }
 }

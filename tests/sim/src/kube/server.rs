@@ -159,7 +159,10 @@ fn list(state: &mut State, call: &Call) -> Answer {
     }
     let (version, mut items) = match call.asked("continue") {
         Some(token) => state.store.rest_of(token).ok_or_else(Refusal::list_expired)?,
-        None => (current, scope.objects(&state.store)),
+        None => match state.cache.filter(|_| asked == Some("0")) {
+            Some(version) => (version, scope.objects_at(&state.store, version)),
+            None => (current, scope.objects(&state.store)),
+        },
     };
     // A list from the server's cache is not split into pages.
     let limit = call.asked("limit").and_then(|limit| limit.parse().ok()).filter(|&limit| limit > 0);

@@ -43,6 +43,8 @@ pub(super) struct State {
     pub evicted: Vec<Evicted>,
     /// Whether the server's caches lag, so that it refuses lists without a resourceVersion.
     pub behind: bool,
+    /// The version that the server's caches show, if they have stopped.
+    pub cache: Option<u64>,
     /// Time that controllers take to replace a pod, if they do.
     pub replace_after: Option<Duration>,
     /// Time from the end of the last pod that uses a volume to the removal of its attachment; `None` leaks it.
@@ -78,6 +80,7 @@ impl Shared {
             replicas: BTreeMap::new(),
             evicted: Vec::new(),
             behind: false,
+            cache: None,
             replace_after: None,
             detach_after: Some(Duration::from_secs(2)),
             open_nodes: BTreeSet::new(),

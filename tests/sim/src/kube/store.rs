@@ -123,6 +123,20 @@ impl Store {
             .map(|(_, it)| it)
     }
 
+    /// Returns all objects of a resource as they were at an earlier version, which the history must reach.
+    pub fn at(&self, resource: Resource, version: u64) -> BTreeMap<Key, Arc<Object>> {
+        let table = self.table(resource);
+        let mut objects = table.objects.clone();
+        for change in table.log.iter().rev().take_while(|change| change.version > version) {
+            let key = change.object.key();
+            match &change.before {
+                Some(before) => objects.insert(key, Arc::clone(before)),
+                None => objects.remove(&key),
+            };
+        }
+        objects
+    }
+
     /// Returns the pods that are bound to a node.
     pub fn pods_on<'a>(&'a self, node: &str) -> impl Iterator<Item = &'a Arc<Object>> {
         let keys = self.by_node.get(node).into_iter().flatten();

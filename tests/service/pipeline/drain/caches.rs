@@ -1,0 +1,41 @@
+//! Lists that the API server's caches answer: old, and not to be trusted with an end.
+
+use crate::harness::{Stage, node, s};
+use ebbtide_sim::kube::Pod;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// A pod that was bound just before the cordon is in no cache yet.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_cache_does_not_know_is_evicted() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    stage.world.kube.stop_caches(true);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("new"));
+    let message = stage.spot(0);
+    stage.until_handled(s(60)).await;
+    let left = stage.world.kube.pods_on(&node(0));
+    assert!(left.is_empty(), "{left:?}\n{}", stage.story());
+    assert_eq!((stage.ends_of("new").len(), stage.world.aws.sqs.deleted()), (1, vec![message]));
+    stage.rest(&[&replica]).await;
+}
+
+/// The watch, which another drain has started, has seen its end.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_the_cache_still_shows_is_not_waited_for() {
+    let stage = Stage::new(2, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(100)).stops_in(s(90)));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("old"));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    sleep(s(5)).await;
+    stage.world.kube.stop_caches(true);
+    stage.world.kube.remove_pod("default", "old");
+    sleep(s(1)).await;
+    let (begun, second) = (Instant::now(), stage.spot(1));
+    stage.until("the second drained", s(60), || stage.world.aws.sqs.deleted().contains(&second)).await;
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}\n{}", begun.elapsed(), stage.story());
+    stage.world.kube.stop_caches(false);
+    stage.until_handled(s(120)).await;
+    stage.rest(&[&replica]).await;
+}
