@@ -100,6 +100,19 @@ mod tests {
         assert_eq!((cache.get(&event(0)), cache.len()), (Some(NoticeOutcome::Blocked), (1, 1)), "then it is new");
     }
 
+    /// A copy of such a notice has to be acted on.
+    #[tokio::test(start_paused = true)]
+    async fn what_has_not_ended_for_good_is_not_remembered() {
+        use NoticeOutcome::{Crashed, HandedOver, Ignored, NotOurs, Planned};
+        let cache = OutcomeCache::default();
+        for outcome in NoticeOutcome::ALL {
+            cache.remember(&event(0), outcome);
+            let is_open = matches!(outcome, HandedOver | Crashed | Planned | NotOurs | Ignored);
+            assert_eq!(cache.get(&event(0)), (!is_open).then_some(outcome));
+            advance(KEPT_FOR).await;
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn the_oldest_is_forgotten_first() {
         let cache = OutcomeCache::default();
