@@ -16,11 +16,8 @@ use tokio::time::{MissedTickBehavior, interval};
 /// Interval of `--watch`.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Exit code if something is blocked, or has failed in the last hour.
+/// Exit code if something is blocked, or has failed in the last hour, or a replica does not answer.
 const TROUBLE: u8 = 3;
-
-/// Number of columns where the terminal's width is not known.
-const WIDTH: usize = 120;
 
 /// Shows the status once, or until Ctrl-C.
 pub async fn status(flags: Status) -> Answer {
@@ -59,7 +56,7 @@ async fn watch(source: &Source, all: bool) -> Answer {
             read = async { ticks.tick().await; source.read().await } => read,
         };
         let text = match (read, in_place) {
-            (Ok(report), true) => table::of(&report, form(all)),
+            (Ok(report), true) => first_lines(table::of(&report, form(all)), height()),
             (Ok(report), false) => table::headline(&report, false) + "\n",
             // A replica may be restarting.
             (Err(error), _) => format!("{}\n", clean(&error.to_string())),
@@ -80,13 +77,46 @@ async fn watch(source: &Source, all: bool) -> Answer {
 fn code(report: &Report) -> u8 {
     match report.health.state {
         State::Blocked | State::Failed => TROUBLE,
+        // What it holds is not known.
+        _ if report.health.basis.silent > 0 => TROUBLE,
         State::Ok | State::Working | State::Unready => 0,
     }
 }
 
 #[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of all programs, not a setting of Ebbtide")]
 fn form(all: bool) -> Form {
-    let width = terminal_size::terminal_size().map_or(WIDTH, |(width, _)| usize::from(width.0));
-    let colours = stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let is_terminal = stdout().is_terminal();
+    // Whoever reads a pipe searches in it: nothing is cut.
+    let width = terminal_size::terminal_size().filter(|_| is_terminal);
+    let width = width.map_or(usize::MAX, |(width, _)| usize::from(width.0));
+    let colours = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     Form { width, colours, all }
+}
+
+/// Number of lines of the terminal.
+fn height() -> usize {
+    terminal_size::terminal_size().map_or(usize::MAX, |(_, height)| usize::from(height.0))
+}
+
+/// Returns as many lines as fit: what is above the first line of the terminal can't be overwritten.
+fn first_lines(text: String, height: usize) -> String {
+    let lines = text.lines().count();
+    if lines < height {
+        return text;
+    }
+    let shown = height.saturating_sub(2);
+    let first: String = text.split_inclusive('\n').take(shown).collect();
+    format!("{first}… and {} more lines", lines - shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_what_fits() {
+        assert_eq!(first_lines("a\nb\n".to_owned(), 3), "a\nb\n");
+        assert_eq!(first_lines("a\nb\nc\n".to_owned(), 3), "a\n… and 2 more lines");
+        assert_eq!(first_lines("a\n".to_owned(), 0), "… and 1 more lines");
+    }
 }

@@ -6,7 +6,7 @@ use crate::telemetry::http::{Answers, Body, is_foreign, is_local, only_get, plai
 use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -57,6 +57,9 @@ impl Admin {
         };
         if !is_local(client) || is_foreign(request, client) {
             return plain(StatusCode::FORBIDDEN, "only from inside the pod: use kubectl port-forward\n");
+        }
+        if request.body().size_hint().exact() != Some(0) {
+            return plain(StatusCode::BAD_REQUEST, "the filter stands behind a ?, as in PUT /log?info,ebbtide=debug\n");
         }
         match filter.change(request.uri().query().unwrap_or_default()) {
             Ok(now) => {
@@ -131,13 +134,19 @@ mod tests {
             stream.read_to_string(&mut answer).await.unwrap();
             answer
         };
-        let ask = |line| ask_as("localhost:8080", line);
+        let ask = async |line: &str| ask_as("localhost:8080", line).await;
         assert!(ask_as("rebound.example:8080", "PUT /log?off").await.starts_with("HTTP/1.1 403"));
         assert!(ask("GET /log").await.ends_with("\r\n\r\ninfo\n"));
         assert!(ask("PUT /log?warn,ebbtide=debug").await.starts_with("HTTP/1.1 200"));
         assert!(ask("GET /log").await.contains("ebbtide=debug"));
         let refused = ask("PUT /log?ebbtide=loud").await;
         assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("is not a filter"), "{refused}");
+        for silent in ["inof", "filter=debug", "info,ebbtide%3Ddebug"] {
+            let refused = ask(&format!("PUT /log?{silent}")).await;
+            assert!(refused.contains("names no level for Ebbtide"), "{refused}");
+        }
+        let with_body = ask("PUT /log HTTP/1.1\r\nhost: localhost\r\ncontent-length: 4\r\n\r\ninfo").await;
+        assert!(with_body.starts_with("HTTP/1.1 400"), "{with_body}");
         assert!(ask("PUT /log").await.contains("now info"));
         assert!(ask("POST /log?info").await.starts_with("HTTP/1.1 405"));
         assert_eq!(applied.lock().unwrap().len(), 2);

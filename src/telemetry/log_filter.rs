@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 
 /// The filter of the log. Clones share it.
 #[derive(Clone)]
@@ -23,9 +23,30 @@ pub enum BadFilter {
     /// It can't be read.
     #[error("\"{0}\" is not a filter: {1}; write info, or info,ebbtide=debug")]
     Unreadable(String, tracing_subscriber::filter::ParseError),
+    /// It would hide what Ebbtide says.
+    #[error(
+        "\"{0}\" names no level for Ebbtide, which would say nothing; begin with off, error, warn, info, debug or trace, as in info,kube=debug"
+    )]
+    NoLevel(String),
     /// The log has gone: the process ends.
     #[error("the log can't be changed any more, because the process ends")]
     Gone,
+}
+
+/// Reads a filter. A mistyped level would be a module's name, and hide everything.
+///
+/// # Errors
+/// When the text is not a filter, or has no level for Ebbtide.
+pub fn parse(text: &str) -> Result<Targets, BadFilter> {
+    let filter: Targets = text.parse().map_err(|error| BadFilter::Unreadable(text.to_owned(), error))?;
+    let is_known = |part: &str| match part.split_once('=') {
+        None => part.parse::<LevelFilter>().is_ok(),
+        Some(_) => true,
+    };
+    let is_ours = |part: &str| !part.contains('=') || part.starts_with("ebbtide");
+    let mut parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let all_known = parts.clone().all(is_known);
+    if all_known && parts.any(is_ours) { Ok(filter) } else { Err(BadFilter::NoLevel(text.to_owned())) }
 }
 
 impl LogFilter {
@@ -48,7 +69,7 @@ impl LogFilter {
     pub fn change(&self, text: &str) -> Result<String, BadFilter> {
         let mut texts = self.texts.lock().unwrap_or_else(PoisonError::into_inner);
         let text = if text.is_empty() { &texts.first } else { text };
-        let filter: Targets = text.parse().map_err(|error| BadFilter::Unreadable(text.to_owned(), error))?;
+        let filter = parse(text)?;
         texts.now = filter.to_string();
         if (self.apply)(filter) { Ok(texts.now.clone()) } else { Err(BadFilter::Gone) }
     }

@@ -93,8 +93,8 @@ def held(pod: str = "default/db-0", budget: str = "db") -> Report:
         "pod": pod,
         "by": f"The disruption budget {budget} needs 2 healthy pods and has 2 currently",
         "since": at(-34),
-        "advice": f"Scale {budget} up to 3 replicas, or let its budget allow one disruption. "
-        "Else Ebbtide deletes the pod when 32 s are left.",
+        "advice": "Make another pod of the budget Ready elsewhere, or relax the budget. Shortly before the deadline the pod is deleted, "
+        "unless --at-deadline=leave.",
     }
 
 
@@ -175,7 +175,10 @@ def blocked() -> Report:
     stopped = interruption(7, deadline=at(86), drains=[drain(7, pods=12, gone=11, blocked=[held()], deadline=at(86))])
     failed = ended(21, 900, "blocked")
     base["interruptions"] = [*base["interruptions"][:3], stopped, *base["interruptions"][3:], failed]
-    text = "1 pod blocks the drain of ip-10-0-0-7, whose capacity ends at 11:21:26. 5 others are in time."
+    text = (
+        "The drain of ip-10-0-0-7.eu-west-1.compute.internal is blocked. default/db-0 is held back: The disruption budget db "
+        "needs 2 healthy pods and has 2 currently. 2 other drains go on."
+    )
     base["health"] = said("blocked", text)
     return base
 
@@ -246,7 +249,7 @@ def storm(count: int = 1000) -> Report:
 
 def hostile() -> Report:
     """Returns a report full of markup, turned and invisible characters, and words that the page does not know."""
-    pod = {"pod": HOSTILE_POD, "by": "</p><b>bold</b>", "since": at(-3), "advice": "javascript:alert(1) " + "x" * 5000}
+    pod = {"pod": HOSTILE_POD, "by": "</p><b>bold</b>", "since": at(-30), "advice": "javascript:alert(1) " + "x" * 5000}
     bad = interruption(
         6,
         kind="quantum-flux",

@@ -75,7 +75,7 @@ def test_who_blocks_comes_first_on_a_phone(shown: Opened) -> None:
     expect(card).to_have_count(1)
     expect(card).to_contain_text("default/db-0")
     expect(card).to_contain_text("needs 2 healthy pods and has 2 currently")
-    expect(card.locator(".advice")).to_contain_text("Scale db up to 3 replicas")
+    expect(card.locator(".advice")).to_contain_text("Make another pod of the budget Ready elsewhere")
     expect(card).to_contain_text("1 min 26 s left on ip-10-0-0-7")
     box = card.bounding_box()
     assert box is not None

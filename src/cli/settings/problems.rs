@@ -8,6 +8,7 @@ use crate::pipeline::node::label;
 use crate::pipeline::node::label::{Selector, Taint};
 use crate::runtime::duration;
 use crate::runtime::duration::Words;
+use crate::telemetry::log_filter;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing_subscriber::filter::Targets;
@@ -359,8 +360,8 @@ impl Problems {
     }
 
     pub(super) fn log(&mut self, text: &str) -> Targets {
-        text.parse().unwrap_or_else(|error| {
-            self.add("--log", format!("\"{text}\" is not a filter: {error}; write info, or info,ebbtide=debug"));
+        log_filter::parse(text).unwrap_or_else(|error| {
+            self.add("--log", error.to_string());
             Targets::new()
         })
     }

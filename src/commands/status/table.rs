@@ -2,9 +2,10 @@
 //!
 //! Names come from the cluster, and are hostile: control characters would steer the terminal, so they are shown as `?`.
 
-use crate::cli::text::clean;
+use crate::cli::text::{clean, wrapped};
 use crate::runtime::duration::Words;
 use crate::telemetry::history::report::{Drain, Interruption, Report, State};
+use crate::telemetry::kube_events::MIN_BLOCKED_TIME;
 use jiff::{SignedDuration, Timestamp};
 use std::fmt::Write;
 use std::time::Duration;
@@ -14,6 +15,9 @@ const RECENT: SignedDuration = SignedDuration::from_hours(1);
 
 /// Number of ended interruptions that are shown, unless all are.
 const MAX_ENDED: usize = 20;
+
+/// Number of blocked drains that are shown in full.
+const MAX_BLOCKED: usize = 3;
 
 /// Width to which the last column is cut before others are.
 const MIN_LAST: usize = 16;
@@ -33,10 +37,12 @@ pub(super) struct Form {
 pub(super) fn of(report: &Report, form: Form) -> String {
     let mut text = headline(report, form.colours) + "\n";
     let now = report.time;
+    text.push_str(&summary(report));
     let (ended, mut running): (Vec<_>, Vec<_>) = report.interruptions.iter().partition(|row| row.ended.is_some());
-    running.sort_by_key(|row| (blocked(row).is_none(), deadline(row)));
+    running.sort_by_key(|row| (blocked(row, now).is_none(), deadline(row)));
     let rows = running.iter().map(|row| of_running(row, now));
     push(&mut text, "", ["NODE", "KIND", "LEFT", "PODS", "STATE", "WHY"], rows, form.width);
+    push_blocked(&mut text, &running, now, form.width);
 
     let is_shown =
         |row: &&&Interruption| form.all || row.ended.as_ref().is_some_and(|end| now.duration_since(end.at) <= RECENT);
@@ -89,6 +95,46 @@ pub(super) fn of(report: &Report, form: Form) -> String {
     text
 }
 
+/// Returns a line on the replicas and the queue.
+fn summary(report: &Report) -> String {
+    let counted = |number: usize, noun: &str| format!("{number} {noun}{}", if number == 1 { "" } else { "s" });
+    let queues = report.replicas.iter().filter_map(|replica| replica.queue.as_ref());
+    let held = queues.clone().map(|queue| queue.held).sum();
+    let oldest = queues.filter_map(|queue| queue.oldest_seconds).fold(0.0, f64::max);
+    let oldest = match (held, Duration::try_from_secs_f64(oldest.floor())) {
+        (1.., Ok(oldest)) if oldest > Duration::ZERO => {
+            format!(", received {} after they were sent at most", Words(oldest))
+        }
+        _ => String::new(),
+    };
+    let nodes = report.replicas.iter().filter_map(|replica| replica.nodes).max().unwrap_or(0);
+    let replicas = counted(report.replicas.len(), "replica");
+    format!("{replicas}, {}; {} held{oldest}\n", counted(nodes, "node"), counted(held, "message"))
+}
+
+/// Appends what holds pods back, in full, and what to do.
+fn push_blocked(text: &mut String, running: &[&Interruption], now: Timestamp, width: usize) {
+    let held = running.iter().filter_map(|row| Some((row, blocked(row, now)?.blocked.first()?)));
+    let number = held.clone().count();
+    if number > 0 {
+        text.push_str("\nblocked\n");
+    }
+    for (row, pod) in held.take(MAX_BLOCKED) {
+        let said = format!("{}: {} is held back: {}", name(row), pod.pod, pod.by);
+        for line in wrapped(&clean(&said), width)
+            .into_iter()
+            .chain(wrapped(&clean(&pod.advice), width.saturating_sub(2)).into_iter().map(|line| format!("  {line}")))
+        {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    if number > MAX_BLOCKED {
+        // Writing to a String can't fail.
+        let _ = writeln!(text, "and {} more", number - MAX_BLOCKED);
+    }
+}
+
 /// Returns the first line: is all well?
 pub(super) fn headline(report: &Report, colours: bool) -> String {
     let (word, colour) = match report.health.state {
@@ -111,7 +157,7 @@ fn of_running(row: &Interruption, now: Timestamp) -> [String; 6] {
     };
     let (gone, pods) = row.drains.iter().fold((0, 0), |(gone, pods), drain| (gone + drain.gone, pods + drain.pods));
     let pods = if row.drains.is_empty() { String::new() } else { format!("{gone}/{pods}") };
-    let blocked = blocked(row);
+    let blocked = blocked(row, now);
     let state = if blocked.is_some() { "blocked" } else { &row.phase };
     let more = |drain: &Drain| match drain.blocked.len() - 1 + drain.blocked_more {
         0 => String::new(),
@@ -124,7 +170,8 @@ fn of_running(row: &Interruption, now: Timestamp) -> [String; 6] {
         let waits: Vec<_> = row.waits.iter().map(|wait| format!("{}: {}", wait.wait, wait.reason)).collect();
         Some(waits.join("; ")).filter(|waits| !waits.is_empty())
     };
-    let why = held.or_else(|| row.problem.clone()).or_else(waits).unwrap_or_default();
+    let marked = || (row.phase == "marked").then(|| "acted on before this replica started; see its log".to_owned());
+    let why = held.or_else(|| row.problem.clone()).or_else(waits).or_else(marked).unwrap_or_default();
     [name(row), row.kind.clone(), left, pods, state.to_owned(), why]
 }
 
@@ -140,9 +187,11 @@ fn name(row: &Interruption) -> String {
     row.node.as_ref().unwrap_or(&row.instance).clone()
 }
 
-/// Returns the drain that is held back, if one is.
-fn blocked(row: &Interruption) -> Option<&Drain> {
-    row.drains.iter().find(|drain| !drain.blocked.is_empty())
+/// Returns the drain that has been held back for some seconds, if one has: most budgets allow an eviction soon.
+fn blocked(row: &Interruption, now: Timestamp) -> Option<&Drain> {
+    let is_old =
+        |since: Timestamp| Duration::try_from(now.duration_since(since)).is_ok_and(|held| held >= MIN_BLOCKED_TIME);
+    row.drains.iter().find(|drain| drain.blocked.iter().any(|pod| is_old(pod.since)))
 }
 
 /// Returns the deadline: that of the drain, which may have moved, or else that of the notice.

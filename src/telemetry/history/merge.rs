@@ -2,6 +2,10 @@
 
 use super::report::{Basis, Last, Replica, Report};
 use super::words;
+use std::collections::HashSet;
+
+/// The phase of an interruption of which only the mark on its Node is known.
+const MARKED: &str = "marked";
 
 impl Report {
     /// Adds what another replica reports. The rows keep their order: what runs comes before what has ended.
@@ -10,6 +14,15 @@ impl Report {
         let mine = std::mem::take(&mut self.health.basis);
         self.health = words::health(added(mine, other.health.basis));
         self.interruptions.extend(other.interruptions);
+        // A replica that starts finds the marks of what the others do, or have done.
+        let known: HashSet<(String, String)> = self
+            .interruptions
+            .iter()
+            .filter(|row| row.phase != MARKED)
+            .map(|row| (row.message.clone(), row.instance.clone()))
+            .collect();
+        self.interruptions
+            .retain(|row| row.phase != MARKED || !known.contains(&(row.message.clone(), row.instance.clone())));
         let ended = |at: &Self, row: usize| at.interruptions[row].ended.as_ref().map(|end| std::cmp::Reverse(end.at));
         let mut order: Vec<usize> = (0..self.interruptions.len()).collect();
         order.sort_by_key(|row| ended(self, *row));

@@ -94,7 +94,7 @@ impl fmt::Debug for Receiver {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadHeader {
     /// There is no `=`.
-    #[error("a header without a value; write NAME=VALUE")]
+    #[error("a header without a value; write NAME=VALUE, with =, not a colon")]
     NoValue,
     /// The name is none.
     #[error("a header's name has characters that HTTP does not allow; write NAME=VALUE")]

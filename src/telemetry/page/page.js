@@ -2,6 +2,7 @@
 
 import { POLL, TICK, list, model, view } from "./model.js";
 import { $, fill } from "./document.js";
+import { isMarked } from "./words.js";
 import { drawBlockers, drawConnection, drawDay, drawEnded, drawFigures, drawHealth, drawPools, drawReplicas, drawRunning, drawStorms, drawTools } from "./views.js";
 
 const SILENCE = 40_000; // ms without an event, of which one comes every 15 s, until the connection counts as dead
@@ -96,7 +97,10 @@ function draw() {
   drawConnection(report);
   if (!report) return;
   const focused = document.activeElement;
-  const all = [...model.interruptions.values()];
+  // A replica that starts finds the marks of what the others do, or have done.
+  const key = (x) => `${x.message} ${x.instance}`;
+  const known = new Set([...model.interruptions.values()].filter((x) => !isMarked(x)).map(key));
+  const all = [...model.interruptions.values()].filter((x) => !isMarked(x) || !known.has(key(x)));
   drawHealth(report);
   drawBlockers(all);
   drawDay(report);

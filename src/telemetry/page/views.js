@@ -2,7 +2,7 @@
 
 import { POLL, TICK, VERSION, list, model, view } from "./model.js";
 import { $, fill, h, mark, plain, show } from "./document.js";
-import { OWNED, PHASES, STATES, clock, counted, isEnded, joined, lasting, matches, millis, named, now, number, stateOf, stuck, unbroken, until } from "./words.js";
+import { OWNED, PHASES, STATES, clock, counted, isEnded, isMarked, joined, lasting, matches, millis, named, now, number, stateOf, stuck, unbroken, until } from "./words.js";
 
 const PAGE = 50; // rows a page
 
@@ -37,7 +37,7 @@ function podsOf(drain, several) {
 
 function podsLeft(x) {
   const drains = list(x.drains);
-  const none = isEnded(x) ? "" : h("p", { class: "figure none" }, "drain not begun");
+  const none = isEnded(x) || isMarked(x) ? "" : h("p", { class: "figure none" }, "drain not begun");
   return h("div", { class: "pods" }, drains.length ? drains.map((drain) => podsOf(drain, drains.length > 1)) : none);
 }
 
@@ -101,11 +101,13 @@ export function drawRunning(all) {
   const running = all.filter((x) => !isEnded(x));
   const shown = ["all", "ended", "failed"].includes(view.state) ? (view.state === "all" ? running : []) : running.filter((x) => stateOf(x) === view.state);
   const urgency = (x) => millis(x.deadline) || Infinity;
-  const found = shown.filter(matches).sort((a, b) => (stateOf(b) === "blocked") - (stateOf(a) === "blocked") || urgency(a) - urgency(b) || 0);
+  const found = shown.filter(matches).sort((a, b) =>
+    (stateOf(b) === "blocked") - (stateOf(a) === "blocked") || isMarked(a) - isMarked(b) || urgency(a) - urgency(b) || 0);
   const empty = h("p", { class: "none" }, running.length ? "No running interruption matches." : "Nothing is being drained.");
   const group = (title, rows) => rows.length > 0 && h("div", { key: title }, h("h3", { class: "group" }, title), h("ul", {}, rows.map(runningRow)));
   const groups = (rows) => [group("Blocked", rows.filter((x) => stateOf(x) === "blocked")),
-    group("By deadline", rows.filter((x) => stateOf(x) !== "blocked"))];
+    group("By deadline", rows.filter((x) => stateOf(x) !== "blocked" && !isMarked(x))),
+    group("Marks on nodes", rows.filter(isMarked))];
   fill($("running").lastElementChild, found.length ? paged("running", found, groups) : empty);
   show("running", shown.length > 0 || !running.length);
 }
@@ -195,7 +197,7 @@ export function drawFigures(report, all) {
   const held = queues.reduce((sum, queue) => sum + queue.held, 0);
   const oldest = Math.max(0, ...queues.map((queue) => queue.oldestSeconds ?? 0));
   const failing = queues.find((queue) => queue.failing)?.failing;
-  const running = all.filter((x) => !isEnded(x));
+  const running = all.filter((x) => !isEnded(x) && !isMarked(x));
   const blocked = running.filter((x) => stuck(x).length).length;
   const silent = replicas.filter((replica) => replica.silent).length;
   const figure = (name, value, rest, bad) => h("div", {}, h("dt", {}, name), h("dd", {}, value), h("dd", { class: bad ? "bad" : null }, rest));

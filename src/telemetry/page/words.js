@@ -4,7 +4,7 @@ import { list, model, view } from "./model.js";
 import { LONGEST, h } from "./document.js";
 
 export const STATES = { __proto__: null, ok: "Calm", working: "At work", blocked: "Blocked", failed: "Failed", unready: "Not ready" };
-export const PHASES = { __proto__: null, completing: "completing the hook", marked: "marked by an earlier process; nothing more is known" };
+export const PHASES = { __proto__: null, completing: "completing the hook", marked: "acted on before this replica started; see its log" };
 export const OWNED = ["blocked", "draining", "waiting", "completing", "received", "marked"];
 
 const { format } = new Intl.NumberFormat("en");
@@ -44,7 +44,11 @@ export function named(name, otherwise) {
 // Text whose short words are not broken at their hyphens: ip-10-0-0-7.
 export const unbroken = (text) => text.slice(0, LONGEST).split(/(\S*-\S*)/).map((part, i) => (i % 2 && part.length < 22 ? h("span", {}, part) : part));
 
-export const stuck = (x) => (x.ended ? [] : list(x.drains).filter((drain) => !drain.outcome && (list(drain.blocked).length || drain.blockedMore)));
+// Most budgets allow an eviction soon: a pod that has been held for less than 5 s is no news.
+const isOld = (held) => !(now() - millis(held.since) < 5000);
+export const stuck = (x) => (x.ended ? [] : list(x.drains).filter((drain) => !drain.outcome && list(drain.blocked).some(isOld)));
+// Only the mark on its Node is known: an earlier process, or another replica, acts on it or has done.
+export const isMarked = (x) => x.phase === "marked";
 export const isEnded = (x) => Boolean(x.ended) || x.phase === "ended";
 export const stateOf = (x) => (isEnded(x) ? "ended" : stuck(x).length ? "blocked" : String(x.phase));
 

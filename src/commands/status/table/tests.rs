@@ -39,16 +39,27 @@ fn drain(gone: usize, pods: usize, blocked: Value) -> Value {
 }
 
 #[test]
-fn a_calm_night_is_one_line() {
-    let calm = report(("ok", "All is well. Nothing is being drained."), json!([]), json!([]), json!([]));
-    assert_eq!(of(&calm, form()), "ok: All is well. Nothing is being drained.\n");
+fn a_calm_night_is_two_lines() {
+    let replica = json!([{ "name": "a", "here": true, "ready": true, "started": NOW, "nodes": 1,
+        "queue": { "held": 0, "oldestSeconds": 9.1, "failing": null }, "silent": null }]);
+    let calm = report(("ok", "All is well. Nothing is being drained."), json!([]), json!([]), replica);
+    let shown = "ok: All is well. Nothing is being drained.\n1 replica, 1 node; 0 messages held\n";
+    assert_eq!(of(&calm, form()), shown);
     assert_eq!(headline(&calm, true), "\x1b[1;32mok\x1b[0m: All is well. Nothing is being drained.");
+}
+
+fn two_replicas() -> Value {
+    json!([
+        { "name": "a", "here": true, "ready": true, "started": "2026-11-23T09:20:00Z", "nodes": 12,
+          "queue": { "held": 3, "oldestSeconds": 4.7, "failing": null }, "silent": null },
+        { "name": "b", "here": false, "ready": null, "started": null, "nodes": null, "queue": null, "silent": "no answer within 2s" },
+    ])
 }
 
 #[test]
 fn the_blocked_drain_comes_first_with_who_blocks_it() {
     let by = "The disruption budget db needs 2 healthy pods and has 2 currently";
-    let blocked = json!([{ "pod": "default/db-0", "by": by, "since": NOW, "advice": "" }]);
+    let blocked = json!([{ "pod": "default/db-0", "by": by, "since": "2026-11-23T11:19:50Z", "advice": "Make another pod Ready." }]);
     let wait = json!([{ "wait": "volumes", "reason": "attached: pv-1", "since": NOW, "until": NOW }]);
     let rows = json!([
         row("node-1", json!({ "drains": drain(1, 4, json!([])) })),
@@ -56,16 +67,21 @@ fn the_blocked_drain_comes_first_with_who_blocks_it() {
         row("node-3", json!({ "phase": "waiting", "waits": wait, "deadline": null })),
         row("node-4", json!({ "phase": "received", "problem": "the cordon fails: denied", "deadline": NOW })),
     ]);
-    let shown = report(("blocked", "The drain of node-2 is blocked."), rows, json!([]), json!([]));
+    let shown = report(("blocked", "The drain of node-2 is blocked."), rows, json!([]), json!([two_replicas()[0]]));
     assert_eq!(
         of(&shown, form()),
         "blocked: The drain of node-2 is blocked.\n\
+         1 replica, 12 nodes; 3 messages held, received 4s after they were sent at most\n\
          \n\
          NODE    KIND  LEFT  PODS  STATE     WHY\n\
          node-2  spot  1m    1/2   blocked   default/db-0: The disruption budget db needs 2 healthy pods and…\n\
          node-3  spot              waiting   volumes: attached: pv-1\n\
          node-4  spot  over        received  the cordon fails: denied\n\
-         node-1  spot  1m    1/4   draining\n"
+         node-1  spot  1m    1/4   draining\n\
+         \n\
+         blocked\n\
+         node-2: default/db-0 is held back: The disruption budget db needs 2 healthy pods and has 2 currently\n\
+         \x20 Make another pod Ready.\n"
     );
 }
 
@@ -79,15 +95,11 @@ fn ended_ones_storms_and_replicas_follow() {
         "ended": 1000, "inTime": 998, "failed": 2, "kinds": { "spot": 1000 }, "slowest": null,
         "failures": [{ "node": "node-7", "kind": "spot", "outcome": "blocked" }], "failuresMore": 1,
     }]);
-    let replicas = json!([
-        { "name": "a", "here": true, "ready": true, "started": "2026-11-23T09:20:00Z", "nodes": 12,
-          "queue": { "held": 3, "oldestSeconds": null, "failing": null }, "silent": null },
-        { "name": "b", "here": false, "ready": null, "started": null, "nodes": null, "queue": null, "silent": "no answer within 2s" },
-    ]);
-    let shown = report(("ok", "All is well."), rows, storms, replicas);
+    let shown = report(("ok", "All is well."), rows, storms, two_replicas());
     assert_eq!(
         of(&shown, form()),
         "ok: All is well.\n\
+         2 replicas, 12 nodes; 3 messages held, received 4s after they were sent at most\n\
          \n\
          ended in the last hour\n\
          NODE    KIND  AGO  TOOK  OUTCOME  REPORT\n\
