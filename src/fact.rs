@@ -163,8 +163,14 @@ pub enum Fact<'a> {
     /// The marks of notices were removed from a Node. `uncordoned`: it is schedulable again. `has_condition`: the Node's condition
     /// says that it is being drained.
     NodeReleased { on: NodeRef<'a>, why: UndoReason, uncordoned: bool, has_condition: bool },
-    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it.
-    NodeMarked { about: NoticeRef<'a>, since: Option<jiff::Timestamp>, deadline: Option<jiff::Timestamp> },
+    /// At the start a Node carries the mark of a notice: an earlier process, or another replica, has acted on it. `says` is what the
+    /// Node's condition says of a drain that goes on.
+    NodeMarked {
+        about: NoticeRef<'a>,
+        since: Option<jiff::Timestamp>,
+        deadline: Option<jiff::Timestamp>,
+        says: Option<&'a str>,
+    },
     /// A Node with marks was deleted.
     MarkedNodeGone { on: NodeRef<'a> },
     /// Removing marks failed; retried.

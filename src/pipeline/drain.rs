@@ -125,7 +125,7 @@ impl Drainer {
             left: capacity_ends.unwrap_or(end.at()).saturating_duration_since(Instant::now()),
             hard: capacity_ends.is_some(),
             report: &report,
-            has_condition: self.index.newest(node).is_some_and(|node| node.draining),
+            has_condition: self.index.newest(node).is_some_and(|node| node.draining.is_some()),
         });
         report
     }

@@ -90,7 +90,7 @@ impl Case {
 
     /// Settles what an earlier drain has reported of the Node, which is excluded now.
     fn forgo_drain(&self) {
-        if let Some(node) = self.interrupter.index.get(&self.notice.instance).filter(|node| node.draining) {
+        if let Some(node) = self.interrupter.index.get(&self.notice.instance).filter(|node| node.draining.is_some()) {
             self.tell(&Fact::DrainExcluded { on: node.named() });
         }
     }

@@ -190,7 +190,9 @@ impl Inner {
                 let since = now.checked_sub(took).unwrap_or(now);
                 state.ends(&about, outcome, waited, (since, now));
             }
-            Fact::NodeMarked { about, since, deadline } => state.is_marked(&about, since.unwrap_or(now), deadline),
+            Fact::NodeMarked { about, since, deadline, says } => {
+                state.is_marked(&about, (since.unwrap_or(now), deadline), says.unwrap_or_default());
+            }
             Fact::NodeReleased { on, .. } | Fact::MarkedNodeGone { on } => state.is_released(&on),
             Fact::NodeCordoned { about, .. } => state.change(&about, |entry| {
                 entry.names_node(about.node);

@@ -50,7 +50,7 @@ impl Case {
                 Ok(None) => return true,
                 Ok(Some(Released { release, .. })) if !release.has_marks() => return true,
                 Ok(Some(Released { release, uncordoned })) => {
-                    let (on, why, has_condition) = (node.named(), release.reason, node.draining);
+                    let (on, why, has_condition) = (node.named(), release.reason, node.draining.is_some());
                     self.tell(&Fact::NodeReleased { on, why, uncordoned, has_condition });
                     return true;
                 }

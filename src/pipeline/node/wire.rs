@@ -41,8 +41,8 @@ pub struct Node {
     pub ready: bool,
     /// Time of the Ready condition's last transition.
     pub ready_since: Option<Timestamp>,
-    /// Whether the condition `EbbtideDraining` is True.
-    pub draining: bool,
+    /// What the condition `EbbtideDraining` says, if it is True.
+    pub draining: Option<Box<str>>,
     /// Whether volumes are attached to the Node, or its kubelet uses some.
     pub has_volumes: bool,
     /// Whether the Node carries the annotation `ebbtide/ignore: "true"`.
@@ -110,6 +110,8 @@ struct Condition {
     status: String,
     #[serde(default)]
     last_transition_time: Option<Time>,
+    #[serde(default)]
+    message: Option<Box<str>>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -130,6 +132,7 @@ impl Node {
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
+        let draining = condition(DRAINING_CONDITION).filter(|found| found.status == "True");
         let ready_since = condition("Ready").and_then(|ready| ready.last_transition_time.as_ref()).map(|at| at.0);
         Some(Self {
             name: object.metadata.name?.into(),
@@ -140,7 +143,7 @@ impl Node {
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             ready_since,
-            draining: is(DRAINING_CONDITION),
+            draining: draining.map(|found| found.message.clone().unwrap_or_default()),
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
             ignored: annotations.get(IGNORE_ANNOTATION).is_some_and(|value| value == "true"),
@@ -189,7 +192,7 @@ impl Node {
             cordoned: false,
             ready: true,
             ready_since: None,
-            draining: false,
+            draining: None,
             has_volumes: false,
             ignored: false,
             selected: true,
@@ -235,7 +238,9 @@ mod tests {
         assert_eq!(&*node.name, "ip-10-0-0-1");
         assert_eq!(node.instance.as_str(), "i-0123456789abcdef0");
         assert_eq!(node.created, "2026-11-21T10:00:00Z".parse().ok());
-        assert!(node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && !node.draining);
+        assert!(
+            node.cordoned && node.ready && node.ignored && node.selected && node.has_volumes && node.draining.is_none()
+        );
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
         assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind"]);

@@ -191,7 +191,7 @@ pub struct Interruption {
     pub heartbeats: Option<Heartbeats>,
     /// Its lifecycle hook: `open`, `continue`, `abandon`, `over`, `left` or `failed`.
     pub hook: Option<String>,
-    /// The newest failure that is retried.
+    /// The newest failure that is retried; in the phase `marked` what the Node's condition says.
     pub problem: Option<String>,
     /// Its end.
     pub ended: Option<End>,

@@ -140,10 +140,15 @@ impl State {
     }
 
     /// Adds the mark of a notice that was found on a Node.
-    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, since: Timestamp, deadline: Option<Timestamp>) {
+    pub(super) fn is_marked(&mut self, about: &NoticeRef<'_>, times: (Timestamp, Option<Timestamp>), says: &str) {
         if self.number_of(about).is_none() {
-            let number = self.add(Entry::new(about, since, Stage::Marked));
-            self.change_entry(number, |entry| entry.deadline = deadline.map(|at| Deadline { at, hard: false }));
+            let number = self.add(Entry::new(about, times.0, Stage::Marked));
+            self.change_entry(number, |entry| {
+                entry.deadline = times.1.map(|at| Deadline { at, hard: false });
+                if !says.is_empty() {
+                    entry.fails(&says);
+                }
+            });
         }
     }
 

@@ -59,7 +59,7 @@ function notes(x) {
     drain.blockedMore ? h("p", { class: "held" }, `and ${counted(drain.blockedMore, "more pod")}`) : ""]);
   const waits = list(x.waits).map((wait) => h("p", { class: "wait" }, h("b", {}, "Waits for ", wait.wait, ":"), " ", wait.reason,
     wait.until && h("small", {}, until(wait.until) > 0 ? ` at most ${lasting(until(wait.until))} more` : " its time is over")));
-  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, "Retrying:"), " ", x.problem)];
+  return [held, waits, x.problem && h("p", { class: "problem" }, h("b", {}, isMarked(x) ? "The node says:" : "Retrying:"), " ", x.problem)];
 }
 
 function facts(x, ...words) {

@@ -219,6 +219,26 @@ async fn after_a_restart_the_marks_on_the_nodes_tell_what_was_done() {
     stage.rest(&[&second]).await;
 }
 
+/// Until the message comes again.
+#[tokio::test(start_paused = true)]
+async fn after_a_crash_the_condition_tells_who_blocks() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.start(&["--at-deadline", "leave"]).await;
+    stage.spot(0);
+    sleep(s(15)).await;
+    drop(first.kill().await);
+    let second = stage.start(&["--at-deadline", "leave"]).await;
+    sleep(s(2)).await;
+    let shown = only(&second);
+    assert_eq!(shown.phase, "marked");
+    let said = shown.problem.expect("the condition says it");
+    assert!(said.contains("default/web-0-0 is held back by"), "{said}");
+    stage.unblock(0);
+    stage.until_handled(s(120)).await;
+    stage.rest(&[&second]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_takeover_goes_on_with_the_marked_interruption() {
     let stage = Stage::slow(s(60));

@@ -232,7 +232,8 @@ impl NodeWatch {
             let Some(kind) = NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == mark.kind) else { continue };
             let (instance, message) = (node.instance.as_str(), &*mark.message);
             let about = NoticeRef { kind, instance, node: Some(&node.name), message };
-            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline });
+            let says = node.draining.as_deref();
+            self.facts.emit(&Fact::NodeMarked { about, since: mark.since, deadline: mark.deadline, says });
         }
     }
 
