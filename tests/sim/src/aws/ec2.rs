@@ -46,6 +46,8 @@ struct State {
     /// Number of instances ever added: each gets its own address.
     count: usize,
     changes: Vec<Change>,
+    /// Status codes of spot requests, by instance.
+    spot_requests: BTreeMap<String, String>,
     reservations: Vec<Reservation>,
     page: Option<usize>,
 }
@@ -142,6 +144,7 @@ impl Ec2 {
         let serve = async {
             let answer = match operation {
                 "DescribeInstances" => self.state().describe(form, &ids, &filters),
+                "DescribeSpotInstanceRequests" => self.state().describe_spot_requests(form, &filters),
                 "DescribeInstanceStatus" => self.state().describe_status(form, &filters),
                 "DescribeCapacityReservations" => self.state().describe_reservations(form),
                 other => {
@@ -283,6 +286,9 @@ fn write_reservation(xml: &mut Xml, id: &str, instance: &Instance) {
                 xml.text("name", name);
             });
             xml.text("privateDnsName", if name == "terminated" { "" } else { &instance.private_dns_name });
+            if let Some(reservation) = &instance.reservation {
+                xml.text("capacityReservationId", reservation);
+            }
             xml.text("launchTime", &instance.launched.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
             xml.nest("placement", |xml| xml.text("availabilityZone", &format!("{REGION}a")));
             xml.nest("tagSet", |xml| {

@@ -100,6 +100,16 @@ impl State {
         Ok(())
     }
 
+    /// Returns the group in which the instance waits at a terminating hook.
+    pub fn waiting(&self, instance: &str) -> Option<&str> {
+        let waits = |action: &&Action| {
+            action.instance == instance
+                && action.spec.terminating
+                && matches!(action.state, ActionState::Waiting { .. })
+        };
+        self.actions.iter().find(waits).map(|action| action.group.as_str())
+    }
+
     /// Returns a page of the names of groups after this one, of those asked for, and whether there are more.
     pub fn names_after(&self, last: &str, asked: &[&str]) -> (Vec<&str>, bool) {
         let wanted = |name: &&str| *name > last && (asked.is_empty() || asked.contains(name));

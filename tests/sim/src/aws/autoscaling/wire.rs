@@ -69,17 +69,19 @@ fn describe(state: &State, form: &Form) -> Result<http::Response<Bytes>, Refusal
     }))
 }
 
-/// Selects those of the named instances that are in a group.
+/// Selects those of the named instances that are in a group. One with a waiting action waits.
 fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     let asked = form.list("InstanceIds.member");
     answer_wrapped("DescribeAutoScalingInstances", |xml| {
         xml.nest("AutoScalingInstances", |xml| {
-            for (instance, group) in state.members.iter().filter(|(instance, _)| asked.contains(&instance.as_str())) {
+            for instance in asked {
+                let waits = state.waiting(instance);
+                let Some(group) = state.members.get(instance).map(String::as_str).or(waits) else { continue };
                 xml.nest("member", |xml| {
                     xml.text("InstanceId", instance);
                     xml.text("AutoScalingGroupName", group);
                     xml.text("AvailabilityZone", &format!("{REGION}a"));
-                    xml.text("LifecycleState", "InService");
+                    xml.text("LifecycleState", if waits.is_some() { "Terminating:Wait" } else { "InService" });
                     xml.text("HealthStatus", "HEALTHY");
                     xml.text("ProtectedFromScaleIn", "false");
                 });

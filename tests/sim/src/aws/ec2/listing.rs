@@ -1,4 +1,5 @@
-//! What EC2 lists: scheduled changes of instances, for DescribeInstanceStatus, and reservations, for DescribeCapacityReservations.
+//! What EC2 lists: scheduled changes of instances, for DescribeInstanceStatus, reservations, for DescribeCapacityReservations, and spot
+//! requests, for DescribeSpotInstanceRequests.
 
 use super::super::query::{Form, Xml, answer_flat};
 use super::super::refusal::Refusal;
@@ -33,6 +34,11 @@ impl Ec2 {
         let description = "The instance is on degraded hardware".to_owned();
         let [id, instance, code] = [id, instance, code].map(str::to_owned);
         state.changes.push(Change { id, instance, code, description, start });
+    }
+
+    /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-termination`.
+    pub fn set_spot_request(&self, instance: &str, code: &str) {
+        self.state().spot_requests.insert(instance.to_owned(), code.to_owned());
     }
 
     /// Ends a change: EC2 lists it for a week more, with this word in brackets: `Completed` or `Canceled`.
@@ -76,6 +82,30 @@ impl State {
             if let Some(next) = next {
                 xml.text("nextToken", &next.to_string());
             }
+        }))
+    }
+
+    /// Answers in one page: spot requests are few.
+    pub(super) fn describe_spot_requests(
+        &self,
+        form: &Form,
+        filters: &[Filter<'_>],
+    ) -> Result<http::Response<Bytes>, Refusal> {
+        dry_run(form)?;
+        let [Filter { name: "instance-id", values, .. }] = filters else {
+            return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter instance-id only"));
+        };
+        let found = self.spot_requests.iter().filter(|(instance, _)| values.contains(instance.as_str()));
+        Ok(answer_flat("DescribeSpotInstanceRequests", |xml| {
+            xml.nest("spotInstanceRequestSet", |xml| {
+                for (instance, code) in found {
+                    xml.nest("item", |xml| {
+                        xml.text("spotInstanceRequestId", &instance.replacen("i-", "sir-", 1));
+                        xml.text("instanceId", instance);
+                        xml.nest("status", |xml| xml.text("code", code));
+                    });
+                }
+            });
         }))
     }
 
