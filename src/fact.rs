@@ -15,7 +15,7 @@ pub use label::{
 };
 pub use outcome::{
     Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult, Replacement,
-    Wait, WaitOutcome,
+    Unusual, Wait, WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -150,6 +150,10 @@ pub enum Fact<'a> {
     NoticeListed { about: NoticeRef<'a> },
     /// EC2 did not say what it lists; asked again. Emitted once until it answers or fails differently.
     PollFailed { category: Category, error: &'a dyn fmt::Display },
+    /// A notice is not acted on yet: too many nodes are drained, or AWS does not confirm it. `drains`: their number, and its maximum.
+    NoticeUnusual { about: NoticeRef<'a>, why: Unusual, drains: Option<(usize, usize)> },
+    /// AWS was asked to confirm a notice, and did not answer; asked again. Emitted once for each category of a notice.
+    ConfirmationFailed { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// The Node keeps the notice until its change, which begins at `start`, is near.
     ChangePlanned { about: NoticeRef<'a>, start: jiff::Timestamp },
     /// The Node is cordoned and carries the notice's mark. `already`: it did before. `after`: the time since the notice.

@@ -1,5 +1,6 @@
 //! The command line: flags in groups, each with its environment variable. `settings` checks their values.
 
+mod admission;
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
@@ -12,12 +13,13 @@ mod traces;
 mod values;
 mod waits;
 
+pub use admission::Admission;
 pub use notify::Notifications;
 pub use reporting::Reporting;
 pub use servers::Servers;
 pub use traces::Traces;
 pub use values::{
-    AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon,
+    AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, Verify,
     WaitForLoadBalancers,
 };
 pub use waits::Waits;
@@ -185,6 +187,10 @@ pub struct Run {
         help_heading = "Drain"
     )]
     pub drain_timeout: Vec<String>,
+
+    /// The limits for who may write to the queue.
+    #[command(flatten)]
+    pub admission: Admission,
 
     /// What is waited for.
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! The settings of the service, validated once. Types have units, rules across flags are in one place, and all errors are reported
 //! together.
 
+mod admission;
 mod notifications;
 mod problems;
 mod replacements;
@@ -147,6 +148,7 @@ impl Settings {
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let lead = problems.lead(&flags.when);
+        let admission = problems.admission(&flags.admission, actions);
         let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout, lead);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
@@ -191,6 +193,7 @@ impl Settings {
             health_issues,
             lead,
             drain_timeout,
+            admission,
             waits,
             settle: settle.unwrap_or_default(),
             heartbeats,
@@ -271,8 +274,9 @@ fn forget_empty(flags: &mut Run) {
     for value in [pod_grace, complete_after, uncordon_after, ec2_poll_interval] {
         value.take_if(|value| value.is_empty());
     }
-    let Run { node_selector, pod_selector, pod_namespace, pod_name, .. } = flags;
-    for value in [node_selector, pod_selector, pod_namespace, pod_name, max_replacements] {
+    let Run { node_selector, pod_selector, pod_namespace, pod_name, admission, .. } = flags;
+    let max_draining = &mut admission.max_draining;
+    for value in [node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining] {
         value.take_if(|value| value.is_empty());
     }
 }

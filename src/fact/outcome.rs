@@ -89,8 +89,10 @@ labels! {
 }
 
 labels! {
-    /// What is waited for before evictions begin, or between a drain and the completion of its hook.
+    /// What is waited for before the cordon, before evictions begin, or between a drain and the completion of its hook.
     Wait {
+        /// Its admission: fewer drains than `--max-draining` allows, or AWS's confirmation.
+        Admission => "admission",
         /// The user's delay of evictions.
         Delay => "delay",
         /// The node that replaces the instance, until it is Ready.
@@ -105,6 +107,16 @@ labels! {
         Volumes => "volumes",
         /// The instance and its drained pods, until no target group lists them.
         LoadBalancers => "load-balancers",
+    }
+}
+
+labels! {
+    /// What is unusual about a notice.
+    Unusual {
+        /// More nodes are drained than `--max-draining` allows.
+        TooManyDrains => "too-many-drains",
+        /// AWS does not confirm it.
+        NotConfirmed => "not-confirmed",
     }
 }
 
@@ -165,6 +177,8 @@ labels! {
         Ready => "ready",
         /// At the deadline the launched instance's node was not Ready.
         NotReady => "not-ready",
+        /// Until the deadline too many nodes were drained, and AWS did not confirm the notice: the node was left alone.
+        NotAdmitted => "not-admitted",
         /// At the deadline a budget or a pod's annotation still blocked the drain.
         Blocked => "blocked",
         /// At the deadline pods were still terminating.
@@ -188,6 +202,7 @@ impl NoticeOutcome {
     pub const fn is_failure(self) -> bool {
         match self {
             Self::NotReady
+            | Self::NotAdmitted
             | Self::Blocked
             | Self::TimedOut
             | Self::Failed

@@ -7,13 +7,18 @@
 //! times      deadlines, hooks, beats: arithmetic   hook        calls to Auto Scaling
 //! replaceable  whether a group can replace first  groups  calls about groups
 //! waits      before evictions and completion    step        the vocabulary of the steps
+//! admission    within the maximum, or confirmed   draining  the nodes that are drained now
+//! confirmation  AWS's word on a notice
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
 //! dropped by a panic or a cancelled future, it takes the heartbeat with it. So a heartbeat can't outlive its interruption.
 
+mod admission;
 mod completion;
+mod confirmation;
 mod decisions;
+mod draining;
 mod groups;
 mod heartbeat;
 mod hook;
@@ -32,13 +37,16 @@ mod times;
 mod waits;
 mod work;
 
+pub use confirmation::{Confirmations, Proof};
 pub use decisions::ended_marks;
+pub use draining::Draining;
 pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{
-    Action, Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy, WaitPolicy,
+    Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
+    Verify, WaitPolicy,
 };
-pub use replaceable::{Group, MaxReplacements, replaceable};
+pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
 pub use step::{Finding, Present, Step, Target, Waits};

@@ -8,7 +8,9 @@ use crate::leases::collector::Collector;
 use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
-use crate::pipeline::interruption::{Attachments, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots};
+use crate::pipeline::interruption::{
+    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots,
+};
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
 use crate::runtime::clock::Clock;
@@ -102,7 +104,17 @@ impl Wiring {
         let kube = (clients.kube.clone(), gate.clone());
         let waited = policy.waits.load_balancers;
         let load_balancers = LoadBalancers::new(waited, kube, autoscaling.clone(), elb, tasks, facts);
+        let confirmations = Confirmations::new(
+            clients.aws.ec2.clone(),
+            autoscaling.clone(),
+            Gate::new(facts.clone()),
+            Listing::new(clients.aws.ec2.clone(), facts.clone()),
+            *clock,
+            tasks,
+        );
         Interrupter {
+            draining: Arc::default(),
+            confirmations,
             clock: *clock,
             facts: facts.clone(),
             tasks: tasks.clone(),

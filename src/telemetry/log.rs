@@ -3,7 +3,7 @@
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
-    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber,
+    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber, Unusual,
     WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
@@ -107,6 +107,19 @@ impl Subscriber for Log {
             }
             Fact::ReservationUnknown { message, reservation, error, .. } => {
                 warn!(message_id = message, reservation, %error, "looking up a capacity reservation's instances failed; retried");
+            }
+            Fact::NoticeUnusual { about, why: Unusual::TooManyDrains, drains } => {
+                let (draining, at_most) = drains.unzip();
+                about!(warn, about, draining, at_most, "unusual: more nodes are drained than --max-draining allows");
+            }
+            Fact::NoticeUnusual { about, why: Unusual::NotConfirmed, .. } => {
+                about!(warn, about, "unusual: AWS does not confirm this notice");
+            }
+            Fact::ConfirmationFailed { about, category: Category::Denied, error } => {
+                about!(warn, about, %error, "asking AWS to confirm a notice is not allowed: grant the permission, or set --verify never");
+            }
+            Fact::ConfirmationFailed { about, error, .. } => {
+                about!(warn, about, %error, "asking AWS to confirm a notice failed; retried");
             }
             Fact::NodeAwaited { about, at_most } => {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");

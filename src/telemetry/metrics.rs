@@ -68,6 +68,7 @@ struct All {
     pods_blocked: IntGauge,
     pods_blocked_longest: IntGauge,
     releases: IntCounterVec,
+    unusual: IntCounterVec,
     replacements: IntCounterVec,
     leases_collected: IntCounter,
     events: IntCounterVec,
@@ -165,6 +166,7 @@ impl Metrics {
                 "How long the pod that is held back longest has been held back.",
             ),
             releases: counters("releases_total", "Nodes whose marks were removed.", &["why"]),
+            unusual: counters("unusual_notices_total", "Notices that are not usual, by reason.", &["reason"]),
             replacements: counters(
                 "replacements_total",
                 "Replacements that were asked for, and why a drain began without or with one.",
@@ -333,6 +335,7 @@ impl All {
             pods_blocked,
             pods_blocked_longest,
             releases,
+            unusual,
             replacements,
             leases_collected,
             events,

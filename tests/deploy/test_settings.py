@@ -65,6 +65,7 @@ SPECIAL = {
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
     "hold": ("{all: before-drain, asg-terminate: both}", "before-drain,asg-terminate=both"),
     "maxReplacements": ("20%", "20%"),
+    "maxDraining": ("20%", "20%"),
     "settle": ("0s", "0s"),
     "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
@@ -82,6 +83,7 @@ CHOICES = {
     "OnFailedLaunch": "leave",
     "OnUncordon": "at-deadline",
     "WaitForLoadBalancers": "deregister",
+    "Verify": "always",
     "Events": "all",
     "LogFormat": "json",
 }

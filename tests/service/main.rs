@@ -45,6 +45,7 @@ mod pipeline {
     }
 
     mod interruption {
+        mod admission;
         mod after_waits;
         mod before_completion;
         mod before_evictions;

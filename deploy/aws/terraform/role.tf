@@ -74,6 +74,19 @@ locals {
     Resource = "*"
   }]
 
+  # These actions can't be restricted to a resource.
+  verify_statements = [{
+    Sid    = "Verify"
+    Effect = "Allow"
+    Action = [
+      "ec2:DescribeSpotInstanceRequests",
+      "ec2:DescribeInstanceStatus",
+      "ec2:DescribeCapacityReservations",
+      "autoscaling:DescribeAutoScalingInstances",
+    ]
+    Resource = "*"
+  }]
+
   # Describing can't be restricted to a resource.
   replace_statements = [
     {
@@ -198,6 +211,14 @@ resource "aws_iam_role_policy" "polling" {
   name   = "${var.name}-polling"
   role   = local.role
   policy = jsonencode({ Version = "2012-10-17", Statement = local.polling_statements })
+}
+
+resource "aws_iam_role_policy" "verify" {
+  count = var.verify ? 1 : 0
+
+  name   = "${var.name}-verify"
+  role   = local.role
+  policy = jsonencode({ Version = "2012-10-17", Statement = local.verify_statements })
 }
 
 resource "aws_iam_role_policy" "replace" {

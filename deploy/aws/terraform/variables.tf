@@ -111,6 +111,12 @@ variable "ec2_polling" {
   default     = false
 }
 
+variable "verify" {
+  description = "Permissions for `--max-draining` and `--verify`"
+  type        = bool
+  default     = false
+}
+
 variable "replace" {
   description = "Permissions for `--on KIND=replace`, for groups with the tag"
   type        = bool

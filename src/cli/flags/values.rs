@@ -45,6 +45,17 @@ pub enum OnUncordon {
     AtDeadline,
 }
 
+/// The notices that AWS has to confirm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Verify {
+    /// All of which AWS can tell.
+    Always,
+    /// Those beyond the maximum number of drains.
+    Unusual,
+    /// None.
+    Never,
+}
+
 /// The action for a launch hook whose Node is not Ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFailedLaunch {

@@ -2,10 +2,13 @@
 
 use super::problems::Problems;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, MAX_MARGIN, MIN_DRAIN, MaxReplacements, PerKind};
+use crate::pipeline::interruption::{Action, Actions, AtMost, MAX_MARGIN, MIN_DRAIN, PerKind};
 use crate::runtime::duration::Words;
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+/// Default maximum number of replacements of one group at the same time.
+const DEFAULT_REPLACEMENTS: AtMost = AtMost::Percent(10);
 
 impl Problems {
     /// Reports drains that are too short to be replaced first.
@@ -45,7 +48,7 @@ impl Problems {
         actions: Actions,
         health_issues: &BTreeMap<String, Action>,
         text: Option<&str>,
-    ) -> MaxReplacements {
+    ) -> AtMost {
         let flag = "--max-replacements";
         let by_kind = NoticeKind::ALL.into_iter().find(|kind| actions.of(*kind) == Action::Replace);
         let by_issue = || health_issues.iter().find(|(_, action)| **action == Action::Replace);
@@ -59,18 +62,21 @@ impl Problems {
         if let Some(pair) = replaces.filter(|_| !actions.of(NoticeKind::AsgTerminate).drains()) {
             self.add("--on", format!("{pair} ends in the group's terminating hook, and asg-terminate is not drained; set asg-terminate=drain, or another action than replace"));
         }
-        let Some(text) = text else { return MaxReplacements::default() };
+        text.and_then(|text| self.at_most(flag, text)).unwrap_or(DEFAULT_REPLACEMENTS)
+    }
+
+    /// Reads a number of nodes, or a share of all.
+    pub(super) fn at_most(&mut self, flag: &'static str, text: &str) -> Option<AtMost> {
         let read = match text.strip_suffix('%') {
-            Some(share) => share.parse().ok().filter(|share| (1..=100).contains(share)).map(MaxReplacements::Percent),
-            None => text.parse().ok().filter(|number| *number > 0).map(MaxReplacements::Number),
+            Some(share) => share.parse().ok().filter(|share| (1..=100).contains(share)).map(AtMost::Percent),
+            None => text.parse().ok().filter(|number| *number > 0).map(AtMost::Number),
         };
-        read.unwrap_or_else(|| {
-            self.add(
-                flag,
-                format!("\"{text}\" is no number of nodes; write a number such as 2, or a share from 1% to 100%"),
-            );
-            MaxReplacements::default()
-        })
+        if read.is_none() {
+            let what =
+                format!("\"{text}\" is no number of nodes; write a number such as 2, or a share from 1% to 100%");
+            self.add(flag, what);
+        }
+        read
     }
 }
 
@@ -78,7 +84,7 @@ impl Problems {
 mod tests {
     use super::*;
 
-    fn read(pairs: &[(NoticeKind, Action)], text: Option<&str>) -> (MaxReplacements, Vec<String>) {
+    fn read(pairs: &[(NoticeKind, Action)], text: Option<&str>) -> (AtMost, Vec<String>) {
         let mut actions = Actions::default();
         for (kind, action) in pairs {
             actions.set(*kind, *action);

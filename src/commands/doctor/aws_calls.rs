@@ -6,7 +6,7 @@ use super::check::{Area, Check, few};
 use super::readings::{CallTrial, ReadError, Readings, TrialAnswer, TrialCall};
 use crate::cli::settings::Settings;
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, ForLoadBalancers};
+use crate::pipeline::interruption::{Action, ForLoadBalancers, Verify};
 
 impl TrialCall {
     const fn name(self) -> &'static str {
@@ -16,6 +16,8 @@ impl TrialCall {
             Self::Instances => "instances",
             Self::Changes => "scheduled-changes",
             Self::Reservations => "reservations",
+            Self::SpotRequests => "spot-requests",
+            Self::Members => "members",
             Self::Hooks => "hooks",
             Self::Heartbeat => "heartbeat",
             Self::Complete => "complete",
@@ -35,6 +37,8 @@ impl TrialCall {
             Self::Instances => "ec2:DescribeInstances",
             Self::Changes => "ec2:DescribeInstanceStatus",
             Self::Reservations => "ec2:DescribeCapacityReservations",
+            Self::SpotRequests => "ec2:DescribeSpotInstanceRequests",
+            Self::Members => "autoscaling:DescribeAutoScalingInstances",
             Self::Hooks => "autoscaling:DescribeLifecycleHooks",
             Self::Heartbeat => "autoscaling:RecordLifecycleActionHeartbeat",
             Self::Complete => "autoscaling:CompleteLifecycleAction",
@@ -50,8 +54,14 @@ impl TrialCall {
             Self::Delete => "messages come back until they expire",
             Self::Extend => "other replicas receive a message while it is being worked on",
             Self::Instances => "instances without a Node can't be told from those of other clusters",
-            Self::Changes => "--ec2-poll-interval finds no scheduled changes",
-            Self::Reservations => "--ec2-poll-interval finds no ends of Capacity Blocks",
+            Self::Changes => {
+                "EC2's list of scheduled changes neither finds what no message told of nor confirms a notice"
+            }
+            Self::Reservations => {
+                "EC2's list of Capacity Blocks neither finds what no message told of nor confirms a notice"
+            }
+            Self::SpotRequests => "no spot warning is confirmed: those that have to be lead to no drain",
+            Self::Members => "no lifecycle hook is confirmed: those that have to be lead to no drain",
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
@@ -85,6 +95,18 @@ pub fn replaces(settings: &Settings) -> bool {
 #[must_use]
 pub fn polls(settings: &Settings, kind: NoticeKind) -> bool {
     settings.ec2_poll_interval.is_some() && settings.policy.actions.of(kind) != Action::Ignore
+}
+
+/// Whether the settings lead to calls that confirm notices of this kind.
+#[must_use]
+pub fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
+    let policy = &settings.policy;
+    let asks = match policy.admission.verify {
+        Verify::Always => true,
+        Verify::Unusual => policy.admission.max_draining.is_some(),
+        Verify::Never => false,
+    };
+    asks && policy.actions.of(kind).drains()
 }
 
 /// What is done for load balancers, if the settings let it happen.

@@ -251,13 +251,17 @@ impl AccessReadings {
 async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<CallTrial> {
     let url = &settings.queue_url;
     let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
-    let polled = |kind| aws_calls::polls(settings, kind);
-    let changes = OptionFuture::from(polled(NoticeKind::ScheduledChange).then(|| aws::changes(probe)));
-    let reservations = OptionFuture::from(polled(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
+    let confirmed = |kind| aws_calls::confirms(settings, kind);
+    let listed = |kind| aws_calls::polls(settings, kind) || confirmed(kind);
+    let changes = OptionFuture::from(listed(NoticeKind::ScheduledChange).then(|| aws::changes(probe)));
+    let reservations = OptionFuture::from(listed(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
+    let spot_requests = OptionFuture::from(confirmed(NoticeKind::Spot).then(|| aws::spot_requests(probe)));
+    let members = OptionFuture::from(confirmed(NoticeKind::AsgTerminate).then(|| aws::members(probe)));
     let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
     let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
-    let (delete, extend, instances, changes, reservations, targets) =
-        join!(aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe), changes, reservations, targets);
+    let (delete, extend, instances) = (aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe));
+    let (delete, extend, instances, changes, reservations, targets, spot_requests, members) =
+        join!(delete, extend, instances, changes, reservations, targets, spot_requests, members);
     let trial = |call, subject: &str, answer| CallTrial {
         call,
         answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
@@ -270,7 +274,10 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
     let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
     let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));
-    always.into_iter().chain(changes).chain(reservations).chain(targets).collect()
+    let spot_requests = spot_requests.map(|answer| trial(TrialCall::SpotRequests, "", answer));
+    let members = members.map(|answer| trial(TrialCall::Members, "", answer));
+    let others = [changes, reservations, spot_requests, members, targets];
+    always.into_iter().chain(others.into_iter().flatten()).collect()
 }
 
 /// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.

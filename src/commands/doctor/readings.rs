@@ -186,6 +186,10 @@ pub enum TrialCall {
     Changes,
     /// A description of capacity reservations, as a dry run.
     Reservations,
+    /// A description of spot requests, as a dry run.
+    SpotRequests,
+    /// A description of instances in groups.
+    Members,
     /// A description of a group's hooks.
     Hooks,
     /// A heartbeat, with an invalid token.

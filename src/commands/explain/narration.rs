@@ -150,6 +150,10 @@ impl<'a> Narration<'a> {
                     self.note(&format!("the Node keeps the notice, without a cordon, and is drained from {from}"));
                     Finding::Planned(true)
                 }
+                Step::Admit { .. } => {
+                    self.note(&reasons::admitted(self.notice, self.policy()));
+                    Finding::Admitted
+                }
                 Step::Cordon { target, mark } => {
                     self.view.marks = Some(self.marks(&target.node, &mark));
                     Finding::Cordoned(target)

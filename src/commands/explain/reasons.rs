@@ -2,7 +2,7 @@
 
 use crate::fact::{Action, Replacement};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
-use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy};
+use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
@@ -122,6 +122,26 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         (NoticeOutcome::NothingToDrain, _) => "the instance no longer runs: there is nothing to evict".to_owned(),
         // The other outcomes are those of work that has not begun.
         (outcome, _) => outcome.as_str().to_owned(),
+    }
+}
+
+/// What has to be so before the Node is cordoned and drained.
+pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
+    let (proof, verify) = (Proof::of(notice), policy.admission.verify);
+    match &proof {
+        Some(proof) if verify == Verify::Always => {
+            format!("--verify always: nothing is done before AWS confirms that {}", proof.expected())
+        }
+        Some(_) if verify == Verify::Never => {
+            "--verify never: beyond --max-draining it is told, and drained".to_owned()
+        }
+        Some(proof) => {
+            format!(
+                "beyond --max-draining nothing is done before AWS confirms that {}, or there is room",
+                proof.expected()
+            )
+        }
+        None => "beyond --max-draining nothing is done before there is room: AWS confirms no such notice".to_owned(),
     }
 }
 

@@ -55,6 +55,7 @@ fn views(place: Place, waits: &Waits, from: Instant) -> Vec<PlannedWaitView> {
 
 fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
     let (until, setting) = match wait {
+        Wait::Admission => ("fewer nodes are drained, or AWS confirms the notice", "--max-draining, --verify"),
         Wait::Delay => ("the time is over", "--delay"),
         Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
         Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),

@@ -1,6 +1,7 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
-use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy};
+use super::confirmation::Proof;
+use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, Verify};
 use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
@@ -42,6 +43,14 @@ impl Policy {
     pub fn touched_hook<'a>(&self, notice: &'a Notice) -> Option<&'a Hook> {
         let action = self.action(notice);
         notice.hook().filter(|_| action.drains() || action == Action::Ready)
+    }
+
+    /// Whether a notice may have to wait before its Node is cordoned and drained.
+    #[must_use]
+    pub fn admits(&self, notice: &Notice) -> bool {
+        let is_limited = self.admission.max_draining.is_some();
+        let is_verified = self.admission.verify == Verify::Always && Proof::of(notice).is_some();
+        self.action(notice).drains() && (is_limited || is_verified)
     }
 
     /// Returns the deadline of the work on a notice; `times` are those of its hook.
@@ -190,8 +199,8 @@ impl Policy {
     #[must_use]
     pub fn completion(&self, outcome: NoticeOutcome, detail: &Detail, excluded: bool) -> Option<Completion> {
         let chosen = match (outcome, detail) {
-            // The Node's owner takes care of it.
-            (NoticeOutcome::Excluded, _) => OnFailed::Leave,
+            // The Node's owner takes care of it; or nothing was done, and its capacity may stay.
+            (NoticeOutcome::Excluded | NoticeOutcome::NotAdmitted, _) => OnFailed::Leave,
             // Somebody wants the node to stay: a completion now would end it at once.
             (NoticeOutcome::Uncordoned, _) if excluded || self.on_uncordon == OnUncordon::Leave => OnFailed::Leave,
             // An instance that goes to a warm pool need not become a Node.

@@ -1,6 +1,5 @@
 //! The user's policy for interruptions. Pure.
 
-use super::replaceable::MaxReplacements;
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::mark::MarkSettings;
@@ -31,6 +30,26 @@ impl<T: Copy> PerKind<T> {
     /// Sets the kind's value.
     pub const fn set(&mut self, kind: NoticeKind, value: T) {
         self.0[kind as usize] = value;
+    }
+}
+
+/// A limit on a number of things of which there is a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtMost {
+    /// So many.
+    Number(usize),
+    /// This share of the whole, but at least one.
+    Percent(usize),
+}
+
+impl AtMost {
+    /// Returns the limit for a whole of this size.
+    #[must_use]
+    pub fn of(self, whole: usize) -> usize {
+        match self {
+            Self::Number(number) => number,
+            Self::Percent(share) => (whole * share / 100).max(1),
+        }
     }
 }
 
@@ -97,13 +116,33 @@ pub struct Holds {
     pub before_completion: bool,
 }
 
+/// Which notices AWS has to confirm before their nodes are cordoned and drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verify {
+    /// All of which AWS can tell.
+    Always,
+    /// Those beyond the maximum number of drains.
+    Unusual,
+    /// None.
+    Never,
+}
+
+/// The limits for who may write to the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Admission {
+    /// Maximum number of nodes that are drained at the same time, unless AWS confirms more; a share is of the cluster's Nodes.
+    pub max_draining: Option<AtMost>,
+    /// Which notices AWS has to confirm.
+    pub verify: Verify,
+}
+
 /// What is waited for before evictions, and between a drain and the hook's completion.
 #[derive(Clone, Debug)]
 pub struct WaitPolicy {
     /// Time between the notice and the first evictions.
     pub delay: PerKind<Option<Duration>>,
     /// Maximum number of replacements of one group at the same time.
-    pub max_replacements: MaxReplacements,
+    pub max_replacements: AtMost,
     /// The points at which others are waited for.
     pub hold: PerKind<Holds>,
     /// Wait between a drain and the hook's completion.
@@ -125,6 +164,8 @@ pub struct Policy {
     pub lead: Option<Duration>,
     /// Maximum duration of a drain: lengthens a hook's, shortens all others.
     pub drain_timeout: PerKind<Option<Duration>>,
+    /// The limits for who may write to the queue.
+    pub admission: Admission,
     /// What is waited for.
     pub waits: WaitPolicy,
     /// Time without a new notice of a drain after which evictions begin.

@@ -3,32 +3,6 @@
 use crate::fact::Replacement;
 use std::collections::BTreeMap;
 
-/// Maximum number of simultaneous replacements of one group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MaxReplacements {
-    /// So many instances.
-    Number(usize),
-    /// This share of the desired capacity, but at least one.
-    Percent(usize),
-}
-
-impl Default for MaxReplacements {
-    fn default() -> Self {
-        Self::Percent(10)
-    }
-}
-
-impl MaxReplacements {
-    /// Returns the number for a group with this desired capacity.
-    #[must_use]
-    pub fn of(self, desired: usize) -> usize {
-        match self {
-            Self::Number(number) => number,
-            Self::Percent(share) => (desired * share / 100).max(1),
-        }
-    }
-}
-
 /// An Auto Scaling group, as far as a replacement needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {

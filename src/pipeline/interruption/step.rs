@@ -69,6 +69,13 @@ pub enum Step<'a> {
         /// The deadline of the attempt.
         by: Instant,
     },
+    /// Wait until the notice may have its Node cordoned and drained: until fewer nodes are drained, or AWS confirms it.
+    Admit {
+        /// The Node.
+        node: Arc<Node>,
+        /// The latest end.
+        until: Instant,
+    },
     /// Cordon the Node and leave the notice's mark on it.
     Cordon {
         /// The Node.
@@ -189,6 +196,10 @@ pub enum Finding {
     NoNodeInTime,
     /// Whether the Node keeps the notice until the announced change is near.
     Planned(bool),
+    /// The notice may have its Node cordoned and drained.
+    Admitted,
+    /// Until the end neither were fewer nodes drained, nor did AWS confirm the notice.
+    NotAdmitted,
     /// The Node carries the mark and is cordoned.
     Cordoned(Target),
     /// The wait before evictions is over.

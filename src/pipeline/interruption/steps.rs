@@ -1,11 +1,11 @@
 //! The steps that a notice leads to, in their order. Pure: the time and the instance's Node are inputs.
 //!
 //! ```text
-//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleaseMarks ──────────────────────┐
-//!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Cordon ─▶ Delay|Settle ─▶ Drain ┤
-//!     │                                   the Node is gone ▲      │                │     │
-//!     │                                                    └ AwaitSuccessor ◀──────┘     │
-//!     └▶ MarkOutOfService ─▶ End               End ◀─ Complete | LeaveHook ◀─── Wait ◀───┘
+//! FindOwner ─▶ LookUpHook ─▶ Begin ─┬▶ AwaitReady ─▶ ReleaseMarks ────────────────────────────────┐
+//!     │                             └▶ FindNode ─▶ AwaitNode ─▶ Admit ─▶ Cordon ─▶ Delay|Settle ─▶ Drain ┤
+//!     │                                   the Node is gone ▲               │                │     │
+//!     │                                                    └ AwaitSuccessor ◀───────────────┘     │
+//!     └▶ MarkOutOfService ─▶ End                        End ◀─ Complete | LeaveHook ◀─── Wait ◀───┘
 //! ```
 //!
 //! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
@@ -31,7 +31,7 @@ use tokio::time::Instant;
 /// Maximum number of Nodes that one notice is worked on for, if each of them is deleted and another takes its place.
 const MAX_NODES: usize = 5;
 
-/// Minimum time for finding the owner of the instance, even if the notice's deadline is nearer.
+/// Minimum time for AWS's answers about the instance, even if the notice's deadline is nearer.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Maximum time between an instance's launch and its registration as a Node.
@@ -47,6 +47,8 @@ pub struct Sequence<'a> {
     deadline: Deadline,
     /// The number of Nodes that are gone.
     gone: usize,
+    /// Whether the notice may have its Node cordoned and drained.
+    admitted: bool,
     /// When the waits before evictions began: a deadline that moves gives them no more time.
     cordoned: Option<Instant>,
     /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
@@ -69,6 +71,7 @@ impl<'a> Sequence<'a> {
             message,
             deadline,
             gone: 0,
+            admitted: !policy.admits(notice),
             cordoned: None,
             had_volumes: false,
             worked: None,
@@ -100,6 +103,11 @@ impl<'a> Sequence<'a> {
             Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
             Finding::NoNodeInTime | Finding::DeadlineMoved => self.finish(self.outcome, present),
             Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
+            Finding::Admitted => {
+                self.admitted = true;
+                Step::FindNode { by: self.deadline.at() }
+            }
+            Finding::NotAdmitted => self.finish(NoticeOutcome::NotAdmitted, present),
             Finding::Cordoned(target) => self.delay(target, present),
             Finding::Delayed(target) => self.delayed(target, present),
             Finding::NodeGone(node, outcome) => self.node_gone(node, outcome, present),
@@ -204,6 +212,9 @@ impl<'a> Sequence<'a> {
         let is_far = self.policy.acts_from(self.notice).is_some_and(|from| from > self.clock.timestamp_of(present.now));
         if let Some(plan) = Plan::of(self.notice, self.message).filter(|_| is_far && !is_marked) {
             return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
+        }
+        if !self.admitted {
+            return Step::Admit { node, until: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);

@@ -26,6 +26,7 @@ pub use load_balancers::LoadBalancers;
 pub use replacement::{MIN_DRAIN, is_too_late};
 pub use target_groups::{Source, TargetGroup, TargetGroups, name_of};
 pub use waiting::WaitLog;
+pub(super) use waiting::Waiting;
 
 use super::completion::KeptHook;
 use super::node_work::EarlySeat;
@@ -39,7 +40,6 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
-use waiting::Waiting;
 
 /// What ends all waits of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +207,8 @@ impl Case {
             Wait::Replacement => Box::pin(self.replaced(waiting)).await,
             Wait::HoldBeforeDrain => Box::pin(self.held(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.held(waiting, HoldPoint::BeforeCompletion)).await,
+            // Waited for before the cordon, alone.
+            Wait::Admission => WaitOutcome::NotNeeded,
             Wait::Volumes => Box::pin(self.volumes_detached(waiting)).await,
             Wait::LoadBalancers => Box::pin(self.targets_gone(waiting)).await,
         }

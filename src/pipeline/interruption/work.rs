@@ -1,13 +1,14 @@
 //! The work on one notice: executes its steps, and owns the heartbeat of its hook meanwhile.
 
 use super::completion::KeptHook;
+use super::draining::Admitted;
 use super::heartbeat::HookState;
 use super::policy::Policy;
 use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
+use super::{Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -46,6 +47,10 @@ pub struct Interrupter {
     pub hooks: Hooks,
     /// Knows whether more notices come.
     pub settling: Settling,
+    /// Knows which nodes are drained now.
+    pub draining: Arc<Draining>,
+    /// Asks AWS to confirm notices.
+    pub confirmations: Confirmations,
     /// Has Auto Scaling groups replace instances.
     pub groups: Groups,
     /// The volumes that are attached to Nodes.
@@ -107,7 +112,8 @@ impl Interrupter {
         let settled = case.interrupter.policy.settled(&case.notice);
         let clock = case.interrupter.clock;
         let mut jumped = pin!(clock.jumped());
-        let mut interruption = Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default() };
+        let mut interruption =
+            Interruption { case, link, hook: None, has_begun: false, waited: WaitLog::default(), admitted: None };
         let outcome = loop {
             let case = interruption.case.clone();
             tokio::select! {
@@ -137,6 +143,8 @@ struct Interruption {
     has_begun: bool,
     /// How its waits ended.
     waited: WaitLog,
+    /// Its place among the nodes that are drained.
+    admitted: Option<Admitted>,
 }
 
 impl Interruption {
@@ -192,6 +200,10 @@ impl Interruption {
                     self.unless_over(Box::pin(case.await_node(until, by)), Duration::ZERO, Finding::NoNodeInTime).await
                 }
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
+                Step::Admit { node, until } => {
+                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
+                    Box::pin(case.admit(&node, until, over, &self.waited, &mut self.admitted)).await
+                }
                 Step::Cordon { target, mark } => {
                     // A drain goes on trying.
                     let forgone = Finding::Cordoned(target.clone());

@@ -303,6 +303,12 @@ pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
     notices(node).any(|(name, mark)| mark.deadline.is_some() && !known.annotations.contains_key(name))
 }
 
+/// Returns whether a mark on the Node is that of a drain whose deadline is after `now`.
+#[must_use]
+pub fn drains_at(node: &Node, now: Timestamp) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline > Some(now))
+}
+
 /// Returns whether the Node carries the annotation of a notice.
 #[must_use]
 pub fn is_marked(node: &Node) -> bool {

@@ -84,8 +84,11 @@ impl WaitState {
         if told || self.given_up {
             self.ended.push(how);
             self.in_vain |= outcome == WaitOutcome::TimeOver;
-            self.drain_follows = outcome != WaitOutcome::CalledOff
-                && matches!(key.wait, Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement);
+            self.drain_follows = match key.wait {
+                Wait::Admission => outcome == WaitOutcome::Met,
+                Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement => outcome != WaitOutcome::CalledOff,
+                _ => false,
+            };
         }
     }
 

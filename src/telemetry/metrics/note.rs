@@ -50,6 +50,8 @@ impl All {
                 retried("owner", category);
             }
             Fact::PollFailed { category, .. } => retried("poll", category),
+            Fact::ConfirmationFailed { category, .. } => retried("confirm", category),
+            Fact::NoticeUnusual { why, .. } => self.unusual.with_label_values(&[why.as_str()]).inc(),
             Fact::CordonFailed { category, .. } => retried("cordon", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),

@@ -3,12 +3,12 @@
 use super::All;
 use crate::fact::{
     Category, CompletionResult, DeadlineType, DrainOutcome, HeartbeatResult, HookFailure, MalformedReason,
-    MessageCount, NoticeKind, NotificationResult, ReceiveOrder, WatchedResource, label,
+    MessageCount, NoticeKind, NotificationResult, ReceiveOrder, Unusual, WatchedResource, label,
 };
 use prometheus::IntCounterVec;
 
 /// Calls that may be denied. A missing permission may be met a few times at once, and then not again for weeks.
-const AWS_CALLS: [[&str; 2]; 14] = [
+const AWS_CALLS: [[&str; 2]; 15] = [
     ["sqs", "ReceiveMessage"],
     ["sqs", "DeleteMessageBatch"],
     ["sqs", "ChangeMessageVisibilityBatch"],
@@ -20,6 +20,7 @@ const AWS_CALLS: [[&str; 2]; 14] = [
     ["autoscaling", "CompleteLifecycleAction"],
     ["ec2", "DescribeInstances"],
     ["ec2", "DescribeInstanceStatus"],
+    ["ec2", "DescribeSpotInstanceRequests"],
     ["ec2", "DescribeCapacityReservations"],
     ["elasticloadbalancing", "DescribeTargetHealth"],
     ["elasticloadbalancing", "DeregisterTargets"],
@@ -52,6 +53,7 @@ impl All {
         begin(&self.watch_failures, WatchedResource::ALL.map(WatchedResource::as_str));
         begin(&self.evictions, [Ok(()), Err(Category::Refused)].map(|result| label(result, "evicted")));
         begin(&self.notifications, NotificationResult::ALL.map(NotificationResult::as_str));
+        begin(&self.unusual, Unusual::ALL.map(Unusual::as_str));
         begin(&self.traces, ["sent", "lost"]);
         begin(&self.deletions, [label(Ok(()), "deleted")]);
         for [service, operation] in AWS_CALLS {

@@ -48,8 +48,8 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack(Ec2Polling="true", LoadBalancers="deregister", Replace="true"))
-    named = ("Service", "Lifecycle", "Polling", "Replace", "LoadBalancers", "Deregistration")
+    made = policies(stack(Ec2Polling="true", LoadBalancers="deregister", Replace="true", Verify="true"))
+    named = ("Service", "Lifecycle", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
     service = set().union(*(allowed(made[f"{name}Policy"]) for name in named))
     doctor = allowed(made["DoctorPolicy"])
     # A test message of a lifecycle action needs its group and hook.
@@ -74,6 +74,10 @@ def test_without_the_doctor_its_permissions_are_left_out() -> None:
 
 def test_only_the_polling_of_ec2_has_its_permissions() -> None:
     assert set(policies(stack(Ec2Polling="true"))) - set(policies(stack())) == {"PollingPolicy"}
+
+
+def test_only_verification_has_its_permissions() -> None:
+    assert set(policies(stack(Verify="true"))) - set(policies(stack())) == {"VerifyPolicy"}
 
 
 def test_only_the_action_replace_has_its_permissions_for_groups_with_the_tag() -> None:

@@ -79,6 +79,18 @@ pub async fn reservations(probe: &Probe) -> Reading<()> {
     probe.aws(operation, "any reservation", || request.send()).await.map(drop)
 }
 
+pub async fn spot_requests(probe: &Probe) -> Reading<()> {
+    let request = probe.clients()?.ec2.describe_spot_instance_requests().dry_run(true);
+    let operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
+    probe.aws(operation, "any spot request", || request.send()).await.map(drop)
+}
+
+pub async fn members(probe: &Probe) -> Reading<()> {
+    let request = probe.clients()?.autoscaling.describe_auto_scaling_instances().max_records(1);
+    let operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
+    probe.aws(operation, "any instance", || request.send()).await.map(drop)
+}
+
 /// Returns the names of clusters in the tags of an instance.
 pub async fn cluster_names(probe: &Probe, instance: &InstanceId) -> Reading<Vec<String>> {
     let request = probe.clients()?.ec2.describe_instances().filters(by_id(vec![instance.to_string()]));

@@ -1,9 +1,10 @@
 //! Paths through the steps, for notices of all sorts.
 
-use super::super::policy::{Actions, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, WaitPolicy};
+use super::super::policy::{
+    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Verify, WaitPolicy,
+};
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
-use crate::pipeline::interruption::MaxReplacements;
 
 const S: Duration = Duration::from_secs(1);
 
@@ -13,12 +14,13 @@ fn policy() -> Policy {
     Policy {
         waits: WaitPolicy {
             delay: PerKind::all(None),
-            max_replacements: MaxReplacements::default(),
+            max_replacements: AtMost::Percent(10),
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
+        admission: Admission { max_draining: None, verify: Verify::Unusual },
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
@@ -91,6 +93,7 @@ fn path(
                 Step::ReleaseMarks { .. } => Finding::MarksReleased(true),
                 Step::FindNode { .. } => node.map_or(Finding::NoNode, |node| Finding::Node(Arc::clone(node))),
                 Step::AwaitNode { .. } | Step::AwaitSuccessor(..) => Finding::NoNodeInTime,
+                Step::Admit { .. } => Finding::Admitted,
                 Step::Cordon { target, .. } => Finding::Cordoned(target),
                 Step::Delay { target, .. } | Step::Settle { target, .. } => Finding::Delayed(target),
                 Step::Drain(_) => Finding::Ended(NoticeOutcome::Drained),
@@ -134,6 +137,28 @@ fn waits_stand_before_the_drain_and_before_the_completion() {
         "FindOwner LookUpHook Begin FindNode Cordon Delay Drain LeaveHook End(Blocked)",
         "a hook is held back after a drain only"
     );
+}
+
+#[test]
+fn a_node_is_touched_only_once_its_notice_is_admitted() {
+    let mut policy = policy();
+    policy.admission.verify = Verify::Always;
+    assert_eq!(path_of(&policy, SPOT), "FindOwner Begin FindNode Admit FindNode Cordon Drain End(Drained)");
+    policy.actions.set(NoticeKind::Rebalance, Action::Drain);
+    let of_rebalance = path_of(&policy, Detail::Rebalance);
+    assert_eq!(of_rebalance, "FindOwner Begin FindNode Cordon Drain End(Drained)", "AWS confirms none");
+    policy.admission = Admission { max_draining: Some(AtMost::Number(3)), verify: Verify::Unusual };
+    let of_rebalance = path_of(&policy, Detail::Rebalance);
+    assert_eq!(of_rebalance, "FindOwner Begin FindNode Admit FindNode Cordon Drain End(Drained)");
+    policy.on_failed_drain = OnFailed::Continue;
+    let refused = |step: &Step<'_>| matches!(step, Step::Admit { .. }).then_some(Finding::NotAdmitted);
+    assert_eq!(
+        path(&policy, Detail::AsgTerminate(hook("hook", None)), Some(&Arc::new(node())), refused),
+        "FindOwner LookUpHook Begin FindNode Admit LeaveHook End(NotAdmitted)",
+        "whatever is done after a failed drain"
+    );
+    policy.actions.set(NoticeKind::Spot, Action::Cordon);
+    assert_eq!(path_of(&policy, SPOT), "FindOwner Begin FindNode Cordon End(Cordoned)", "nothing is drained");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 /// A wait that runs. Dropped before its end, it tells that it was given up.
-pub(super) struct Waiting<'a> {
+pub(in crate::pipeline::interruption) struct Waiting<'a> {
     case: &'a Case,
     pub log: &'a WaitLog,
     pub wait: Wait,
@@ -30,14 +30,14 @@ struct Reason {
 
 impl<'a> Waiting<'a> {
     /// Begins a wait, or goes on with one that was dropped.
-    pub(super) fn new(case: &'a Case, log: &'a WaitLog, wait: Wait, until: Instant) -> Self {
+    pub(in crate::pipeline::interruption) fn new(case: &'a Case, log: &'a WaitLog, wait: Wait, until: Instant) -> Self {
         let dropped = log.lock().dropped.extract_if(.., |dropped| dropped.wait == wait).next();
         let (begun, text) = dropped.map_or_else(|| (Instant::now(), String::new()), |it| (it.begun, it.reason));
         Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_told: false }), ended: false }
     }
 
     /// Says what is waited for now. The first time this is told; if the time is over, the last is what was left undone.
-    pub(super) fn says(&self, reason: impl Into<String>) {
+    pub(in crate::pipeline::interruption) fn says(&self, reason: impl Into<String>) {
         let mut known = lock(&self.reason);
         known.text = reason.into();
         if !std::mem::replace(&mut known.is_told, true) {
@@ -48,7 +48,7 @@ impl<'a> Waiting<'a> {
     }
 
     /// Tells the end.
-    pub(super) fn end(mut self, outcome: WaitOutcome) {
+    pub(in crate::pipeline::interruption) fn end(mut self, outcome: WaitOutcome) {
         self.ended = true;
         let reason = std::mem::take(&mut lock(&self.reason).text);
         self.case.tell_end(self.log, self.wait, outcome, self.begun, &reason);

@@ -1,0 +1,67 @@
+//! Validation of the limits for who may write to the queue.
+
+use super::problems::Problems;
+use crate::cli::flags;
+use crate::pipeline::event::NoticeKind;
+use crate::pipeline::interruption::{Actions, Admission, Verify};
+
+impl Problems {
+    /// Reads the limits for who may write to the queue.
+    pub(super) fn admission(&mut self, flags: &flags::Admission, actions: Actions) -> Admission {
+        let flag = "--max-draining";
+        let max_draining = flags.max_draining.as_deref().and_then(|text| self.at_most(flag, text));
+        let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
+        self.idle(flag, flags.max_draining.is_some() && !drains, "--on KIND=drain");
+        let verify = flags.verify.into();
+        self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
+        self.idle("--verify", verify == Verify::Never && flags.max_draining.is_none(), "--max-draining");
+        Admission { max_draining, verify }
+    }
+}
+
+impl From<flags::Verify> for Verify {
+    fn from(chosen: flags::Verify) -> Self {
+        match chosen {
+            flags::Verify::Always => Self::Always,
+            flags::Verify::Unusual => Self::Unusual,
+            flags::Verify::Never => Self::Never,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::{Cli, Command, Settings};
+    use crate::pipeline::interruption::AtMost;
+    use clap::Parser;
+
+    fn read(flags: &[&str]) -> Result<Admission, String> {
+        let all = ["ebbtide", "run", "--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
+        let Command::Run(run) = Cli::try_parse_from(all.iter().chain(flags)).unwrap().command else {
+            panic!("it must be run")
+        };
+        Settings::from_flags(run).map(|settings| settings.policy.admission).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn there_is_no_limit_unless_one_is_set() {
+        let admission = read(&[]).unwrap();
+        assert_eq!((admission.max_draining, admission.verify), (None, Verify::Unusual));
+        assert_eq!(read(&["--max-draining="]).unwrap().max_draining, None);
+        assert_eq!(read(&["--max-draining", "20%"]).unwrap().max_draining, Some(AtMost::Percent(20)));
+        let admission = read(&["--max-draining", "7", "--verify", "never"]).unwrap();
+        assert_eq!((admission.max_draining, admission.verify), (Some(AtMost::Number(7)), Verify::Never));
+        assert_eq!(read(&["--verify", "always"]).unwrap().verify, Verify::Always);
+    }
+
+    #[test]
+    fn a_limit_that_limits_nothing_is_refused() {
+        for limit in ["0", "0%", "101%", "many", "-1", "1.5"] {
+            let problem = read(&[&format!("--max-draining={limit}")]).unwrap_err();
+            assert!(problem.starts_with(&format!("--max-draining: \"{limit}\" is no number of nodes")), "{problem}");
+        }
+        let problem = read(&["--verify", "never"]).unwrap_err();
+        assert!(problem.starts_with("--verify: ") && problem.contains("--max-draining"), "{problem}");
+    }
+}

@@ -1,0 +1,303 @@
+//! AWS's word on a notice: whether EC2 or Auto Scaling says the same as the message. Messages have no signature, and whoever may write
+//! to the queue may send one.
+
+use crate::clients::batch::{Batcher, Unanswered};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
+use crate::pipeline::node::{Listing, by_id, instances_in};
+use crate::runtime::clock::Clock;
+use crate::runtime::task::Tasks;
+use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
+use aws_sdk_ec2::types::{Instance, InstanceStateName};
+use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
+use futures_util::future::{BoxFuture, join_all};
+use jiff::Timestamp;
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Maximum number of instances in a call of `DescribeAutoScalingInstances`; those of EC2 allow more.
+const MAX_INSTANCES: usize = 50;
+
+/// Time that a question waits for others to share its calls.
+const BATCH_WAIT: Duration = Duration::from_millis(50);
+
+/// Time before the end of a Capacity Block at which a message about it may come: AWS warns 40 minutes ahead, or ten after the launch.
+const BLOCK_WARNING: Duration = Duration::from_hours(1);
+
+/// Maximum time by which a message may name an earlier begin of a change than EC2 lists: a nearer one would press its drain.
+const START_TOLERANCE: Duration = Duration::from_hours(1);
+
+const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
+const INSTANCES: Operation = Operation::new("ec2", "DescribeInstances");
+const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
+
+/// What AWS shows of an instance that a notice is about. An instance that stops or is terminated is a proof of all but a hook.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Proof {
+    /// The request of the spot instance is marked for its end.
+    SpotRequest,
+    /// The instance waits in its Auto Scaling group.
+    WaitsInGroup,
+    /// The instance stops or is terminated.
+    Stops,
+    /// EC2 lists a change of the instance with this begin.
+    ListedChange {
+        /// Whether the capacity ends with it. Its codes differ from those of AWS Health.
+        hard: bool,
+        /// The begin.
+        start: Option<Timestamp>,
+    },
+    /// The Capacity Block in which the instance runs is about to end.
+    EndingBlock,
+}
+
+impl Proof {
+    /// Returns the proof of a notice; `None` if AWS shows none.
+    #[must_use]
+    pub fn of(notice: &Notice) -> Option<Self> {
+        match &notice.detail {
+            Detail::Spot { .. } => Some(Self::SpotRequest),
+            Detail::AsgTerminate(_) => Some(Self::WaitsInGroup),
+            Detail::StateChange { .. } => Some(Self::Stops),
+            Detail::CapacityReservation { .. } => Some(Self::EndingBlock),
+            Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
+                Some(Self::ListedChange { hard: *hard, start: *start })
+            }
+            Detail::ScheduledChange(_) | Detail::Rebalance | Detail::AsgLaunch(_) => None,
+        }
+    }
+
+    /// What AWS has to say, in words.
+    #[must_use]
+    pub const fn expected(&self) -> &'static str {
+        match self {
+            Self::SpotRequest => "its spot request is marked for interruption",
+            Self::WaitsInGroup => "its Auto Scaling group terminates it",
+            Self::Stops => "EC2 stops or terminates it",
+            Self::ListedChange { .. } => "EC2 lists the change",
+            Self::EndingBlock => "its Capacity Block is about to end",
+        }
+    }
+}
+
+/// Why AWS did not answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConfirmationError {
+    /// A call failed.
+    #[error(transparent)]
+    Failed(#[from] AwsError),
+    /// The task of the calls died.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+}
+
+impl ConfirmationError {
+    /// Returns the category of the error.
+    #[must_use]
+    pub const fn category(&self) -> Category {
+        match self {
+            Self::Failed(error) => error.category,
+            Self::Unanswered(_) => Category::Unavailable,
+        }
+    }
+}
+
+type Question = (InstanceId, Proof);
+
+/// Asks AWS about many notices at once.
+#[derive(Debug)]
+pub struct Confirmations {
+    batcher: Batcher<Question, Result<bool, AwsError>>,
+}
+
+impl Confirmations {
+    /// Asks through these clients.
+    #[must_use]
+    pub fn new(
+        ec2: aws_sdk_ec2::Client,
+        autoscaling: aws_sdk_autoscaling::Client,
+        gate: Gate<LifecycleClass>,
+        listing: Listing,
+        clock: Clock,
+        tasks: &Tasks,
+    ) -> Self {
+        let asked = Clients { ec2, autoscaling, gate, listing, clock };
+        let batcher =
+            Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, move |questions| asked.clone().answer(questions));
+        Self { batcher }
+    }
+
+    /// Returns whether AWS shows the proof now.
+    ///
+    /// # Errors
+    /// AWS did not answer. The caller retries.
+    pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, ConfirmationError> {
+        Ok(self.batcher.ask((instance.clone(), proof.clone())).await??)
+    }
+}
+
+#[derive(Clone)]
+struct Clients {
+    ec2: aws_sdk_ec2::Client,
+    autoscaling: aws_sdk_autoscaling::Client,
+    gate: Gate<LifecycleClass>,
+    listing: Listing,
+    clock: Clock,
+}
+
+/// The instances of which something is proven.
+type Proven = Result<HashSet<Question>, AwsError>;
+
+impl Clients {
+    /// Answers each question, in their order.
+    async fn answer(self, questions: Vec<Question>) -> Vec<Result<bool, AwsError>> {
+        let of = |wanted: fn(&Proof) -> bool| -> Vec<Question> {
+            questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
+        };
+        let spot = of(|proof| *proof == Proof::SpotRequest);
+        let hooks = of(|proof| *proof == Proof::WaitsInGroup);
+        let changes = of(|proof| matches!(proof, Proof::ListedChange { .. }));
+        let blocks = of(|proof| *proof == Proof::EndingBlock);
+        let going = of(|proof| *proof != Proof::WaitsInGroup);
+        let asked: [(&[Question], BoxFuture<'_, Proven>); 5] = [
+            (&spot, Box::pin(self.marked_requests(&spot))),
+            (&hooks, Box::pin(self.waiting_in_groups(&hooks))),
+            (&changes, Box::pin(self.listed_changes(&changes))),
+            (&blocks, Box::pin(self.in_ending_blocks(&blocks))),
+            (&going, Box::pin(self.stopping(&going))),
+        ];
+        let asked = asked.into_iter().filter(|(questions, _)| !questions.is_empty());
+        let answers = join_all(asked.map(async |(questions, answer)| (questions, answer.await))).await;
+        let answer = |question: &Question| {
+            let is_proven = |proven: &HashSet<Question>| proven.contains(question);
+            if answers.iter().any(|(_, answer)| answer.as_ref().is_ok_and(is_proven)) {
+                return Ok(true);
+            }
+            // One that failed might have had the proof.
+            let mut asked = answers.iter().filter(|(questions, _)| questions.contains(question));
+            asked.find_map(|(_, answer)| answer.as_ref().err().cloned()).map_or(Ok(false), Err)
+        };
+        questions.iter().map(answer).collect()
+    }
+
+    /// Spot instances of which the request's status says that they end, or have ended:
+    /// <https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/spot-request-status.html>.
+    async fn marked_requests(&self, questions: &[Question]) -> Proven {
+        let mut proven = HashSet::new();
+        let mut page = None;
+        loop {
+            let request = self.ec2.describe_spot_instance_requests().filters(by_id(ids(questions)));
+            let request = request.set_next_token(page.take());
+            let answer = self.call(SPOT_REQUESTS, questions, || request.send()).await?;
+            for request in answer.spot_instance_requests() {
+                let code = request.status().and_then(|status| status.code()).unwrap_or_default();
+                let ends = ["marked-for-", "instance-terminated-", "instance-stopped-"];
+                if ends.iter().any(|prefix| code.starts_with(prefix)) {
+                    proven.extend(about(questions, request.instance_id()));
+                }
+            }
+            page = answer.next_token.filter(|token| !token.is_empty());
+            if page.is_none() {
+                return Ok(proven);
+            }
+        }
+    }
+
+    /// Instances that an Auto Scaling group terminates, takes back into its warm pool, or holds at a hook.
+    async fn waiting_in_groups(&self, questions: &[Question]) -> Proven {
+        let mut proven = HashSet::new();
+        let request = self.autoscaling.describe_auto_scaling_instances().set_instance_ids(Some(ids(questions)));
+        let answer = self.call(GROUP_INSTANCES, questions, || request.send()).await?;
+        for instance in answer.auto_scaling_instances() {
+            let state = instance.lifecycle_state().unwrap_or_default();
+            if state.ends_with(":Wait") || state.contains("Terminat") {
+                proven.extend(about(questions, instance.instance_id()));
+            }
+        }
+        Ok(proven)
+    }
+
+    /// Instances that EC2 stops or terminates.
+    async fn stopping(&self, questions: &[Question]) -> Proven {
+        let found = self.instances(questions).await?;
+        let is_going = |instance: &&Instance| {
+            let state = instance.state().and_then(|state| state.name());
+            state.is_some_and(|state| !matches!(state, InstanceStateName::Pending | InstanceStateName::Running))
+        };
+        let going = found.iter().filter(is_going);
+        Ok(going.flat_map(|instance| about(questions, instance.instance_id())).collect())
+    }
+
+    /// Instances for which EC2 lists the change, and no later than the message says.
+    async fn listed_changes(&self, questions: &[Question]) -> Proven {
+        let listed = self.listing.changes(self.clock.now()).await?;
+        let is_listed = |(instance, proof): &&Question| {
+            let Proof::ListedChange { hard, start } = proof else { return false };
+            listed.iter().any(|notice| match &notice.detail {
+                Detail::ScheduledChange(change) => {
+                    let in_time = match (start, change.start) {
+                        (Some(said), Some(listed)) => said.saturating_add(START_TOLERANCE).is_ok_and(|at| at >= listed),
+                        _ => true,
+                    };
+                    let is_as_hard = change.hard || !hard;
+                    notice.instance == *instance && !change.withdrawn && is_as_hard && in_time
+                }
+                _ => false,
+            })
+        };
+        Ok(questions.iter().filter(is_listed).cloned().collect())
+    }
+
+    /// Instances in Capacity Blocks that are about to end.
+    async fn in_ending_blocks(&self, questions: &[Question]) -> Proven {
+        let found = self.instances(questions).await?;
+        let now = self.clock.now();
+        let blocks = self.listing.ending_blocks(now, now.saturating_add(BLOCK_WARNING).unwrap_or(now)).await?;
+        let is_ending = |instance: &&Instance| {
+            instance.capacity_reservation_id().is_some_and(|id| blocks.iter().any(|block| block.reservation == id))
+        };
+        Ok(found.iter().filter(is_ending).flat_map(|instance| about(questions, instance.instance_id())).collect())
+    }
+
+    async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
+        let mut found = Vec::new();
+        let mut page = None;
+        loop {
+            let request = self.ec2.describe_instances().filters(by_id(ids(questions))).set_next_token(page.take());
+            let answer = self.call(INSTANCES, questions, || request.send()).await?;
+            page = answer.next_token.clone().filter(|token| !token.is_empty());
+            found.extend(instances_in(answer));
+            if page.is_none() {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn call<T, E, F>(
+        &self,
+        operation: Operation,
+        questions: &[Question],
+        request: impl FnOnce() -> F,
+    ) -> Result<T, AwsError>
+    where
+        F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
+        E: ProvideErrorMetadata + std::error::Error + 'static,
+    {
+        let subject = match questions {
+            [(instance, _)] => instance.to_string(),
+            many => format!("{} instances", many.len()),
+        };
+        let by = Instant::now() + CALL_TIMEOUT;
+        self.gate.aws(operation, &subject, LifecycleClass::Describe, by, request).await
+    }
+}
+
+/// Returns the questions about the instance of this ID.
+fn about<'a>(questions: &'a [Question], instance: Option<&'a str>) -> impl Iterator<Item = Question> + 'a {
+    questions.iter().filter(move |(asked, _)| Some(asked.as_str()) == instance).cloned()
+}
+
+fn ids(questions: &[Question]) -> Vec<String> {
+    questions.iter().map(|(instance, _)| instance.to_string()).collect()
+}

@@ -1,0 +1,139 @@
+//! The nodes that are drained now, counted against their maximum.
+
+use crate::pipeline::event::InstanceId;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep};
+
+/// Time for which the count of drains of other replicas is kept: a storm asks a thousand times.
+const COUNT_KEPT: Duration = Duration::from_secs(1);
+
+/// Time after which a notice that waits for room looks again: drains of other replicas end without a word.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The instances whose nodes are drained now, by notices that this process has admitted, and as marks on Nodes say.
+#[derive(Debug, Default)]
+pub struct Draining {
+    state: Mutex<State>,
+    /// Notified when a notice that was admitted has ended.
+    freed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Number of admitted notices by instance.
+    admitted: HashMap<InstanceId, usize>,
+    /// The instances by the marks on their Nodes, and when those were read.
+    marked: Option<(Instant, HashSet<InstanceId>)>,
+}
+
+impl State {
+    fn len(&self) -> usize {
+        let marked = self.marked.iter().flat_map(|(_, marked)| marked);
+        self.admitted.len() + marked.filter(|instance| !self.admitted.contains_key(*instance)).count()
+    }
+
+    fn has(&self, instance: &InstanceId) -> bool {
+        let is_marked = self.marked.as_ref().is_some_and(|(_, marked)| marked.contains(instance));
+        is_marked || self.admitted.contains_key(instance)
+    }
+}
+
+impl Draining {
+    /// Admits a notice of the instance if its node is drained already, or fewer than `at_most` are. `marked` reads which nodes are
+    /// drained, by their marks.
+    ///
+    /// # Errors
+    /// The number of nodes that are drained.
+    pub(super) fn admit(
+        self: &Arc<Self>,
+        instance: &InstanceId,
+        at_most: usize,
+        marked: impl FnOnce() -> HashSet<InstanceId>,
+    ) -> Result<Admitted, usize> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.marked.as_ref().is_none_or(|(read, _)| now >= *read + COUNT_KEPT) {
+            state.marked = Some((now, marked()));
+        }
+        let count = state.len();
+        if count >= at_most && !state.has(instance) {
+            return Err(count);
+        }
+        Ok(self.admitted(state, instance))
+    }
+
+    /// Admits a notice of the instance, however many nodes are drained.
+    pub(super) fn admit_anyway(self: &Arc<Self>, instance: &InstanceId) -> Admitted {
+        self.admitted(self.lock(), instance)
+    }
+
+    fn admitted(self: &Arc<Self>, mut state: MutexGuard<'_, State>, instance: &InstanceId) -> Admitted {
+        *state.admitted.entry(instance.clone()).or_default() += 1;
+        Admitted { draining: Arc::clone(self), instance: instance.clone() }
+    }
+
+    /// Waits until there may be room.
+    pub(super) async fn changed(&self) {
+        tokio::select! {
+            biased;
+            // One at a time: there is room for one.
+            () = self.freed.notified() => {}
+            () = sleep(LOOK_AGAIN) => {}
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A notice that was admitted. Its node counts as drained while this lives.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    draining: Arc<Draining>,
+    instance: InstanceId,
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        let mut state = self.draining.lock();
+        if let Some(notices) = state.admitted.get_mut(&self.instance) {
+            *notices -= 1;
+            if *notices == 0 {
+                state.admitted.remove(&self.instance);
+            }
+        }
+        drop(state);
+        self.draining.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(n: usize) -> InstanceId {
+        InstanceId::new(&format!("i-{n:017x}")).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_counts_once_whoever_drains_it() {
+        let draining = Arc::new(Draining::default());
+        let marked = || HashSet::from([id(1), id(2)]);
+        let first = draining.admit(&id(1), 3, marked).unwrap();
+        let again = draining.admit(&id(1), 3, marked).unwrap();
+        let third = draining.admit(&id(3), 3, marked).unwrap();
+        assert_eq!(draining.admit(&id(4), 3, marked).unwrap_err(), 3);
+        let second = draining.admit(&id(2), 3, marked).expect("another replica drains it already");
+        let confirmed = draining.admit_anyway(&id(4));
+        assert_eq!(draining.admit(&id(5), 3, marked).unwrap_err(), 4);
+        drop((first, again, second, third, confirmed));
+        assert_eq!(draining.lock().admitted, HashMap::new());
+        assert_eq!(draining.admit(&id(5), 2, marked).unwrap_err(), 2, "the marks stay");
+        sleep(COUNT_KEPT).await;
+        draining.admit(&id(5), 2, HashSet::new).expect("they are gone");
+    }
+}
