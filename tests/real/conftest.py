@@ -17,6 +17,8 @@ import pytest
 from harness import control_plane, report
 from harness.aws import Aws
 from harness.control_plane import ControlPlane
+from harness.elasticmq import ElasticMq
+from harness.queues import Queues
 from harness.world import World
 
 
@@ -59,13 +61,41 @@ def aws(folder: Path) -> Iterator[Aws]:
     running.stop()
 
 
+@pytest.fixture(scope="session")
+def elasticmq(folder: Path) -> Iterator[ElasticMq]:
+    """ElasticMQ for all tests that use it."""
+    running = ElasticMq(Path(os.environ["EBBTIDE_ELASTICMQ"]), folder)
+    yield running
+    running.stop()
+
+
 @pytest.fixture
-def world(request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws) -> Iterator[World]:
+def queues(request: pytest.FixtureRequest, aws: Aws) -> Queues:
+    """Implementation of SQS for a test: moto, or both one after the other with the mark `both_queues`."""
+    other: ElasticMq | None = request.getfixturevalue("elasticmq") if getattr(request, "param", "") == "elasticmq" else None
+    return other or aws
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs the tests with the mark `both_queues` on moto and on ElasticMQ; the latter is slow but for `quick=True`."""
+    mark = metafunc.definition.get_closest_marker("both_queues")
+    if mark:
+        slow = () if mark.kwargs.get("quick") else pytest.mark.slow
+        metafunc.parametrize("queues", ["moto", pytest.param("elasticmq", marks=slow)], indirect=True)
+
+
+@pytest.fixture
+def world(
+    request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws, queues: Queues
+) -> Iterator[World]:
     """A test's world. Every test fails if the service made a call that its permissions do not allow."""
-    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.removeprefix("test_").lower()).strip("-")[:40].rstrip("-")
+    title = request.node.name.removeprefix("test_").lower()
+    if queues is not aws:
+        title = f"mq-{title}"  # the end of a long name is cut off
+    name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:40].rstrip("-")
     home = folder / name
     home.mkdir()
-    made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home)
+    made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home, queues)
     yield made
     forbidden = made.audit.forbidden()
     unpermitted = cfn_template.not_permitted({call.action for call in made.recorder.calls()}, made.parameters)

@@ -26,15 +26,42 @@ collector() { # FOLDER
     (cd "$here/collector" && GOWORK=off CGO_ENABLED=0 with_go nice -n 10 go build -trimpath -o "$1/collector" .)
 }
 
+# Fetches ElasticMQ with Maven, and refuses jars other than those of jars.sha256.
+#
+# For a new release: change pom.xml, run Maven as below, and write the output of `sha256sum -- *.jar` to jars.sha256.
+elasticmq() { # FOLDER
+    with_java
+    mvn --batch-mode --quiet --no-transfer-progress --file "$here/elasticmq/pom.xml" -Dmaven.repo.local="$1/repository" \
+        org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies -DincludeScope=runtime \
+        -DoutputDirectory="$1/jars"
+    rm -rf "$1/repository"
+    (cd "$1/jars" && LC_ALL=C sha256sum -- *.jar) | diff "$here/elasticmq/jars.sha256" -
+}
+
+# Installs Maven, and Java with it, as root on Debian.
+with_java() {
+    command -v mvn >/dev/null && command -v java >/dev/null && return
+    if ((EUID == 0)) && command -v apt-get >/dev/null; then
+        apt-get install --yes --quiet --no-install-recommends maven >&2 ||
+            { apt-get update --quiet >&2 && apt-get install --yes --quiet --no-install-recommends maven >&2; }
+    else
+        echo "tests/real: no Maven and Java: install them, or run as root on Debian, where apt installs them" >&2
+        return 1
+    fi
+}
+
 # Builds the harness's parts and exports their paths.
 export_parts() {
     local digest
     digest=$(cat "$here"/collector/{main.go,go.mod,go.sum} | sha256sum | cut -c 1-12)
     once "$cache/collector-$digest" collector
     EBBTIDE_COLLECTOR=$cache/collector-$digest/collector
+    digest=$(cat "$here"/elasticmq/{pom.xml,jars.sha256} | sha256sum | cut -c 1-12)
+    once "$cache/elasticmq-$digest" elasticmq
+    EBBTIDE_ELASTICMQ=$cache/elasticmq-$digest/jars
     python=$(python_with "$here/requirements.txt")/bin/python
     EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache")
     EBBTIDE_KUBECTL=$(with_go "$here/control-plane/build-kubectl" "$cache")
     PYTHONDONTWRITEBYTECODE=1
-    export EBBTIDE_COLLECTOR EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
+    export EBBTIDE_COLLECTOR EBBTIDE_ELASTICMQ EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from harness import messages
 from harness.wait import eventually
 from harness.world import World, drained
@@ -52,6 +54,7 @@ def each_key_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return dict(pairs)
 
 
+@pytest.mark.both_queues
 def test_bad_messages_are_deleted_and_others_handled(world: World) -> None:
     first, last, bystander = world.node(), world.node(), world.node()
     for node in (first, last, bystander):

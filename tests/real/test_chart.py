@@ -15,10 +15,10 @@ from chart import next_version
 
 from harness import manifests, messages
 from harness.audit import Request
-from harness.aws import REGION
 from harness.doctor import REVIEWS
 from harness.helm import Key, Release, Right, installed, rendered
 from harness.kube import NODES, Object
+from harness.queues import REGION
 from harness.wait import WITHIN, eventually
 from harness.world import Node, World, drained
 

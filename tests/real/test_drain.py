@@ -13,6 +13,8 @@ from harness.recorder import COMPLETE
 from harness.wait import always, eventually
 from harness.world import Node, World, drained
 
+pytestmark = pytest.mark.both_queues
+
 PODS = 3
 
 

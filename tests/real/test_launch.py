@@ -43,7 +43,7 @@ def test_the_hook_waits_until_a_late_node_is_ready(world: World) -> None:
     world.say_ready(node, True)
     continued(world, action)
     assert world.deliveries() == 1, "the message was released and received again"
-    assert world.aws.backlog(dead).empty
+    assert world.queues.backlog(dead).empty
     assert not marks(world.see(node)), "the service marked a launched Node"
 
 

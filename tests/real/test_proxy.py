@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from harness import kubeconfigs, messages
-from harness.aws import REGION
 from harness.proxy import WORD, Proxy
+from harness.queues import REGION
 from harness.wait import eventually
 from harness.world import World, drained
 

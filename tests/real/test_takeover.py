@@ -9,6 +9,8 @@ from harness.hooks import Action
 from harness.wait import eventually
 from harness.world import Node, World, drained
 
+pytestmark = pytest.mark.both_queues
+
 WEB = 3
 """Number of pods that may be evicted."""
 

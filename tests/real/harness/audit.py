@@ -31,6 +31,8 @@ class Request:
     """Grace period in seconds in a deletion's options."""
     uid: str | None
     """UID precondition of a deletion."""
+    uri: str
+    """Path with its query, such as a list's selectors."""
 
     @property
     def time(self) -> float:
@@ -56,6 +58,7 @@ class Audit:
         self._log = log
         self._begin = log.stat().st_size if log.exists() else 0
         self._began = time.time()
+        self._followed = self._begin
 
     def requests(self) -> list[Request]:
         """Returns the requests so far."""
@@ -63,6 +66,16 @@ class Audit:
             log.seek(self._begin)
             requests = [_request(json.loads(line)) for line in log if line.endswith(b"\n")]
         return [request for request in requests if request.came_at >= self._began]
+
+    def more(self) -> list[Request]:
+        """Returns the requests since the last call of this method."""
+        with self._log.open("rb") as log:
+            log.seek(self._followed)
+            lines = log.readlines()
+        if lines and not lines[-1].endswith(b"\n"):
+            lines.pop()  # half-written
+        self._followed += sum(map(len, lines))
+        return [request for request in map(_request, map(json.loads, lines)) if request.came_at >= self._began]
 
     def evictions(self, namespace: str) -> list[Request]:
         """Returns the evictions in a namespace, with their status: 201, or 429 if a budget refused."""
@@ -109,4 +122,5 @@ def _request(line: dict[str, Any]) -> Request:
         dry_run="dryRun=All" in line["requestURI"] or bool(options.get("dryRun")),
         grace=options.get("gracePeriodSeconds"),
         uid=options.get("preconditions", {}).get("uid"),
+        uri=line["requestURI"],
     )

@@ -5,46 +5,30 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
 import cfn_template
 import requests
 
 from .hooks import TERMINATING, Hook
 from .process import Process, free_port
+from .queues import REGION, Queues, client
 from .wait import eventually
 
-REGION = "eu-west-1"
 ZONE = "eu-west-1a"
 ACCOUNT = "123456789012"
-CREDENTIALS = {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 MANAGED_TAG = "aws-node-termination-handler/managed"
 
 _IMAGE = "ami-12c6146b"
 
 
-@dataclass(frozen=True)
-class Backlog:
-    """Number of messages in a queue."""
-
-    visible: int
-    in_flight: int
-
-    @property
-    def empty(self) -> bool:
-        """Returns whether every message was deleted."""
-        return self.visible == 0 and self.in_flight == 0
-
-
-class Aws:
-    """moto's server, and the tests' own calls, which bypass the recorder."""
+class Aws(Queues):
+    """moto's server with its queues, and the tests' own calls, which bypass the recorder."""
 
     def __init__(self, folder: Path) -> None:
-        self.address = ("127.0.0.1", free_port())
+        super().__init__(("127.0.0.1", free_port()))
         host, port = self.address
         command = [sys.executable, "-m", "moto.server", "--host", host, "--port", str(port)]
         self.process = Process("moto", command, folder / "moto.log")
@@ -53,13 +37,12 @@ class Aws:
         except BaseException:
             self.process.stop()
             raise
-        self._sqs = self._client("sqs")
-        self._ec2 = self._client("ec2")
-        self._groups = self._client("autoscaling")
-        self._events = self._client("events")
-        self._stacks = self._client("cloudformation")
-        self._roles = self._client("iam")
-        self._balancers = self._client("elbv2")
+        self._ec2 = client("ec2", self.address)
+        self._groups = client("autoscaling", self.address)
+        self._events = client("events", self.address)
+        self._stacks = client("cloudformation", self.address)
+        self._roles = client("iam", self.address)
+        self._balancers = client("elbv2", self.address)
         self._groups.create_launch_configuration(
             LaunchConfigurationName="nodes", ImageId=_IMAGE, InstanceType="t3.small"
         )
@@ -67,28 +50,6 @@ class Aws:
     def stop(self) -> None:
         """Stops moto's server."""
         self.process.stop()
-
-    def queue(self, name: str) -> str:
-        """Creates a queue; returns its URL at moto."""
-        url: str = self._sqs.create_queue(QueueName=name)["QueueUrl"]
-        return url
-
-    def dead_letters(self, queue: str, name: str, max_receives: int) -> str:
-        """Creates the dead-letter queue of a queue, with this maximum of receives; returns its URL."""
-        url = self.queue(name)
-        policy = {"deadLetterTargetArn": self.queue_arn(url), "maxReceiveCount": max_receives}
-        self.set_attribute(queue, "RedrivePolicy", json.dumps(policy))
-        return url
-
-    def queue_arn(self, queue: str) -> str:
-        """Returns a queue's ARN."""
-        answer = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])
-        arn: str = answer["Attributes"]["QueueArn"]
-        return arn
-
-    def set_attribute(self, queue: str, name: str, value: str) -> None:
-        """Sets an attribute of a queue."""
-        self._sqs.set_queue_attributes(QueueUrl=queue, Attributes={name: value})
 
     def rule(self, name: str, pattern: dict[str, Any], target: str) -> None:
         """Creates a rule that sends to a target."""
@@ -134,24 +95,6 @@ class Aws:
         """Deregisters a target, as a controller does."""
         self._balancers.deregister_targets(TargetGroupArn=target_group, Targets=[{"Id": target}])
 
-    def send(self, queue: str, body: str | dict[str, Any]) -> None:
-        """Sends a message: an event, or a raw body."""
-        self._sqs.send_message(QueueUrl=queue, MessageBody=body if isinstance(body, str) else json.dumps(body))
-
-    def send_together(self, queue: str, bodies: Sequence[str | dict[str, Any]]) -> None:
-        """Sends up to ten messages in one call."""
-        entries = [
-            {"Id": str(n), "MessageBody": body if isinstance(body, str) else json.dumps(body)}
-            for n, body in enumerate(bodies)
-        ]
-        self._sqs.send_message_batch(QueueUrl=queue, Entries=entries)
-
-    def backlog(self, queue: str) -> Backlog:
-        """Returns the number of messages in the queue now."""
-        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"]
-        numbers = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=names)["Attributes"]
-        return Backlog(*(int(numbers[name]) for name in names))
-
     def instance(self, *, managed: bool = True, cluster: str = "") -> str:
         """Runs an instance, with the tag of a cluster if it has a name; returns its ID."""
         tags = [{"Key": MANAGED_TAG, "Value": "true"}] if managed else [{"Key": "Name", "Value": "another cluster's"}]
@@ -192,22 +135,6 @@ class Aws:
         answer = self._events.put_events(Entries=[entry])
         assert not answer["FailedEntryCount"], answer
 
-    def receive(self, queue: str) -> list[dict[str, Any]]:
-        """Receives and deletes a queue's messages."""
-        received = []
-        # Overrides the queue's own wait time.
-        ask = {"QueueUrl": queue, "MaxNumberOfMessages": 10, "WaitTimeSeconds": 0}
-        while messages := self._sqs.receive_message(**ask).get("Messages"):
-            received += [json.loads(message["Body"]) for message in messages]
-        return received
-
-    def attributes(self, queue: str) -> dict[str, str]:
-        """Returns all attributes of a queue."""
-        attributes: dict[str, str] = self._sqs.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])[
-            "Attributes"
-        ]
-        return attributes
-
     def apply(self, name: str, parameters: dict[str, str]) -> dict[str, str]:
         """Creates the stack of deploy/aws/cloudformation.yaml; returns its outputs, with URLs at moto.
 
@@ -237,10 +164,6 @@ class Aws:
     def remove(self, stack: str) -> None:
         """Deletes a stack."""
         self._stacks.delete_stack(StackName=stack)
-
-    def queues(self) -> list[str]:
-        """Returns the names of all queues."""
-        return [url.rsplit("/", 1)[1] for url in self._sqs.list_queues().get("QueueUrls", [])]
 
     def rules(self) -> list[str]:
         """Returns the names of all rules on the bus."""
@@ -279,12 +202,3 @@ class Aws:
     def _answers(self) -> bool:
         self.process.must_run()
         return requests.get(f"http://{self.address[0]}:{self.address[1]}/moto-api/", timeout=30).ok
-
-    def _client(self, service: str) -> Any:
-        return boto3.client(
-            service,  # type: ignore[call-overload]
-            endpoint_url=f"http://{self.address[0]}:{self.address[1]}",
-            region_name=REGION,
-            aws_access_key_id=CREDENTIALS["AWS_ACCESS_KEY_ID"],
-            aws_secret_access_key=CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-        )

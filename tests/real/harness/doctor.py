@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .aws import CREDENTIALS, REGION
+from .queues import CREDENTIALS, REGION
 from .wait import WITHIN
 
 if TYPE_CHECKING:

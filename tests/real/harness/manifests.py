@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from .aws import REGION, ZONE
+from .aws import ZONE
 from .kube import Object
+from .queues import REGION
 
 WORLD = "ebbtide.test/world"
 """Label that separates the nodes and pods of tests."""
@@ -117,6 +118,11 @@ def budget(app: str) -> str:
 def closed_budget(app: str) -> Object:
     """Returns a budget that never allows a disruption of an app's pods."""
     return {"metadata": {"name": budget(app)}, "spec": {"maxUnavailable": 0, "selector": _selector(app)}}
+
+
+def budget_of(app: str, max_unavailable: int) -> Object:
+    """Returns a budget that allows this number of disruptions of an app's pods at a time."""
+    return {"metadata": {"name": budget(app)}, "spec": {"maxUnavailable": max_unavailable, "selector": _selector(app)}}
 
 
 def _selector(app: str) -> Object:

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
 
-from .aws import ACCOUNT, REGION
+from .aws import ACCOUNT
 from .hooks import Action
+from .queues import REGION
 
 Event = dict[str, Any]
 

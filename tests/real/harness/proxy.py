@@ -14,7 +14,7 @@ from pathlib import Path
 from cryptography import x509
 
 from . import certificates
-from .aws import REGION
+from .queues import REGION
 from .recorder import Recorder
 
 USER, WORD = "ebbtide", "open-sesame"

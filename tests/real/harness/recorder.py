@@ -49,6 +49,8 @@ class Call:
     error: str | None
     messages: int
     """Number of messages that a receive returned."""
+    caller: str
+    """Access key of the signature, which is the name of the process."""
 
     @property
     def clock(self) -> str:
@@ -73,14 +75,20 @@ class Answer:
 class Recorder:
     """One test's AWS endpoint."""
 
-    def __init__(self, moto: tuple[str, int]) -> None:
+    def __init__(self, moto: tuple[str, int], queues: tuple[str, int] | None = None) -> None:
+        """`queues` is the address for SQS if that is not moto, which has all other services."""
         self.moto = moto
+        self.queues = queues or moto
         self.actions = Actions()
         self.receiving = threading.Lock()
         """Held during a receive: moto may give one message to two concurrent receives, which SQS rarely does."""
         self._lock = threading.Lock()
         self._calls: list[Call] = []
         self._refusals: list[tuple[str, Refused]] = []
+        self.before: Callable[[str, str, dict[str, Any]], None] = lambda caller, action, asked: None
+        """Called before each call has its effect. Like `after` it may raise ConnectionError: the caller gets no answer."""
+        self.after: Callable[[Call], None] = lambda call: None
+        """Called after the effect of each call, before its answer."""
         self.launches_first = False
         """Whether groups have an instance maintenance policy that launches first, which moto lacks."""
         self._server = _Server(("127.0.0.1", 0), _Handler)
@@ -120,9 +128,10 @@ class Recorder:
         with self._lock:
             self._refusals += [(action, Refused(code, message))] * times
 
-    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer]) -> Answer:
+    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str) -> Answer:
         """Answers a call and records it."""
         error = None
+        self.before(caller, action, asked)
         try:
             self._refuse_if_wished(action)
             if action == HEARTBEAT:
@@ -139,8 +148,10 @@ class Recorder:
             error = refused.code
             answer = _refusal(refused)
         messages = _messages(answer) if action == RECEIVE else 0
+        call = Call(time.time(), action, asked, answer.status, error, messages, caller)
         with self._lock:
-            self._calls.append(Call(time.time(), action, asked, answer.status, error, messages))
+            self._calls.append(call)
+        self.after(call)
         return answer
 
     def _refuse_if_wished(self, action: str) -> None:
@@ -166,8 +177,16 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         action, asked = self._parse(body)
         forward = self._long_poll if action == RECEIVE else self._forward
-        answer = self.server.recorder.answer(action, asked, lambda: forward(body))
-        self._send(answer)
+        try:
+            answer = self.server.recorder.answer(action, asked, lambda: forward(body), self._caller())
+        except ConnectionError:
+            self.close_connection = True  # a server that restarts hangs up, too
+        else:
+            self._send(answer)
+
+    def _caller(self) -> str:
+        named = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
+        return named[1] if named else ""
 
     def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
         """Returns the action and its parameters: SQS names the action in a header, in JSON; the others send forms."""
@@ -179,6 +198,8 @@ class _Handler(BaseHTTPRequestHandler):
         return form.pop("Action", self.path), form
 
     def _long_poll(self, body: bytes) -> Answer:
+        if self.server.recorder.queues != self.server.recorder.moto:
+            return self._forward(body)  # ElasticMQ's own long poll
         asked = json.loads(body)
         end = time.monotonic() + float(asked.pop("WaitTimeSeconds", 0))
         short = json.dumps(asked | {"WaitTimeSeconds": 0}).encode()
@@ -201,15 +222,17 @@ class _Handler(BaseHTTPRequestHandler):
             return True
 
     def _forward(self, body: bytes) -> Answer:
-        moto = http.client.HTTPConnection(*self.server.recorder.moto, timeout=60)
+        of_queue = self.headers.get("X-Amz-Target", "").startswith("AmazonSQS.")
+        address = self.server.recorder.queues if of_queue else self.server.recorder.moto
+        server = http.client.HTTPConnection(*address, timeout=60)
         try:
             headers = {key: value for key, value in self.headers.items() if key.lower() != "content-length"}
-            moto.request("POST", self.path, body, headers)
-            response = moto.getresponse()
+            server.request("POST", self.path, body, headers)
+            response = server.getresponse()
             content_type = response.getheader("Content-Type", "")
             return Answer(response.status, content_type, response.read())
         finally:
-            moto.close()
+            server.close()
 
     def _send(self, answer: Answer) -> None:
         try:

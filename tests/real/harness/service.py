@@ -10,8 +10,8 @@ from pathlib import Path
 
 import requests
 
-from .aws import CREDENTIALS, REGION
 from .process import Process, free_port
+from .queues import CREDENTIALS, REGION
 from .wait import eventually
 
 LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
@@ -75,7 +75,8 @@ class Service:
             addresses += ["--status-address", self.status.removeprefix("http://")]
         command = [str(binary), "run", *queue, *addresses, *flags]
         log = folder / f"{name}.log"
-        given = environment(endpoint, kubeconfig, folder) | (variables or _NO_CHECKS)
+        # The access key tells the recorder which process called.
+        given = environment(endpoint, kubeconfig, folder) | (variables or _NO_CHECKS | {"AWS_ACCESS_KEY_ID": name})
         self.process = Process(f"ebbtide {name}", command, log, given)
 
     def wait_ready(self) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 
 from . import manifests
 from .audit import Audit
-from .aws import Aws, Backlog
+from .aws import Aws
 from .control_plane import ControlPlane
 from .helm import Release
 from .hooks import LAUNCHING, TERMINATING, Action
 from .kube import NAMESPACES, NODES, Kube, Object
 from .messages import Event
+from .queues import Backlog, Queues
 from .recorder import COMPLETE, HEARTBEAT, RECEIVE, Recorder
 from .service import Service, environment
 from .wait import WITHIN, eventually
@@ -39,15 +40,19 @@ class Node:
 class World:
     """The objects that a test creates, changes and reads."""
 
-    def __init__(self, name: str, control_plane: ControlPlane, aws: Aws, binary: Path, folder: Path) -> None:
+    def __init__(
+        self, name: str, control_plane: ControlPlane, aws: Aws, binary: Path, folder: Path, queues: Queues | None = None
+    ) -> None:
+        """`queues` has the world's queue if moto does not."""
         self.name = name
         self.control_plane = control_plane
         self.kube = control_plane.kube
         self.aws = aws
         self.folder = folder
-        self.recorder = Recorder(aws.address)
+        self.queues = queues or aws
+        self.recorder = Recorder(aws.address, self.queues.address)
         self.audit = Audit(control_plane.audit_log)
-        self.queue = aws.queue(name)
+        self.queue = self.queues.queue(name)
         self.nodes: list[Node] = []
         self.services: list[Service] = []
         self.leases: list[str] = []
@@ -250,7 +255,7 @@ class World:
 
     def dead_letters(self, max_receives: int) -> str:
         """Creates a dead-letter queue with this maximum of receives; returns its URL."""
-        return self.aws.dead_letters(self.queue, f"{self.name}-dead", max_receives)
+        return self.queues.dead_letters(self.queue, f"{self.name}-dead", max_receives)
 
     def lease(self, path: str, name: str, spec: Object, owners: Sequence[Object] = ()) -> str:
         """Creates a Lease, which the end of the test deletes; returns its path."""
@@ -262,7 +267,7 @@ class World:
     def send(self, *messages: Event | str) -> None:
         """Sends messages to the queue, in order."""
         for message in messages:
-            self.aws.send(self.queue, message)
+            self.queues.send(self.queue, message)
 
     # What a test reads.
 
@@ -300,7 +305,7 @@ class World:
 
     def backlog(self) -> Backlog:
         """Returns the numbers of messages in the queue now."""
-        return self.aws.backlog(self.queue)
+        return self.queues.backlog(self.queue)
 
     def acknowledged(self) -> bool:
         """Returns whether every message was deleted."""

@@ -55,7 +55,7 @@ class QuickQueue(Recorder):
         with self._changed:
             return len(self._visible) + len(self._received)
 
-    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer]) -> Answer:
+    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str) -> Answer:
         """Answers and records one call."""
         perform = {
             RECEIVE: self._receive,
@@ -63,13 +63,13 @@ class QuickQueue(Recorder):
             "ChangeMessageVisibilityBatch": self._change,
         }.get(action)
         if perform is None:
-            return super().answer(action, asked, forward)
+            return super().answer(action, asked, forward, caller)
 
         def as_sqs() -> Answer:
             time.sleep(_TAKES)
             return Answer(200, "application/x-amz-json-1.0", json.dumps(perform(asked)).encode())
 
-        return super().answer(action, asked, as_sqs)
+        return super().answer(action, asked, as_sqs, caller)
 
     def _receive(self, asked: dict[str, Any]) -> dict[str, Any]:
         end = time.monotonic() + asked.get("WaitTimeSeconds", 0)
