@@ -89,9 +89,10 @@ def world(
     request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws, queues: Queues
 ) -> Iterator[World]:
     """A test's world. Every test fails if the service made a call that its permissions do not allow."""
-    title = request.node.name.removeprefix("test_").lower()
+    # The queue's name comes first, because the end of a long name is cut off.
+    title = re.sub(r"\b(moto|elasticmq)\b", "", request.node.name.removeprefix("test_").lower())
     if queues is not aws:
-        title = f"mq-{title}"  # the end of a long name is cut off
+        title = f"mq-{title}"
     name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:40].rstrip("-")
     home = folder / name
     home.mkdir()

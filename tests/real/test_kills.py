@@ -193,6 +193,8 @@ class Campaign:
             assert not cordoned(seen), f"{node.name} is cordoned"
         repeated = once.repeated(requests)
         nodes = {pod: self.node_of(pod) for pod in repeated}
+        for pod, evictions in repeated.items():
+            print(f"{pod} on {nodes[pod]} evicted again: {[(each.user, each.came, each.at) for each in evictions]}")
         assert not (found := once.needless(requests, began, nodes)), found
         calls = world.recorder.calls()
         refused = sum(call.status != 200 for call in calls if call.action == COMPLETE)
