@@ -72,8 +72,8 @@ def elasticmq(folder: Path) -> Iterator[ElasticMq]:
 @pytest.fixture
 def queues(request: pytest.FixtureRequest, aws: Aws) -> Queues:
     """Implementation of SQS for a test: moto, or both one after the other with the mark `both_queues`."""
-    other: ElasticMq | None = request.getfixturevalue("elasticmq") if getattr(request, "param", "") == "elasticmq" else None
-    return other or aws
+    queues: Queues = request.getfixturevalue("elasticmq") if getattr(request, "param", "") == "elasticmq" else aws
+    return queues
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -138,6 +138,8 @@ def test_a_message_of_two_processes_completes_its_hook_once(world: World) -> Non
     finished(world, node, paused, other)
     beats = world.heartbeats(action)
     always("no heartbeat follows", lambda: world.heartbeats(action) == beats, during=2)
+    ages = {labels["receipt"]: n for name, labels, n in other.metrics() if name == "ebbtide_message_age_seconds_count"}
+    assert ages == {"again": 1}, f"the message's own attributes say that it was received {ages}"
     assert world.completions(action) == ["CONTINUE"]
 
 

@@ -30,7 +30,7 @@ class Point:
     """An action of AWS, or verb and resource at the API server, or `aws` or `kube` for any call."""
     count: int
     when: str = AFTER
-    """Before the call's effect, or after it and before its answer. Calls to the API server are known after their answer."""
+    """Before the call's effect, or after it and before its answer. Calls to the API server are seen after theirs."""
 
     def __str__(self) -> str:
         return f"{self.when} {self.kind} no. {self.count}"

@@ -86,7 +86,7 @@ class Recorder:
         self._calls: list[Call] = []
         self._refusals: list[tuple[str, Refused]] = []
         self.before: Callable[[str, str, dict[str, Any]], None] = lambda caller, action, asked: None
-        """Called before each call has its effect. Like `after` it may raise ConnectionError: the caller gets no answer."""
+        """Called before a call has its effect. Like `after` it may raise ConnectionError: the caller gets no answer."""
         self.after: Callable[[Call], None] = lambda call: None
         """Called after the effect of each call, before its answer."""
         self.launches_first = False
