@@ -93,6 +93,15 @@ impl Calls {
         tally
     }
 
+    /// Forgets the calls that arrived before a time since the world's start.
+    pub(crate) fn forget_before(&self, time: Duration) {
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = log.calls.partition_point(|call| call.at < time);
+        log.calls.drain(..old);
+        log.calls.shrink_to_fit();
+        log.forgotten += old;
+    }
+
     /// Forgets all calls so far, and frees their memory: for worlds with millions of calls.
     pub fn forget(&self) {
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);

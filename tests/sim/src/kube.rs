@@ -15,6 +15,7 @@ mod budget;
 mod controller;
 mod delete;
 mod event;
+mod forget;
 mod kubelet;
 mod node;
 mod object;

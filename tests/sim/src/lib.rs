@@ -50,4 +50,14 @@ impl World {
             calls,
         }
     }
+
+    /// Forgets what was over before a time since the world's start, and frees its memory: calls, deliveries, messages that left the
+    /// queue, lifecycle actions, evictions, and Events, which a real API server forgets after an hour. A watch that is not up to date must
+    /// begin anew, as after [`kube::Kube::compact`]. For worlds that run for weeks.
+    pub fn forget_before(&self, time: std::time::Duration) {
+        self.calls.forget_before(time);
+        self.aws.sqs.forget_before(time);
+        self.aws.autoscaling.forget_before(time);
+        self.kube.forget_before(time);
+    }
 }

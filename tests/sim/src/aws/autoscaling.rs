@@ -242,6 +242,10 @@ impl AutoScaling {
         self.state().actions()
     }
 
+    pub(crate) fn forget_before(&self, time: Duration) {
+        self.state().forget_before(time);
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.now = self.clock.elapsed();

@@ -163,6 +163,10 @@ impl Sqs {
         self.queue().silent_late_changes = silent;
     }
 
+    pub(crate) fn forget_before(&self, time: Duration) {
+        self.queue().forget_before(time);
+    }
+
     /// Returns the queue as it is now.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);

@@ -86,7 +86,9 @@ impl Rival {
 impl State {
     /// Writes right before a client's patch of a node arrives.
     pub fn rival_writes(&mut self, key: &Key) {
-        let Some(old) = self.store.get(Resource::Nodes, key).cloned() else { return };
+        // Without a rival nothing is noted: nodes come and go for weeks.
+        let there = self.store.get(Resource::Nodes, key).filter(|_| self.rival.times > 0);
+        let Some(old) = there.cloned() else { return };
         let wrote = self.rival.wrote.entry(key.name.clone()).or_default();
         if *wrote == self.rival.times {
             return;

@@ -134,10 +134,7 @@ impl State {
             beats: Vec::new(),
             completions: Vec::new(),
         };
-        let place = (action.group.clone(), action.hook.clone(), action.instance.clone());
-        self.by_token.insert(token.clone(), self.actions.len());
-        self.by_instance.insert(place, self.actions.len());
-        self.actions.push(action);
+        self.keep(action);
         token
     }
 
@@ -148,6 +145,31 @@ impl State {
 
     pub fn actions(&mut self) -> Vec<Action> {
         (0..self.actions.len()).filter_map(|index| self.settled(index).cloned()).collect()
+    }
+
+    /// Forgets the actions that ended before this time.
+    pub fn forget_before(&mut self, time: Duration) {
+        for index in 0..self.actions.len() {
+            self.settled(index);
+        }
+        let actions = std::mem::take(&mut self.actions);
+        self.by_token.clear();
+        self.by_instance.clear();
+        for action in actions {
+            if let ActionState::Completed { at, .. } | ActionState::Expired { at } = action.state
+                && at < time
+            {
+                continue;
+            }
+            self.keep(action);
+        }
+    }
+
+    fn keep(&mut self, action: Action) {
+        let place = (action.group.clone(), action.hook.clone(), action.instance.clone());
+        self.by_token.insert(action.token.clone(), self.actions.len());
+        self.by_instance.insert(place, self.actions.len());
+        self.actions.push(action);
     }
 
     /// Returns a group's hooks by name.

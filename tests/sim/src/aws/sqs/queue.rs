@@ -60,6 +60,8 @@ struct Message {
 struct Known {
     number: u64,
     receives: u32,
+    /// When it left the queue.
+    removed: Option<Duration>,
 }
 
 /// A message as delivered by one receive.
@@ -137,7 +139,7 @@ impl Queue {
         };
         self.schedule.insert((message.visible_at, number));
         self.messages.insert(number, message);
-        self.known.insert(id.clone(), Known { number, receives: 0 });
+        self.known.insert(id.clone(), Known { number, receives: 0, removed: None });
         self.woken = true;
         id
     }
@@ -267,7 +269,22 @@ impl Queue {
     fn remove(&mut self, number: u64) -> String {
         let message = self.messages.remove(&number).expect("a message that is removed must be in the queue");
         self.schedule.remove(&(message.visible_at, number));
+        if let Some(known) = self.known.get_mut(&message.id) {
+            known.removed = Some(self.now);
+        }
         message.id
+    }
+
+    /// Forgets deliveries before this time and messages that left the queue before it, whose receipts are then invalid.
+    pub fn forget_before(&mut self, time: Duration) {
+        self.known.retain(|_, known| known.removed.is_none_or(|removed| removed >= time));
+        let Self { known, deleted, dead_letters, expired, log, .. } = self;
+        log.retain(|received| received.at >= time);
+        log.shrink_to_fit();
+        for ids in [deleted, dead_letters, expired] {
+            ids.retain(|id| known.contains_key(id));
+            ids.shrink_to_fit();
+        }
     }
 
     /// Returns the message's number and the receive that a receipt stands for.

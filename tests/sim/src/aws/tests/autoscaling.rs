@@ -153,3 +153,19 @@ async fn a_token_is_valid_only_for_its_own_hook() {
     }
     assert!(stage.aws.autoscaling.action(&token).is_some_and(|action| action.beats.is_empty()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn actions_that_ended_long_ago_are_forgotten() {
+    let stage = stage(120);
+    let client = stage.autoscaling();
+    let [ended, expired, waits] = ["i-1", "i-2", "i-3"].map(|id| stage.aws.autoscaling.begin("workers", "drain", id));
+    complete!(client, "CONTINUE", lifecycle_action_token, &ended).expect("the action must be completed");
+    stage.reach(secs(100)).await;
+    beat!(client, &waits).expect("a heartbeat must count");
+    stage.reach(secs(130)).await;
+    stage.aws.autoscaling.forget_before(secs(110));
+    assert_eq!(stage.aws.autoscaling.action(&ended), None);
+    assert_eq!(state(&stage, &expired), ActionState::Expired { at: secs(120) });
+    complete!(client, "CONTINUE", instance_id, "i-3").expect("the action must be completed");
+    assert!(matches!(state(&stage, &waits), ActionState::Completed { .. }));
+}

@@ -214,3 +214,23 @@ async fn thousands_of_messages_and_twelve_hours_take_little_real_time() {
     }
     assert_eq!(stage.clock.elapsed(), secs(12 * HOUR));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_left_the_queue_long_ago_is_forgotten() {
+    let stage = Stage::new();
+    let client = stage.sqs();
+    let queue = &stage.aws.sqs;
+    for _ in 0..2 {
+        queue.send("body");
+    }
+    let old = one(&client).await;
+    client.delete_message().queue_url(URL).receipt_handle(handle(&old)).send().await.expect("the delete must succeed");
+    stage.reach(secs(60)).await;
+    let kept = one(&client).await;
+    queue.forget_before(secs(60));
+    assert_eq!((queue.deleted().len(), queue.receive_log().len()), (0, 1));
+    let again = client.delete_message().queue_url(URL).receipt_handle(handle(&old)).send().await;
+    assert_eq!(refused(again).0, "ReceiptHandleIsInvalid");
+    client.delete_message().queue_url(URL).receipt_handle(handle(&kept)).send().await.expect("it is still known");
+    assert_eq!(queue.deleted().len(), 1);
+}

@@ -50,6 +50,8 @@ async fn the_requested_grace_period_replaces_the_pods_own() {
     let at = Duration::ZERO;
     let expected = Evicted { at, namespace, name, uid, node, grace: Some(90), by: By::Eviction };
     assert_eq!(bench.kube.evictions(), [expected]);
+    bench.kube.forget_before(seconds(1));
+    assert_eq!(bench.kube.evictions(), []);
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,6 +7,7 @@ use kube::api::{Api, DeleteParams, GetParams, ListParams, ObjectMeta, Patch, Pat
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
+use std::time::Duration;
 
 #[tokio::test(start_paused = true)]
 async fn a_node_has_the_fields_of_a_real_one() {
@@ -191,6 +192,11 @@ async fn events_of_kubes_recorder_are_accepted() {
     let long = Event { note: Some("x".repeat(1025)), reason: "Other".to_owned(), ..event };
     recorder.publish(&long, &node.object_ref(&())).await.expect_err("a note has a limit");
     assert_eq!(bench.calls.count("create events"), 2);
+    bench.kube.forget_before(Duration::ZERO);
+    assert_eq!(bench.kube.events().len(), 1);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    bench.kube.forget_before(Duration::from_secs(1));
+    assert!(bench.kube.events().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
