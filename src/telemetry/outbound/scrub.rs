@@ -42,7 +42,8 @@ impl Scrubber {
             values.map(|value| (value.split(' ').map(str::to_owned).collect(), value)).unzip();
         let parts = parts.chain(words.into_iter().flatten()).filter(|part| part.len() >= MIN_PART);
         let whole = values.into_iter().chain(secrets.map(|secret| secret.reveal().to_owned()));
-        let mut parts: Vec<String> = parts.chain(whole.filter(|secret| secret.len() >= MIN_WHOLE)).collect();
+        let parts = parts.chain(whole.filter(|secret| secret.len() >= MIN_WHOLE)).map(|part| on_one_line(&part));
+        let mut parts: Vec<String> = parts.filter(|part| part.len() >= MIN_WHOLE).collect();
         // Of two parts the longer one is taken out first.
         parts.sort_by_key(|part| std::cmp::Reverse(part.len()));
         parts.dedup();
@@ -52,18 +53,22 @@ impl Scrubber {
     /// Returns the begin of a text, without secrets and control characters, on one line.
     #[must_use]
     pub fn quote(&self, text: &str) -> String {
-        let mut text = text.to_owned();
+        // First laid out, because a secret with other spaces, or with control characters within, is still the secret.
+        let mut text = on_one_line(text);
         for part in &self.parts {
             text = text.replace(part, "***");
         }
-        let words: Vec<String> =
-            text.split_whitespace().map(|word| word.chars().filter(|c| !c.is_control()).collect()).collect();
-        let text = words.join(" ");
         match text.char_indices().nth(MAX_QUOTE) {
             Some((at, _)) => format!("{}…", &text[..at]),
             None => text,
         }
     }
+}
+
+/// Returns a text with a space for all space between words, and without control characters.
+fn on_one_line(text: &str) -> String {
+    let words = text.split_whitespace().map(|word| word.chars().filter(|c| !c.is_control()).collect::<String>());
+    words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
 /// Returns a text without percent-encoding.
@@ -114,5 +119,8 @@ mod tests {
         assert_eq!(quoted(plain, &["x-token=gehëim-s3cret"], "wrong token gehëim-s3cret"), "wrong token ***");
         assert_eq!(quoted(plain, &["authorization=Bearer t0kens"], "t0kens is wrong"), "*** is wrong");
         assert_eq!(decoded("%zz%4"), "%zz%4");
+        for text in ["wrong pin: pw 12 34", "wrong pin: pw  12\n34", "wrong pin: p\u{1}w 12 \u{7f} 34"] {
+            assert_eq!(quoted(plain, &["x-pin=pw 12 34"], text), "wrong pin: ***");
+        }
     }
 }
