@@ -98,6 +98,11 @@ pub mod pipeline {
     pub use drain::{Drainer, SelectionRules, TrimmedPod, select};
     pub use event::{Detail, Hook, Identity, InstanceId, Parsed, parse};
     pub use interruption::{Completion, Hooks, Interrupter};
+    pub use node::label::{selector, taint};
+    pub use node::mark::{Mark, MarkSettings, ReturnSign};
+    pub use node::plan::Plan;
+    pub use node::release::NodeRelease;
+    pub use node::replacement::AskedReplacement;
     pub use node::{Index, Node, node_api};
     pub use queue::QueueUrl;
 }

@@ -70,7 +70,7 @@ const HEAD: &str = "\
 
 /// The result of a conversion of a values file.
 #[derive(Debug)]
-pub(crate) struct Migration {
+pub struct Migration {
     /// Our values, as YAML.
     pub values: String,
     /// The remarks, for people.
@@ -79,7 +79,7 @@ pub(crate) struct Migration {
 
 /// A remark on one of NTH's values.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Remark {
+pub struct Remark {
     /// The topic.
     pub topic: Topic,
     /// The name of NTH's value.
@@ -90,7 +90,7 @@ pub(crate) struct Remark {
 
 /// The topic of a remark, in the order of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Topic {
+pub enum Topic {
     /// The user must do something before the values can be used.
     Missing,
     /// NTH's chart has no such value.
@@ -175,7 +175,7 @@ pub fn run(file: Option<&Path>) -> Answer {
 ///
 /// # Errors
 /// The reason why the text is not a values file.
-pub(crate) fn convert(text: &str) -> Result<Migration, ValuesError> {
+pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let nth = Value::Object(read::values(text)?);
     let queue = conversions::switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let (mut values, mut remarks) = (Values::default(), Vec::new());

@@ -50,7 +50,8 @@ pub struct ReleaseSchedule {
 }
 
 /// The patch that removes marks.
-pub(super) struct ReleasePatch {
+pub struct ReleasePatch {
+    /// The merge patch.
     pub body: Value,
     /// Whether the patch uncordons the Node.
     pub uncordons: bool,
@@ -126,7 +127,8 @@ impl NodeRelease {
     }
 
     /// Returns the patch that removes the marks.
-    pub(super) fn patch(&self, node: &Node) -> ReleasePatch {
+    #[must_use]
+    pub fn patch(&self, node: &Node) -> ReleasePatch {
         let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
         if let Some(since) = self.restarted {
             let booted = BootedAnnotation { boot: node.boot.to_string(), since };

@@ -1,0 +1,80 @@
+//! The command line: a refusal names a flag that exists, and shows no secret.
+
+use clap::{CommandFactory, Parser};
+use ebbtide::cli::{Cli, Command, Settings};
+use ebbtide::pipeline::selector;
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+/// Maximum number of arguments.
+const MAX_ARGUMENTS: usize = 64;
+
+/// Minimum length of a secret that is looked for: shorter ones are parts of words.
+const MIN_SECRET: usize = 8;
+
+/// Flags whose values no text may repeat.
+const SECRET: [&str; 5] =
+    ["--notify-url", "--notify-header", "--notify-secret", "--notify-routing-key", "--traces-header"];
+
+static FLAGS: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
+    let command = Cli::command();
+    let run = command.find_subcommand("run").expect("run must be a command");
+    run.get_arguments().filter_map(|flag| Some(format!("--{}", flag.get_long()?))).collect()
+});
+
+/// Reads a line as an argument each.
+pub fn check(text: &str) {
+    let arguments: Vec<&str> = text.split('\n').take(MAX_ARGUMENTS).collect();
+    // These name files, which are not part of the input.
+    if !text.contains("-template") {
+        let _ = read(&arguments);
+    }
+}
+
+/// Validates flags of `ebbtide run`; returns the settings, or what is wrong.
+pub fn read(arguments: &[&str]) -> Result<(), String> {
+    let read = Cli::try_parse_from(["ebbtide", "run"].iter().chain(arguments));
+    let result = match read {
+        Ok(Cli { command: Command::Run(run) }) => match Settings::from_flags(run) {
+            Ok(settings) => {
+                // The API server gets the selector of pods as it is written here.
+                let pods = settings.pod_selector.as_deref();
+                assert!(pods.is_none_or(|pods| selector(pods).is_ok()), "{pods:?}");
+                shows_no_secret(&format!("{settings:?}"), arguments);
+                Ok(())
+            }
+            Err(error) => {
+                assert!(!error.0.is_empty());
+                for problem in &error.0 {
+                    assert!(FLAGS.contains(problem.flag), "{} is no flag", problem.flag);
+                    assert!(!problem.what.is_empty(), "{}", problem.flag);
+                }
+                Err(error.to_string())
+            }
+        },
+        Ok(_) => unreachable!("the command is run"),
+        // Clap's own text, which is help or names what it can't read.
+        Err(error) => Err(error.to_string()),
+    };
+    if let Err(said) = &result {
+        assert!(!said.is_empty());
+        shows_no_secret(said, arguments);
+    }
+    result
+}
+
+fn shows_no_secret(said: &str, arguments: &[&str]) {
+    for (at, argument) in arguments.iter().enumerate() {
+        let (flag, value) = match argument.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (*argument, arguments.get(at + 1).copied()),
+        };
+        let Some(value) = value.filter(|value| SECRET.contains(&flag) && value.len() >= MIN_SECRET) else { continue };
+        // What the command line says in another place as well is not secret there; and a flag is no value.
+        let elsewhere = arguments.iter().filter(|other| other.contains(value)).count() > 1;
+        let is_word = value.starts_with('-') || FLAGS.iter().any(|flag| flag.contains(value));
+        // Of a URL the host is shown.
+        let host = value.contains("://") && value.matches('/').count() < 3;
+        assert!(elsewhere || is_word || host || !said.contains(value), "{flag}'s value is in {said:?}");
+    }
+}
