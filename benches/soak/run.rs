@@ -22,7 +22,7 @@ const SAMPLE: Duration = Duration::from_mins(10);
 const KEPT: Duration = Duration::from_hours(1);
 
 /// Length of a run from which its heap must not grow.
-const SETTLED: Duration = Duration::from_hours(72);
+const SETTLED: Duration = Duration::from_hours(10 * 24);
 
 /// Number of points that a trend is fitted to: the last two thirds of a run, as minima of a day in 30 days.
 const POINTS: usize = 20;
