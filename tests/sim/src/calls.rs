@@ -1,8 +1,10 @@
 //! Records all calls to the simulated services, for tests to count.
 
 use crate::clock::Clock;
+use crate::fault::Fault;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// One call as it arrived, before anything was decided about it.
@@ -20,6 +22,29 @@ pub struct Call {
     pub subject: String,
     /// HTTP status of the answer, or 0 if no answer was given (a hang, a dropped connection).
     pub status: u16,
+    /// Planned fault that the call met.
+    pub fault: Option<Fault>,
+}
+
+/// A moment in the life of a call, for [`Calls::observe`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The call has arrived, and has had no effect.
+    Arrived,
+    /// The service has taken the call: its effect, or its own refusal, stands, and nobody knows yet.
+    Served,
+    /// The answer is on its way.
+    Answered,
+}
+
+/// Looks at each moment of each call.
+#[derive(Clone)]
+struct Observer(Arc<dyn Fn(Moment, &Call) + Send + Sync>);
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Observer")
+    }
 }
 
 /// A shared, growing record of [`Call`]s.
@@ -34,6 +59,7 @@ struct Log {
     /// Number of forgotten calls.
     forgotten: usize,
     calls: Vec<Call>,
+    observer: Option<Observer>,
 }
 
 impl Calls {
@@ -41,51 +67,85 @@ impl Calls {
         Self { clock, log: Arc::default() }
     }
 
-    /// Records a call; returns its place, for [`Calls::answered`].
+    /// Records a call; returns its place, for the later moments.
     pub(crate) fn arrived(&self, service: &'static str, operation: &str, subject: &str) -> usize {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.calls.push(Call {
-            at: self.clock.elapsed(),
-            service,
-            operation: operation.to_owned(),
-            subject: subject.to_owned(),
-            status: 0,
-        });
-        log.forgotten + log.calls.len() - 1
+        let place = {
+            let mut log = self.lock();
+            log.calls.push(Call {
+                at: self.clock.elapsed(),
+                service,
+                operation: operation.to_owned(),
+                subject: subject.to_owned(),
+                status: 0,
+                fault: None,
+            });
+            log.forgotten + log.calls.len() - 1
+        };
+        self.at(Moment::Arrived, place, |_| {});
+        place
     }
 
-    pub(crate) fn answered(&self, index: usize, status: u16) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        let place = index.checked_sub(log.forgotten);
-        if let Some(call) = place.and_then(|place| log.calls.get_mut(place)) {
-            call.status = status;
+    pub(crate) fn met(&self, place: usize, fault: Fault) {
+        self.change(place, |call| call.fault = Some(fault));
+    }
+
+    pub(crate) fn served(&self, place: usize) {
+        self.at(Moment::Served, place, |_| {});
+    }
+
+    pub(crate) fn answered(&self, place: usize, status: u16) {
+        self.at(Moment::Answered, place, |call| call.status = status);
+    }
+
+    fn change(&self, place: usize, change: impl FnOnce(&mut Call)) -> Option<(Call, Observer)> {
+        let mut log = self.lock();
+        let index = place.checked_sub(log.forgotten)?;
+        let call = log.calls.get_mut(index)?;
+        change(call);
+        let call = call.clone();
+        Some((call, log.observer.clone()?))
+    }
+
+    /// Shows a call at a moment to the observer, who may look at the services: nothing is locked.
+    fn at(&self, moment: Moment, place: usize, change: impl FnOnce(&mut Call)) {
+        if let Some((call, Observer(look))) = self.change(place, change) {
+            look(moment, &call);
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Log> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Shows every call from now on to `look`, at each of its moments, as it happens.
+    pub fn observe(&self, look: impl Fn(Moment, &Call) + Send + Sync + 'static) {
+        self.lock().observer = Some(Observer(Arc::new(look)));
     }
 
     /// Returns all calls so far.
     #[must_use]
     pub fn all(&self) -> Vec<Call> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).calls.clone()
+        self.lock().calls.clone()
     }
 
     /// Returns the calls of one operation so far, in order.
     #[must_use]
     pub fn of(&self, operation: &str) -> Vec<Call> {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.lock();
         log.calls.iter().filter(|call| call.operation == operation).cloned().collect()
     }
 
     /// Returns the number of calls of one operation so far.
     #[must_use]
     pub fn count(&self, operation: &str) -> usize {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.lock();
         log.calls.iter().filter(|call| call.operation == operation).count()
     }
 
     /// Returns the number of calls of each operation so far.
     #[must_use]
     pub fn tally(&self) -> BTreeMap<String, usize> {
-        let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let log = self.lock();
         let mut tally = BTreeMap::new();
         for call in &log.calls {
             *tally.entry(call.operation.clone()).or_default() += 1;
@@ -104,7 +164,7 @@ impl Calls {
 
     /// Forgets all calls so far, and frees their memory: for worlds with millions of calls.
     pub fn forget(&self) {
-        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut log = self.lock();
         log.forgotten += log.calls.len();
         log.calls = Vec::new();
     }

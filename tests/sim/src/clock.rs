@@ -19,8 +19,14 @@ impl Clock {
     #[must_use]
     pub fn new() -> Self {
         let now = Timestamp::now();
+        Self::at(Timestamp::from_second(now.as_second()).expect("the current second must be a valid time"))
+    }
+
+    /// Starts at a wall time.
+    #[must_use]
+    pub fn at(base: Timestamp) -> Self {
         Self {
-            base: Timestamp::from_second(now.as_second()).expect("the current second must be a valid time"),
+            base,
             start: Instant::now(),
             skipped: Box::leak(Box::default()),
         }

@@ -22,6 +22,8 @@ pub enum Fault {
     LostResponse,
     /// The call has its effect, and the answer is delayed by this long.
     Slow(Duration),
+    /// The call has its effect after this long, if the client still waits.
+    Late(Duration),
     /// The client's own future panics while it waits for the answer, without effect: simulates a bug.
     Panic,
     /// A watch ends cleanly right after it began. Other calls are not affected.
@@ -164,6 +166,14 @@ impl Edge {
     ) -> Result<http::Response<B>, Disconnected> {
         let index = self.calls.arrived(service, operation, subject);
         let fault = self.faults.draw(operation, subject);
+        if let Some(fault) = fault {
+            self.calls.met(index, fault);
+        }
+        let serve = async {
+            let response = serve.await;
+            self.calls.served(index);
+            response
+        };
         let response = match fault {
             Some(Fault::Hang) => std::future::pending().await,
             Some(Fault::Disconnect) => return Err(Disconnected),
@@ -171,6 +181,10 @@ impl Edge {
             Some(Fault::LostResponse) => {
                 serve.await;
                 return Err(Disconnected);
+            }
+            Some(Fault::Late(by)) => {
+                tokio::time::sleep(by).await;
+                serve.await
             }
             Some(Fault::Slow(by)) => {
                 let response = serve.await;

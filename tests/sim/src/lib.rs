@@ -38,7 +38,12 @@ impl World {
     /// Creates an empty world. `seed` decides everything random, in the services and in the fault plan.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        let clock = clock::Clock::new();
+        Self::with_clock(clock::Clock::new(), seed)
+    }
+
+    /// Does the same with this clock: a world with the same wall times, too, each time.
+    #[must_use]
+    pub fn with_clock(clock: clock::Clock, seed: u64) -> Self {
         let calls = calls::Calls::new(clock);
         let faults = fault::Faults::new(seed);
         let edge = fault::Edge::new(calls.clone(), faults.clone());

@@ -1,0 +1,42 @@
+//! Random worlds for the real service, and a judge.
+//!
+//! ```text
+//!  seed ─▶ plan ─▶ world: service × simulation ─▶ calls ─▶ oracle ─▶ a broken rule ─▶ shrink ─▶ a short story
+//! ```
+//!
+//! A world is a cluster, a queue and one to three replicas on tokio's paused clock. Its plan says who sends what and when, which calls
+//! fail, and at which moment of which call a process is killed. The oracle sees what the simulation recorded, and nothing of the service.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test tool may panic")]
+#![allow(clippy::disallowed_methods, reason = "tasks of a world end with it")]
+
+#[allow(dead_code, missing_docs, clippy::format_collect, reason = "shared with the tests of the service")]
+#[path = "../../service/harness.rs"]
+mod harness;
+pub mod oracle;
+pub mod plan;
+pub mod shrink;
+pub mod world;
+
+#[cfg(test)]
+mod tests {
+    use crate::{plan::Plan, shrink, world};
+
+    /// Number of worlds of a short run.
+    const WORLDS: u64 = 200;
+
+    #[test]
+    fn no_world_breaks_a_rule() {
+        for seed in 0..WORLDS {
+            let outcome = world::run(&Plan::random(seed));
+            assert!(outcome.broken.is_none(), "{}", shrink::report(&Plan::random(seed)));
+        }
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_story() {
+        for seed in 0..20 {
+            let plan = Plan::random(seed);
+            assert_eq!(world::run(&plan).story, world::run(&plan).story, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! Runs many random worlds, and tells what they met.
+#![allow(clippy::disallowed_methods, reason = "the program measures real time")]
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+use ebbtide_explorer::plan::{Kind, Plan};
+use ebbtide_explorer::{shrink, world};
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What the worlds met.
+#[derive(Default)]
+struct Tally {
+    worlds: u64,
+    replicas: usize,
+    kills: u32,
+    shutdowns: u32,
+    calls: usize,
+    lasted: Duration,
+    faults: BTreeMap<String, u32>,
+    notices: BTreeMap<&'static str, u32>,
+}
+
+impl Tally {
+    fn add(&mut self, plan: &Plan, outcome: &world::Outcome) {
+        self.worlds += 1;
+        self.replicas += plan.replicas.len();
+        self.kills += outcome.ends[0];
+        self.shutdowns += outcome.ends[1];
+        self.calls += outcome.calls.len();
+        self.lasted += outcome.lasted;
+        for fault in outcome.calls.iter().filter_map(|call| call.fault) {
+            let text = format!("{fault:?}");
+            let sort = text.split('(').next().unwrap_or_default();
+            *self.faults.entry(sort.to_owned()).or_default() += 1;
+        }
+        for notice in &plan.notices {
+            let kind = match notice.kind {
+                Kind::Spot(_) => "spot",
+                Kind::Rebalance => "rebalance",
+                Kind::State(_) => "state-change",
+                Kind::Change(..) => "scheduled-change",
+                Kind::Reservation(_) => "capacity-reservation",
+                Kind::Terminate(..) => "asg-terminate",
+                Kind::Launch(_) => "asg-launch",
+                Kind::Garbage(_) => "garbage",
+            };
+            *self.notices.entry(kind).or_default() += 1 + u32::try_from(notice.copies.len()).unwrap_or_default();
+        }
+    }
+
+    fn line(&self) -> String {
+        let Self { worlds, replicas, kills, shutdowns, calls, lasted, faults, notices } = self;
+        let hours = lasted.as_secs() / 3600;
+        format!(
+            "{worlds} worlds, {hours} virtual hours, {replicas} replicas, {kills} kills, {shutdowns} shutdowns, {calls} calls, \
+             faults met {faults:?}, messages {notices:?}"
+        )
+    }
+}
+
+fn number(args: &ArgMatches, name: &str) -> Option<u64> {
+    args.get_one::<u64>(name).copied()
+}
+
+fn main() -> ExitCode {
+    let arg = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_parser(value_parser!(u64)).help(help).value_name("N")
+    };
+    let args = Command::new("ebbtide-explorer")
+        .arg(arg("worlds", "Number of worlds; 1000 if not given"))
+        .arg(arg("seed", "Seed of the first world; the next have the next numbers"))
+        .arg(arg("jobs", "Number of worlds at the same time; 2 if not given"))
+        .arg(arg("seconds", "Stop after this time"))
+        .arg(arg("story", "Print the story of this world, and end"))
+        .get_matches();
+    if let Some(seed) = number(&args, "story") {
+        println!("{}", shrink::told(&Plan::random(seed), &world::run(&Plan::random(seed))));
+        return ExitCode::SUCCESS;
+    }
+    let worlds = number(&args, "worlds").unwrap_or(1000);
+    let first = number(&args, "seed").unwrap_or_default();
+    let jobs = number(&args, "jobs").unwrap_or(2);
+    let until = number(&args, "seconds").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let (tally, next, failed) = (Mutex::new(Tally::default()), AtomicU64::new(0), AtomicBool::new(false));
+    // A world that panics is judged, and shrinking repeats it many times.
+    std::panic::set_hook(Box::new(|_| {}));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+                    let world = next.fetch_add(1, Ordering::Relaxed);
+                    if world >= worlds {
+                        return;
+                    }
+                    let plan = Plan::random(first.wrapping_add(world));
+                    let outcome = world::run(&plan);
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(&plan, &outcome);
+                    if outcome.broken.is_some() && !failed.swap(true, Ordering::Relaxed) {
+                        println!("{}", shrink::report(&plan));
+                    }
+                }
+            });
+        }
+    });
+    println!("{}", tally.lock().unwrap_or_else(PoisonError::into_inner).line());
+    if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
