@@ -7,6 +7,7 @@ use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Target};
 use ebbtide_sim::World;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::calls::{Call, Moment};
+use ebbtide_sim::messages::Wrapping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub struct Seen {
     pub alive: u32,
     /// Nodes that somebody uncordoned or excluded, since when.
     pub let_go: BTreeMap<usize, i64>,
+    /// Last starts of the Nodes, as the Ready condition and the boot ID show them.
+    pub started: BTreeMap<usize, i64>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
@@ -273,13 +276,36 @@ impl Oracle {
         names.filter(waited).collect()
     }
 
+    /// Returns whether the node has started since an interruption that should be over (docs/draining.md, "a late notice"), or since
+    /// one from which it comes back ("Undo").
+    fn is_late(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
+        let notice = &self.plan.notices[sent.notice];
+        let event = sent.at - s(notice.age);
+        let goes = match notice.kind {
+            Kind::Change(_, after) => Some(event + after * 1000),
+            Kind::State(_) => Some(event + s(120)),
+            _ => self.ends(sent).hard,
+        };
+        let started = seen.started.get(&node).copied().unwrap_or_default();
+        let comes_back = match notice.kind {
+            Kind::Change(..) | Kind::Rebalance => true,
+            Kind::Spot(action) => action != "terminate",
+            Kind::State(state) => state == "stopping",
+            _ => false,
+        };
+        if comes_back && started > sent.at {
+            return true;
+        }
+        goes.is_some_and(|at| self.now() + SLACK > at + s(60)) && started + SLACK >= event
+    }
+
     /// Returns why a notice's drain is not over, if it is not.
     fn not_over(&self, seen: &Seen, sent: &Sent) -> Option<String> {
         let notice = &self.plan.notices[sent.notice];
         let Target::Node(node) = notice.target else { return None };
         let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let left = self.left(node);
-        if let_go || left.is_empty() || self.ended(sent).is_some() {
+        if let_go || left.is_empty() || self.ended(sent).is_some() || self.is_late(seen, sent, node) {
             return None;
         }
         let ends = self.ends(sent);
@@ -300,14 +326,11 @@ impl Oracle {
     fn not_ours(&self, sent: Option<&Sent>) -> Option<&'static str> {
         let Some(sent) = sent else { return Some("nobody told of it") };
         let notice = &self.plan.notices[sent.notice];
+        // A hook that notifies this queue itself makes the instance ours: docs/developers/decisions.md.
+        let direct = matches!(notice.kind, Kind::Terminate(_, Wrapping::Bare, _));
         match (notice.kind, notice.target) {
-            (_, Target::OtherCluster) => Some("it is of another cluster"),
-            (Kind::Terminate(_, wrapping, _), Target::Untagged)
-                if wrapping != ebbtide_sim::messages::Wrapping::Bare =>
-            {
-                Some("nothing shows that it is ours")
-            }
-            (Kind::Launch(_), Target::Untagged) => Some("nothing shows that it is ours"),
+            (_, Target::OtherCluster) if !direct => Some("it is of another cluster"),
+            (_, Target::Untagged) if !direct => Some("nothing shows that it is ours"),
             (Kind::Terminate(_, _, Owner::Others), _) => Some("others complete it"),
             (Kind::Launch(_), _) if !self.plan.flags.ready => Some("launches are ignored"),
             (_, Target::Node(node)) if self.plan.nodes[node].ignored && self.plan.nodes[node].joins.is_none() => {

@@ -3,6 +3,7 @@
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
+use std::fmt;
 use std::time::Duration;
 
 /// Seconds in which everything that is planned begins; faults end a little later.
@@ -397,6 +398,17 @@ impl Plan {
 
 fn kept<T: Clone>(all: &[T], keep: impl Fn(usize) -> bool) -> Vec<T> {
     all.iter().enumerate().filter(|(n, _)| keep(*n)).map(|(_, one)| one.clone()).collect()
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, flags, clock_ahead, replicas, nodes, notices, faults } = self;
+        writeln!(f, "seed {seed}, clock {clock_ahead} s ahead, {flags:?}")?;
+        replicas.iter().try_for_each(|ends| writeln!(f, "replica {ends:?}"))?;
+        nodes.iter().try_for_each(|node| writeln!(f, "{node:?}"))?;
+        notices.iter().try_for_each(|notice| writeln!(f, "{notice:?}"))?;
+        faults.iter().try_for_each(|span| writeln!(f, "{span:?}"))
+    }
 }
 
 impl Flags {

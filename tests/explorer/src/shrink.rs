@@ -41,7 +41,7 @@ pub fn report(plan: &Plan) -> String {
 #[must_use]
 pub fn told(plan: &Plan, outcome: &Outcome) -> String {
     let (seed, story, flags) = (plan.seed, &outcome.story, plan.flags.args().join(" "));
-    let mut text = format!("{story}\nflags: {flags}\n{plan:#?}\n");
+    let mut text = format!("{story}\nflags: {flags}\n{plan}\n");
     if let Some(broken) = &outcome.broken {
         let _ = writeln!(text, "seed {seed} breaks \"{}\": {}", broken.rule, broken.text);
     }

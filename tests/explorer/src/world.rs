@@ -7,7 +7,7 @@ use ebbtide::fact::TaskKind;
 use ebbtide::runtime::random;
 use ebbtide::service::Exit;
 use ebbtide_sim::World;
-use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::calls::Call;
 use ebbtide_sim::clock::Clock;
 use ebbtide_sim::fault::Rule;
@@ -106,10 +106,12 @@ struct Live<'a> {
     oracle: &'a Arc<Oracle>,
     due: BTreeSet<(Duration, Event)>,
     bodies: BTreeMap<usize, String>,
+    /// Nodes whose instances have been terminated.
+    gone: BTreeSet<usize>,
 }
 
 async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2] {
-    let mut live = Live { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new() };
+    let mut live = Live { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new(), gone: BTreeSet::new() };
     live.prepare();
     let stop = CancellationToken::new();
     let calm = s(plan.calm_from());
@@ -308,14 +310,17 @@ impl Live<'_> {
 
     fn happens(&mut self, event: Event) {
         let (world, now) = (&self.stage.world, self.stage.world.clock.elapsed());
+        let at = i64::try_from(now.as_millis()).unwrap_or_default();
         if !matches!(event, Event::Send(_) | Event::Faults) {
             self.oracle.note(format!("{event:?}"));
         }
         match event {
-            Event::Join(n) => self.join(n, &self.plan.nodes[n]),
+            Event::Join(n) => {
+                self.oracle.seen().started.insert(n, at);
+                self.join(n, &self.plan.nodes[n]);
+            }
             Event::Open(n, number) => world.kube.remove_budget("default", &format!("pod-{n}-{number}")),
             Event::LetGo(n, ignored) => {
-                let at = i64::try_from(now.as_millis()).unwrap_or_default();
                 self.oracle.seen().let_go.insert(n, at);
                 world.kube.update_node(&node(n), |node| {
                     node.spec.get_or_insert_default().unschedulable = None;
@@ -326,7 +331,7 @@ impl Live<'_> {
             }
             Event::Send(n) => self.send(n),
             Event::Copy(n) => {
-                let body = self.bodies[&n].clone();
+                let Some(body) = self.bodies.get(&n).cloned() else { return };
                 let message = world.aws.sqs.send(body);
                 let mut seen = self.oracle.seen();
                 let sent = seen.sent.iter_mut().find(|sent| sent.notice == n).expect("a copy must have an original");
@@ -335,13 +340,20 @@ impl Live<'_> {
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
                 let token = self.oracle.seen().sent.iter().find(|sent| sent.notice == n).and_then(|it| it.token.clone());
-                world.aws.autoscaling.complete(&token.unwrap_or_default(), ebbtide_sim::aws::HookResult::Continue);
+                world.aws.autoscaling.complete(&token.unwrap_or_default(), HookResult::Continue);
             }
             Event::Gone(n) => {
                 world.aws.ec2.set_state(&instance(n), "terminated");
+                for action in world.aws.autoscaling.actions().iter().filter(|action| action.instance == instance(n)) {
+                    world.aws.autoscaling.complete(&action.token, HookResult::Abandon);
+                }
                 world.kube.remove_node(&node(n));
+                self.gone.insert(n);
             }
-            Event::Boot(n) => world.kube.reboot(&node(n)),
+            Event::Boot(n) => {
+                self.oracle.seen().started.insert(n, at);
+                world.kube.reboot(&node(n));
+            }
         }
     }
 
@@ -369,6 +381,12 @@ impl Live<'_> {
 
     fn send(&mut self, n: usize) {
         let (notice, world) = (&self.plan.notices[n], &self.stage.world);
+        let is_hook = matches!(notice.kind, Kind::Terminate(..) | Kind::Launch(_));
+        if let (true, Target::Node(node)) = (is_hook, notice.target)
+            && self.gone.contains(&node)
+        {
+            return;
+        }
         let (now, id) = (world.clock.now(), self.id(notice.target));
         let at = now - s(notice.age);
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
