@@ -88,6 +88,8 @@ pub struct PodPlan {
     pub asks: Option<(&'static str, &'static str)>,
     /// Its budget.
     pub budget: Budget,
+    /// Second at which it is bound to the node, unless that is cordoned; from the beginning on without.
+    pub comes: Option<u64>,
 }
 
 /// Kinds of pods.
@@ -300,9 +302,10 @@ impl Plan {
         let notices = 1..nodes.len() * 3 + 2;
         let notices = many(rng, notices, |rng| notice(rng, nodes.len()));
         let calm = chance(rng, 20);
-        let faults = if calm { Vec::new() } else { many(rng, 0..6, span) };
+        let faults = if calm { Vec::new() } else { many(rng, 1..8, span) };
         let ends = if chance(rng, 30) { 0..1 } else { 0..4 };
-        let replicas = many(rng, 1..4, |rng| many(rng, ends.clone(), end));
+        let count = one(rng, &[1, 1, 1, 2, 2, 2, 3]);
+        let replicas = (0..count).map(|_| many(rng, ends.clone(), end)).collect();
         let clock_ahead = some(rng, 10, |rng| rng.i64(0..200)).unwrap_or_default();
         Self { seed, flags: flags(rng), clock_ahead, replicas, nodes, notices, faults }
     }
@@ -311,7 +314,17 @@ impl Plan {
     #[must_use]
     pub fn calm_from(&self) -> u64 {
         let sent = self.notices.iter().map(|notice| notice.at + notice.copies.iter().max().copied().unwrap_or_default());
-        sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default().max(BUSY)
+        sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
+    }
+
+    /// Returns the longest time between two heartbeats.
+    #[must_use]
+    pub fn longest_beat(&self) -> Duration {
+        let timeouts = self.notices.iter().map(|notice| match notice.kind {
+            Kind::Terminate(timeout, ..) | Kind::Launch(timeout) => timeout,
+            _ => 0,
+        });
+        Duration::from_secs(timeouts.max().unwrap_or_default() / 2 + 10)
     }
 
     /// Returns plans with one thing less.
@@ -449,7 +462,7 @@ fn flags(rng: &mut Rng) -> Flags {
         leave_pods: chance(rng, 15),
         heartbeat: some(rng, 30, |rng| one(rng, &["off", "5s", "20s"])),
         pod_grace: some(rng, 15, |rng| rng.u64(1..100)),
-        drain_timeout: some(rng, 30, |rng| rng.u64(100..900)),
+        drain_timeout: some(rng, 50, |rng| rng.u64(60..400)),
         on_failed: some(rng, 40, |rng| one(rng, &["leave", "abandon"])),
         others: others.concat(),
     }
@@ -489,6 +502,7 @@ fn pod(rng: &mut Rng) -> PodPlan {
             20..35 => Budget::Shared,
             _ => Budget::Free,
         },
+        comes: some(rng, 20, |rng| rng.u64(..BUSY)),
     }
 }
 
@@ -533,10 +547,10 @@ fn notice(rng: &mut Rng, nodes: usize) -> Notice {
 fn span(rng: &mut Rng) -> Span {
     let from = rng.u64(..BUSY);
     let trouble = match rng.u8(..100) {
-        0..10 => Trouble::StaleCache,
-        10..14 => Trouble::Overload,
-        14..20 => Trouble::BrokenWatches,
-        20..26 => Trouble::Duplicates,
+        0..14 => Trouble::StaleCache,
+        14..16 => Trouble::Overload,
+        16..20 => Trouble::BrokenWatches,
+        20..25 => Trouble::Duplicates,
         _ => {
             let time = Duration::from_millis(one(rng, &[0, 1, 5, 50, 700, 4000, 20_000]));
             let fault = match rng.u8(..10) {

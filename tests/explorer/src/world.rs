@@ -27,9 +27,6 @@ const BEGIN: i64 = 1_795_000_000;
 /// Maximum time from the last fault to the last deletion: the longest patience, an hour, after the last takeover, and its end.
 const BOUND: Duration = Duration::from_secs(3600 + 600);
 
-/// Maximum time between two heartbeats: half of the longest timeout, and a little more.
-const LONGEST_BEAT: Duration = Duration::from_secs(310);
-
 /// What a world showed.
 #[derive(Debug)]
 pub struct Outcome {
@@ -90,6 +87,7 @@ fn story(calls: &[Call], notes: &[(Duration, String)]) -> String {
 enum Event {
     Join(usize),
     Open(usize, usize),
+    Come(usize, usize),
     LetGo(usize, bool),
     Send(usize),
     Copy(usize),
@@ -132,7 +130,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     if oracle.seen().broken.is_some() {
         return ends;
     }
-    stage.rest_for(&replicas.iter().collect::<Vec<_>>(), LONGEST_BEAT).await;
+    stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;
     oracle.judge_end();
     for replica in replicas {
         shut_down(oracle, replica).await;
@@ -205,6 +203,9 @@ impl Live<'_> {
         aws.ec2.put(&self.id(Target::Unregistered), &ours);
         aws.ec2.put(&self.id(Target::OtherCluster), &[(tag, "true"), (green.as_str(), "owned")]);
         aws.ec2.put(&self.id(Target::Untagged), &[]);
+        // The node of the replicas' own pods: its instance tells the cluster's name.
+        aws.ec2.put(&instance(9003), &ours);
+        self.stage.world.kube.add_node("home", &instance(9003));
         self.stage.world.kube.add_budget("default", "shared", [("budget", "shared")], Limit::MaxUnavailable(1));
         for (n, plan) in self.plan.nodes.iter().enumerate() {
             aws.ec2.put(&instance(n), &ours);
@@ -218,6 +219,9 @@ impl Live<'_> {
             for (number, pod) in plan.pods.iter().enumerate() {
                 if let Budget::Opens(at) = pod.budget {
                     self.due.insert((s(at), Event::Open(n, number)));
+                }
+                if let Some(at) = pod.comes {
+                    self.due.insert((s(at), Event::Come(n, number)));
                 }
             }
         }
@@ -281,7 +285,7 @@ impl Live<'_> {
         if plan.cordoned {
             kube.update_node(&node(n), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
         }
-        for (number, pod) in plan.pods.iter().enumerate() {
+        for (number, pod) in plan.pods.iter().enumerate().filter(|(_, pod)| pod.comes.is_none()) {
             self.add_pod(n, number, pod);
         }
     }
@@ -320,6 +324,12 @@ impl Live<'_> {
                 self.join(n, &self.plan.nodes[n]);
             }
             Event::Open(n, number) => world.kube.remove_budget("default", &format!("pod-{n}-{number}")),
+            Event::Come(n, number) => {
+                let fits = |node: k8s_openapi::api::core::v1::Node| node.spec.and_then(|spec| spec.unschedulable) != Some(true);
+                if world.kube.node(&node(n)).is_some_and(fits) {
+                    self.add_pod(n, number, &self.plan.nodes[n].pods[number]);
+                }
+            }
             Event::LetGo(n, ignored) => {
                 self.oracle.seen().let_go.insert(n, at);
                 world.kube.update_node(&node(n), |node| {
@@ -335,6 +345,7 @@ impl Live<'_> {
                 let message = world.aws.sqs.send(body);
                 let mut seen = self.oracle.seen();
                 let sent = seen.sent.iter_mut().find(|sent| sent.notice == n).expect("a copy must have an original");
+                sent.messages.push(message.clone());
                 sent.open.insert(message);
             }
             Event::Faults => self.set_faults(now),
@@ -442,7 +453,7 @@ impl Live<'_> {
         self.oracle.note(format!("{notice:?} is sent as {message}"));
         self.bodies.insert(n, body);
         let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
-        self.oracle.seen().sent.push(Sent { notice: n, at, open: [message].into(), token });
+        self.oracle.seen().sent.push(Sent { notice: n, at, open: [message.clone()].into(), messages: vec![message], token });
     }
 
     /// Removes the Nodes of instances whose terminating hook has ended, some time later.
