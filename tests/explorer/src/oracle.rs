@@ -3,18 +3,25 @@
 //! Every rule looks at the moment at which it can be broken: a call arrives, or has had its effect. Times are in milliseconds since the
 //! world began; a deadline is taken at the earliest time that the documents allow, so that no judgement is too hard.
 
-use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Target};
+use crate::plan::{Flags, Kind, NodePlan, Owner, Plan, PodKind, PodPlan, Target};
 use ebbtide_sim::World;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::calls::{Call, Moment};
+use ebbtide_sim::kube::By;
 use ebbtide_sim::messages::Wrapping;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Tolerance of times in milliseconds: the `Date` of an answer, from which the service learns how wrong its clock is, has whole seconds.
-const SLACK: i64 = 2_000;
+/// Tolerance of times in milliseconds: timers have a granularity, and marks whole seconds.
+const SLACK: i64 = 1_500;
+
+/// Tolerance if the machine's clock is wrong: docs/design.md, rule 12.
+const WRONG_CLOCK: i64 = 6_500;
+
+/// Maximum number of moments of calls in a second. More are a loop without a pause, in which time stands still.
+const MAX_MOMENTS: u32 = 20_000;
 
 /// A rule that was broken.
 #[derive(Clone, Debug)]
@@ -55,6 +62,8 @@ pub struct Seen {
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
     pub broken: Option<Broken>,
+    /// The last second, and its number of moments.
+    pace: (i64, u32),
     deleted: usize,
     tried: BTreeMap<String, i64>,
     refused: BTreeMap<String, u32>,
@@ -116,12 +125,22 @@ impl Oracle {
         seen.broken.get_or_insert(Broken { rule, text });
     }
 
+    fn slack(&self) -> i64 {
+        if self.plan.clock_ahead == 0 { SLACK } else { WRONG_CLOCK }
+    }
+
     fn now(&self) -> i64 {
         ms(self.world.clock.elapsed())
     }
 
     fn look(&self, moment: Moment, call: &Call) {
         let seen = &mut self.seen();
+        let second = self.now() / 1000;
+        seen.pace = if seen.pace.0 == second { (second, seen.pace.1 + 1) } else { (second, 0) };
+        if seen.pace.1 == MAX_MOMENTS {
+            self.broke(seen, "no storm of calls", format!("{} {}", call.operation, call.subject));
+            panic!("time must not stand still");
+        }
         if moment == Moment::Arrived && seen.alive == 0 {
             self.broke(seen, "no call without a process", format!("{} {}", call.operation, call.subject));
         }
@@ -164,7 +183,7 @@ impl Oracle {
         if asks(pod, flags)
             && pod.kind != PodKind::Finished
             && ending.is_none()
-            && !hard.iter().any(|end| now + SLACK >= end - grace - 12_000)
+            && !hard.iter().any(|end| now + self.slack() >= end - grace - 12_000)
         {
             let text = format!("{name} {pod:?}, hard deadlines {hard:?}");
             return self.broke(seen, "no eviction of a pod that asks not to be disturbed", text);
@@ -178,7 +197,7 @@ impl Oracle {
             return;
         }
         let fair = |end: i64| tried + ((end - tried) / 4).clamp(500, 10_000);
-        let in_time = |end: &i64| now + SLACK >= (end - grace - 2_000).max(fair(*end));
+        let in_time = |end: &i64| now + self.slack() >= (end - grace - 2_000).max(fair(*end));
         if flags.leave_pods || !(hard.iter().any(in_time) || ending.is_some() && !hard.is_empty()) {
             let text = format!("{name} {pod:?}, first tried at {tried}, hard deadlines {hard:?}");
             self.broke(seen, "no budget overridden before a hard deadline", text);
@@ -289,16 +308,10 @@ impl Oracle {
             _ => self.ends(sent).hard,
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
-        let comes_back = match notice.kind {
-            Kind::Change(..) | Kind::Rebalance => true,
-            Kind::Spot(action) => action != "terminate",
-            Kind::State(state) => state == "stopping",
-            _ => false,
-        };
-        if comes_back && started > sent.at {
+        if comes_back(notice.kind) && started > sent.at {
             return true;
         }
-        goes.is_some_and(|at| self.now() + SLACK > at + s(60)) && started + SLACK >= event
+        goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= event
     }
 
     /// Returns why a notice's drain is not over, if it is not.
@@ -313,7 +326,7 @@ impl Oracle {
         let ends = self.ends(sent);
         let hard = self.hard_ends(seen, node);
         let first = hard.iter().copied().chain(ends.soft).min();
-        let over = first.is_some_and(|end| self.now() + SLACK >= end);
+        let over = first.is_some_and(|end| self.now() + self.slack() >= end);
         (!over).then(|| format!("{notice:?}, pods left {left:?}, {ends:?}, hard {hard:?}"))
     }
 }
@@ -389,6 +402,7 @@ impl Oracle {
         let left = self.left(node);
         let wrong = match notice.kind {
             Kind::Terminate(..) if result == "ABANDON" => on_failed != Some("abandon"),
+            Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
             Kind::Terminate(..) => {
                 !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
             }
@@ -439,24 +453,89 @@ impl Oracle {
         (waits && ours && !left).then(|| format!("{notice:?}"))
     }
 
+    /// Returns when the last mark that expires has expired: `--uncordon-after`, docs/settings.md.
+    #[must_use]
+    pub fn expiry(&self) -> Option<i64> {
+        let cordons = |sent: &&Sent| {
+            let notice = &self.plan.notices[sent.notice];
+            !self.plan.flags.rebalance_drains && notice.kind == Kind::Rebalance && self.stands(notice.target)
+        };
+        let last = self.seen().sent.iter().filter(cordons).map(|sent| sent.at).max();
+        last.map(|at| at + s(20 * 60) + s(120))
+    }
+
+    fn stands(&self, target: Target) -> bool {
+        matches!(target, Target::Node(n) if self.world.kube.node(&format!("node-{n}")).is_some())
+    }
+
     /// Judges the world at its end.
     pub fn judge_end(&self) {
         let seen = &mut self.seen();
         let (lost, dead) = (self.world.aws.sqs.expired(), self.world.aws.sqs.dead_letters());
-        if !lost.is_empty() || !dead.is_empty() {
-            self.broke(seen, "no message lost", format!("expired {lost:?}, dead letters {dead:?}"));
+        let open = seen.sent.iter().filter(|sent| !sent.open.is_empty()).count();
+        if !lost.is_empty() || !dead.is_empty() || open > 0 {
+            self.broke(seen, "no message lost", format!("expired {lost:?}, dead letters {dead:?}, open {open}"));
         }
-        for node in self.world.kube.nodes() {
-            let name = node.metadata.name.unwrap_or_default();
-            let number = name.trim_start_matches("node-").parse().ok();
-            let named = seen.sent.iter().any(|sent| Some(self.plan.notices[sent.notice].target) == number.map(Target::Node));
-            let Some(plan) = number.and_then(|n: usize| self.plan.nodes.get(n)).filter(|_| !named) else { continue };
-            let marks = node.metadata.annotations.unwrap_or_default();
-            let marked = marks.keys().any(|key| key.starts_with("ebbtide/") && key != "ebbtide/ignore");
-            let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
-            if marked || cordoned != (plan.cordoned && plan.uncordoned.is_none()) {
-                self.broke(seen, "no mark on a node that no notice names", format!("{name} {marks:?}"));
+        for (n, plan) in self.plan.nodes.iter().enumerate() {
+            self.judge_marks(seen, n, plan);
+        }
+        if self.plan.faults.is_empty() && self.plan.replicas.iter().all(Vec::is_empty) {
+            self.judge_calm(seen);
+        }
+    }
+
+    /// No mark stays on a Node that stays: docs/draining.md, "Undo".
+    fn judge_marks(&self, seen: &mut Seen, n: usize, plan: &NodePlan) {
+        let Some(node) = self.world.kube.node(&format!("node-{n}")) else { return };
+        if plan.ignored || seen.let_go.contains_key(&n) {
+            return;
+        }
+        let started = seen.started.get(&n).copied().unwrap_or_default();
+        let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
+            Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
+            Kind::Launch(_) | Kind::Garbage(_) | Kind::State("pending" | "terminated") => true,
+            Kind::Terminate(_, _, Owner::Others) => true,
+            // One that comes after the restart waits for the next.
+            kind => comes_back(kind) && started > sent.at + s(5),
+        };
+        let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
+        if !seen.sent.iter().filter(of_node).all(over) || self.plan.flags.others.contains(&"--out-of-service-taint") {
+            return;
+        }
+        let mut marks = node.metadata.annotations.unwrap_or_default();
+        marks.retain(|key, _| key.starts_with("ebbtide/") && key != "ebbtide/booted");
+        let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
+        if !marks.is_empty() || cordoned != plan.cordoned {
+            self.broke(seen, "no mark on a node that stays", format!("node-{n}: {marks:?}, cordoned {cordoned}"));
+        }
+    }
+
+    /// Without faults every hook of ours is completed in time, and a process evicts no pod twice: docs/design.md, rules 1 and 11.
+    fn judge_calm(&self, seen: &mut Seen) {
+        for sent in seen.sent.clone() {
+            let notice = &self.plan.notices[sent.notice];
+            let left = match notice.target {
+                Target::Node(n) => {
+                    let let_go = self.plan.nodes[n].ignored || seen.let_go.contains_key(&n);
+                    let_go || self.plan.flags.on_failed == Some("leave") || notice.age > 0
+                }
+                _ => notice.age > 0,
+            };
+            let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
+            let expired = action.is_some_and(|action| matches!(action.state, ActionState::Expired { .. }));
+            let open = Sent { open: sent.messages.iter().cloned().collect(), ..sent };
+            let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(Some(&open)).is_none();
+            if ours && expired && !left {
+                self.broke(seen, "a hook is completed in time", format!("{notice:?}"));
             }
+        }
+        let mut evicted = BTreeSet::new();
+        let evictions = self.world.kube.evictions();
+        let mut evictions = evictions.iter().filter(|end| end.by == By::Eviction);
+        if let Some(again) = evictions.find(|end| !evicted.insert(&end.uid))
+            && self.plan.replicas.len() == 1
+        {
+            self.broke(seen, "no pod is evicted twice", format!("{again:?}"));
         }
     }
 }
@@ -477,6 +556,16 @@ fn asks(pod: &PodPlan, flags: &Flags) -> bool {
         Some(("ebbtide/ignore", value)) => value == "true",
         Some(_) => flags.respect,
         None => false,
+    }
+}
+
+/// Returns whether a restart shows that the instance has come back: docs/draining.md, "Undo".
+fn comes_back(kind: Kind) -> bool {
+    match kind {
+        Kind::Change(..) | Kind::Rebalance => true,
+        Kind::Spot(action) => action != "terminate",
+        Kind::State(state) => matches!(state, "stopping" | "stopped"),
+        _ => false,
     }
 }
 

@@ -293,9 +293,10 @@ impl Plan {
     #[must_use]
     pub fn random(seed: u64) -> Self {
         let rng = &mut Rng::with_seed(seed);
-        let nodes = match rng.u8(..100) {
-            0..2 => 10..51,
-            2..20 => 4..9,
+        // Most worlds are small: many small ones meet more than few large ones.
+        let nodes = match rng.u16(..1000) {
+            0..5 => 10..51,
+            5..80 => 4..9,
             _ => 1..4,
         };
         let nodes = many(rng, nodes, node);
@@ -478,7 +479,7 @@ fn node(rng: &mut Rng) -> NodePlan {
         cordoned: chance(rng, 5),
         joins: some(rng, 10, |rng| rng.u64(..BUSY)),
         uncordoned: some(rng, 10, |rng| (rng.u64(..BUSY), rng.bool())),
-        pods: many(rng, 0..5, pod),
+        pods: many(rng, 0..4, pod),
     }
 }
 
@@ -497,9 +498,9 @@ fn pod(rng: &mut Rng) -> PodPlan {
         critical: chance(rng, 15),
         asks: some(rng, 15, |rng| one(rng, &NO_DISRUPTION)),
         budget: match rng.u8(..100) {
-            0..12 => Budget::Never,
-            12..20 => Budget::Opens(rng.u64(..BUSY)),
-            20..35 => Budget::Shared,
+            0..8 => Budget::Never,
+            8..15 => Budget::Opens(rng.u64(..BUSY)),
+            15..30 => Budget::Shared,
             _ => Budget::Free,
         },
         comes: some(rng, 20, |rng| rng.u64(..BUSY)),
