@@ -20,16 +20,25 @@ pub mod world;
 #[cfg(test)]
 mod tests {
     use crate::{plan::Plan, shrink, world};
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     /// Number of worlds of a short run.
     const WORLDS: u64 = 200;
 
     #[test]
     fn no_world_breaks_a_rule() {
-        for seed in 0..WORLDS {
-            let outcome = world::run(&Plan::random(seed));
-            assert!(outcome.broken.is_none(), "{}", shrink::report(&Plan::random(seed)));
-        }
+        let next = AtomicU64::new(0);
+        let explore = || {
+            while let seed @ ..WORLDS = next.fetch_add(1, Ordering::Relaxed) {
+                let plan = Plan::random(seed);
+                assert!(world::run(&plan).broken.is_none(), "{}", shrink::report(&plan));
+            }
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(explore);
+            explore();
+            other.join().expect("no rule must be broken");
+        });
     }
 
     #[test]

@@ -314,7 +314,8 @@ impl Plan {
     /// Returns the second from which on nothing new happens, and nothing goes wrong.
     #[must_use]
     pub fn calm_from(&self) -> u64 {
-        let sent = self.notices.iter().map(|notice| notice.at + notice.copies.iter().max().copied().unwrap_or_default());
+        let sent =
+            self.notices.iter().map(|notice| notice.at + notice.copies.iter().max().copied().unwrap_or_default());
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
     }
 

@@ -330,7 +330,9 @@ impl Live<'_> {
             }
             Event::Open(n, number) => world.kube.remove_budget("default", &format!("pod-{n}-{number}")),
             Event::Come(n, number) => {
-                let fits = |node: k8s_openapi::api::core::v1::Node| node.spec.and_then(|spec| spec.unschedulable) != Some(true);
+                let fits = |node: k8s_openapi::api::core::v1::Node| {
+                    node.spec.and_then(|spec| spec.unschedulable) != Some(true)
+                };
                 if world.kube.node(&node(n)).is_some_and(fits) {
                     self.add_pod(n, number, &self.plan.nodes[n].pods[number]);
                 }
@@ -340,7 +342,10 @@ impl Live<'_> {
                 world.kube.update_node(&node(n), |node| {
                     node.spec.get_or_insert_default().unschedulable = None;
                     if ignored {
-                        node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
+                        node.metadata
+                            .annotations
+                            .get_or_insert_default()
+                            .insert("ebbtide/ignore".into(), "true".into());
                     }
                 });
             }
@@ -355,7 +360,8 @@ impl Live<'_> {
             }
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
-                let token = self.oracle.seen().sent.iter().find(|sent| sent.notice == n).and_then(|it| it.token.clone());
+                let token =
+                    self.oracle.seen().sent.iter().find(|sent| sent.notice == n).and_then(|it| it.token.clone());
                 world.aws.autoscaling.complete(&token.unwrap_or_default(), HookResult::Continue);
             }
             Event::Gone(n) => {
@@ -458,7 +464,13 @@ impl Live<'_> {
         self.oracle.note(format!("{notice:?} is sent as {message}"));
         self.bodies.insert(n, body);
         let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
-        self.oracle.seen().sent.push(Sent { notice: n, at, open: [message.clone()].into(), messages: vec![message], token });
+        self.oracle.seen().sent.push(Sent {
+            notice: n,
+            at,
+            open: [message.clone()].into(),
+            messages: vec![message],
+            token,
+        });
     }
 
     /// Removes the Nodes of instances whose terminating hook has ended, some time later.

@@ -25,11 +25,7 @@ impl Clock {
     /// Starts at a wall time.
     #[must_use]
     pub fn at(base: Timestamp) -> Self {
-        Self {
-            base,
-            start: Instant::now(),
-            skipped: Box::leak(Box::default()),
-        }
+        Self { base, start: Instant::now(), skipped: Box::leak(Box::default()) }
     }
 
     /// Returns the wall time now.
