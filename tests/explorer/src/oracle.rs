@@ -56,8 +56,10 @@ pub struct Seen {
     pub alive: u32,
     /// Nodes that somebody uncordoned or excluded, since when.
     pub let_go: BTreeMap<usize, i64>,
-    /// Last starts of the Nodes, as the Ready condition and the boot ID show them.
+    /// Last starts of the Nodes, as the Ready condition or the boot ID shows them.
     pub started: BTreeMap<usize, i64>,
+    /// Last restarts, as the boot ID shows them.
+    pub booted: BTreeMap<usize, i64>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
@@ -308,7 +310,7 @@ impl Oracle {
             _ => self.ends(sent).hard,
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
-        if comes_back(notice.kind) && started > sent.at {
+        if comes_back(notice.kind) && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= event
@@ -490,13 +492,14 @@ impl Oracle {
         if plan.ignored || seen.let_go.contains_key(&n) {
             return;
         }
-        let started = seen.started.get(&n).copied().unwrap_or_default();
+        let booted = seen.booted.get(&n).copied().unwrap_or_default();
+        // A mark that is set after the restart waits for the next: a lost or late message.
+        let joined = plan.joins.map_or(0, s);
         let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
             Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
             Kind::Launch(_) | Kind::Garbage(_) | Kind::State("pending" | "terminated") => true,
             Kind::Terminate(_, _, Owner::Others) => true,
-            // One that comes after the restart waits for the next.
-            kind => comes_back(kind) && started > sent.at + s(5),
+            kind => comes_back(kind) && booted > sent.at.max(joined) + s(5),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
         if !seen.sent.iter().filter(of_node).all(over) || self.plan.flags.others.contains(&"--out-of-service-taint") {

@@ -374,6 +374,7 @@ impl Live<'_> {
             }
             Event::Boot(n) => {
                 self.oracle.seen().started.insert(n, at);
+                self.oracle.seen().booted.insert(n, at);
                 world.kube.reboot(&node(n));
             }
         }
