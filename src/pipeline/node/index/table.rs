@@ -3,12 +3,12 @@
 use crate::clients::watch::older;
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::node::Node;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::sync::watch as signal;
 
-/// Nodes by name.
-pub(super) type NodesByName = HashMap<Arc<str>, Arc<Node>>;
+/// Nodes by name, so that whoever looks at all of them has the same order each time.
+pub(super) type NodesByName = BTreeMap<Arc<str>, Arc<Node>>;
 
 /// The Nodes, and the subscriptions to their changes.
 #[derive(Debug, Default)]

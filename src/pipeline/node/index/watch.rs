@@ -26,7 +26,7 @@ use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
 use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl NodeWatch {
         let (params, from) = match &mut self.phase {
             Phase::Synced { version } => (watch::params(), version.clone()),
             Phase::Syncing { oldest, arriving } => {
-                *arriving = HashMap::new();
+                *arriving = BTreeMap::new();
                 (watch::params().initial_events(), oldest.clone())
             }
         };
@@ -281,7 +281,7 @@ impl NodeWatch {
 
 impl Phase {
     fn syncing(oldest: String) -> Self {
-        Self::Syncing { oldest, arriving: HashMap::new() }
+        Self::Syncing { oldest, arriving: BTreeMap::new() }
     }
 
     const fn is_synced(&self) -> bool {
