@@ -50,6 +50,7 @@ mod pipeline {
         mod before_completion;
         mod before_evictions;
         mod delay;
+        mod forged;
         mod hold;
         mod load_balancers;
         mod policy;

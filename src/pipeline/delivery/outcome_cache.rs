@@ -48,6 +48,7 @@ impl OutcomeCache {
             NoticeOutcome::HandedOver
                 | NoticeOutcome::Crashed
                 | NoticeOutcome::Planned
+                | NoticeOutcome::NotAdmitted
                 | NoticeOutcome::NotOurs
                 | NoticeOutcome::Ignored
         ) {

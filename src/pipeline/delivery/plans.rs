@@ -201,8 +201,8 @@ impl Deliverer {
 
 /// Whether the notice was acted on.
 const fn is_work(outcome: NoticeOutcome) -> bool {
-    use NoticeOutcome::{Excluded, Ignored, NotOurs, Planned, Reported};
-    !matches!(outcome, Planned | Ignored | Reported | NotOurs | Excluded)
+    use NoticeOutcome::{Excluded, Ignored, NotAdmitted, NotOurs, Planned, Reported};
+    !matches!(outcome, Planned | Ignored | Reported | NotOurs | Excluded | NotAdmitted)
 }
 
 /// Whether another replica drains the Node for the notice: its mark has a deadline ahead. A notice that is still due after half of the

@@ -5,23 +5,22 @@ use super::draining::Admitted;
 use super::step::Finding;
 use super::waits::Waiting;
 use super::{Case, NoticeOutcome, Verify, WaitLog};
-use crate::clients::gate::{Backoff, Category};
+use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::drains_at;
+use crate::pipeline::node::mark::{is_drained, is_marked_for};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
     pub(super) async fn admit(
         &self,
-        node: &Arc<Node>,
+        node: Option<&Arc<Node>>,
         until: Instant,
         over: CancellationToken,
         log: &WaitLog,
@@ -31,6 +30,12 @@ impl Case {
         let verify = interrupter.policy.admission.verify;
         let proof = Proof::of(notice);
         let must_be_confirmed = verify == Verify::Always && proof.is_some();
+        // What has left its mark was admitted before: a takeover goes on.
+        let identity = notice.identity.to_string();
+        if node.is_some_and(|node| is_marked_for(node, &identity, notice.start())) {
+            *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
+            return Finding::Admitted;
+        }
         match self.enter() {
             Ok(entered) if !must_be_confirmed => {
                 *admitted = Some(entered);
@@ -66,9 +71,14 @@ impl Case {
                 }
             }
         };
+        let gone = async {
+            let Some(node) = node else { return pending().await };
+            interrupter.drainer.missing(node).await;
+            Arc::clone(node)
+        };
         let (outcome, finding) = tokio::select! {
             biased;
-            () = interrupter.drainer.missing(node) => (WaitOutcome::CalledOff, Finding::NodeGone(Arc::clone(node), NoticeOutcome::NothingToDrain)),
+            gone = gone => (WaitOutcome::CalledOff, Finding::NodeGone(gone, NoticeOutcome::NothingToDrain)),
             () = confirmed => {
                 *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
                 (WaitOutcome::Met, Finding::Admitted)
@@ -94,9 +104,8 @@ impl Case {
             return Ok(interrupter.draining.admit_anyway(&notice.instance));
         };
         let at_most = limit.of(interrupter.index.len());
-        let now = interrupter.clock.now();
         let marked = || -> HashSet<_> {
-            let drained = interrupter.index.all_that(|node| drains_at(node, now));
+            let drained = interrupter.index.all_that(is_drained);
             drained.into_iter().map(|node| node.instance.clone()).collect()
         };
         interrupter.draining.admit(&notice.instance, at_most, marked).map_err(|draining| (draining, at_most))
@@ -106,16 +115,16 @@ impl Case {
     /// after a while.
     async fn confirmed(&self, proof: &Proof, is_usual: bool, waiting: &Waiting<'_>, denied: &AtomicBool) {
         let Self { interrupter, notice, .. } = self;
-        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
         let mut told: Option<Category> = None;
-        for answers in 1.. {
-            let answer = interrupter.confirmations.shows(&notice.instance, proof).await;
-            denied.store(matches!(answer, Ok(false)), Ordering::Relaxed);
-            match answer {
+        let mut denials = 0;
+        for questions in 1.. {
+            match interrupter.confirmations.shows(&notice.instance, proof).await {
                 Ok(true) => return,
                 Ok(false) => {
+                    denied.store(true, Ordering::Relaxed);
                     waiting.says(format!("AWS has not confirmed that {}", proof.expected()));
-                    if is_usual && answers == 2 {
+                    denials += 1;
+                    if is_usual && denials == 2 {
                         self.is_unusual(Unusual::NotConfirmed, None);
                     }
                 }
@@ -127,7 +136,7 @@ impl Case {
                     }
                 }
             }
-            sleep(backoff.step()).await;
+            interrupter.confirmations.next_turn(questions).await;
         }
     }
 

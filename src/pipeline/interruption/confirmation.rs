@@ -3,7 +3,7 @@
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
-use crate::pipeline::event::{Detail, InstanceId, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
 use crate::pipeline::node::{Listing, by_id, instances_in};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -12,12 +12,21 @@ use aws_sdk_ec2::types::{Instance, InstanceStateName};
 use aws_smithy_runtime_api::client::orchestrator::HttpResponse;
 use futures_util::future::{BoxFuture, join_all};
 use jiff::Timestamp;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
-/// Maximum number of instances in a call of `DescribeAutoScalingInstances`; those of EC2 allow more.
-const MAX_INSTANCES: usize = 50;
+/// Maximum number of instances in a call to EC2: as many as a filter has values.
+const MAX_INSTANCES: usize = 200;
+
+/// Maximum number of instances in a call of `DescribeAutoScalingInstances`.
+const MAX_MEMBERS: usize = 50;
+
+/// Interval of the turns in which what was not confirmed is asked again, by all at once: a thousand notices share a few calls.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Maximum number of turns between two questions.
+const MAX_TURNS: u32 = 6;
 
 /// Time that a question waits for others to share its calls.
 const BATCH_WAIT: Duration = Duration::from_millis(50);
@@ -60,11 +69,17 @@ impl Proof {
             Detail::Spot { .. } => Some(Self::SpotRequest),
             Detail::AsgTerminate(_) => Some(Self::WaitsInGroup),
             Detail::StateChange { .. } => Some(Self::Stops),
-            Detail::CapacityReservation { .. } => Some(Self::EndingBlock),
+            Detail::CapacityReservation { .. } if matches!(notice.identity, Identity::Block { .. }) => {
+                Some(Self::EndingBlock)
+            }
             Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
                 Some(Self::ListedChange { hard: *hard, start: *start })
             }
-            Detail::ScheduledChange(_) | Detail::Rebalance | Detail::AsgLaunch(_) => None,
+            // No call shows the interruption of another reservation.
+            Detail::CapacityReservation { .. }
+            | Detail::ScheduledChange(_)
+            | Detail::Rebalance
+            | Detail::AsgLaunch(_) => None,
         }
     }
 
@@ -109,6 +124,8 @@ type Question = (InstanceId, Proof);
 #[derive(Debug)]
 pub struct Confirmations {
     batcher: Batcher<Question, Result<bool, AwsError>>,
+    /// The begin of all turns.
+    begun: Instant,
 }
 
 impl Confirmations {
@@ -125,7 +142,7 @@ impl Confirmations {
         let asked = Clients { ec2, autoscaling, gate, listing, clock };
         let batcher =
             Batcher::start(tasks, MAX_INSTANCES, BATCH_WAIT, move |questions| asked.clone().answer(questions));
-        Self { batcher }
+        Self { batcher, begun: Instant::now() }
     }
 
     /// Returns whether AWS shows the proof now.
@@ -134,6 +151,14 @@ impl Confirmations {
     /// AWS did not answer. The caller retries.
     pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, ConfirmationError> {
         Ok(self.batcher.ask((instance.clone(), proof.clone())).await??)
+    }
+
+    /// Waits for the turn in which to ask again, after so many questions: each time twice as long, up to half a minute.
+    pub async fn next_turn(&self, questions: u32) {
+        let turns = (1_u32 << (questions - 1).min(3)).min(MAX_TURNS);
+        // Fewer have passed in a century.
+        let passed = u32::try_from(self.begun.elapsed().as_secs() / TURN.as_secs()).unwrap_or(u32::MAX - MAX_TURNS);
+        sleep_until(self.begun + TURN * (passed + turns)).await;
     }
 }
 
@@ -207,12 +232,16 @@ impl Clients {
     /// Instances that an Auto Scaling group terminates, takes back into its warm pool, or holds at a hook.
     async fn waiting_in_groups(&self, questions: &[Question]) -> Proven {
         let mut proven = HashSet::new();
-        let request = self.autoscaling.describe_auto_scaling_instances().set_instance_ids(Some(ids(questions)));
-        let answer = self.call(GROUP_INSTANCES, questions, || request.send()).await?;
-        for instance in answer.auto_scaling_instances() {
-            let state = instance.lifecycle_state().unwrap_or_default();
-            if state.ends_with(":Wait") || state.contains("Terminat") {
-                proven.extend(about(questions, instance.instance_id()));
+        for asked in ids(questions).chunks(MAX_MEMBERS) {
+            let request = self.autoscaling.describe_auto_scaling_instances().set_instance_ids(Some(asked.to_vec()));
+            let answer = self.call(GROUP_INSTANCES, questions, || request.send()).await?;
+            for instance in answer.auto_scaling_instances() {
+                let state = instance.lifecycle_state().unwrap_or_default();
+                // An instance that is launched waits, too.
+                let waits = state.ends_with(":Wait") && state != "Pending:Wait";
+                if waits || state.contains("Terminat") {
+                    proven.extend(about(questions, instance.instance_id()));
+                }
             }
         }
         Ok(proven)
@@ -298,6 +327,8 @@ fn about<'a>(questions: &'a [Question], instance: Option<&'a str>) -> impl Itera
     questions.iter().filter(move |(asked, _)| Some(asked.as_str()) == instance).cloned()
 }
 
+/// Returns the IDs of the instances, each once.
 fn ids(questions: &[Question]) -> Vec<String> {
-    questions.iter().map(|(instance, _)| instance.to_string()).collect()
+    let ids: BTreeSet<&InstanceId> = questions.iter().map(|(instance, _)| instance).collect();
+    ids.into_iter().map(ToString::to_string).collect()
 }

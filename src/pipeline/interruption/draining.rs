@@ -30,20 +30,17 @@ struct State {
 }
 
 impl State {
-    fn len(&self) -> usize {
+    /// Returns the number of instances besides this one.
+    fn others(&self, instance: &InstanceId) -> usize {
         let marked = self.marked.iter().flat_map(|(_, marked)| marked);
-        self.admitted.len() + marked.filter(|instance| !self.admitted.contains_key(*instance)).count()
-    }
-
-    fn has(&self, instance: &InstanceId) -> bool {
-        let is_marked = self.marked.as_ref().is_some_and(|(_, marked)| marked.contains(instance));
-        is_marked || self.admitted.contains_key(instance)
+        let only_marked = marked.filter(|other| !self.admitted.contains_key(*other));
+        self.admitted.keys().chain(only_marked).filter(|other| *other != instance).count()
     }
 }
 
 impl Draining {
-    /// Admits a notice of the instance if its node is drained already, or fewer than `at_most` are. `marked` reads which nodes are
-    /// drained, by their marks.
+    /// Admits a notice of the instance if fewer than `at_most` others are drained. `marked` reads which nodes are drained, by their
+    /// marks.
     ///
     /// # Errors
     /// The number of nodes that are drained.
@@ -58,9 +55,9 @@ impl Draining {
         if state.marked.as_ref().is_none_or(|(read, _)| now >= *read + COUNT_KEPT) {
             state.marked = Some((now, marked()));
         }
-        let count = state.len();
-        if count >= at_most && !state.has(instance) {
-            return Err(count);
+        let others = state.others(instance);
+        if others >= at_most {
+            return Err(others);
         }
         Ok(self.admitted(state, instance))
     }
@@ -127,7 +124,8 @@ mod tests {
         let again = draining.admit(&id(1), 3, marked).unwrap();
         let third = draining.admit(&id(3), 3, marked).unwrap();
         assert_eq!(draining.admit(&id(4), 3, marked).unwrap_err(), 3);
-        let second = draining.admit(&id(2), 3, marked).expect("another replica drains it already");
+        let second = draining.admit(&id(2), 3, marked).expect("another replica drains it, and two others are drained");
+        assert_eq!(draining.admit(&id(2), 2, marked).unwrap_err(), 2, "that it is drained opens no door");
         let confirmed = draining.admit_anyway(&id(4));
         assert_eq!(draining.admit(&id(5), 3, marked).unwrap_err(), 4);
         drop((first, again, second, third, confirmed));

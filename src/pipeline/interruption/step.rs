@@ -69,10 +69,10 @@ pub enum Step<'a> {
         /// The deadline of the attempt.
         by: Instant,
     },
-    /// Wait until the notice may have its Node cordoned and drained: until fewer nodes are drained, or AWS confirms it.
+    /// Wait until the notice may be acted on: until fewer nodes are drained, or AWS confirms it.
     Admit {
-        /// The Node.
-        node: Arc<Node>,
+        /// The Node; `None` if the notice only has a hook to complete.
+        node: Option<Arc<Node>>,
         /// The latest end.
         until: Instant,
     },

@@ -105,7 +105,10 @@ impl<'a> Sequence<'a> {
             Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Admitted => {
                 self.admitted = true;
-                Step::FindNode { by: self.deadline.at() }
+                match self.worked {
+                    None => Step::FindNode { by: self.deadline.at() },
+                    Some(_) => self.finish(self.outcome, present),
+                }
             }
             Finding::NotAdmitted => self.finish(NoticeOutcome::NotAdmitted, present),
             Finding::Cordoned(target) => self.delay(target, present),
@@ -214,11 +217,15 @@ impl<'a> Sequence<'a> {
             return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         if !self.admitted {
-            return Step::Admit { node, until: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
+            return self.admit(Some(node), present);
         }
         let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
         Step::Cordon { target: Target { node, deadline }, mark }
+    }
+
+    fn admit(&self, node: Option<Arc<Node>>, present: Present<'_>) -> Step<'a> {
+        Step::Admit { node, until: self.deadline.at().max(present.now + OWNER_TIMEOUT) }
     }
 
     fn delay(&mut self, target: Target, present: Present<'_>) -> Step<'a> {
@@ -258,6 +265,8 @@ impl<'a> Sequence<'a> {
         let had_volumes = self.had_volumes || present.node.is_some_and(|node| node.has_volumes);
         let waits = self.policy.waits_after(self.notice, outcome, had_volumes, end, self.deadline);
         match self.complete(present) {
+            // Nothing was drained: whether the instance goes is AWS's word alone.
+            Step::Complete(_) if !self.admitted => self.admit(None, present),
             Step::Complete(_) if !waits.is_empty() => Step::Wait(waits, outcome),
             step => step,
         }

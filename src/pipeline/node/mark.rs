@@ -303,10 +303,16 @@ pub(super) fn has_new_drain(node: &Node, known: &Node) -> bool {
     notices(node).any(|(name, mark)| mark.deadline.is_some() && !known.annotations.contains_key(name))
 }
 
-/// Returns whether a mark on the Node is that of a drain whose deadline is after `now`.
+/// Returns whether a mark on the Node is that of a drain, whenever its deadline is: that comes from the message.
 #[must_use]
-pub fn drains_at(node: &Node, now: Timestamp) -> bool {
-    notices(node).any(|(_, mark)| mark.deadline > Some(now))
+pub fn is_drained(node: &Node) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline.is_some())
+}
+
+/// Returns whether the notice with this identity has left its mark on the Node, for a change that begins at `start`.
+#[must_use]
+pub fn is_marked_for(node: &Node, identity: &str, start: Option<Timestamp>) -> bool {
+    mark_of(node, identity).is_some_and(|mark| mark.start == start.map(whole_seconds))
 }
 
 /// Returns whether the Node carries the annotation of a notice.

@@ -7,21 +7,21 @@ use ebbtide_sim::kube::{By, Limit, Pod};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
-const MARKED: &str = "marked-for-termination";
-const LIMITED: [&str; 4] = ["--max-draining", "1", "--on", "rebalance=drain"];
-const VERIFIED: [&str; 2] = ["--verify", "always"];
+pub(super) const MARKED: &str = "marked-for-termination";
+pub(super) const LIMITED: [&str; 4] = ["--max-draining", "1", "--on", "rebalance=drain"];
+pub(super) const VERIFIED: [&str; 2] = ["--verify", "always"];
 
 /// The instance of the n-th node has a spot request with this status.
-fn request(stage: &Stage, n: usize, code: &str) {
+pub(super) fn request(stage: &Stage, n: usize, code: &str) {
     stage.world.aws.ec2.set_spot_request(&instance(n), code);
 }
 
-fn untouched(stage: &Stage, n: usize) {
+pub(super) fn untouched(stage: &Stage, n: usize) {
     assert!(!stage.cordoned(n), "node {n} is cordoned\n{}", stage.story());
     assert_eq!(stage.world.kube.pods_on(&node(n)).len(), 1, "node {n} keeps its pod");
 }
 
-fn unusual(replica: &Replica, reason: &str) -> f64 {
+pub(super) fn unusual(replica: &Replica, reason: &str) -> f64 {
     replica.metric(&format!("ebbtide_unusual_notices_total{{reason=\"{reason}\"}}"))
 }
 
@@ -180,8 +180,11 @@ async fn without_verification_what_goes_by_itself_is_drained_and_the_rest_waits(
     untouched(&stage, 2);
     assert_eq!(stage.calls("DescribeSpotInstanceRequests"), 0);
     assert_eq!(unusual(&replica, "too-many-drains"), 2.0);
-    // The marks of the drains of spot instances end after two minutes.
-    stage.until("there is room", s(180), || stage.world.kube.pods_on(&node(2)).is_empty()).await;
+    sleep(s(150)).await;
+    untouched(&stage, 2);
+    stage.world.kube.remove_node(&node(0));
+    stage.world.kube.remove_node(&node(1));
+    stage.until("there is room", s(60), || stage.world.kube.pods_on(&node(2)).is_empty()).await;
     stage.until_handled(s(60)).await;
     stage.rest(&[&replica]).await;
 }

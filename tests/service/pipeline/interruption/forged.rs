@@ -1,0 +1,175 @@
+//! What somebody who may write to the queue, and only that, gets out of the limits: nothing.
+
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::messages::{self, Wrapping};
+use tokio::time::sleep;
+
+use super::admission::{LIMITED, VERIFIED, request, untouched, unusual};
+
+const RETIREMENT: &str = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+const FORGED: &str = "00000000-0000-4000-8000-000000000000";
+
+fn drained(stage: &Stage, n: usize) -> bool {
+    stage.world.kube.pods_on(&node(n)).is_empty()
+}
+
+/// A warning of a hibernation has its deadline now, so its node counts no more when its pods are deleted.
+#[tokio::test(start_paused = true)]
+async fn a_maximum_of_one_is_not_a_node_after_the_other() {
+    let stage = Stage::new(10, 1);
+    for n in 0..10 {
+        stage.block(n);
+    }
+    let replica = stage.start(&["--max-draining", "1"]).await;
+    for n in 0..10 {
+        let body = messages::spot(&format!("h-{n}"), &instance(n), stage.world.clock.now());
+        stage.world.aws.sqs.send(body.replace("\"terminate\"", "\"hibernate\""));
+        sleep(s(10)).await;
+    }
+    stage.until_handled(s(120)).await;
+    let gone = (0..10).filter(|n| drained(&stage, *n)).count();
+    assert!(gone <= 1, "{gone} of 10 nodes are drained within 100 s, and 9 budgets overridden\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// The same with the warnings of a termination, dated back by as much as they may be.
+#[tokio::test(start_paused = true)]
+async fn warnings_that_are_dated_back_make_their_own_room() {
+    let stage = Stage::new(10, 1);
+    for n in 0..10 {
+        stage.block(n);
+    }
+    let replica = stage.start(&["--max-draining", "1"]).await;
+    for n in 0..10 {
+        stage.spot_of_age(n, s(170));
+        sleep(s(10)).await;
+    }
+    stage.until_handled(s(120)).await;
+    let gone = (0..10).filter(|n| drained(&stage, *n)).count();
+    assert!(gone <= 1, "{gone} of 10 nodes are drained within 100 s\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// EC2 is silent for longer than the drain's patience of an hour, and the change is two weeks ahead.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_was_not_admitted_is_not_noted_as_handled() {
+    let stage = Stage::new(1, 1);
+    let start = stage.world.clock.now() + s(14 * 24 * 3600);
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    stage.world.faults.add(Rule::on("DescribeInstanceStatus", Fault::Status(500)));
+    let flags = [&VERIFIED[..], &["--ec2-poll-interval", "5m"]].concat();
+    let replica = stage.start(&flags).await;
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], now, start));
+    stage.until_handled(s(2 * 3600)).await;
+    untouched(&stage, 0);
+    stage.world.faults.clear();
+    stage.until("what EC2 lists is acted on", s(3600), || drained(&stage, 0)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// A hook of an instance that has no Node yet is completed without a question.
+#[tokio::test(start_paused = true)]
+async fn a_forged_hook_of_an_instance_without_a_node_is_not_completed() {
+    let stage = Stage::new(1, 1);
+    let other = instance(1);
+    stage.world.aws.ec2.put(&other, &[("aws-node-termination-handler/managed", "true")]);
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(3600)));
+    stage.world.aws.autoscaling.begin("group", "launch", &other);
+    let replica = stage.start(&VERIFIED).await;
+    let now = stage.world.clock.now();
+    let names = ("group", "launch", FORGED);
+    stage.world.aws.sqs.send(messages::lifecycle(Wrapping::Event, true, names, &other, now));
+    stage.until_handled(s(4000)).await;
+    assert_eq!(stage.calls("CompleteLifecycleAction"), 0, "AWS confirms no termination\n{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_aws_has_denied_does_not_go_on_when_a_call_fails() {
+    let stage = Stage::new(2, 1);
+    let replica = stage.start(&LIMITED).await;
+    stage.spot(0);
+    stage.until("the first is drained", s(20), || drained(&stage, 0)).await;
+    request(&stage, 1, "fulfilled");
+    stage.spot(1);
+    sleep(s(10)).await;
+    stage.world.faults.add(Rule::on("DescribeSpotInstanceRequests", Fault::Status(500)));
+    stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(500)));
+    sleep(s(10)).await;
+    stage.world.kube.remove_node(&node(0));
+    stage.until_handled(s(200)).await;
+    untouched(&stage, 1);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_confirmed_is_told_though_the_second_call_fails() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&VERIFIED).await;
+    request(&stage, 0, "fulfilled");
+    stage.world.faults.add(Rule::on("DescribeSpotInstanceRequests", Fault::Status(500)).after(1).times(1));
+    stage.spot(0);
+    stage.until_handled(s(200)).await;
+    untouched(&stage, 0);
+    assert_eq!(unusual(&replica, "not-confirmed"), 1.0);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn notices_of_one_instance_share_one_question() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&VERIFIED).await;
+    request(&stage, 0, "fulfilled");
+    for n in 0..1000 {
+        let now = stage.world.clock.now();
+        stage.world.aws.sqs.send(messages::spot(&format!("f-{n}"), &instance(0), now));
+    }
+    stage.until_handled(s(200)).await;
+    untouched(&stage, 0);
+    let calls = stage.calls("DescribeSpotInstanceRequests") + stage.calls("DescribeInstances");
+    assert!(calls <= 60, "{calls} calls about one instance in two minutes");
+    stage.rest(&[&replica]).await;
+}
+
+/// 203 messages name 100 nodes each. They wait for an hour, and hold all permits.
+/// So many messages are held at once. Each waits for an hour for a word that does not come.
+/// The identity of a block's end is known before its message, and its time is not part of it: the first copy's holds.
+/// Somebody knows the ARN of a change. The drain that AWS has confirmed is given up for a begin that AWS denies.
+/// The node is drained for its hook, beyond the maximum and confirmed. A warning that EC2 denies overrides its budget.
+#[tokio::test(start_paused = true)]
+async fn beyond_the_maximum_a_confirmed_drain_admits_no_other_notice_of_its_node() {
+    let stage = Stage::new(2, 1);
+    stage.block(1);
+    let replica = stage.start(&LIMITED).await;
+    stage.spot(0);
+    stage.until("the first is cordoned", s(10), || stage.cordoned(0)).await;
+    stage.terminate(1, s(3600), Wrapping::Event);
+    stage.until("the hook is confirmed", s(20), || stage.cordoned(1)).await;
+    request(&stage, 1, "fulfilled");
+    stage.spot_of_age(1, s(119));
+    sleep(s(60)).await;
+    assert!(stage.has_pod("web-1-0"), "a budget is overridden on a forged word\n{}", stage.story());
+    drop(replica);
+}
+
+/// A replica that takes over does not ask again for what the one before has begun.
+#[tokio::test(start_paused = true)]
+async fn a_confirmed_drain_goes_on_after_a_takeover_though_aws_is_silent() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.start(&VERIFIED).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    stage.until("it is confirmed", s(20), || stage.cordoned(0)).await;
+    let killed = first.kill().await;
+    killed.gone(|_| true).await;
+    stage.world.faults.add(Rule::on("DescribeAutoScalingInstances", Fault::Status(500)));
+    let second = stage.start(&VERIFIED).await;
+    stage.unblock(0);
+    stage.until("the drain goes on", s(300), || drained(&stage, 0)).await;
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&second]).await;
+}
