@@ -350,7 +350,8 @@ impl Oracle {
             (_, Target::Untagged) if !direct => Some("nothing shows that it is ours"),
             (Kind::Terminate(_, _, Owner::Others), _) => Some("others complete it"),
             (Kind::Launch(_), _) if !self.plan.flags.ready => Some("launches are ignored"),
-            (_, Target::Node(node)) if self.plan.nodes[node].ignored && self.plan.nodes[node].joins.is_none() => {
+            // An instance without a Node is not excluded: docs/draining.md, "By hand".
+            (_, Target::Node(node)) if self.plan.nodes[node].ignored && self.stands(notice.target) => {
                 Some("its Node is ignored")
             }
             _ if sent.open.is_empty() => Some("its messages have been deleted"),
