@@ -165,8 +165,16 @@ pub enum OwnerLookupError {
 pub struct OwnerLookup {
     batcher: Arc<Batcher<InstanceId, Result<Found, AwsError>>>,
     query: InstanceQuery,
+    cache: Arc<Mutex<Cache>>,
+}
+
+/// Kept records.
+#[derive(Debug)]
+struct Cache {
     /// Records, and when they expire.
-    cache: Arc<Mutex<HashMap<InstanceId, (Found, Instant)>>>,
+    records: HashMap<InstanceId, (Found, Instant)>,
+    /// When those that had expired were last removed.
+    swept: Instant,
 }
 
 impl OwnerLookup {
@@ -178,7 +186,8 @@ impl OwnerLookup {
         // One value is left for the instance that the cluster's name is learned from.
         let batcher =
             Batcher::start(tasks, MAX_FILTER_VALUES - 1, BATCH_WAIT, move |instances| batched.clone().run(instances));
-        Self { batcher: Arc::new(batcher), query, cache: Arc::default() }
+        let cache = Cache { records: HashMap::new(), swept: Instant::now() };
+        Self { batcher: Arc::new(batcher), query, cache: Arc::new(Mutex::new(cache)) }
     }
 
     /// Returns EC2's record of the instance, which may be some minutes old.
@@ -238,22 +247,28 @@ impl OwnerLookup {
 
     fn cached(&self, instance: &InstanceId) -> Option<Found> {
         let cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        cache.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(found, _)| found.clone())
+        cache.records.get(instance).filter(|(_, expires)| Instant::now() < *expires).map(|(found, _)| found.clone())
     }
 
     fn cache(&self, instance: &InstanceId, found: Found) {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner).keep(instance, found);
+    }
+}
+
+impl Cache {
+    fn keep(&mut self, instance: &InstanceId, found: Found) {
         let now = Instant::now();
         let known = matches!(found.record, InstanceRecord::Known { .. });
         let expires = now + if known { KNOWN_TTL } else { UNKNOWN_TTL };
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if cache.len() >= MAX_CACHED {
-            cache.retain(|_, (_, expires)| now < *expires);
+        if self.records.len() >= MAX_CACHED || now >= self.swept + KNOWN_TTL {
+            self.records.retain(|_, (_, expires)| now < *expires);
+            self.swept = now;
         }
-        if cache.len() >= MAX_CACHED {
+        if self.records.len() >= MAX_CACHED {
             // A storm of foreign instances may cost a lookup each, but not memory.
-            cache.clear();
+            self.records.clear();
         }
-        cache.insert(instance.clone(), (found, expires));
+        self.records.insert(instance.clone(), (found, expires));
     }
 }
 
@@ -351,5 +366,28 @@ impl OwnerLookupError {
             Self::Failed(error) => error.category,
             Self::Unanswered(_) => Category::Unavailable,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::time::sleep;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_has_expired_is_not_kept() {
+        let mut cache = Cache { records: HashMap::new(), swept: Instant::now() };
+        for n in 0..100 {
+            let instance = InstanceId::new(&format!("i-{n:017x}")).unwrap();
+            cache.keep(&instance, Found::UNKNOWN);
+            sleep(Duration::from_secs(10)).await;
+        }
+        let kept = cache.records.len();
+        assert!(kept <= 31, "{kept} records, of which each is good for 30 s");
+        cache.swept += KNOWN_TTL * 1000;
+        for n in 0..=MAX_CACHED {
+            cache.keep(&InstanceId::new(&format!("i-{n:017x}")).unwrap(), Found::UNKNOWN);
+        }
+        assert!(cache.records.len() <= MAX_CACHED, "a storm is bounded, too");
     }
 }
