@@ -119,8 +119,7 @@ impl<'a> Narration<'a> {
                         Ok(times) => (times, None),
                         Err(error) => (HookTimes::UNKNOWN, Some(error.to_string())),
                     };
-                    lookups.visibility_timeout = Some(times.visibility());
-                    self.assumed = assumed;
+                    (self.assumed, lookups.visibility_timeout) = (assumed, Some(times.visibility()));
                     Finding::HookTimes(times)
                 }
                 Step::Begin { deadline, times } => {
@@ -146,8 +145,7 @@ impl<'a> Narration<'a> {
                     return Ok(lookups);
                 }
                 Step::Plan { plan, .. } => {
-                    let from = self.policy().acts_from(self.notice).unwrap_or(plan.start);
-                    self.note(&format!("the Node keeps the notice, without a cordon, and is drained from {from}"));
+                    self.note(&reasons::planned(self.notice, self.policy(), &plan));
                     Finding::Planned(true)
                 }
                 Step::Admit { .. } => {

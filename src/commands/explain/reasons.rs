@@ -3,6 +3,7 @@
 use crate::fact::{Action, Replacement};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
+use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
@@ -123,6 +124,12 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         // The other outcomes are those of work that has not begun.
         (outcome, _) => outcome.as_str().to_owned(),
     }
+}
+
+/// What becomes of a notice until its change is near.
+pub(super) fn planned(notice: &Notice, policy: &Policy, plan: &Plan) -> String {
+    let from = policy.acts_from(notice).unwrap_or(plan.start);
+    format!("the Node keeps the notice, without a cordon, and is drained from {from}")
 }
 
 /// What has to be so before the Node is cordoned and drained.

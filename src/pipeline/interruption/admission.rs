@@ -1,5 +1,6 @@
 //! Whether a notice may have its node drained: within the maximum number of drains, or once AWS confirms it.
 
+use super::completion::KeptHook;
 use super::confirmation::Proof;
 use super::draining::Admitted;
 use super::step::Finding;
@@ -14,15 +15,14 @@ use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
     pub(super) async fn admit(
         &self,
-        node: Option<&Arc<Node>>,
+        node: Option<Arc<Node>>,
         until: Instant,
-        over: CancellationToken,
+        hook: Option<&KeptHook>,
         log: &WaitLog,
         admitted: &mut Option<Admitted>,
     ) -> Finding {
@@ -32,7 +32,7 @@ impl Case {
         let must_be_confirmed = verify == Verify::Always && proof.is_some();
         // What has left its mark was admitted before: a takeover goes on.
         let identity = notice.identity.to_string();
-        if node.is_some_and(|node| is_marked_for(node, &identity, notice.start())) {
+        if node.as_ref().is_some_and(|node| is_marked_for(node, &identity, notice.start())) {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
             return Finding::Admitted;
         }
@@ -73,9 +73,10 @@ impl Case {
         };
         let gone = async {
             let Some(node) = node else { return pending().await };
-            interrupter.drainer.missing(node).await;
-            Arc::clone(node)
+            interrupter.drainer.missing(&node).await;
+            node
         };
+        let over = hook.map(KeptHook::over).unwrap_or_default();
         let (outcome, finding) = tokio::select! {
             biased;
             gone = gone => (WaitOutcome::CalledOff, Finding::NodeGone(gone, NoticeOutcome::NothingToDrain)),

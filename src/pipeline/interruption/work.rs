@@ -201,8 +201,7 @@ impl Interruption {
                 }
                 Step::Plan { node, plan, by } => Box::pin(case.plan(&node, &plan, by)).await,
                 Step::Admit { node, until } => {
-                    let over = self.hook.as_ref().map(KeptHook::over).unwrap_or_default();
-                    Box::pin(case.admit(node.as_ref(), until, over, &self.waited, &mut self.admitted)).await
+                    Box::pin(case.admit(node, until, self.hook.as_ref(), &self.waited, &mut self.admitted)).await
                 }
                 Step::Cordon { target, mark } => {
                     // A drain goes on trying.
