@@ -121,7 +121,7 @@ impl Fleet {
             Kind::Reservation => send(messages::capacity_reservation(&event, &id, now, now + SHORT)),
         }
         // Besides: an instance of somebody else, and a message that is none. Each is new to the service.
-        if n % 50 == 0 {
+        if n.is_multiple_of(50) {
             send(messages::spot(&format!("foreign-{n}"), &instance(2 * FIRST + n), now));
             send(format!(r#"{{"source": "aws.ec2", "poison": {n}"#));
         }

@@ -16,8 +16,11 @@ const LINE: &str = "#cbd2d9";
 const PAPER: &str = "#fbfcfd";
 const BLUE: &str = "#2f6fb0";
 
-/// Rows of a run: a name, its unit, and a value.
-const ROWS: [(&str, &str, fn(&Sample) -> f64); 3] = [
+/// A name, its unit, and a value.
+type Row = (&'static str, &'static str, fn(&Sample) -> f64);
+
+/// Rows of a run.
+const ROWS: [Row; 3] = [
     ("Heap", "MiB", |sample| sample.heap / f64::from(1 << 20)),
     ("Tasks", "of both replicas", |sample| sample.tasks),
     ("Open files", "of the process", |sample| sample.files),
