@@ -6,7 +6,8 @@
 //!
 //! A world is a cluster, a queue and one to three replicas on tokio's paused clock. Its plan says who sends what and when, which calls
 //! fail, and at which moment of which call a process is killed. The oracle sees what the simulation recorded, and nothing of the service.
-#![allow(clippy::expect_used, clippy::panic, reason = "a test tool may panic")]
+#![allow(clippy::expect_used, clippy::panic, clippy::missing_panics_doc, reason = "a test tool may panic")]
+#![allow(clippy::format_collect, reason = "a story need not be fast")]
 #![allow(clippy::disallowed_methods, reason = "tasks of a world end with it")]
 
 #[allow(dead_code, missing_docs, clippy::format_collect, reason = "shared with the tests of the service")]

@@ -498,8 +498,10 @@ impl Oracle {
         let joined = plan.joins.map_or(0, s);
         let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
             Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
-            Kind::Launch(_) | Kind::Garbage(_) | Kind::State("pending" | "terminated") => true,
-            Kind::Terminate(_, _, Owner::Others) => true,
+            Kind::Launch(_)
+            | Kind::Garbage(_)
+            | Kind::State("pending" | "terminated")
+            | Kind::Terminate(_, _, Owner::Others) => true,
             kind => comes_back(kind) && booted > sent.at.max(joined) + s(5),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);

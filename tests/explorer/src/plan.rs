@@ -95,7 +95,7 @@ pub struct PodPlan {
 /// Kinds of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodKind {
-    /// Of a ReplicaSet.
+    /// Of a `ReplicaSet`.
     Web,
     /// Without a controller.
     Bare,

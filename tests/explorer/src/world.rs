@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 const BEGIN: i64 = 1_795_000_000;
 
 /// Maximum time from the last fault to the last deletion: the longest patience, an hour, after the last takeover, and its end.
-const BOUND: Duration = Duration::from_secs(3600 + 600);
+const BOUND: Duration = Duration::from_mins(70);
 
 /// What a world showed.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ fn story(calls: &[Call], notes: &[(Duration, String)]) -> String {
         let fault = fault.map(|fault| format!(" ({fault:?})")).unwrap_or_default();
         (*at, format!("{operation} {subject} → {status}{fault}"))
     });
-    let mut all: Vec<_> = notes.iter().cloned().map(|(at, text)| (at, format!("--- {text}"))).chain(told).collect();
+    let mut all: Vec<_> = notes.iter().map(|(at, text)| (*at, format!("--- {text}"))).chain(told).collect();
     all.sort_by_key(|(at, _)| *at);
     all.into_iter().map(|(at, text)| format!("{:>10.3}s {text}\n", at.as_secs_f64())).collect()
 }
@@ -205,9 +205,9 @@ impl Live<'_> {
         let cluster = |name| format!("kubernetes.io/cluster/{name}");
         let (blue, green, tag) = (cluster("blue"), cluster("green"), "aws-node-termination-handler/managed");
         let ours = [(tag, "true"), (blue.as_str(), "owned")];
-        aws.ec2.put(&self.id(Target::Unregistered), &ours);
-        aws.ec2.put(&self.id(Target::OtherCluster), &[(tag, "true"), (green.as_str(), "owned")]);
-        aws.ec2.put(&self.id(Target::Untagged), &[]);
+        aws.ec2.put(&Self::id(Target::Unregistered), &ours);
+        aws.ec2.put(&Self::id(Target::OtherCluster), &[(tag, "true"), (green.as_str(), "owned")]);
+        aws.ec2.put(&Self::id(Target::Untagged), &[]);
         // The node of the replicas' own pods: its instance tells the cluster's name.
         aws.ec2.put(&instance(9003), &ours);
         self.stage.world.kube.add_node("home", &instance(9003));
@@ -270,7 +270,7 @@ impl Live<'_> {
         }
     }
 
-    fn id(&self, target: Target) -> String {
+    fn id(target: Target) -> String {
         match target {
             Target::Node(n) => instance(n),
             Target::Unregistered => instance(9000),
@@ -410,7 +410,7 @@ impl Live<'_> {
         {
             return;
         }
-        let (now, id) = (world.clock.now(), self.id(notice.target));
+        let (now, id) = (world.clock.now(), Self::id(notice.target));
         let at = now - s(notice.age);
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
         let mut token = None;

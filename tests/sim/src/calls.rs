@@ -39,7 +39,9 @@ pub enum Moment {
 
 /// Looks at each moment of each call.
 #[derive(Clone)]
-struct Observer(Arc<dyn Fn(Moment, &Call) + Send + Sync>);
+struct Observer(Arc<Watching>);
+
+type Watching = dyn Fn(Moment, &Call) + Send + Sync;
 
 impl fmt::Debug for Observer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
