@@ -9,8 +9,8 @@
 //! A thousand notices come each hour; each takes a node away, and a new one joins under a name that no node had before. Daily restarts
 //! would hide what grows within a life, and a life without end what a restart leaves: hence the two runs.
 //!
-//! From a day on nothing that is counted may grow, from ten days on no byte a notice; before, the history fills. `cargo test --bench soak` runs an hour of
-//! each, and checks the counts and that everything ends.
+//! From a day on nothing that is counted may grow, from ten days on no byte a notice; before, the history fills. `cargo test --bench soak`
+//! runs an hour of each, and checks the counts and that everything ends.
 #![allow(clippy::expect_used, clippy::unwrap_used, clippy::panic, reason = "a run that goes wrong ends there")]
 #![allow(clippy::disallowed_methods, reason = "it measures real time, and its tasks end with it")]
 #![allow(clippy::cast_precision_loss, clippy::format_collect, reason = "numbers are small")]
