@@ -37,7 +37,7 @@ pub use listing::Listing;
 pub use marker::{CordonOutcome, Marker, Released};
 pub use names::IGNORE_ANNOTATION;
 pub use owner::{
-    ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, by_id, clusters_in,
+    ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, by_id, clusters_in, describe,
     instances_in,
 };
 pub use releaser::NodeReleaser;

@@ -4,7 +4,7 @@
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
-use crate::pipeline::node::{Listing, by_id, instances_in};
+use crate::pipeline::node::{Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use aws_sdk_ec2::error::{ProvideErrorMetadata, SdkError};
@@ -38,7 +38,6 @@ const BLOCK_WARNING: Duration = Duration::from_hours(1);
 const START_TOLERANCE: Duration = Duration::from_hours(1);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
-const INSTANCES: Operation = Operation::new("ec2", "DescribeInstances");
 const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
 /// What AWS shows of an instance that a notice is about. An instance that stops or is terminated is a proof of all but a hook.
@@ -290,17 +289,7 @@ impl Clients {
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
-        let mut found = Vec::new();
-        let mut page = None;
-        loop {
-            let request = self.ec2.describe_instances().filters(by_id(ids(questions))).set_next_token(page.take());
-            let answer = self.call(INSTANCES, questions, || request.send()).await?;
-            page = answer.next_token.clone().filter(|token| !token.is_empty());
-            found.extend(instances_in(answer));
-            if page.is_none() {
-                return Ok(found);
-            }
-        }
+        describe(&self.ec2, &self.gate, &by_id(ids(questions)), &subject(questions)).await
     }
 
     async fn call<T, E, F>(
@@ -313,12 +302,16 @@ impl Clients {
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + std::error::Error + 'static,
     {
-        let subject = match questions {
-            [(instance, _)] => instance.to_string(),
-            many => format!("{} instances", many.len()),
-        };
         let by = Instant::now() + CALL_TIMEOUT;
-        self.gate.aws(operation, &subject, LifecycleClass::Describe, by, request).await
+        self.gate.aws(operation, &subject(questions), LifecycleClass::Describe, by, request).await
+    }
+}
+
+/// Names the instances in errors.
+fn subject(questions: &[Question]) -> String {
+    match questions {
+        [(instance, _)] => instance.to_string(),
+        many => format!("{} instances", many.len()),
     }
 }
 

@@ -138,6 +138,30 @@ pub fn instances_in(answer: DescribeInstancesOutput) -> impl Iterator<Item = Ins
     answer.reservations.unwrap_or_default().into_iter().filter_map(|reservation| reservation.instances).flatten()
 }
 
+/// Returns all instances that the filter finds, from all pages; `subject` names them in errors.
+///
+/// # Errors
+/// If EC2 gave no answer. The caller retries.
+pub async fn describe(
+    client: &Client,
+    gate: &Gate<LifecycleClass>,
+    filter: &Filter,
+    subject: &str,
+) -> Result<Vec<Instance>, AwsError> {
+    let mut found: Vec<Instance> = Vec::new();
+    let mut page = None;
+    loop {
+        let request = client.describe_instances().filters(filter.clone()).set_next_token(page.take());
+        let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
+        let answer = gate.aws(DESCRIBE, subject, class, by, || request.send()).await?;
+        page = answer.next_token.clone().filter(|token| !token.is_empty());
+        found.extend(instances_in(answer));
+        if page.is_none() {
+            return Ok(found);
+        }
+    }
+}
+
 /// Returns the names of clusters in the tags of an instance. EKS sets the second and the third; node groups, Karpenter and most other
 /// tools set the first.
 #[must_use]
@@ -233,7 +257,7 @@ impl OwnerLookup {
     pub async fn in_reservation(&self, reservation: &str) -> Result<Vec<InstanceId>, AwsError> {
         let filter = Filter::builder().name("capacity-reservation-id").values(reservation).build();
         let mut running = Vec::new();
-        for instance in self.query.all(&filter, reservation).await? {
+        for instance in describe(&self.query.client, &self.query.gate, &filter, reservation).await? {
             let Some(id) = instance.instance_id().and_then(InstanceId::new) else { continue };
             let found = self.query.found(&instance);
             let record = found.record;
@@ -285,7 +309,7 @@ struct InstanceQuery {
 impl InstanceQuery {
     /// Returns a record for each of `instances`, in their order.
     async fn run(self, instances: Vec<InstanceId>) -> Vec<Result<Found, AwsError>> {
-        match self.describe(&instances).await {
+        match self.look_up(&instances).await {
             Ok(found) => {
                 instances.iter().map(|id| Ok(found.get(id.as_str()).cloned().unwrap_or(Found::UNKNOWN))).collect()
             }
@@ -293,7 +317,7 @@ impl InstanceQuery {
         }
     }
 
-    async fn describe(&self, instances: &[InstanceId]) -> Result<HashMap<String, Found>, AwsError> {
+    async fn look_up(&self, instances: &[InstanceId]) -> Result<HashMap<String, Found>, AwsError> {
         let subject = match instances {
             [one] => one.to_string(),
             many => format!("{} instances", many.len()),
@@ -302,7 +326,7 @@ impl InstanceQuery {
         let mut ids: Vec<String> = instances.iter().chain(&example).map(ToString::to_string).collect();
         ids.sort_unstable();
         ids.dedup();
-        let found = self.all(&by_id(ids), &subject).await?;
+        let found = describe(&self.client, &self.gate, &by_id(ids), &subject).await?;
         let example = example.and_then(|id| found.iter().find(|found| found.instance_id() == Some(id.as_str())));
         let names = example.map(|example| clusters_in(example.tags())).unwrap_or_default();
         // An instance without such a tag proves nothing about others: the next lookup asks again, in the same call.
@@ -312,22 +336,6 @@ impl InstanceQuery {
         }
         let of = |instance: Instance| Some((instance.instance_id.clone()?, self.found(&instance)));
         Ok(found.into_iter().filter_map(of).collect())
-    }
-
-    /// Returns all instances that the filter finds; `subject` names them in errors.
-    async fn all(&self, filter: &Filter, subject: &str) -> Result<Vec<Instance>, AwsError> {
-        let mut found: Vec<Instance> = Vec::new();
-        let mut page = None;
-        loop {
-            let request = self.client.describe_instances().filters(filter.clone()).set_next_token(page.take());
-            let (class, by) = (LifecycleClass::Describe, Instant::now() + CALL_TIMEOUT);
-            let answer = self.gate.aws(DESCRIBE, subject, class, by, || request.send()).await?;
-            page = answer.next_token.clone().filter(|token| !token.is_empty());
-            found.extend(instances_in(answer));
-            if page.is_none() {
-                return Ok(found);
-            }
-        }
     }
 
     fn found(&self, instance: &Instance) -> Found {
