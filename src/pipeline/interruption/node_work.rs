@@ -8,13 +8,14 @@ use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
 use crate::pipeline::node::mark::{Mark, name_of, newer_start, newest_copy};
+use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// Maximum time between the end of an instance's Node and its next registration.
 const SUCCESSOR_TIMEOUT: Duration = Duration::from_secs(2);
@@ -192,6 +193,18 @@ impl Case {
         let _ = Box::pin(interrupter.marker.end(node, &identity, at, Instant::now() + LAST_CALL)).await;
     }
 
+    /// Says on the Node at its mark's deadline that its drain goes on until `at`: a restart before that is no return.
+    async fn put_off_mark(&self, node: &Node, deadline: Instant, at: Instant) {
+        let Self { interrupter, notice, .. } = self;
+        // Most drains end before, and need no call.
+        sleep_until(deadline).await;
+        let (identity, at) = (notice.identity.to_string(), interrupter.clock.timestamp_of(at));
+        let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
+        while let Err(error) = interrupter.marker.put_off(node, &identity, at, Instant::now() + CALL_TIMEOUT).await {
+            sleep(error.wait(backoff.step())).await;
+        }
+    }
+
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
     async fn cordon_late(&self, target: &Target) {
         if self.has_mark(&target.node) {
@@ -272,8 +285,9 @@ impl Case {
         let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
         // Its deadline does not move.
         drop(early);
-        let mut is_over = false;
+        let (mut is_over, mut marked) = (false, target.deadline.at());
         loop {
+            let ends = deadline.deadline().at();
             if let Some((hook, times)) = known {
                 // The drain makes room for its pods, and the hook lives as long: as the longest, if the instance has several Nodes.
                 let own = deadline.deadline();
@@ -305,8 +319,12 @@ impl Case {
                 }
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
+                    marked = own().at();
                     deadline.set(own());
-                    self.move_mark(&target.node, deadline.deadline().at()).await;
+                    self.move_mark(&target.node, marked).await;
+                }
+                () = Box::pin(self.put_off_mark(&target.node, marked, ends)), if ends > marked + TERMINATION_GRACE => {
+                    marked = ends;
                 }
                 Ok(()) = plan.changed() => {}
                 () = deadline.out_of_patience() => {

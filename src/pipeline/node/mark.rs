@@ -56,6 +56,9 @@ pub(super) struct NoticeAnnotation {
     /// Deadline of the drain, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
+    /// End of a drain that goes on after the deadline, because a lifecycle hook leaves room for the longest grace period of a pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ends: Option<Timestamp>,
     /// Begin of the announced change, if AWS names it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start: Option<Timestamp>,
@@ -220,8 +223,15 @@ pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
 /// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
 pub(super) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
-    let ended = NoticeAnnotation { deadline: Some(whole_seconds(at)), ..mark };
+    let ended = NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark };
     Some(guarded(node, &json!({ name_of(identity): text(&ended) }), &json!({}), json!({})))
+}
+
+/// Returns the patch that moves the end of the drain in the mark of the notice with this identity to `at`; `None` if it is not earlier.
+pub(super) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+    let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
+    let longer = NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark };
+    Some(guarded(node, &json!({ name_of(identity): text(&longer) }), &json!({}), json!({})))
 }
 
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.

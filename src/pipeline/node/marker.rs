@@ -118,6 +118,14 @@ impl Marker {
         self.write(node, Class::Cordon, by, |current| mark::end(current, identity, at)).await
     }
 
+    /// Moves the end of the drain in the mark of the notice with this identity to `at`, if it is earlier. Returns whether the Node exists.
+    ///
+    /// # Errors
+    /// As [`Marker::cordon`].
+    pub async fn put_off(&self, node: &Node, identity: &str, at: Timestamp, by: Instant) -> Result<bool, KubeError> {
+        self.write(node, Class::Cordon, by, |current| mark::put_off(current, identity, at)).await
+    }
+
     /// Writes the plan on the Node, or removes it. Returns whether the Node exists.
     ///
     /// # Errors

@@ -12,9 +12,10 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::time::Duration;
 
 /// Grace period after a notice's deadline, after which an instance that still runs was kept.
-const TERMINATION_GRACE: SignedDuration = SignedDuration::from_mins(1);
+pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
 /// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
 const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
@@ -225,6 +226,6 @@ fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool 
 
 /// Returns the time by which the instance of this notice has terminated, if it does.
 fn terminates_at(notice: &NoticeAnnotation) -> Option<Timestamp> {
-    let at = notice.deadline.max(notice.since)?;
+    let at = notice.deadline.max(notice.ends).max(notice.since)?;
     at.checked_add(TERMINATION_GRACE).ok()
 }

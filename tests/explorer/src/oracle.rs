@@ -325,11 +325,15 @@ impl Oracle {
         if let_go || left.is_empty() || self.ended(sent).is_some() || self.is_late(seen, sent, node) {
             return None;
         }
-        let ends = self.ends(sent);
-        let hard = self.hard_ends(seen, node);
-        let first = hard.iter().copied().chain(ends.soft).min();
-        let over = first.is_some_and(|end| self.now() + self.slack() >= end);
-        (!over).then(|| format!("{notice:?}, pods left {left:?}, {ends:?}, hard {hard:?}"))
+        let text =
+            || format!("{notice:?}, pods left {left:?}, {:?}, hard {:?}", self.ends(sent), self.hard_ends(seen, node));
+        (!self.may_be_over(seen, sent, node)).then(text)
+    }
+
+    /// Returns whether the notice's drain may have ended with pods that are left.
+    fn may_be_over(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
+        let first = self.hard_ends(seen, node).into_iter().chain(self.ends(sent).soft).min();
+        first.is_some_and(|end| self.now() + self.slack() >= end)
     }
 }
 
@@ -445,11 +449,9 @@ impl Oracle {
         let waits = sent.token.is_some() && self.ended(sent).is_none();
         let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(Some(sent)).is_none();
         let left = match notice.target {
-            // A restart a minute after the deadline, as the mark knows it, ends the work: docs/draining.md, "Undo".
-            Target::Node(node) if self.is_late(seen, sent, node) => true,
             Target::Node(node) => {
                 let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
-                let_go || self.plan.flags.on_failed == Some("leave") && !self.left(node).is_empty()
+                let_go || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
             _ => false,
         };

@@ -3,6 +3,7 @@
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::{EXCLUDE, marks};
 use ebbtide_sim::aws::HookResult;
+use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
@@ -87,6 +88,25 @@ async fn a_reboot_during_the_drain_does_not_release_a_node_that_terminates() {
     stage.unblock(0);
     stage.until_handled(s(60)).await;
     stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// A Node restarts after the hook's own timeout, when only the longest grace period of its pods keeps the hook.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_while_the_longest_grace_period_keeps_the_hook_releases_nothing() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(300)).stops_in(s(290)));
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    // Its eviction is not allowed for that long; then its grace period must still fit.
+    sleep(s(765)).await;
+    stage.reboot(0).await;
+    sleep(s(60)).await;
+    assert!(stage.cordoned(0) && stage.has_pod("slow"), "the drain goes on");
+    stage.until_handled(s(75)).await;
+    stage.completed_once(&token);
+    replica.ended_as("asg-terminate", "drained", 1);
     stage.rest(&[&replica]).await;
 }
 
