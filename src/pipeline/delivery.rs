@@ -102,7 +102,7 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (mut notices, block) = match event::parse(&message.body) {
+        let (mut notices, mut block) = match event::parse(&message.body) {
             Parsed::Notices(notices) => (notices, None),
             Parsed::Block(block) => (Notices::default(), Some(block)),
             Parsed::Ignored(why) => {
@@ -125,6 +125,9 @@ impl Deliverer {
         if let Some(sent) = message.sent {
             // An event is not later than its message, whatever clock wrote it.
             notices.not_after(sent);
+            if let Some(block) = &mut block {
+                block.at = block.at.min(sent);
+            }
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);

@@ -124,10 +124,16 @@ impl Notice {
         }
     }
 
-    /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off.
+    /// Whether this copy of the notice `other` is newer, and says something else: AWS has postponed the change, or called it off. Of two
+    /// ends of the same instance the earlier counts, whichever copy is newer.
     #[must_use]
     pub fn revises(&self, other: &Self) -> bool {
-        self.at > other.at && self.version() != other.version()
+        match (&self.detail, &other.detail) {
+            (Detail::CapacityReservation { terminates_at }, Detail::CapacityReservation { terminates_at: known }) => {
+                terminates_at.zip(*known).is_some_and(|(ends, known)| ends < known)
+            }
+            _ => self.at > other.at && self.version() != other.version(),
+        }
     }
 
     /// Whether AWS has called off what it announced.

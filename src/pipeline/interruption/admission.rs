@@ -5,16 +5,19 @@ use super::confirmation::Proof;
 use super::draining::Admitted;
 use super::step::Finding;
 use super::waits::Waiting;
-use super::{Case, NoticeOutcome, Verify, WaitLog};
+use super::{Case, Interrupter, NoticeOutcome, Verify, WaitLog};
 use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
+use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_drained, is_marked_for};
 use std::collections::HashSet;
 use std::future::pending;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
@@ -30,9 +33,14 @@ impl Case {
         let verify = interrupter.policy.admission.verify;
         let proof = Proof::of(notice);
         let must_be_confirmed = verify == Verify::Always && proof.is_some();
+        // A revision was confirmed before it was taken up, if it had to be.
+        if admitted.is_some() {
+            return Finding::Admitted;
+        }
         // What has left its mark was admitted before: a takeover goes on.
         let identity = notice.identity.to_string();
-        if node.as_ref().is_some_and(|node| is_marked_for(node, &identity, notice.start())) {
+        let is_marked = |node: &Arc<Node>| is_marked_for(node, &identity, notice.start());
+        if !notice.is_withdrawn() && node.as_ref().is_some_and(is_marked) {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
             return Finding::Admitted;
         }
@@ -47,12 +55,25 @@ impl Case {
         let waiting = Waiting::new(self, log, Wait::Admission, until);
         // Room admits only what AWS has not denied.
         let denied = AtomicBool::new(false);
+        let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
+        let waits_unproven = || {
+            unproven.get_or_init(|| interrupter.draining.wait_unproven(&notice.instance, &crowded_out));
+        };
         let confirmed = async {
             match &proof {
                 // Its capacity goes by itself.
                 Some(_) if verify == Verify::Never => {}
-                Some(proof) => self.confirmed(proof, must_be_confirmed, &waiting, &denied).await,
-                None => pending().await,
+                Some(proof) => {
+                    let was_denied = || {
+                        denied.store(true, Ordering::Relaxed);
+                        waits_unproven();
+                    };
+                    self.confirmed(proof, must_be_confirmed, |reason| waiting.says(reason), was_denied).await;
+                }
+                None => {
+                    waits_unproven();
+                    pending::<()>().await;
+                }
             }
         };
         let room = async {
@@ -88,11 +109,50 @@ impl Case {
                 *admitted = Some(entered);
                 (WaitOutcome::Met, Finding::Admitted)
             }
+            () = crowded_out.cancelled() => {
+                waiting.says("too many notices wait that AWS has not confirmed");
+                (WaitOutcome::CutShort, Finding::NotAdmitted)
+            }
             () = over.cancelled() => (WaitOutcome::CutShort, Finding::NotAdmitted),
             () = sleep_until(until) => (WaitOutcome::TimeOver, Finding::NotAdmitted),
         };
         waiting.end(outcome);
         finding
+    }
+
+    /// Waits for a copy that revises the notice and may be taken up: a drain for which there was no room is changed, and called off, as
+    /// AWS says, and not by any message.
+    pub(super) async fn revised(&self, newest: &mut watch::Receiver<Arc<Notice>>) -> Arc<Notice> {
+        loop {
+            let copy = Arc::clone(&newest.borrow_and_update());
+            let accepted = async {
+                if Arc::ptr_eq(&copy, &self.notice) {
+                    return pending().await;
+                }
+                self.accepts(&copy).await;
+            };
+            tokio::select! {
+                biased;
+                Ok(()) = newest.changed() => {}
+                () = accepted => return copy,
+            }
+        }
+    }
+
+    async fn accepts(&self, copy: &Notice) {
+        let Interrupter { policy, draining, .. } = &*self.interrupter;
+        let verify = policy.admission.verify;
+        let Some(proof) = Proof::of(copy).filter(|_| verify != Verify::Never && policy.admits(copy)) else { return };
+        let had_room = async {
+            while verify == Verify::Always || !draining.had_room(&copy.instance) {
+                draining.changed().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = had_room => {}
+            () = self.confirmed(&proof, true, drop, || {}) => {}
+        }
     }
 
     /// Takes a place among the nodes that are drained.
@@ -114,7 +174,7 @@ impl Case {
 
     /// Waits until AWS confirms the notice. Asks at once, and then less and less often: what EC2 and Auto Scaling say follows the event
     /// after a while.
-    async fn confirmed(&self, proof: &Proof, is_usual: bool, waiting: &Waiting<'_>, denied: &AtomicBool) {
+    async fn confirmed(&self, proof: &Proof, is_usual: bool, says: impl Fn(String), was_denied: impl Fn()) {
         let Self { interrupter, notice, .. } = self;
         let mut told: Option<Category> = None;
         let mut denials = 0;
@@ -122,15 +182,15 @@ impl Case {
             match interrupter.confirmations.shows(&notice.instance, proof).await {
                 Ok(true) => return,
                 Ok(false) => {
-                    denied.store(true, Ordering::Relaxed);
-                    waiting.says(format!("AWS has not confirmed that {}", proof.expected()));
+                    was_denied();
+                    says(format!("AWS has not confirmed that {}", proof.expected()));
                     denials += 1;
                     if is_usual && denials == 2 {
                         self.is_unusual(Unusual::NotConfirmed, None);
                     }
                 }
                 Err(error) => {
-                    waiting.says(format!("AWS was asked whether {}, and did not answer", proof.expected()));
+                    says(format!("AWS was asked whether {}, and did not answer", proof.expected()));
                     let category = error.category();
                     if told.replace(category) != Some(category) {
                         self.tell(&Fact::ConfirmationFailed { about: self.about(), category, error: &error });

@@ -34,8 +34,9 @@ const BATCH_WAIT: Duration = Duration::from_millis(50);
 /// Time before the end of a Capacity Block at which a message about it may come: AWS warns 40 minutes ahead, or ten after the launch.
 const BLOCK_WARNING: Duration = Duration::from_hours(1);
 
-/// Maximum time by which a message may name an earlier begin of a change than EC2 lists: a nearer one would press its drain.
-const START_TOLERANCE: Duration = Duration::from_hours(1);
+/// Maximum difference between the begins of a change that a message names and that EC2 lists: a nearer one presses its drain, a later
+/// one puts it off.
+const START_TOLERANCE: Duration = Duration::from_mins(5);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
 const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
@@ -56,6 +57,11 @@ pub enum Proof {
         /// The begin.
         start: Option<Timestamp>,
     },
+    /// EC2 no longer lists a change of the instance with this begin.
+    UnlistedChange {
+        /// The begin.
+        start: Option<Timestamp>,
+    },
     /// The Capacity Block in which the instance runs is about to end.
     EndingBlock,
 }
@@ -70,6 +76,9 @@ impl Proof {
             Detail::StateChange { .. } => Some(Self::Stops),
             Detail::CapacityReservation { .. } if matches!(notice.identity, Identity::Block { .. }) => {
                 Some(Self::EndingBlock)
+            }
+            Detail::ScheduledChange(ScheduledChange { start, is_issue: false, withdrawn: true, .. }) => {
+                Some(Self::UnlistedChange { start: *start })
             }
             Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
                 Some(Self::ListedChange { hard: *hard, start: *start })
@@ -90,6 +99,7 @@ impl Proof {
             Self::WaitsInGroup => "its Auto Scaling group terminates it",
             Self::Stops => "EC2 stops or terminates it",
             Self::ListedChange { .. } => "EC2 lists the change",
+            Self::UnlistedChange { .. } => "EC2 no longer lists the change",
             Self::EndingBlock => "its Capacity Block is about to end",
         }
     }
@@ -181,9 +191,9 @@ impl Clients {
         };
         let spot = of(|proof| *proof == Proof::SpotRequest);
         let hooks = of(|proof| *proof == Proof::WaitsInGroup);
-        let changes = of(|proof| matches!(proof, Proof::ListedChange { .. }));
+        let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| *proof == Proof::EndingBlock);
-        let going = of(|proof| *proof != Proof::WaitsInGroup);
+        let going = of(|proof| !matches!(proof, Proof::WaitsInGroup | Proof::UnlistedChange { .. }));
         let asked: [(&[Question], BoxFuture<'_, Proven>); 5] = [
             (&spot, Box::pin(self.marked_requests(&spot))),
             (&hooks, Box::pin(self.waiting_in_groups(&hooks))),
@@ -257,24 +267,27 @@ impl Clients {
         Ok(going.flat_map(|instance| about(questions, instance.instance_id())).collect())
     }
 
-    /// Instances for which EC2 lists the change, and no later than the message says.
+    /// Instances for which EC2 lists the change, or no longer does.
     async fn listed_changes(&self, questions: &[Question]) -> Proven {
         let listed = self.listing.changes(self.clock.now()).await?;
-        let is_listed = |(instance, proof): &&Question| {
-            let Proof::ListedChange { hard, start } = proof else { return false };
+        let lists = |instance: &InstanceId, hard: bool, start: Option<Timestamp>| {
             listed.iter().any(|notice| match &notice.detail {
                 Detail::ScheduledChange(change) => {
-                    let in_time = match (start, change.start) {
-                        (Some(said), Some(listed)) => said.saturating_add(START_TOLERANCE).is_ok_and(|at| at >= listed),
-                        _ => true,
-                    };
+                    let said = start.or(change.start);
+                    let apart = said.zip(change.start).map(|(said, listed)| said.duration_since(listed).unsigned_abs());
                     let is_as_hard = change.hard || !hard;
-                    notice.instance == *instance && !change.withdrawn && is_as_hard && in_time
+                    let is_then = apart.is_none_or(|apart| apart <= START_TOLERANCE);
+                    notice.instance == *instance && !change.withdrawn && is_as_hard && is_then
                 }
                 _ => false,
             })
         };
-        Ok(questions.iter().filter(is_listed).cloned().collect())
+        let is_proven = |(instance, proof): &&Question| match proof {
+            Proof::ListedChange { hard, start } => lists(instance, *hard, *start),
+            Proof::UnlistedChange { start } => !lists(instance, false, *start),
+            _ => false,
+        };
+        Ok(questions.iter().filter(is_proven).cloned().collect())
     }
 
     /// Instances in Capacity Blocks that are about to end.

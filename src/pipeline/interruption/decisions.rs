@@ -13,15 +13,12 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
-use crate::pipeline::node::release::{NodeRelease, awaits_boot, restarted_after};
+use crate::pipeline::node::release::{LATE_AFTER, NodeRelease, awaits_boot, booted_after, restarted_after};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// Minimum time between an instance's announced end and a notice that counts as late: clocks differ, and nodes flap.
-const LATE_AFTER: Duration = Duration::from_mins(1);
 
 /// Maximum wait after a drain until no target group lists the instance: the default deregistration delay of five minutes, and the time
 /// in which a controller notices that a node goes.
@@ -285,8 +282,13 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     let identity = notice.identity.to_string();
-    let superseded = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).is_some_and(|at| at > notice.at);
+    // Of another kind, a copy says nothing else.
+    let changes = matches!(notice.detail, Detail::ScheduledChange(_));
+    let newest = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
+    let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
-    superseded || passed && node.ready && !awaits_boot && restarted_after(node, ready_after)
+    // A copy comes to another replica right after the restart.
+    let has_booted = notice.start().is_some_and(|start| booted_after(node, start));
+    superseded || node.ready && !awaits_boot && (has_booted || passed && restarted_after(node, ready_after))
 }

@@ -1,17 +1,24 @@
-//! The nodes that are drained now, counted against their maximum.
+//! The nodes that are drained now, counted against their maximum; and the notices that wait for room although AWS has not confirmed them.
 
 use crate::pipeline::event::InstanceId;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 /// Time for which the count of drains of other replicas is kept: a storm asks a thousand times.
 const COUNT_KEPT: Duration = Duration::from_secs(1);
 
 /// Time after which a notice that waits for room looks again: drains of other replicas end without a word.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Maximum number of notices that wait unproven. Each holds its message, and those who forge them have many.
+const MAX_UNPROVEN: usize = 1_000;
+
+/// Maximum number of them about one instance: AWS has fewer kinds.
+const MAX_UNPROVEN_OF_ONE: usize = 8;
 
 /// The instances whose nodes are drained now, by notices that this process has admitted, and as marks on Nodes say.
 #[derive(Debug, Default)]
@@ -23,10 +30,20 @@ pub struct Draining {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of admitted notices by instance.
-    admitted: HashMap<InstanceId, usize>,
+    /// Admitted notices by instance.
+    admitted: HashMap<InstanceId, Places>,
     /// The instances by the marks on their Nodes, and when those were read.
     marked: Option<(Instant, HashSet<InstanceId>)>,
+    /// The instances of notices that wait unproven, the oldest first, with the tokens that end their waits.
+    unproven: VecDeque<(InstanceId, CancellationToken)>,
+}
+
+/// The admitted notices of one instance.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Places {
+    all: usize,
+    /// Those that there was room for.
+    by_room: usize,
 }
 
 impl State {
@@ -59,17 +76,40 @@ impl Draining {
         if others >= at_most {
             return Err(others);
         }
-        Ok(self.admitted(state, instance))
+        Ok(self.admitted(state, instance, true))
     }
 
     /// Admits a notice of the instance, however many nodes are drained.
     pub(super) fn admit_anyway(self: &Arc<Self>, instance: &InstanceId) -> Admitted {
-        self.admitted(self.lock(), instance)
+        self.admitted(self.lock(), instance, false)
     }
 
-    fn admitted(self: &Arc<Self>, mut state: MutexGuard<'_, State>, instance: &InstanceId) -> Admitted {
-        *state.admitted.entry(instance.clone()).or_default() += 1;
-        Admitted { draining: Arc::clone(self), instance: instance.clone() }
+    fn admitted(self: &Arc<Self>, mut state: MutexGuard<'_, State>, instance: &InstanceId, by_room: bool) -> Admitted {
+        let places = state.admitted.entry(instance.clone()).or_default();
+        places.all += 1;
+        places.by_room += usize::from(by_room);
+        Admitted { draining: Arc::clone(self), instance: instance.clone(), by_room }
+    }
+
+    /// Whether the instance is drained because there was room.
+    pub(super) fn had_room(&self, instance: &InstanceId) -> bool {
+        self.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
+    }
+
+    /// Counts a notice of the instance that waits unproven. Where there are too many, the oldest wait is ended by its token: what is
+    /// real is confirmed within seconds.
+    pub(super) fn wait_unproven(self: &Arc<Self>, instance: &InstanceId, end: &CancellationToken) -> Unproven {
+        let mut state = self.lock();
+        let of_one = state.unproven.iter().filter(|(other, _)| other == instance).count();
+        let oldest = match of_one {
+            MAX_UNPROVEN_OF_ONE.. => state.unproven.iter().position(|(other, _)| other == instance),
+            _ => (state.unproven.len() >= MAX_UNPROVEN).then_some(0),
+        };
+        if let Some((_, crowded_out)) = oldest.and_then(|place| state.unproven.remove(place)) {
+            crowded_out.cancel();
+        }
+        state.unproven.push_back((instance.clone(), end.clone()));
+        Unproven { draining: Arc::clone(self), end: end.clone() }
     }
 
     /// Waits until there may be room.
@@ -92,14 +132,29 @@ impl Draining {
 pub(super) struct Admitted {
     draining: Arc<Draining>,
     instance: InstanceId,
+    by_room: bool,
+}
+
+/// A notice that waits unproven. Counts while this lives.
+#[derive(Debug)]
+pub(super) struct Unproven {
+    draining: Arc<Draining>,
+    end: CancellationToken,
+}
+
+impl Drop for Unproven {
+    fn drop(&mut self) {
+        self.draining.lock().unproven.retain(|(_, end)| *end != self.end);
+    }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
         let mut state = self.draining.lock();
-        if let Some(notices) = state.admitted.get_mut(&self.instance) {
-            *notices -= 1;
-            if *notices == 0 {
+        if let Some(places) = state.admitted.get_mut(&self.instance) {
+            places.all -= 1;
+            places.by_room -= usize::from(self.by_room);
+            if places.all == 0 {
                 state.admitted.remove(&self.instance);
             }
         }

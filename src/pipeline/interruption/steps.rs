@@ -13,7 +13,7 @@
 
 use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};
-use super::policy::{Action, Policy};
+use super::policy::{Action, Policy, Verify};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
 use crate::clients::gate::LAST_CALL;
@@ -204,6 +204,9 @@ impl<'a> Sequence<'a> {
         if node.is_excluded() {
             return self.finish(NoticeOutcome::Excluded, present);
         }
+        if self.notice.is_withdrawn() && !self.admitted && self.policy.admission.verify == Verify::Always {
+            return self.admit(Some(node), present);
+        }
         if self.notice.is_withdrawn() {
             return Step::ReleaseMarks { node, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
@@ -213,7 +216,8 @@ impl<'a> Sequence<'a> {
         // A Node that is cordoned for the change stays so, whenever that begins now.
         let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
         let is_far = self.policy.acts_from(self.notice).is_some_and(|from| from > self.clock.timestamp_of(present.now));
-        if let Some(plan) = Plan::of(self.notice, self.message).filter(|_| is_far && !is_marked) {
+        let plan = Plan::of(self.notice, self.message).filter(|plan| is_far && !is_marked && plan.fits(&node));
+        if let Some(plan) = plan {
             return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
         }
         if !self.admitted {

@@ -106,7 +106,7 @@ impl Interrupter {
     ) -> NoticeOutcome {
         let begun = Instant::now();
         let mut newest = link.notice.subscribe();
-        let notice = Arc::clone(&newest.borrow_and_update());
+        let notice = Arc::clone(&newest.borrow());
         let node = self.index.get(&notice.instance);
         let case = Case { interrupter: self, notice, message, node, drained_addresses: Arc::default() };
         let settled = case.interrupter.policy.settled(&case.notice);
@@ -121,7 +121,7 @@ impl Interrupter {
                 // A notice that the policy settles needs no other receiver.
                 () = stop.cancelled(), if settled.is_none() => break NoticeOutcome::HandedOver,
                 () = &mut jumped => jumped.set(clock.jumped()),
-                Ok(()) = newest.changed() => interruption.case.notice = Arc::clone(&newest.borrow_and_update()),
+                copy = case.revised(&mut newest) => interruption.case.notice = copy,
                 copy = case.revised_elsewhere() => interruption.link.revise(&Arc::new(copy)),
                 outcome = interruption.run() => break outcome,
             }

@@ -4,7 +4,7 @@
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
-use super::mark::{NOTICE_PREFIX, guarded, key_of, notices, whole_seconds};
+use super::mark::{NOTICE_PREFIX, crowded_out, guarded, key_of, notices, whole_seconds};
 use super::plan::{Plan, plan_key};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
@@ -110,7 +110,11 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
     let key = key_of(HANDLED_PREFIX, &notice.identity.to_string());
     let wanted = write.then(|| value(notice));
     let is_new = node.annotations.get(&key) != wanted.as_ref();
-    is_new.then(|| guarded(node, &json!({ key: wanted }), &json!({}), json!({})))
+    let mut notes = json!({ key: wanted });
+    if let Some(other) = crowded_out(node, HANDLED_PREFIX).filter(|_| write) {
+        notes[other] = Value::Null;
+    }
+    is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
 }
 
 /// Returns the begin of the announced change, or the end of the block, in whole seconds: AWS may move it.

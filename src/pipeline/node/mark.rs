@@ -28,6 +28,10 @@ pub(super) const BOOTED_ANNOTATION: &str = "ebbtide/booted";
 /// Name of the label with the kind of the Node's newest notice.
 pub(super) const KIND_LABEL: &str = "ebbtide/kind";
 
+/// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
+/// written.
+const MAX_OF_A_PREFIX: usize = 64;
+
 /// The settings of every mark.
 #[derive(Clone, Debug, Default)]
 pub struct MarkSettings {
@@ -159,7 +163,9 @@ impl Mark {
         // was put off.
         let marked = node.annotations.get(&self.key).map(|value| read(value));
         let marked = marked.is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
-        if node.cordoned && marked && missing.is_empty() && !unlabelled {
+        // The Node is drained for others, too, and carries no more marks.
+        let unmarkable = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
+        if node.cordoned && (marked || unmarkable) && missing.is_empty() && !unlabelled {
             return None;
         }
         // Without a notice, the annotation is a leftover that says nothing about the Node's state now.
@@ -180,7 +186,10 @@ impl Mark {
         }
         let mut notice = self.notice.clone();
         notice.boot = node.boot.to_string();
-        let annotations = json!({ &self.key: text(&notice), UNDO_ANNOTATION: text(&undo) });
+        let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
+        if !unmarkable {
+            annotations[&self.key] = text(&notice).into();
+        }
         Some(guarded(node, &annotations, &labels, spec))
     }
 
@@ -200,6 +209,17 @@ pub(super) fn key_of(prefix: &str, identity: &str) -> String {
         let _ = write!(key, "{byte:02x}");
     }
     key
+}
+
+/// Whether the Node has as many annotations with this prefix as it may have.
+pub(super) fn is_full(node: &Node, prefix: &str) -> bool {
+    node.annotations.keys().filter(|key| key.starts_with(prefix)).count() >= MAX_OF_A_PREFIX
+}
+
+/// Returns the annotation with this prefix that gives way to another: that with the earliest time, if the Node has as many as it may have.
+pub(super) fn crowded_out<'a>(node: &'a Node, prefix: &str) -> Option<&'a String> {
+    let all = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
+    all.min_by_key(|(_, time)| *time).map(|(key, _)| key).filter(|_| is_full(node, prefix))
 }
 
 /// Returns AWS's time of the newest copy of the notice with this identity that has left a mark on the Node, in whole seconds.

@@ -2,7 +2,7 @@
 //! Pure.
 
 use super::Node;
-use super::mark::{guarded, key_of, text};
+use super::mark::{guarded, is_full, key_of, text};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -83,6 +83,12 @@ impl Plan {
         let key = self.key(node);
         let is_there = node.annotations.get(&key).is_some_and(|value| *value == text(self));
         is_there.then(|| guarded(node, &json!({ key: Value::Null }), &json!({}), json!({})))
+    }
+
+    /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.
+    #[must_use]
+    pub fn fits(&self, node: &Node) -> bool {
+        node.annotations.contains_key(&self.key(node)) || !is_full(node, PLAN_PREFIX)
     }
 
     fn key(&self, node: &Node) -> String {

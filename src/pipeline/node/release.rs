@@ -2,7 +2,7 @@
 
 use super::mark::{
     BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
+    crowded_out, guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
 };
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
@@ -17,6 +17,10 @@ use std::time::Duration;
 /// Grace period after a notice's deadline, after which an instance that still runs was kept.
 pub const TERMINATION_GRACE: Duration = Duration::from_mins(1);
 
+/// Minimum time between the announced begin of an interruption and a notice that counts as late because its Node is Ready again: clocks
+/// differ, and nodes flap. An annotation about the restart needs none.
+pub const LATE_AFTER: Duration = Duration::from_mins(1);
+
 /// Maximum age of a message: SQS keeps none for longer. After it no older copy of a withdrawn notice comes.
 const MAX_MESSAGE_AGE: SignedDuration = SignedDuration::from_hours(14 * 24);
 
@@ -26,13 +30,13 @@ pub struct NodeRelease {
     keys: Vec<String>,
     /// The reason.
     pub reason: UndoReason,
-    /// The time of this release after a restart that the Ready condition does not show, because it was too fast.
+    /// The time of this release after a restart that the Ready condition does not show, or not yet for sure, because it was fast.
     restarted: Option<Timestamp>,
     /// The name of the annotation that a withdrawal leaves, and its time.
     withdrawn: Option<(String, Timestamp)>,
 }
 
-/// The value of the annotation about a restart that the Ready condition does not show.
+/// The value of the annotation about a restart that the Ready condition does not show for sure.
 #[derive(Debug, Deserialize, Serialize)]
 struct BootedAnnotation {
     /// The Node's boot ID after the restart.
@@ -71,7 +75,9 @@ impl NodeRelease {
         let expired = |notice: &NoticeAnnotation| notice.expires.is_some_and(|at| at <= now);
         let unseen = all.iter().any(|(_, notice)| {
             let after = notice.start.max(notice.since);
-            returned(notice) && after.is_some_and(|after| after < now && !restarted_after(node, after))
+            let is_soon = |after: Timestamp| now.duration_since(after).unsigned_abs() <= LATE_AFTER;
+            let is_unseen = |after: Timestamp| after < now && (is_soon(after) || !restarted_after(node, after));
+            returned(notice) && after.is_some_and(is_unseen)
         });
         let due = Self::of(&all, UndoReason::Rebooted, returned)
             .map(|due| Self { restarted: unseen.then_some(now), ..due })
@@ -139,7 +145,8 @@ impl NodeRelease {
             let old =
                 |value: &String| value.parse().is_ok_and(|known: Timestamp| at.duration_since(known) > MAX_MESSAGE_AGE);
             let noted = node.annotations.iter().filter(|(key, value)| key.starts_with(WITHDRAWN_PREFIX) && old(value));
-            annotations.extend(noted.map(|(key, _)| (key.clone(), Value::Null)));
+            let noted = noted.map(|(key, _)| key).chain(crowded_out(node, WITHDRAWN_PREFIX));
+            annotations.extend(noted.map(|key| (key.clone(), Value::Null)));
             annotations.insert(key.clone(), json!(at));
         }
         if !self.has_marks() {
@@ -205,9 +212,15 @@ pub fn awaits_boot(node: &Node, kind: &str) -> bool {
 /// changes only when the kubelet was missed for a while.
 #[must_use]
 pub fn restarted_after(node: &Node, at: Timestamp) -> bool {
+    node.ready_since > Some(at) || booted_after(node, at)
+}
+
+/// Returns whether the Node was restarted after `at`, as its annotation says.
+#[must_use]
+pub fn booted_after(node: &Node, at: Timestamp) -> bool {
     let booted = node.annotations.get(BOOTED_ANNOTATION);
     let booted = booted.and_then(|value| serde_json::from_str::<BootedAnnotation>(value).ok());
-    node.ready_since > Some(at) || booted.is_some_and(|booted| *booted.boot == *node.boot && booted.since > at)
+    booted.is_some_and(|booted| *booted.boot == *node.boot && booted.since > at)
 }
 
 /// Returns whether the Node's instance has returned from what the notice announced.

@@ -20,7 +20,7 @@ pub fn check(text: &str) {
                     labels.insert(key[..end].to_owned(), "fuzz-other".to_owned());
                     let with = alone.matches(&labels);
                     let negative = term.contains('!')
-                        || term.split('(').next().is_some_and(|head| head.trim_end().ends_with("notin"));
+                        || term.split_once('(').is_some_and(|(head, _)| head.trim_end().ends_with("notin"));
                     assert_eq!(without, negative, "{term:?} without the label");
                     assert!(with || without || term.contains(['=', '(']), "{term:?}");
                 }

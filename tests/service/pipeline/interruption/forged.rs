@@ -6,9 +6,10 @@ use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
 
-use super::admission::{LIMITED, VERIFIED, request, untouched, unusual};
+use super::admission::{LIMITED, MARKED, VERIFIED, request, untouched, unusual};
 
 const RETIREMENT: &str = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+const BLOCK: &str = "cr-0123456789abcdef0";
 const FORGED: &str = "00000000-0000-4000-8000-000000000000";
 
 fn drained(stage: &Stage, n: usize) -> bool {
@@ -134,10 +135,165 @@ async fn notices_of_one_instance_share_one_question() {
     stage.rest(&[&replica]).await;
 }
 
-/// 203 messages name 100 nodes each. They wait for an hour, and hold all permits.
-/// So many messages are held at once. Each waits for an hour for a word that does not come.
-/// The identity of a block's end is known before its message, and its time is not part of it: the first copy's holds.
-/// Somebody knows the ARN of a change. The drain that AWS has confirmed is given up for a begin that AWS denies.
+/// 203 messages name 100 nodes each. All wait unconfirmed, and none keeps a real one waiting.
+#[tokio::test(start_paused = true)]
+async fn forged_notices_of_many_instances_hold_no_places_that_others_need() {
+    let stage = Stage::new(102, 1);
+    let replica = stage.start(&["--max-draining", "1", "--verify", "unusual"]).await;
+    stage.spot(101);
+    stage.until("the first is drained", s(20), || drained(&stage, 101)).await;
+    let (now, instances) = (stage.world.clock.now(), (0..100).map(instance).collect::<Vec<_>>());
+    let named: Vec<&str> = instances.iter().map(AsRef::as_ref).collect();
+    for n in 0..203 {
+        let body = messages::scheduled_change(&format!("flood-{n}"), RETIREMENT, &named, now, now + s(14 * 24 * 3600));
+        stage.world.aws.sqs.send(body);
+    }
+    sleep(s(60)).await;
+    // The second instance that it names needs a permit.
+    let start = stage.world.clock.now() + s(3000);
+    for n in [99, 100] {
+        stage.world.aws.ec2.schedule(&instance(n), (&format!("real-{n}"), "instance-retirement"), start);
+    }
+    let body =
+        messages::scheduled_change("real", RETIREMENT, &[named[99], &instance(100)], stage.world.clock.now(), start);
+    stage.world.aws.sqs.send(body);
+    stage.until("the real ones are drained", s(120), || drained(&stage, 99) && drained(&stage, 100)).await;
+    assert_eq!((0..99).filter(|n| drained(&stage, *n)).count(), 0);
+    drop(replica);
+}
+
+/// So many messages are held at once. Each would wait for an hour for a word that does not come.
+#[tokio::test(start_paused = true)]
+async fn forged_messages_without_number_do_not_stop_the_receipt() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.start(&LIMITED).await;
+    stage.spot(0);
+    stage.until("the first is drained", s(20), || drained(&stage, 0)).await;
+    for n in 0..20_000 {
+        let now = stage.world.clock.now();
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r-{n}"), &instance(1), now));
+    }
+    sleep(s(60)).await;
+    request(&stage, 2, MARKED);
+    stage.spot(2);
+    stage.until("the real one is drained", s(60), || drained(&stage, 2)).await;
+    untouched(&stage, 1);
+    drop(replica);
+}
+
+/// The identity of a block's end is known before its message, and its time is not part of it.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_block_that_is_dated_ahead_does_not_take_the_place_of_the_real_one() {
+    for forged_first in [true, false] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        stage.world.aws.ec2.reserve(&instance(0), BLOCK);
+        let replica = stage.start(&[]).await;
+        let now = stage.world.clock.now();
+        let end = |at| messages::capacity_block("e", BLOCK, at, now + s(2400));
+        let mut ends = [end(now + s(1000)), end(now)];
+        if !forged_first {
+            ends.reverse();
+        }
+        for end in ends {
+            stage.world.aws.sqs.send(end);
+            sleep(s(10)).await;
+        }
+        stage.until_handled(s(590)).await;
+        assert!(drained(&stage, 0), "before the terminations begin, after ten minutes");
+        replica.ended_as("capacity-reservation", "drained", 1);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// Somebody knows the ARN of a change.
+#[tokio::test(start_paused = true)]
+async fn a_confirmed_drain_is_neither_put_off_nor_called_off_by_a_forged_revision() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let (now, ec2) = (stage.world.clock.now(), &stage.world.aws.ec2);
+    let start = now + s(3000);
+    ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    let replica = stage.start(&VERIFIED).await;
+    let send = |at, start| {
+        let body = messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], at, start);
+        stage.world.aws.sqs.send(body.clone());
+        body
+    };
+    let real = send(now, start);
+    stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
+    sleep(s(10)).await;
+    send(stage.world.clock.now(), start + s(30 * 24 * 3600));
+    sleep(s(60)).await;
+    send(stage.world.clock.now(), start - s(2900));
+    sleep(s(120)).await;
+    let close = || {
+        let at = stage.world.clock.now().to_string();
+        let closed = real.replace("\"upcoming\"", "\"closed\"").replace(&now.to_string(), &at);
+        assert_ne!(closed, real);
+        stage.world.aws.sqs.send(closed);
+    };
+    close();
+    sleep(s(120)).await;
+    assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
+    unusual(&replica, "not-confirmed", 3);
+    // AWS calls it off.
+    ec2.close("change-0", "Canceled");
+    close();
+    stage.until("it is called off", s(60), || !stage.cordoned(0)).await;
+    stage.until_handled(s(60)).await;
+    replica.ended_as("scheduled-change", "withdrawn", 1);
+    assert!(stage.has_pod("web-0-0"));
+    stage.rest(&[&replica]).await;
+}
+
+/// The drain is over; the mark stays until the change has happened.
+#[tokio::test(start_paused = true)]
+async fn a_forged_end_of_a_change_removes_no_mark() {
+    let stage = Stage::new(1, 1);
+    let (now, ec2) = (stage.world.clock.now(), &stage.world.aws.ec2);
+    let start = now + s(3000);
+    ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    let replica = stage.start(&VERIFIED).await;
+    let body = messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], now, start);
+    stage.world.aws.sqs.send(body.clone());
+    stage.until_handled(s(60)).await;
+    let close = || {
+        let at = stage.world.clock.now().to_string();
+        stage.world.aws.sqs.send(body.replace("\"upcoming\"", "\"closed\"").replace(&now.to_string(), &at));
+    };
+    close();
+    sleep(s(600)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    ec2.close("change-0", "Canceled");
+    stage.until("it is called off", s(60), || !stage.cordoned(0)).await;
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// All annotations of a Node share 256 KiB.
+#[tokio::test(start_paused = true)]
+async fn a_node_carries_no_more_than_some_marks_whatever_names_it() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on", "rebalance=drain"]).await;
+    for n in 0..300 {
+        let now = stage.world.clock.now();
+        stage.world.aws.sqs.send(messages::rebalance(&format!("r-{n}"), &instance(0), now));
+    }
+    stage.until("cordoned", s(20), || stage.cordoned(0)).await;
+    sleep(s(60)).await;
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    let marks = stage.notices(0).len();
+    assert!(marks <= 64, "{marks} marks");
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    replica.all_ended("rebalance", &[("drained", 300)]);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[&replica]).await;
+}
+
 /// The node is drained for its hook, beyond the maximum and confirmed. A warning that EC2 denies overrides its budget.
 #[tokio::test(start_paused = true)]
 async fn beyond_the_maximum_a_confirmed_drain_admits_no_other_notice_of_its_node() {

@@ -185,6 +185,28 @@ async fn a_scheduled_change_that_is_sent_again_after_the_reboot_does_not_cordon_
     stage.rest(&[&replica]).await;
 }
 
+/// A copy of the announcement comes to another replica right after the restart.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_comes_right_after_the_reboot_does_not_cordon_the_node_for_good() {
+    let stage = Stage::new(1, 1);
+    let there = stage.with_own_queue();
+    let (here, other) = (stage.start(&[]).await, there.start(&[]).await);
+    let (code, now) = ("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", stage.world.clock.now());
+    let body = messages::scheduled_change("h", code, &[&instance(0)], now, now + s(60));
+    stage.world.aws.sqs.send(body.clone());
+    stage.until_handled(s(30)).await;
+    sleep(s(60)).await;
+    stage.set_ready(0, false);
+    stage.world.kube.reboot(&node(0));
+    stage.set_ready(0, true);
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    there.world.aws.sqs.send(body);
+    there.until_handled(s(30)).await;
+    other.all_ended("scheduled-change", &[("stale", 1)]);
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&here, &other]).await;
+}
+
 /// An instance refresh that replaces root volumes: the instance comes back by a reboot, and its launch action follows.
 #[tokio::test(start_paused = true)]
 async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
