@@ -299,7 +299,7 @@ impl Stage {
                 let denied = format!("{before}outcome=\"denied\"{labels}");
                 assert!(text.contains(&denied), "denials begin at 0, but not {denied}");
             }
-            let messages = |outcome| replica.metric(&format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
+            let messages = |outcome| metric(&text, &format!("ebbtide_messages_total{{outcome=\"{outcome}\"}}"));
             let ended: f64 = ["deleted", "released", "lease-ended", "left"].into_iter().map(messages).sum();
             assert!(messages("received") <= ended, "a message was received, and is not accounted for\n{text}");
         }
@@ -390,11 +390,9 @@ impl Replica {
         let wanted = outcomes.iter().map(|(outcome, times)| format!("{of_kind},outcome=\"{outcome}\"}} {times}"));
         assert_eq!(ended, wanted.collect::<Vec<_>>());
     }
+}
 
-    /// Returns the value of a line of `/metrics`, or 0 if there is none.
-    pub fn metric(&self, line: &str) -> f64 {
-        let text = self.metrics.render(&self.tasks);
-        let found = text.lines().find_map(|shown| shown.strip_prefix(line)?.trim().parse().ok());
-        found.unwrap_or_default()
-    }
+/// Returns the value of a line of `/metrics`, or 0 if there is none.
+pub fn metric(text: &str, line: &str) -> f64 {
+    text.lines().find_map(|shown| shown.strip_prefix(line)?.trim().parse().ok()).unwrap_or_default()
 }

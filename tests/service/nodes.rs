@@ -1,6 +1,6 @@
 //! Helpers for Nodes and hooks: the acts of humans, controllers and kubelets, and reads of marks and actions.
 
-use crate::harness::{Replica, Stage, instance, node, s};
+use crate::harness::{Replica, Stage, instance, metric, node, s};
 use ebbtide_sim::aws::{Action, HookSpec};
 use ebbtide_sim::messages::{self, Wrapping};
 use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
@@ -204,6 +204,11 @@ impl Replica {
         let told = self.metrics.render(&self.tasks);
         let notices: Vec<_> = told.lines().filter(|line| line.starts_with("ebbtide_notices_total")).collect();
         assert!((found - f64::from(times)).abs() < f64::EPSILON, "{line} {found}\n{}", notices.join("\n"));
+    }
+
+    /// Returns the value of a line of `/metrics`, or 0 if there is none.
+    pub fn metric(&self, line: &str) -> f64 {
+        metric(&self.metrics.render(&self.tasks), line)
     }
 
     /// Returns the number of Nodes that this replica has released for this reason.

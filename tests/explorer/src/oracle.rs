@@ -466,7 +466,7 @@ impl Oracle {
             !self.plan.flags.rebalance_drains && notice.kind == Kind::Rebalance && self.stands(notice.target)
         };
         let last = self.seen().sent.iter().filter(cordons).map(|sent| sent.at).max();
-        last.map(|at| at + s(20 * 60) + s(120))
+        last.map(|at| at + s(self.plan.flags.uncordon_after.unwrap_or(20 * 60)) + s(120))
     }
 
     fn stands(&self, target: Target) -> bool {

@@ -52,6 +52,8 @@ pub struct Flags {
     pub pod_grace: Option<u64>,
     /// `--drain-timeout` for all kinds.
     pub drain_timeout: Option<u64>,
+    /// `--uncordon-after`, but for the default of 20 minutes.
+    pub uncordon_after: Option<u64>,
     /// `--on-failed-drain`, but for `continue`.
     pub on_failed: Option<&'static str>,
     /// Flags that need nothing of the oracle.
@@ -444,6 +446,7 @@ impl Flags {
         args.extend(self.heartbeat.map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));
+        args.extend(self.uncordon_after.map(|time| format!("--uncordon-after={time}s")));
         args.extend(self.on_failed.map(|how| format!("--on-failed-drain={how}")));
         args
     }
@@ -465,6 +468,8 @@ fn flags(rng: &mut Rng) -> Flags {
         heartbeat: some(rng, 30, |rng| one(rng, &["off", "5s", "20s"])),
         pod_grace: some(rng, 15, |rng| rng.u64(1..100)),
         drain_timeout: some(rng, 50, |rng| rng.u64(60..400)),
+        // A world with the default takes long, and shows no more.
+        uncordon_after: some(rng, 90, |_| 60),
         on_failed: some(rng, 40, |rng| one(rng, &["leave", "abandon"])),
         others: others.concat(),
     }
