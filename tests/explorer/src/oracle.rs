@@ -458,15 +458,15 @@ impl Oracle {
         (waits && ours && !left).then(|| format!("{notice:?}"))
     }
 
-    /// Returns when the last mark that expires has expired: `--uncordon-after`, docs/settings.md.
+    /// Returns how long a mark that expires may stand: `--uncordon-after`, docs/settings.md.
     #[must_use]
-    pub fn expiry(&self) -> Option<i64> {
-        let cordons = |sent: &&Sent| {
+    pub fn expiry(&self) -> Option<Duration> {
+        let cordons = |sent: &Sent| {
             let notice = &self.plan.notices[sent.notice];
             !self.plan.flags.rebalance_drains && notice.kind == Kind::Rebalance && self.stands(notice.target)
         };
-        let last = self.seen().sent.iter().filter(cordons).map(|sent| sent.at).max();
-        last.map(|at| at + s(self.plan.flags.uncordon_after.unwrap_or(20 * 60)) + s(120))
+        let after = Duration::from_secs(self.plan.flags.uncordon_after.unwrap_or(20 * 60) + 120);
+        self.seen().sent.iter().any(cordons).then_some(after)
     }
 
     fn stands(&self, target: Target) -> bool {
