@@ -51,6 +51,7 @@ pub mod cli {
     pub(crate) mod input;
     pub(crate) mod settings;
     pub(crate) mod text;
+    pub(crate) mod yaml;
 
     pub use answer::Answer;
     pub use flags::doctor::{Doctor, Output};
