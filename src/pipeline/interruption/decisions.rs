@@ -13,7 +13,7 @@ use crate::pipeline::event::{
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
-use crate::pipeline::node::release::{LATE_AFTER, NodeRelease, awaits_boot, booted_after, restarted_after};
+use crate::pipeline::node::release::{LATE_AFTER, NodeRelease, awaits_boot, booted_after, is_back, restarted_after};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
@@ -274,6 +274,8 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
     let (goes_at, ready_after) = match &notice.detail {
         Detail::StateChange { .. } => (Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME), notice.at),
+        // It begins at once, and its deadline is always now.
+        Detail::Spot { action: InstanceAction::Hibernate } => (Some(clock.notice_instant(notice.at)), notice.at),
         // AWS sends the event again after the change, with a newer time.
         Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => (Some(clock.instant_of(*start)), *start),
         // Nothing but its end stops a drain that others keep alive.
@@ -288,7 +290,12 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.
     let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
-    // A copy comes to another replica right after the restart.
-    let has_booted = notice.start().is_some_and(|start| booted_after(node, start));
-    superseded || node.ready && !awaits_boot && (has_booted || passed && restarted_after(node, ready_after))
+    // A copy comes to another replica right after the restart, before its mark is removed or after that.
+    let begins = match &notice.detail {
+        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
+        _ => notice.start(),
+    };
+    let has_booted = begins.is_some_and(|begins| booted_after(node, begins));
+    let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
+    superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, ready_after))
 }

@@ -223,6 +223,15 @@ pub fn booted_after(node: &Node, at: Timestamp) -> bool {
     booted.is_some_and(|booted| *booted.boot == *node.boot && booted.since > at)
 }
 
+/// Returns whether the Node's instance has returned from what the notice with this identity announced, as its mark shows, which is about
+/// to be removed.
+#[must_use]
+pub fn is_back(node: &Node, identity: &str, start: Option<Timestamp>, now: Timestamp) -> bool {
+    let mark = node.annotations.get(&key_of(NOTICE_PREFIX, identity)).map(|value| read(value));
+    let is_back = |mark: NoticeAnnotation| mark.return_sign.is_some() && has_returned(node, &mark, now);
+    mark.filter(|mark| mark.start == start.map(whole_seconds)).is_some_and(is_back)
+}
+
 /// Returns whether the Node's instance has returned from what the notice announced.
 fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool {
     let rebooted = !notice.boot.is_empty() && !node.boot.is_empty() && *notice.boot != *node.boot;

@@ -207,6 +207,28 @@ async fn a_copy_that_comes_right_after_the_reboot_does_not_cordon_the_node_for_g
     stage.rest(&[&here, &other]).await;
 }
 
+/// Nobody has removed the mark yet: a replica that begins finds both, the mark and a copy of the warning.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_hibernation_that_is_over_does_not_cordon_the_node_for_good() {
+    for age in [0, 130] {
+        let stage = Stage::new(1, 1);
+        let first = stage.start(&[]).await;
+        let at = stage.world.clock.now() - s(age);
+        let body = messages::spot("h", &instance(0), at).replace("\"terminate\"", "\"hibernate\"");
+        stage.world.aws.sqs.send(body.clone());
+        stage.until_handled(s(30)).await;
+        first.kill().await;
+        stage.reboot(0).await;
+        stage.world.aws.sqs.send(body);
+        let second = stage.start(&[]).await;
+        stage.until("released", s(10), || !stage.cordoned(0)).await;
+        stage.until_handled(s(30)).await;
+        sleep(s(60)).await;
+        assert!(!stage.cordoned(0), "{}", stage.story());
+        stage.rest(&[&second]).await;
+    }
+}
+
 /// An instance refresh that replaces root volumes: the instance comes back by a reboot, and its launch action follows.
 #[tokio::test(start_paused = true)]
 async fn the_replacement_of_a_root_volume_drains_the_node_and_gives_it_back() {
