@@ -49,8 +49,8 @@ pub(super) struct Rounds<'a> {
     departures: Departures<'a>,
     gaps: WatchGaps,
     own_pod: &'a watch::Sender<OwnPod>,
-    /// UIDs of the `DaemonSet` pods to evict: those of the first list.
-    daemons: Option<HashSet<Arc<str>>>,
+    /// UIDs of the `DaemonSet` pods to evict: those of the first list that shows any. The first list of all may be from before they came.
+    daemons: HashSet<Arc<str>>,
     /// How new the next list must be.
     freshness: Freshness,
     round: u32,
@@ -90,7 +90,7 @@ impl<'a> Rounds<'a> {
             departures: Departures::new(evictions),
             gaps,
             own_pod,
-            daemons: None,
+            daemons: HashSet::new(),
             freshness: Freshness::Cached,
             round: 0,
             overdue_interval: OVERDUE_INTERVAL,
@@ -129,14 +129,16 @@ impl<'a> Rounds<'a> {
             never = self.departures.go_on() => match never {},
             listed = Box::pin(evictions.list(self.freshness.clone())) => listed,
         };
-        let first = self.daemons.is_none();
-        selection.keep_new_daemons(self.daemons.get_or_insert_with(|| daemons_of(&selection)));
+        if self.daemons.is_empty() {
+            self.daemons = daemons_of(&selection);
+        }
+        selection.keep_new_daemons(&self.daemons);
         evictions.drain.recorder.listed(&selection);
         let longest = selection.longest_grace(evictions.drain.drainer.pod_grace);
         if let Some((_, grace)) = longest {
             evictions.drain.deadlines.make_room(grace);
         }
-        if first {
+        if self.round == 0 {
             self.report_begun(&selection, longest);
         }
         (selection, version)

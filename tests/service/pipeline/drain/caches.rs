@@ -39,3 +39,19 @@ async fn a_pod_that_ended_while_it_was_listed_is_not_waited_for() {
     stage.until_handled(s(120)).await;
     stage.rest(&[&replica]).await;
 }
+
+/// The first list may be from before the pods of `DaemonSet`s came: those of the next one are the first.
+#[tokio::test(start_paused = true)]
+async fn pods_of_daemonsets_that_a_stale_list_does_not_show_are_evicted() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.stop_caches(true);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("agent").daemonset().stops_in(s(5)));
+    let replica = stage.start(&["--evict-daemonsets"]).await;
+    stage.spot(0);
+    sleep(s(10)).await;
+    stage.world.kube.stop_caches(false);
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.ends_of("agent").len(), 1, "{}", stage.story());
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
