@@ -21,6 +21,7 @@
 
 /// One-off commands: they ask, explain or test, and end.
 pub mod commands {
+    pub mod cluster;
     pub mod doctor;
     pub mod explain;
     pub mod migrate;
@@ -47,15 +48,18 @@ pub mod service {
 /// The command line: flags, the settings that they make, and the form of answers.
 pub mod cli {
     pub(crate) mod answer;
+    mod command_line;
     pub(crate) mod flags;
     pub(crate) mod input;
+    pub(crate) mod output;
     pub(crate) mod settings;
     pub(crate) mod text;
     pub(crate) mod yaml;
 
     pub use answer::Answer;
-    pub use flags::doctor::{Doctor, Output};
+    pub use flags::doctor::Doctor;
     pub use flags::{Cli, Command, LogFormat, Run};
+    pub use output::Output;
     pub use settings::Settings;
 }
 

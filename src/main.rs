@@ -1,10 +1,12 @@
 //! Parses the command line, runs a command, and returns its exit code.
 
 use ebbtide::cli::Answer;
+use ebbtide::cli::Doctor;
 use ebbtide::cli::Settings;
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
-use ebbtide::cli::{Doctor, Output};
 use ebbtide::clients::connect;
+use ebbtide::clients::connect::ClusterChoice;
+use ebbtide::commands::cluster::chosen;
 use ebbtide::commands::{doctor, explain, migrate, notify, send, status};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         Command::Send(flags) => run_command(send::send(flags)),
         Command::Status(flags) => run_command(status::status(flags)),
         Command::Notify(flags) => run_command(notify::notify(flags)),
-        Command::Migrate(arguments) => print(migrate::run(arguments.values.as_deref())),
+        Command::Migrate(arguments) => print(migrate::run(&arguments)),
     }
 }
 
@@ -66,20 +68,17 @@ fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-fn run_doctor(Doctor { run, output }: Doctor) -> ExitCode {
+fn run_doctor(Doctor { run, output, strict, cluster, .. }: Doctor) -> ExitCode {
     let settings = match Settings::from_flags(run) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
     run_command(async move {
         let clock = Clock::system();
-        let clients = connect::available_clients(clock, QueueUrl::region_of(&settings.queue_url)).await;
+        let region = QueueUrl::region_of(&settings.queue_url);
+        let clients = connect::available_clients(clock, region, &chosen(cluster)).await;
         let report = doctor::consult(&settings, clients, clock).await;
-        let said = match output {
-            Output::Text => report.text(),
-            Output::Json => report.json(),
-        };
-        Answer { code: u8::from(report.failed()), ..Answer::well(said) }
+        Answer { code: u8::from(report.failed(strict)), ..Answer::well(output.of(&report.object(), || report.text())) }
     })
 }
 
@@ -93,7 +92,8 @@ fn without_clients(filter: Targets) -> Targets {
 
 async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
     let clock = Clock::system();
-    let mut clients = match connect::clients(clock, QueueUrl::region_of(&settings.queue_url)).await {
+    let region = QueueUrl::region_of(&settings.queue_url);
+    let mut clients = match connect::clients(clock, region, &ClusterChoice::default()).await {
         Ok(clients) => clients,
         Err(error) => return refuse(1, &error.to_string()),
     };

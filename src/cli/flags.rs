@@ -1,6 +1,7 @@
 //! The command line: flags in groups, each with its environment variable. `settings` checks their values.
 
 mod admission;
+pub mod cluster;
 pub mod doctor;
 pub mod explain;
 pub mod migrate;
@@ -24,8 +25,11 @@ pub use values::{
 };
 pub use waits::Waits;
 
-use clap::builder::{BoolishValueParser, Resettable};
-use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, Subcommand};
+
+/// The flag that shows the service's flags in the help of commands that take them besides their own.
+pub const HELP_ALL: &str = "help-all";
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]
@@ -42,21 +46,6 @@ pub struct Cli {
     pub command: Command,
 }
 
-impl Cli {
-    /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
-    /// if the command line is wrong or asks for help.
-    #[must_use]
-    #[allow(clippy::disallowed_methods, reason = "clap can't tell whether a flag's variable is empty")]
-    pub fn read() -> Self {
-        let filled = |arg: Arg| {
-            let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
-            if empty { arg.env(Resettable::Reset) } else { arg }
-        };
-        let command = Self::command().mut_subcommands(|command| command.mut_args(filled));
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
-    }
-}
-
 /// The commands.
 #[derive(Debug, Subcommand)]
 #[allow(clippy::large_enum_variant, reason = "a process has one of them")]
@@ -68,12 +57,14 @@ pub enum Command {
     )]
     Run(Run),
     /// Explain what the service would do about a message; change nothing
-    #[command(after_help = "Takes the flags and variables of the service, but needs no queue. Only reads.\n\
-                            Exit codes: 0 with an explanation, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message.")]
+    #[command(
+        after_help = "Takes the service's flags and variables, too: --help-all shows them; needs no queue. Only reads.\n\
+                            Exit codes: 0 with an explanation, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
+    )]
     Explain(Box<explain::Explain>),
     /// Send a test message to the queue, for a Node that allows tests
     #[command(
-        after_help = "The message looks like one from AWS, and the service handles it like one: it cordons and drains the Node. Uses the caller's credentials.\n\
+        after_help = "The message looks like one from AWS, and the service handles it like one: it cordons and drains the Node. Asks before. Uses the caller's credentials.\n\
                             Exit codes: 0 if the message was sent, 1 if not or if the output can't be written, 2 for wrong flags."
     )]
     Send(send::Send),
@@ -82,15 +73,16 @@ pub enum Command {
                             Exit codes: 0 if nothing is blocked, 1 if no replica answers, 2 for wrong flags, 3 if something is blocked or has failed in the last hour.")]
     Status(status::Status),
     /// Check everything that run needs, with a remedy for each problem; change nothing
-    #[command(after_help = "Exit codes: 0 without a failure, 1 with a failure, 2 for wrong settings.")]
+    #[command(after_help = "Takes the service's flags and variables, too: --help-all shows them.\n\
+                            Exit codes: 0 without a failure, 1 with a failure, with --strict also for a warning, 2 for wrong settings.")]
     Doctor(doctor::Doctor),
     /// Send a test of each notification that the settings ask for, and print the receiver's answers
     Notify(notify::Notify),
     /// Convert values of aws-node-termination-handler's chart to values of Ebbtide's chart
     ///
-    /// Writes the values to standard output, and remarks on values that differ or are lost to standard error.
+    /// Writes the values to standard output or a file, and remarks on values that differ or are lost to standard error.
     #[command(
-        after_help = "Exit codes: 0 if all values were carried over, 1 if the output can't be written, 2 if the file is not a values file, 3 if a value was lost or differs."
+        after_help = "Exit codes: 0 with values, 1 if they can't be written, 2 if the file is not a values file; with --strict 3 if a value was lost or differs."
     )]
     Migrate(migrate::Migrate),
 }

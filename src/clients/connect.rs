@@ -30,6 +30,7 @@ use aws_smithy_types::base64;
 use kubeconfig::ClusterAccess;
 use program::{ClientCertificate, Program};
 use std::env;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::join;
@@ -94,6 +95,15 @@ impl From<Clients> for AvailableClients {
     }
 }
 
+/// The choice of a cluster: the default is the environment's.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterChoice {
+    /// The kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context.
+    pub context: Option<String>,
+}
+
 /// The reason why there are no clients.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
@@ -126,9 +136,13 @@ pub enum ConnectError {
 ///
 /// # Errors
 /// When AWS or the API server is not configured, or wrongly.
-pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Clients, ConnectError> {
+pub async fn clients(
+    clock: Clock,
+    default_region: Option<String>,
+    cluster: &ClusterChoice,
+) -> Result<Clients, ConnectError> {
     let aws = in_a_region(aws(clock, default_region).await?)?;
-    let (kube, watches) = kube_clients(clock).await?;
+    let (kube, watches) = kube_clients(clock, cluster).await?;
     Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
@@ -140,15 +154,20 @@ pub async fn clients(clock: Clock, default_region: Option<String>) -> Result<Cli
 pub(crate) async fn clients_without_region(
     clock: Clock,
     default_region: Option<String>,
+    cluster: &ClusterChoice,
 ) -> Result<Clients, ConnectError> {
     let aws = aws(clock, default_region).await?;
-    let (kube, watches) = kube_clients(clock).await?;
+    let (kube, watches) = kube_clients(clock, cluster).await?;
     Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
 /// Makes the clients of each side for itself.
-pub async fn available_clients(clock: Clock, default_region: Option<String>) -> AvailableClients {
-    let (aws, kube) = join!(Box::pin(aws(clock, default_region)), Box::pin(kube_clients(clock)));
+pub async fn available_clients(
+    clock: Clock,
+    default_region: Option<String>,
+    cluster: &ClusterChoice,
+) -> AvailableClients {
+    let (aws, kube) = join!(Box::pin(aws(clock, default_region)), Box::pin(kube_clients(clock, cluster)));
     AvailableClients { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
 }
 
@@ -156,8 +175,14 @@ pub async fn available_clients(clock: Clock, default_region: Option<String>) -> 
 ///
 /// # Errors
 /// When the API server is not configured, or wrongly.
-pub async fn cluster_client(clock: Clock) -> Result<kube::Client, ConnectError> {
-    kube_clients(clock).await.map(|(kube, _)| kube)
+pub async fn cluster_client(clock: Clock, cluster: &ClusterChoice) -> Result<kube::Client, ConnectError> {
+    kube_clients(clock, cluster).await.map(|(kube, _)| kube)
+}
+
+/// Returns the name of the chosen context; `None` without a kubeconfig that can be read.
+#[must_use]
+pub fn context(cluster: &ClusterChoice) -> Option<String> {
+    cluster.context.clone().or_else(|| kubeconfig::current_context(cluster, variable))
 }
 
 /// Makes a client for a receiver of the user's, through `proxy` or else through the environment's.
@@ -234,8 +259,9 @@ pub fn aws_clients(config: &SdkConfig) -> AwsClients {
 }
 
 /// Makes two clients for the API server: for calls, and for watches.
-async fn kube_clients(clock: Clock) -> Result<(kube::Client, kube::Client), ConnectError> {
-    let ClusterAccess { config: mut calls, from_kubeconfig, proxy } = kubeconfig::cluster_access(variable).await?;
+async fn kube_clients(clock: Clock, cluster: &ClusterChoice) -> Result<(kube::Client, kube::Client), ConnectError> {
+    let ClusterAccess { config: mut calls, from_kubeconfig, proxy } =
+        kubeconfig::cluster_access(cluster, variable).await?;
     let proxy = if from_kubeconfig { http::to_api_server(proxy, &calls.cluster_url, variable)? } else { None };
     calls.default_retry = false;
     calls.connect_timeout = Some(CONNECT_TIMEOUT);

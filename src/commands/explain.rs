@@ -23,13 +23,15 @@ mod view;
 mod waits;
 
 use crate::cli::answer::Answer;
-use crate::cli::flags::explain::{Explain, Output};
+use crate::cli::flags::explain::Explain;
+use crate::cli::output::Output;
 use crate::cli::settings::{Settings, SettingsError};
-use crate::clients::connect::{Clients, clients_without_region};
+use crate::clients::connect::{Clients, ClusterChoice, clients_without_region};
 use crate::clients::gate::KubeError;
+use crate::commands::cluster::chosen;
 use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
-use crate::commands::test_message::{HookError, MessageRequest, TestMessageError, UnknownKind};
+use crate::commands::test_message::{HookError, MessageRequest, TestMessageError};
 use crate::pipeline::event;
 use crate::pipeline::event::{IgnoreReason, Notice, NoticeKind, Notices, Parsed};
 use crate::pipeline::queue::QueueUrl;
@@ -47,6 +49,7 @@ struct Question {
     source: MessageSource,
     settings: Settings,
     output: Output,
+    cluster: ClusterChoice,
 }
 
 /// The message to explain.
@@ -63,8 +66,6 @@ enum Refusal {
     #[error("{0}")]
     Settings(SettingsError),
     #[error(transparent)]
-    NoticeKind(#[from] UnknownKind),
-    #[error(transparent)]
     NoMessage(#[from] input::NoMessage),
 }
 
@@ -79,7 +80,8 @@ pub async fn explain(flags: Explain) -> Answer {
     if let Some(answer) = question.without_notices(clock) {
         return answer;
     }
-    match clients_without_region(clock, QueueUrl::region_of(&question.settings.queue_url)).await {
+    let region = QueueUrl::region_of(&question.settings.queue_url);
+    match clients_without_region(clock, region, &question.cluster).await {
         Ok(clients) => question.answer(&clients, clock).await,
         Err(error) => question.unexplained(clock, &error),
     }
@@ -98,15 +100,13 @@ pub async fn explain_with(clients: &Clients, clock: Clock, flags: Explain) -> An
 
 impl Question {
     fn new(flags: Explain) -> Result<Self, Refusal> {
-        let Explain { file, kind, node, group, hook, output, run } = flags;
+        let Explain { file, kind, node, group, hook, output, cluster, run, .. } = flags;
         let settings = Settings::without_queue(run).map_err(Refusal::Settings)?;
         let source = match (kind, node) {
-            (Some(kind), Some(node)) => {
-                MessageSource::Made { kind: test_message::kind(&kind)?, node, hook: group.zip(hook) }
-            }
+            (Some(kind), Some(node)) => MessageSource::Made { kind, node, hook: group.zip(hook) },
             _ => MessageSource::Body(input::read(file.as_deref())?),
         };
-        Ok(Self { source, settings, output })
+        Ok(Self { source, settings, output, cluster: chosen(cluster) })
     }
 
     /// Answers about a message in which there is no notice.
@@ -127,8 +127,8 @@ impl Question {
         };
         let explanation = Explanation { error: problem.clone(), ..self.explanation(clock, message) };
         Some(match (problem, self.output) {
-            (Some(problem), Output::Text) => Answer::wrong(&problem),
-            (Some(problem), Output::Json) => Answer { said: self.written(&explanation), ..Answer::wrong(&problem) },
+            (Some(problem), Output::Table) => Answer::wrong(&problem),
+            (Some(problem), _) => Answer { said: self.written(&explanation), ..Answer::wrong(&problem) },
             (None, _) => Answer::well(self.written(&explanation)),
         })
     }
@@ -163,7 +163,7 @@ impl Question {
     /// Answers that the cluster could not be read; in JSON, too, if JSON is wanted.
     fn unexplained(&self, clock: Clock, error: &impl fmt::Display) -> Answer {
         let answer = Answer::failed(error);
-        if self.output == Output::Text {
+        if self.output == Output::Table {
             return answer;
         }
         let message = MessageView::of(MessageClass::Unexplained);
@@ -222,9 +222,6 @@ impl Question {
     }
 
     fn written(&self, explanation: &Explanation) -> String {
-        match self.output {
-            Output::Text => text::of(explanation),
-            Output::Json => serde_json::to_string_pretty(explanation).map(|json| json + "\n").unwrap_or_default(),
-        }
+        self.output.of(explanation, || text::of(explanation))
     }
 }

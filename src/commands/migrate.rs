@@ -24,13 +24,15 @@ pub use row::Row;
 pub use rows::{Section, rows};
 
 use crate::cli::answer::Answer;
+use crate::cli::flags::migrate::Migrate;
 use crate::cli::input;
 use crate::cli::input::InputError;
 use row::{Conversion, NthValue};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
+use std::fs::File;
+use std::io::Write;
 use write::Values;
 
 /// A behaviour of NTH that our chart must be told about, because our default is another.
@@ -157,17 +159,28 @@ fn input_error(error: &InputError) -> String {
     }
 }
 
-/// Converts the values in a file, or on standard input for `-` or no name. The exit code is 0 if all values were carried over, 3 if not,
-/// 2 if the file is not a values file.
+/// Converts the values in a file, or on standard input for `-` or no name. The exit code is 0, or 2 if the file is not a values file; with
+/// `--strict` 3 if a value was lost or differs.
 #[must_use]
-pub fn run(file: Option<&Path>) -> Answer {
+pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
+    let file = values.as_deref();
     let text = input::text(file).map_err(MigrateError::Input);
-    match text.and_then(|text| Ok(convert(&text)?)) {
-        Ok(migration) => {
-            let (remarks, code) = (migration.to_string(), if migration.is_whole() { 0 } else { 3 });
-            Answer { said: migration.values, remarks, problems: String::new(), code }
-        }
-        Err(error) => Answer::wrong(&format!("{}: {error}", input::named(file))),
+    let migration = match text.and_then(|text| Ok(convert(&text)?)) {
+        Ok(migration) => migration,
+        Err(error) => return Answer::wrong(&format!("{}: {error}", input::named(file))),
+    };
+    let code = if *strict && !migration.is_whole() { 3 } else { 0 };
+    let remarks = migration.to_string();
+    let Some(output) = output else {
+        return Answer { said: migration.values, remarks, problems: String::new(), code };
+    };
+    // What somebody has edited is not overwritten.
+    match File::create_new(output).and_then(|mut file| file.write_all(migration.values.as_bytes())) {
+        Ok(()) => Answer { remarks, code, ..Answer::default() },
+        Err(error) => Answer::failed(&format!(
+            "{} can't be written: {error}; give --output another name, or remove the file",
+            output.display()
+        )),
     }
 }
 

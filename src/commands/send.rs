@@ -8,35 +8,52 @@ use crate::cli::flags::EKS_HOOKS;
 use crate::cli::flags::send::Send;
 use crate::cli::settings;
 use crate::cli::settings::SettingsError;
+use crate::clients::connect;
 use crate::clients::connect::{Clients, clients};
 use crate::clients::gate::{AwsError, Category, Gate};
+use crate::commands::cluster::chosen;
 use crate::commands::test_message;
-use crate::commands::test_message::{MessageRequest, Sources, TestMessage, UnknownKind, brief};
+use crate::commands::test_message::{MessageRequest, Sources, TestMessage, brief};
 use crate::fact::Facts;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
+use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 
 /// Sends the message of the command line.
-pub async fn send(flags: Send) -> Answer {
-    let request = match SendRequest::of(flags) {
+pub async fn send(mut flags: Send) -> Answer {
+    let cluster = chosen(std::mem::take(&mut flags.cluster));
+    if !flags.yes && !stdin().is_terminal() {
+        return Answer::wrong(
+            &"send has the service drain a Node, and asks before: answer in a terminal, or give --yes",
+        );
+    }
+    let mut request = match SendRequest::of(flags) {
         Ok(request) => request,
         Err(error) => return Answer::wrong(&error),
     };
+    request.context = connect::context(&cluster);
     let clock = Clock::system();
-    match clients(clock, QueueUrl::region_of(&request.queue_url)).await {
-        Ok(clients) => request.send(&clients, clock).await,
+    match clients(clock, QueueUrl::region_of(&request.queue_url), &cluster).await {
+        Ok(clients) => request.send(&clients, clock, asked).await,
         Err(error) => Answer::failed(&error),
     }
 }
 
-/// Sends the message of the command line with these clients, at the clock's time.
-pub async fn send_with(clients: &Clients, clock: Clock, flags: Send) -> Answer {
+/// Sends the message of the command line with these clients, at the clock's time. `answer` answers the question.
+pub async fn send_with(clients: &Clients, clock: Clock, flags: Send, answer: impl FnOnce(&str) -> bool) -> Answer {
     match SendRequest::of(flags) {
-        Ok(request) => request.send(clients, clock).await,
+        Ok(request) => request.send(clients, clock, answer).await,
         Err(error) => Answer::wrong(&error),
     }
+}
+
+/// Asks in the terminal, and returns whether the answer is yes.
+fn asked(question: &str) -> bool {
+    let mut line = String::new();
+    let shown = write!(stderr(), "{question} [y/N] ").and_then(|()| stderr().flush());
+    shown.is_ok() && stdin().lock().read_line(&mut line).is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
 }
 
 /// The validated command line.
@@ -45,28 +62,20 @@ struct SendRequest {
     node: String,
     queue_url: String,
     hook: Option<(String, String)>,
-}
-
-/// The reason why a command line is wrong.
-#[derive(Debug, thiserror::Error)]
-enum FlagError {
-    /// There is no such kind.
-    #[error(transparent)]
-    NoticeKind(#[from] UnknownKind),
-    /// The queue's URL is wrong.
-    #[error(transparent)]
-    Settings(#[from] SettingsError),
+    /// Whether nobody is asked.
+    yes: bool,
+    /// The context of the kubeconfig, if there is one.
+    context: Option<String>,
 }
 
 impl SendRequest {
-    fn of(flags: Send) -> Result<Self, FlagError> {
-        let Send { kind, node, queue_url, group, hook } = flags;
-        let kind = test_message::kind(&kind)?;
+    fn of(flags: Send) -> Result<Self, SettingsError> {
+        let Send { kind, node, queue_url, group, hook, yes, .. } = flags;
         let queue_url = settings::queue_url(queue_url)?;
-        Ok(Self { kind, node, queue_url, hook: group.zip(hook) })
+        Ok(Self { kind, node, queue_url, hook: group.zip(hook), yes, context: None })
     }
 
-    async fn send(&self, clients: &Clients, clock: Clock) -> Answer {
+    async fn send(&self, clients: &Clients, clock: Clock, answer: impl FnOnce(&str) -> bool) -> Answer {
         let facts = Facts::to(Vec::new());
         let gate = Gate::new(facts.clone());
         let hook = self.hook.as_ref().map(|(group, hook)| (&**group, &**hook));
@@ -86,10 +95,23 @@ impl SendRequest {
             Ok(message) => message,
             Err(error) => return Answer::failed(&error),
         };
+        if !self.yes && !answer(&self.question(&message)) {
+            return Answer::failed(&"nothing was sent");
+        }
         match test_message::send(&clients.aws.sqs, &facts, &self.queue_url, &message.body).await {
             Ok(id) => Answer::well(self.sent(&message, &id)),
             Err(error) => Answer::failed(&self.not_sent(&error)),
         }
+    }
+
+    fn question(&self, message: &TestMessage) -> String {
+        let Self { kind, queue_url, .. } = self;
+        let (node, context) = (&message.node, self.context.as_deref());
+        let context = context.map(|name| format!(" of the context {name}")).unwrap_or_default();
+        format!(
+            "Send a test notice of kind {kind} for Node {} ({}){context} to {queue_url}? The service cordons and drains the Node.",
+            node.name, node.instance
+        )
     }
 
     fn sent(&self, message: &TestMessage, id: &str) -> String {

@@ -4,8 +4,9 @@ mod read;
 mod table;
 
 use crate::cli::answer::Answer;
-use crate::cli::flags::status::{Status, StatusOutput};
+use crate::cli::flags::status::Status;
 use crate::cli::text::clean;
+use crate::commands::cluster::chosen;
 use crate::telemetry::history::report::{Report, State};
 use read::Source;
 use std::io::{IsTerminal, Write, stdout};
@@ -20,8 +21,9 @@ const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 const TROUBLE: u8 = 3;
 
 /// Shows the status once, or until Ctrl-C.
-pub async fn status(flags: Status) -> Answer {
-    let source = match Source::of(&flags).await {
+pub async fn status(mut flags: Status) -> Answer {
+    let cluster = chosen(std::mem::take(&mut flags.cluster));
+    let source = match Source::of(&flags, &cluster).await {
         Ok(source) => source,
         Err(error) if error.is_wrong_input() => return Answer::wrong(&error),
         Err(error) => return Answer::failed(&error),
@@ -36,11 +38,7 @@ pub async fn status(flags: Status) -> Answer {
 }
 
 fn answer(report: &Report, flags: &Status) -> Answer {
-    let said = match flags.output {
-        StatusOutput::Table => table::of(report, form(flags.all)),
-        // A report has no maps with other keys than text.
-        StatusOutput::Json => serde_json::to_string_pretty(report).unwrap_or_default() + "\n",
-    };
+    let said = flags.output.of(report, || table::of(report, form(flags.all)));
     Answer { code: code(report), ..Answer::well(said) }
 }
 

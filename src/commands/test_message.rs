@@ -64,19 +64,6 @@ pub enum HookError {
     Aws(AwsError),
 }
 
-/// A name that is not a kind's.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("--kind: there is no kind \"{0}\"; the kinds are {kinds}", kinds = NoticeKind::ALL.map(NoticeKind::as_str).join(", "))]
-pub struct UnknownKind(String);
-
-/// Returns the kind of this name.
-///
-/// # Errors
-/// There is no such kind.
-pub fn kind(name: &str) -> Result<NoticeKind, UnknownKind> {
-    NoticeKind::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownKind(name.to_owned()))
-}
-
 /// The parameters of a test message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageRequest<'a> {
@@ -186,15 +173,4 @@ fn region(node: &TrimmedNode, clients: &Clients) -> String {
     let label = node.metadata.labels.as_ref().and_then(|labels| labels.get("topology.kubernetes.io/region"));
     let configured = || clients.aws.region().map(str::to_owned);
     label.cloned().or_else(configured).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_kind_names_the_kinds() {
-        assert_eq!(kind("spot"), Ok(NoticeKind::Spot));
-        assert!(kind("weather").unwrap_err().to_string().contains("asg-terminate, asg-launch, spot"));
-    }
 }

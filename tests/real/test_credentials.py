@@ -108,7 +108,7 @@ def test_a_missing_profile_is_named(world: World, signer: Signer) -> None:
     node = world.node()
     world.control_plane.kubectl.output("annotate", "node", node.name, "ebbtide/allow-test=true")
     wanted = ("--kind", "spot", "--node", node.name, "--queue-url", world.queue_url)
-    sent = world.ask_with(variables(signer, "nope"), "send", *wanted)
+    sent = world.ask_with(variables(signer, "nope"), "send", "--yes", *wanted)
     assert sent.returncode == 1
     assert named in sent.stderr
     assert "give your own credentials that may send to the queue" in sent.stderr

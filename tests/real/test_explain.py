@@ -70,7 +70,7 @@ def test_the_service_does_what_explain_predicts(world: World) -> None:
     first = len(world.audit.requests())
     world.annotate(node, ALLOW, "true")
     begin = time.time()
-    sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
+    sent = world.ask("send", "--yes", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr
     eventually("the message is deleted", world.acknowledged)
     eventually("the service is at rest", service.at_rest)
@@ -106,7 +106,7 @@ def test_send_refuses_a_node_that_does_not_allow_tests(world: World) -> None:
     wanted = ("--kind", "spot", "--node", node.name)
 
     assert [app(pod) for pod in explained(world, *wanted)["pods"]] == ["web"]
-    refused = world.ask("send", *wanted, "--queue-url", world.queue_url)
+    refused = world.ask("send", "--yes", *wanted, "--queue-url", world.queue_url)
 
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.endswith(f"kubectl annotate node {node.name} {ALLOW}=true\n"), refused.stderr
@@ -114,6 +114,6 @@ def test_send_refuses_a_node_that_does_not_allow_tests(world: World) -> None:
     assert world.acknowledged()
     # The error message ends with a command that works as it is.
     world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")
-    sent = world.ask("send", *wanted, "--queue-url", world.queue_url)
+    sent = world.ask("send", "--yes", *wanted, "--queue-url", world.queue_url)
     assert sent.returncode == 0, sent.stderr
     assert world.backlog().visible == 1

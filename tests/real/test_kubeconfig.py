@@ -19,7 +19,7 @@ def commands(world: World) -> list[tuple[str, ...]]:
     queue = ("--queue-url", world.queue_url)
     return [
         ("explain", "--kind", "spot", "--node", node),
-        ("send", "--kind", "spot", "--node", node, *queue),
+        ("send", "--yes", "--kind", "spot", "--node", node, *queue),
         ("doctor", *queue),
     ]
 

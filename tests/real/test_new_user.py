@@ -155,7 +155,7 @@ def test_a_new_installation_drains_and_the_dashboard_shows_it(world: World) -> N
             going = {pod["metadata"]["name"] for app in ("web", "db") for pod in world.pods_of(app)}
             assert {pod["name"] for pod in predicted["pods"]} == going
             world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")
-            sent = world.ask("send", "--kind", "spot", "--node", node.name, "--queue-url", queue_url)
+            sent = world.ask("send", "--yes", "--kind", "spot", "--node", node.name, "--queue-url", queue_url)
             assert sent.returncode == 0, sent.stderr
 
             eventually("the node is drained", lambda: drained(world, node))

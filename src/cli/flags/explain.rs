@@ -1,7 +1,10 @@
 //! The flags of `ebbtide explain`: a message, and the flags of `ebbtide run`.
 
-use super::Run;
-use clap::{Args, ValueEnum};
+use super::cluster::Cluster;
+use super::{HELP_ALL, Run};
+use crate::cli::output::Output;
+use crate::pipeline::event::NoticeKind;
+use clap::{ArgAction, Args};
 use std::path::PathBuf;
 
 /// The flags of `ebbtide explain`.
@@ -12,8 +15,8 @@ pub struct Explain {
     pub file: Option<PathBuf>,
 
     /// Create a message of this kind for --node, instead of reading one
-    #[arg(long, value_name = "KIND", requires = "node", conflicts_with = "file", help_heading = "Message")]
-    pub kind: Option<String>,
+    #[arg(long, value_name = "KIND", value_enum, requires = "node", conflicts_with = "file", help_heading = "Message")]
+    pub kind: Option<NoticeKind>,
 
     /// The Node of the created message
     #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
@@ -28,19 +31,18 @@ pub struct Explain {
     pub hook: Option<String>,
 
     /// Format of the output
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "text", help_heading = "Message")]
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
     pub output: Output,
+
+    /// Show also the service's flags, all of which this command takes
+    #[arg(long = HELP_ALL, action = ArgAction::HelpLong)]
+    pub help_all: Option<bool>,
+
+    /// The choice of a cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
 
     /// The flags of the service whose decisions are explained.
     #[command(flatten)]
     pub run: Run,
-}
-
-/// The format of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// Text, for people.
-    Text,
-    /// One JSON object.
-    Json,
 }

@@ -1,13 +1,15 @@
 //! The flags of `ebbtide send`.
 
+use super::cluster::Cluster;
+use crate::pipeline::event::NoticeKind;
 use clap::Args;
 
 /// The flags of `ebbtide send`.
 #[derive(Args, Debug)]
 pub struct Send {
     /// The kind of notice
-    #[arg(long, value_name = "KIND")]
-    pub kind: String,
+    #[arg(long, value_name = "KIND", value_enum)]
+    pub kind: NoticeKind,
 
     /// The Node of the message, which must have the annotation ebbtide/allow-test: "true"
     #[arg(long, value_name = "NAME")]
@@ -24,4 +26,12 @@ pub struct Send {
     /// For a lifecycle action: the group's lifecycle hook [default: the group's first]
     #[arg(long, value_name = "NAME", requires = "group")]
     pub hook: Option<String>,
+
+    /// Send it without a question
+    #[arg(short, long)]
+    pub yes: bool,
+
+    /// The choice of a cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
 }

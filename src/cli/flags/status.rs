@@ -1,6 +1,8 @@
 //! The flags of `ebbtide status`.
 
-use clap::{Args, ValueEnum};
+use super::cluster::Cluster;
+use crate::cli::output::Output;
+use clap::Args;
 
 /// The flags of `ebbtide status`.
 #[derive(Args, Debug)]
@@ -23,7 +25,7 @@ pub struct Status {
 
     /// Format of the output
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table", conflicts_with = "watch")]
-    pub output: StatusOutput,
+    pub output: Output,
 
     /// Show it again every second, until Ctrl-C
     #[arg(short, long)]
@@ -32,13 +34,8 @@ pub struct Status {
     /// Show all interruptions that are known, not only those of the last hour
     #[arg(long)]
     pub all: bool,
-}
 
-/// The format of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StatusOutput {
-    /// A table, for people.
-    Table,
-    /// The report of all replicas, as one JSON object.
-    Json,
+    /// The choice of a cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
 }

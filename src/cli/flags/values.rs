@@ -1,6 +1,18 @@
 //! The words that flags take.
 
+use crate::pipeline::event::NoticeKind;
 use clap::ValueEnum;
+use clap::builder::PossibleValue;
+
+impl ValueEnum for NoticeKind {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.as_str()))
+    }
+}
 
 /// The hooks of EKS managed node groups, which EKS itself completes.
 pub const EKS_HOOKS: &str = "Terminate-LC-Hook,Launch-LC-Hook";

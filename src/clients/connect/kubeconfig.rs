@@ -3,7 +3,7 @@
 //! A kubeconfig that exists is used, or its fault is the error: in a pod with a broken KUBECONFIG, the pod's own cluster would be the
 //! wrong one. Errors repeat nothing of its content: a fault may be next to a token, or in a key.
 
-use super::ConnectError;
+use super::{ClusterChoice, ConnectError};
 use http::Uri;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
@@ -43,13 +43,30 @@ pub(super) struct ClusterAccess {
 ///
 /// # Errors
 /// When the kubeconfig has a fault; or when there is none, and this is no pod.
-pub(super) async fn cluster_access(variable: impl Fn(&str) -> Option<String>) -> Result<ClusterAccess, ConnectError> {
-    let files = files(variable("KUBECONFIG"), env::home_dir());
+pub(super) async fn cluster_access(
+    cluster: &ClusterChoice,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<ClusterAccess, ConnectError> {
+    let files = chosen_files(cluster, variable);
+    if files.is_empty() && cluster.context.is_some() {
+        let why = "there is none, and --context names a part of one".to_owned();
+        return Err(BadKubeconfig::Unusable(why).into());
+    }
     if files.is_empty() {
         let config = Config::incluster().map_err(ConnectError::NoCluster)?;
         return Ok(ClusterAccess { config, from_kubeconfig: false, proxy: None });
     }
-    from_kubeconfig(&files).await
+    from_kubeconfig(&files, cluster.context.clone()).await
+}
+
+/// Returns the name of the current context, if it can be read.
+pub(super) fn current_context(cluster: &ClusterChoice, variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    read(&chosen_files(cluster, variable)).ok()?.current_context
+}
+
+fn chosen_files(cluster: &ClusterChoice, variable: impl Fn(&str) -> Option<String>) -> Vec<PathBuf> {
+    let named = || files(variable("KUBECONFIG"), env::home_dir());
+    cluster.kubeconfig.clone().map_or_else(named, |file| vec![file])
 }
 
 /// Returns the files that KUBECONFIG names, or else the default file, if it exists.
@@ -62,16 +79,22 @@ fn files(named: Option<String>, home: Option<PathBuf>) -> Vec<PathBuf> {
     home.map(|home| home.join(".kube/config")).filter(|path| path.exists()).into_iter().collect()
 }
 
-async fn from_kubeconfig(files: &[PathBuf]) -> Result<ClusterAccess, ConnectError> {
-    let mut kubeconfig = files.iter().try_fold(Kubeconfig::default(), |merged, file| {
+fn read(files: &[PathBuf]) -> Result<Kubeconfig, BadKubeconfig> {
+    files.iter().try_fold(Kubeconfig::default(), |merged, file| {
         let merged = Kubeconfig::read_from(file).and_then(|read| merged.merge(read));
         merged.map_err(|error| unread(file, &error))
-    })?;
+    })
+}
+
+async fn from_kubeconfig(files: &[PathBuf], context: Option<String>) -> Result<ClusterAccess, ConnectError> {
+    let mut kubeconfig = read(files)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
         let proxy = cluster.proxy_url.take().filter(|proxy| !proxy.is_empty());
         cluster.proxy_url = Some(proxy.unwrap_or_else(|| NO_PROXY.to_owned()));
     }
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await;
+    let config =
+        Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions { context, ..KubeConfigOptions::default() })
+            .await;
     let mut config = config.map_err(|error| match error {
         KubeconfigError::ParseProxyUrl(_) => ConnectError::BadClusterProxy,
         error => ConnectError::Kubeconfig(BadKubeconfig::Unusable(describe(&error))),
@@ -134,7 +157,12 @@ mod tests {
         }
 
         async fn access(&self) -> Result<ClusterAccess, ConnectError> {
-            cluster_access(|name| (name == "KUBECONFIG").then(|| self.0.display().to_string())).await
+            self.access_of(None).await
+        }
+
+        async fn access_of(&self, context: Option<&str>) -> Result<ClusterAccess, ConnectError> {
+            let choice = ClusterChoice { context: context.map(str::to_owned), ..ClusterChoice::default() };
+            cluster_access(&choice, |name| (name == "KUBECONFIG").then(|| self.0.display().to_string())).await
         }
     }
 
@@ -183,8 +211,27 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_context_can_be_chosen() {
+        let file = File::of(
+            "contexts",
+            "{apiVersion: v1, kind: Config, current-context: one, users: [{name: u, user: {token: t}}], \
+              clusters: [{name: a, cluster: {server: 'http://a'}}, {name: b, cluster: {server: 'http://b'}}], \
+              contexts: [{name: one, context: {cluster: a, user: u}}, {name: two, context: {cluster: b, user: u}}]}",
+        );
+        let server = async |context| file.access_of(context).await.unwrap().config.cluster_url.to_string();
+        assert_eq!((server(None).await.as_str(), server(Some("two")).await.as_str()), ("http://a/", "http://b/"));
+        let unknown = file.access_of(Some("three")).await.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(unknown.starts_with("the kubeconfig can't be used: ") && unknown.contains("three"), "{unknown}");
+        let named = ClusterChoice { kubeconfig: Some(file.0.clone()), context: None };
+        let elsewhere = |name: &str| (name == "KUBECONFIG").then(|| "/nowhere/kubeconfig".to_owned());
+        assert!(cluster_access(&named, elsewhere).await.is_ok(), "the flag comes before the variable");
+        assert_eq!(current_context(&named, elsewhere).as_deref(), Some("one"));
+    }
+
+    #[tokio::test]
     async fn the_fault_of_a_kubeconfig_is_the_answer() {
-        let named = cluster_access(|name| (name == "KUBECONFIG").then(|| "/nowhere/kubeconfig".to_owned())).await.err();
+        let nowhere = |name: &str| (name == "KUBECONFIG").then(|| "/nowhere/kubeconfig".to_owned());
+        let named = cluster_access(&ClusterChoice::default(), nowhere).await.err();
         let said = named.map(|error| error.to_string()).unwrap_or_default();
         assert!(said.starts_with("the kubeconfig /nowhere/kubeconfig can't be read: No such file"), "{said}");
         let empty = File::of("empty", "").access().await.err().map(|error| error.to_string()).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use super::check::{Check, Status};
 use crate::cli::text::{WIDTH, wrapped};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Column of the remedy.
 const INDENT: usize = 10;
@@ -35,10 +35,10 @@ impl Diagnosis {
         self.checks.iter().filter(|check| check.status == status).count()
     }
 
-    /// Whether there is a failure.
+    /// Whether there is a failure, or with `strict` a warning.
     #[must_use]
-    pub fn failed(&self) -> bool {
-        self.count(Status::Failure) > 0
+    pub fn failed(&self, strict: bool) -> bool {
+        self.count(Status::Failure) > 0 || strict && self.count(Status::Warning) > 0
     }
 
     /// Returns the text: a line for each check, its remedy below, and a summary.
@@ -73,9 +73,9 @@ impl Diagnosis {
         text
     }
 
-    /// Returns the JSON object that docs/doctor.md describes.
+    /// Returns the object that docs/doctor.md describes.
     #[must_use]
-    pub fn json(&self) -> String {
+    pub fn object(&self) -> Value {
         let checks: Vec<_> = self
             .checks
             .iter()
@@ -88,7 +88,7 @@ impl Diagnosis {
             .collect();
         let summary: serde_json::Map<_, _> =
             Status::ALL.iter().map(|status| (status.as_str().to_owned(), json!(self.count(*status)))).collect();
-        format!("{:#}\n", json!({ "checks": checks, "summary": summary }))
+        json!({ "checks": checks, "summary": summary })
     }
 }
 
@@ -134,11 +134,11 @@ skipped   clock skew            The API server did not tell its time.
 
     #[test]
     fn json_is_one_object() {
-        let read: serde_json::Value = serde_json::from_str(&diagnosis().json()).unwrap();
+        let read = diagnosis().object();
         assert_eq!(read["checks"][0]["check"], "identity");
-        assert_eq!(read["checks"][0]["remedy"], serde_json::Value::Null);
+        assert_eq!(read["checks"][0]["remedy"], Value::Null);
         assert_eq!(read["checks"][1]["area"], "queue");
         assert_eq!(read["summary"], json!({ "ok": 1, "warning": 0, "failure": 1, "skipped": 1 }));
-        assert!(diagnosis().failed());
+        assert!(diagnosis().failed(false));
     }
 }

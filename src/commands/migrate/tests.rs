@@ -621,3 +621,27 @@ fn the_table_has_every_value_of_nths_chart() {
     let silent: Vec<_> = rows().filter(|row| row.to.is_empty() && row.why.is_empty()).map(|row| row.key).collect();
     assert!(silent.is_empty(), "none without a reason: {silent:?}");
 }
+
+#[test]
+fn the_values_go_into_a_new_file_and_strict_decides_the_exit_code() {
+    let folder = std::env::temp_dir().join(format!("ebbtide-migrate-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (nth, ours) = (folder.join("nth.yaml"), folder.join("ebbtide.yaml"));
+    std::fs::write(&nth, format!("{GIVEN}unknown: 1\n")).unwrap();
+    let asked = |output: Option<&std::path::Path>, strict| {
+        run(&Migrate { values: Some(nth.clone()), output: output.map(Into::into), strict })
+    };
+    let (lax, strict) = (asked(None, false), asked(None, true));
+    assert_eq!((lax.code, strict.code), (0, 3));
+    assert!(lax.remarks.contains("unknown:") && lax.said == strict.said, "{}", lax.remarks);
+    let written = asked(Some(&ours), false);
+    assert_eq!((written.code, written.said.as_str(), &written.remarks), (0, "", &lax.remarks));
+    assert_eq!(std::fs::read_to_string(&ours).unwrap(), lax.said);
+    let again = asked(Some(&ours), false);
+    assert!(
+        again.code == 1 && again.problems.contains("--output"),
+        "what somebody has edited stays: {}",
+        again.problems
+    );
+    std::fs::remove_dir_all(folder).unwrap();
+}

@@ -1,7 +1,7 @@
 //! Reads the report of one replica, or of all of them through the API server.
 
 use crate::cli::flags::status::Status;
-use crate::clients::connect::{ConnectError, cluster_client};
+use crate::clients::connect::{ClusterChoice, ConnectError, cluster_client};
 use crate::clients::get::{GetError, get};
 use crate::clients::trimmed::Trimmed;
 use crate::runtime::clock::Clock;
@@ -86,7 +86,7 @@ struct Refusal {
 
 impl Source {
     /// Returns the source of the command line.
-    pub(super) async fn of(flags: &Status) -> Result<Self, StatusError> {
+    pub(super) async fn of(flags: &Status, cluster: &ClusterChoice) -> Result<Self, StatusError> {
         let Status { address, namespace, selector, port, .. } = flags;
         let Some(namespace) = namespace.clone() else {
             let bare = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
@@ -99,7 +99,7 @@ impl Source {
                 Err(StatusError::BadAddress(address.clone()))
             };
         };
-        let client = cluster_client(Clock::system()).await?;
+        let client = cluster_client(Clock::system(), cluster).await?;
         Ok(Self::Pods { client, namespace, selector: selector.clone(), port: *port })
     }
 
@@ -198,6 +198,7 @@ fn report(from: &str, body: &[u8]) -> Result<Report, StatusError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::flags::cluster::Cluster;
     use crate::telemetry::history::{History, Since};
     use serde_json::json;
 
@@ -261,11 +262,15 @@ mod tests {
                 namespace: None,
                 selector: String::new(),
                 port: 1,
-                output: crate::cli::flags::status::StatusOutput::Table,
+                output: crate::cli::output::Output::Table,
                 watch: false,
                 all: false,
+                cluster: Cluster::default(),
             };
-            assert!(Source::of(&flags).await.is_err_and(|error| error.is_wrong_input()), "{address}");
+            assert!(
+                Source::of(&flags, &ClusterChoice::default()).await.is_err_and(|error| error.is_wrong_input()),
+                "{address}"
+            );
         }
     }
 

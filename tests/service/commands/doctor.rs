@@ -76,7 +76,7 @@ async fn a_healthy_set_up_is_all_ok_and_stays_unchanged() {
     let pods = stage.world.kube.pods();
     let report = examined(&stage, &[]).await;
     assert_eq!(faults(&report), [], "{}", report.text());
-    assert!(!report.failed());
+    assert!(!report.failed(false));
     assert_eq!(report.count(Status::Skipped), ALWAYS.len(), "{}", report.text());
 
     // Nothing has been changed, and no call could have changed anything.
@@ -212,7 +212,7 @@ async fn each_defect_has_its_own_line() {
             faults(&report).iter().map(|(area, check, status)| format!("{area} {check} {status}")).collect();
         assert_eq!(found, [wanted], "{}", report.text());
         assert!(report.text().contains(remedy), "{wanted}: {}", report.text());
-        assert_eq!(report.failed(), wanted.ends_with("failure"));
+        assert_eq!(report.failed(false), wanted.ends_with("failure"));
     }
 }
 
@@ -263,7 +263,7 @@ async fn a_hanging_call_costs_its_own_lines_and_at_most_ten_seconds() {
     let stage = healthy();
     stage.world.faults.add(Rule::on("*", Fault::Throttle));
     let begun = Instant::now();
-    assert!(examined(&stage, &[]).await.failed());
+    assert!(examined(&stage, &[]).await.failed(false));
     assert!(begun.elapsed() <= s(10));
 }
 
@@ -366,7 +366,7 @@ async fn an_unreadable_rule_does_not_affect_other_rules() {
         // The second page of three.
         stage.world.faults.add(Rule::on("DescribeRule", fault).subject("ec2"));
         let report = examined(&stage, &[]).await;
-        assert!(!report.failed(), "{}", report.text());
+        assert!(!report.failed(false), "{}", report.text());
         for kind in ["asg-terminate", "scheduled-change"] {
             assert!(line(&report, &format!("rules {kind} ")).starts_with("ok"), "{fault:?}: {}", report.text());
         }
@@ -406,7 +406,7 @@ async fn pods_that_drains_leave_do_not_count() {
     let told = report.checks().iter().any(|check| check.found.contains("pod default/db has a grace period of 1h"));
     assert!(told, "{}", report.text());
     stage.world.kube.add_budget("default", "db", [("app", "db")], Limit::MaxUnavailable(1));
-    assert!(!examined(&stage, &[]).await.failed());
+    assert!(!examined(&stage, &[]).await.failed(false));
 }
 
 /// Returns the numbers of warnings, failures and skipped checks at the start.

@@ -11,6 +11,11 @@ use ebbtide_sim::fault::{Fault, Rule};
 impl Stage {
     /// Runs `ebbtide send` with these flags.
     async fn send(&self, flags: &[&str]) -> Answer {
+        self.send_if(flags, |question| panic!("a test asks: {question}")).await
+    }
+
+    /// Does the same; `answer` answers the question.
+    async fn send_if(&self, flags: &[&str], answer: impl FnOnce(&str) -> bool) -> Answer {
         let url = self.world.aws.sqs.queue_url();
         let mut all = vec!["ebbtide", "send", "--queue-url", &url];
         all.extend(flags);
@@ -18,7 +23,7 @@ impl Stage {
             panic!("it must be send")
         };
         let clock = Clock::showing(self.world.clock.now());
-        send_with(&self.clients(clock), clock, flags).await
+        send_with(&self.clients(clock), clock, flags, answer).await
     }
 
     /// Allows test messages for the n-th node.
@@ -47,7 +52,7 @@ async fn every_kind_reaches_the_service_and_is_acted_on() {
         stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
         stage.world.aws.autoscaling.join("group", &instance(0));
         let replica = stage.start(&["--on", "asg-launch=ready"]).await;
-        let answer = stage.send(&["--kind", kind, "--node", "node-0"]).await;
+        let answer = stage.send(&["--yes", "--kind", kind, "--node", "node-0"]).await;
         assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{kind}");
         stage.until_handled(s(60)).await;
         replica.ended_once(kind, outcome);
@@ -72,7 +77,7 @@ async fn a_test_of_a_long_drain_takes_its_time() {
     stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(60)));
     stage.world.aws.autoscaling.join("group", &instance(0));
     let replica = stage.start(&[]).await;
-    let answer = stage.send(&["--kind", "asg-terminate", "--node", "node-0"]).await;
+    let answer = stage.send(&["--yes", "--kind", "asg-terminate", "--node", "node-0"]).await;
     assert_eq!(answer.code, 0, "{}", answer.problems);
     stage.until_handled(s(210)).await;
     assert_eq!(stage.ends_of("slow").len(), 1, "its grace period is not shortened");
@@ -85,7 +90,7 @@ async fn a_node_that_does_not_allow_it_is_left_alone() {
     let stage = Stage::new(2, 1);
     stage.allow(1, "yes");
     for n in 0..2 {
-        let answer = stage.send(&["--kind", "spot", "--node", &node(n)]).await;
+        let answer = stage.send(&["--yes", "--kind", "spot", "--node", &node(n)]).await;
         assert_eq!((answer.code, answer.said.as_str()), (1, ""));
         let told = format!("kubectl annotate node node-{n} ebbtide/allow-test=true");
         assert!(answer.problems.ends_with(&told) && answer.problems.lines().count() == 1, "{}", answer.problems);
@@ -101,16 +106,37 @@ async fn an_error_says_what_to_do() {
         assert_eq!((answer.code, answer.said.as_str(), answer.problems.lines().count()), (code, "", 1), "{answer:?}");
         assert!(answer.problems.contains(what), "{what}: {}", answer.problems);
     };
-    says(stage.send(&["--kind", "weather", "--node", "node-0"]).await, 2, "the kinds are asg-terminate");
-    says(stage.send(&["--kind", "spot", "--node", "node-9"]).await, 1, "there is no Node \"node-9\"");
-    says(stage.send(&["--kind", "asg-terminate", "--node", "node-0"]).await, 1, "give --group NAME and --hook NAME");
+    says(stage.send(&["--yes", "--kind", "spot", "--node", "node-9"]).await, 1, "there is no Node \"node-9\"");
+    says(
+        stage.send(&["--yes", "--kind", "asg-terminate", "--node", "node-0"]).await,
+        1,
+        "give --group NAME and --hook NAME",
+    );
     stage.world.kube.update_node("node-0", |node| node.spec.get_or_insert_default().provider_id = None);
-    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "spec.providerID must be");
+    says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "spec.providerID must be");
     let stage = Stage::new(1, 1);
     stage.allow(0, "true");
     stage.world.faults.add(Rule::on("SendMessage", Fault::Status(403)));
-    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "the service's own role can't send");
+    says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "the service's own role can't send");
     stage.world.faults.add(Rule::on("get nodes", Fault::Status(403)));
-    says(stage.send(&["--kind", "spot", "--node", "node-0"]).await, 1, "get nodes");
+    says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "get nodes");
     assert!(stage.world.aws.sqs.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_unless_somebody_says_yes() {
+    let stage = Stage::new(1, 1);
+    stage.allow(0, "true");
+    let flags = ["--kind", "spot", "--node", "node-0"];
+    let no = stage
+        .send_if(&flags, |question| {
+            let names = ["spot", "node-0", &instance(0), "cordons and drains"];
+            assert!(names.iter().all(|name| question.contains(name)), "{question}");
+            false
+        })
+        .await;
+    assert_eq!((no.code, no.said.as_str(), no.problems.as_str()), (1, "", "nothing was sent"));
+    assert_eq!(stage.calls("SendMessage"), 0);
+    assert_eq!(stage.send_if(&flags, |_| true).await.code, 0);
+    assert_eq!(stage.calls("SendMessage"), 1);
 }

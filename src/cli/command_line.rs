@@ -1,0 +1,101 @@
+//! Reading the command line: what clap's attributes can't say about all flags.
+
+use super::flags::{Cli, HELP_ALL};
+use clap::builder::{BoolishValueParser, Resettable};
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
+
+impl Cli {
+    /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
+    /// if the command line is wrong or asks for help.
+    #[must_use]
+    #[allow(clippy::disallowed_methods, reason = "clap can't tell whether a flag's variable is empty")]
+    pub fn read() -> Self {
+        let filled = |arg: Arg| {
+            let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+            if empty { arg.env(Resettable::Reset) } else { arg }
+        };
+        let shows_all =
+            std::env::args_os().any(|arg| arg.to_str().and_then(|arg| arg.strip_prefix("--")) == Some(HELP_ALL));
+        let command = if shows_all { Self::complete() } else { Self::brief() };
+        let command = command.mut_subcommands(|command| command.mut_args(filled));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The command line, whose help leaves out the service's flags where a command takes them besides its own.
+    fn brief() -> Command {
+        Self::complete().mut_subcommands(|command| {
+            // The service's flags have variables.
+            let hidden = |arg: Arg| if arg.get_env().is_some() { arg.hide(true) } else { arg };
+            let borrows = command.get_arguments().any(|arg| arg.get_id() == "help_all");
+            if borrows { command.mut_args(hidden) } else { command }
+        })
+    }
+
+    /// The command line, in which every switch takes `=false`, as its variable does.
+    #[must_use]
+    pub fn complete() -> Command {
+        let switch = |arg: Arg| {
+            if !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
+                return arg;
+            }
+            let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("BOOL");
+            arg.value_parser(BoolishValueParser::new())
+                .default_missing_value("true")
+                .default_value("false")
+                .hide_default_value(true)
+                .hide_possible_values(true)
+        };
+        Self::command().mut_subcommands(|command| command.mut_args(switch))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::flags;
+
+    fn run(args: &[&str]) -> Result<flags::Run, clap::Error> {
+        let matches = Cli::complete().try_get_matches_from([&["ebbtide", "run"], args].concat())?;
+        match Cli::from_arg_matches(&matches)?.command {
+            flags::Command::Run(run) => Ok(run),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_switch_takes_a_word_too() {
+        let dry = |args: &[&str]| run(args).map(|run| run.dry_run).map_err(|error| error.kind());
+        assert_eq!(dry(&[]), Ok(false));
+        assert_eq!(dry(&["--dry-run"]), Ok(true));
+        assert_eq!(dry(&["--dry-run=true"]), Ok(true));
+        assert_eq!(dry(&["--dry-run=false"]), Ok(false));
+        assert_eq!(dry(&["--dry-run=perhaps"]), Err(clap::error::ErrorKind::ValueValidation));
+        assert!(dry(&["--dry-run", "false"]).is_err(), "a word apart is another argument");
+    }
+
+    #[test]
+    fn a_command_shows_its_own_flags_first_and_the_service_s_on_request() {
+        for name in ["doctor", "explain"] {
+            let help = |mut cli: Command| cli.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            let (brief, all) = (help(Cli::brief()), help(Cli::complete()));
+            for own in ["--output", "--context", "--help-all"] {
+                assert!(brief.contains(own) && all.contains(own), "{name}: {own}\n{brief}");
+            }
+            for borrowed in ["--queue-url", "--drain-timeout", "--notify-url"] {
+                assert!(!brief.contains(borrowed) && all.contains(borrowed), "{name}: {borrowed}\n{brief}");
+            }
+        }
+    }
+
+    #[test]
+    fn help_lists_the_kinds() {
+        let mut cli = Cli::complete();
+        let help = cli.find_subcommand_mut("send").unwrap().render_long_help().to_string();
+        assert!(help.contains("asg-terminate, asg-launch, spot"), "{help}");
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::complete().debug_assert();
+    }
+}
