@@ -80,7 +80,7 @@ def test_the_readme_is_up_to_date() -> None:
     settings = (ROOT / "docs" / "settings.md").read_text()
     rows = {flag.key: f"| `--{flag.field.replace('_', '-')}` | `{flag.variable}` |" for flag in flags()}
     described = {key for key, row in rows.items() if row in settings}
-    for key in leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))):
+    for key in leaves(yaml.safe_load(EVERYTHING)):
         shown = ".".join(key)
         if key[0] == "settings":
             assert key[1] in described, f"{shown} is not in docs/settings.md"
@@ -121,7 +121,7 @@ def test_everything_sets_every_value() -> None:
         for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
         if key[0] != "serviceMonitor" or key == ("serviceMonitor", "enabled")
     }
-    set_here = leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':")))
+    set_here = leaves(yaml.safe_load(EVERYTHING))
     missing = [key for key in ours if not any(each[: len(key)] == key for each in set_here)]
     known = {("nodeSelector", "kubernetes.io/os"), ("dashboard", "labels", "grafana_dashboard")}
     assert set(missing) <= known, "everything.yaml does not set these"
@@ -130,11 +130,11 @@ def test_everything_sets_every_value() -> None:
 @pytest.mark.slow
 def test_every_value_has_an_effect() -> None:
     """Removes each value from everything.yaml, which must change the output."""
-    values = yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))
+    values = yaml.safe_load(EVERYTHING)
     whole = HELM4.template(values=yaml.safe_dump(values))
     idle = []
     for key in leaves(values):
-        if key == ("queueUrl",) or key in {("on", "asg-launch"), ("notifications", "existingSecret"), ("traces", "endpoint")}:
+        if key == ("queueUrl",) or key in {("actions", "asgLaunch"), ("notifications", "existingSecret"), ("traces", "endpoint")}:
             continue  # the chart needs this value
         without = yaml.safe_load(yaml.safe_dump(values))
         within = without
@@ -390,13 +390,13 @@ TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
     *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
 }
-HARD = {"asg-terminate": "cordon", "spot": "report", "scheduled-change": "cordon", "capacity-reservation": "ignore"}
+HARD = {"asgTerminate": "cordon", "spot": "report", "scheduledChange": "cordon", "capacityReservation": "ignore"}
 """Kinds whose deadline ends the capacity, with an action that does not drain."""
 
 
-def on(**actions: str) -> str:
+def actions(**chosen: str) -> str:
     """Returns values with which the kinds with a hard deadline don't drain, and the others have these actions."""
-    return yaml.safe_dump({"on": HARD | {kind.replace("_", "-"): action for kind, action in actions.items()}})
+    return yaml.safe_dump({"actions": HARD | chosen})
 
 
 @pytest.mark.parametrize(
@@ -414,22 +414,22 @@ def on(**actions: str) -> str:
         ],
         ("settings: {waitForLoadBalancers: \"off\"}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | DELETES),
-        (on() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
-        (on() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
+        (actions() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
+        (actions() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
-        (on(), NODES | DRAINS | TELLS),
-        (on() + "settings: {events: none}", NODES | DRAINS),
-        (on(state_change="ignore"), NODES | TELLS),
-        (on(state_change="ignore") + "settings: {events: none}", NODES),
-        (on(state_change="ignore", rebalance="drain"), NODES | DRAINS | TELLS),
-        (on(state_change="ignore", asg_launch="ready"), NODES | TELLS),
+        (actions(), NODES | DRAINS | TELLS),
+        (actions() + "settings: {events: none}", NODES | DRAINS),
+        (actions(stateChange="ignore"), NODES | TELLS),
+        (actions(stateChange="ignore") + "settings: {events: none}", NODES),
+        (actions(stateChange="ignore", rebalance="drain"), NODES | DRAINS | TELLS),
+        (actions(stateChange="ignore", asgLaunch="ready"), NODES | TELLS),
         *[
             (
-                on(state_change="ignore", **{kind: "drain"}),
-                NODES | DRAINS | DELETES | TELLS | (VOLUMES if kind == "asg-terminate" else set()),
+                actions(stateChange="ignore", **{kind: "drain"}),
+                NODES | DRAINS | DELETES | TELLS | (VOLUMES if kind == "asgTerminate" else set()),
             )
             for kind in HARD
         ],

@@ -20,7 +20,9 @@ TYPOS = [
     ("settings: {registrationGrac: 5s}", "at '/settings': additional properties 'registrationGrac' not allowed"),
     ("settings: {registrationGrace: 5 sec}", "at '/settings/registrationGrace': '5 sec' does not match pattern"),
     ("settings: {registrationGrace: 30}", "at '/settings/registrationGrace': got number, want null or string"),
-    ("settings: {drainTimeout: 10m}", "at '/settings/drainTimeout': got string, want null or object"),
+    ("settings: {drainTimeout: 10}", "at '/settings/drainTimeout': got number, want null or string or object"),
+    ("settings: {drainTimeout: 10min}", "at '/settings/drainTimeout': '10min' does not match pattern"),
+    ("settings: {drainTimeout: {asg-terminate: 1m}}", "additional properties 'asg-terminate' not allowed"),
     ("settings: {drainTimeout: {sopt: 1m}}", "at '/settings/drainTimeout': additional properties 'sopt' not allowed"),
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
@@ -31,8 +33,13 @@ TYPOS = [
     ("notifications: {existingSecret: x, phases: {all: begun}}", "at '/notifications/phases/all': 'begun' does not"),
     ("notifications: {existingSecret: x, proxy: 'http://a:b@c'}", "at '/notifications/proxy': 'http://a:b@c' does not"),
     ("settings: {heartbeat: sometimes}", "at '/settings/heartbeat': 'sometimes' does not match pattern"),
-    ("'on': {sopt: drain}", "at '/on': additional properties 'sopt' not allowed"),
-    ("'on': {spot: ready}", "at '/on/spot': value must be one of 'drain', 'cordon', 'report', 'ignore'"),
+    ("actions: {sopt: drain}", "at '/actions': additional properties 'sopt' not allowed"),
+    ("actions: {asg-terminate: drain}", "at '/actions': additional properties 'asg-terminate' not allowed"),
+    ("actions: {spot: ready}", "at '/actions/spot': value must be one of 'drain', 'cordon', 'report', 'ignore'"),
+    ("actions: {asgLaunch: drain}", "at '/actions/asgLaunch': value must be one of 'ready', 'report', 'ignore'"),
+    # YAML reads off and no as false, and the templates once took false for a missing value.
+    *[(f"actions: {{spot: {no}}}", "at '/actions/spot': value must be one of ") for no in ("off", "''", "0", "[]", "{}")],
+    ("actions: drain", "at '/actions': got string, want object"),
     ("aws: {regoin: eu-west-1}", "at '/aws': additional properties 'regoin' not allowed"),
     ("aws: {region: Ireland}", "at '/aws/region': 'Ireland' does not match pattern"),
     ("image: {digest: abc}", "at '/image/digest': 'abc' does not match pattern"),
@@ -124,6 +131,7 @@ EQUAL = [
 ]
 """Equal amounts in different notations."""
 
+ON = "on is not a value: write actions, with kinds in camelCase, as in "
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
     (
@@ -143,23 +151,15 @@ SENTENCES = [
     ("queueUrl: ebbtide", 'queueUrl is not a queue\'s URL, "ebbtide": the SQS console shows it, as https://sqs.REGION.'),
     ("queueUrl: https://sqs.eu-west-1.amazonaws.com", "queueUrl is not a queue's URL"),
     ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them equal"),
-    ("on: {sopt: drain}", "on.sopt is not a kind; choose one of asg-terminate, asg-launch, spot, rebalance,"),
-    ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
-    ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
-    # YAML reads off and no as false, and the templates once took false for a missing value.
-    *[(f"on: {{spot: {no}}}", "on.spot can't be ") for no in ("off", "no", "false", "''", "0", "[]", "{}")],
-    ("on: {spot: off}", 'on.spot can\'t be "false"; choose one of drain, cordon, report, ignore'),
-    ("on: off", 'on can\'t be "false": it is a map of kinds and actions, as in on: {spot: drain}'),
-    ("on: []", 'on can\'t be "[]": it is a map of kinds'),
-    ("on: drain", 'on can\'t be "drain": it is a map of kinds and actions, as in on: {spot: drain}'),
-    (
-        "on: {spot: report, rebalance: drain}\n'on': {spot: drain, rebalance: drain}",
-        'on.spot is set twice: drain under "on", and report under the bare word on, which YAML reads as true; the order of '
-        'the two is unknown: write "on": with quotes in every values file',
-    ),
+    # The bare word reaches the templates as true, the others as on.
+    *[
+        (f"{key}: {{asg-terminate: cordon, spot: drain}}", ON + "actions: {asgTerminate: cordon, spot: drain}")
+        for key in ("on", "'on'", "true", "'true'")
+    ],
+    *[(f"on: {odd}", ON + "actions: {asgTerminate: drain}") for odd in ("off", "drain", "[]", "{}")],
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
-    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without on.asg-launch: ready; set that,"),
-    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without on.asg-launch: ready"),
+    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without actions.asgLaunch: ready; set that,"),
+    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without actions.asgLaunch: ready"),
     # One of the two values is the default.
     (
         "resources: {requests: {memory: 512Mi}}",
@@ -249,8 +249,8 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 60}]",
         "settings: {heartbeat: off}",
         "settings: {drainTimeout: {all: 1h30m}}",
-        "on: {spot: null}",
-        "on: {spot: report}\n'on': {spot: report, rebalance: drain}",
+        "settings: {drainTimeout: 30m}",
+        "actions: {spot: null}",
         "tolerations: [{key: a, operator: Gt, value: '3', effect: PreferNoSchedule}]",
         "tolerations:\nsettings: {taint: ['a:NoExecute']}",
         # null removes a default.
@@ -271,12 +271,11 @@ def test_correct_values_are_accepted(values: str) -> None:
     HELM4.template(values=QUEUE + values)
 
 
-def test_two_values_for_on_must_be_equal() -> None:
-    """Checks that a value under the bare word `on` is compared with one from --set."""
-    done = HELM4.try_template("--set", "on.spot=drain", values=QUEUE + "on: {spot: report}")
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+def test_on_is_refused_on_the_command_line(helm: Helm) -> None:
+    done = helm.try_template("--set", "on.state-change=drain", values=QUEUE)
     assert done.returncode != 0
-    assert 'on.spot is set twice: drain under "on", and report' in done.stderr
-    HELM4.template("--set", "on.spot=drain", values=QUEUE + "on: {spot: drain}")
+    assert ON + "actions: {stateChange: drain}" in done.stderr
 
 
 # Empty values, such as a section whose lines are all commented out. helm drops their defaults.
@@ -337,7 +336,8 @@ def defaults(helm: Helm) -> str:
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = {
     "properties.global": "another chart's",
-    "properties.true": "the bare word `on`; templates/validate.yaml checks it",
+    "properties.on": "always refused, by templates/validate.yaml",
+    "properties.true": "the bare word `on`; likewise",
     "definitions.ObjectMeta": "metadata of a claim that a volume makes",
 }
 
