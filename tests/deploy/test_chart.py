@@ -100,7 +100,7 @@ def leaves(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [leaf for key, below in values.items() for leaf in leaves(below, (*above, str(key)))]
 
 
-FREE = {"resources", "podSecurityContext", "securityContext", "affinity"}
+FREE = {"strategy", "resources", "podSecurityContext", "securityContext", "affinity"}
 """Values that are Kubernetes objects."""
 
 WITHOUT_EFFECT = {
@@ -108,6 +108,7 @@ WITHOUT_EFFECT = {
     ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
     ("rbac", "create"): "switches off; see test_without_rbac_create_the_chart_creates_no_roles",
     ("rbac", "doctor"): "switches off; least.yaml has it",
+    ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
     ("status", "enabled"): "switches off; least.yaml has it",
@@ -300,6 +301,42 @@ def test_a_second_replica_is_not_pending() -> None:
     }
 
 
+def test_recreate_leaves_the_default_of_a_rolling_update_out() -> None:
+    spec = the("Deployment", HELM4.objects(values=QUEUE + "strategy: {type: Recreate}"))["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_nodes_network_has_its_dns_policy() -> None:
+    pod = the("Deployment", HELM4.objects(values=QUEUE + "hostNetwork: true"))["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+
+
+def test_resources_can_be_removed() -> None:
+    assert "resources" not in container(HELM4.objects(values=QUEUE + "resources: null"))
+
+
+def test_a_budget_has_one_of_its_two_forms() -> None:
+    for values, form in (("", {"maxUnavailable": 1}), ("podDisruptionBudget: {minAvailable: 0}", {"minAvailable": 0})):
+        spec = the("PodDisruptionBudget", HELM4.objects(values=QUEUE + values))["spec"]
+        assert {key: spec[key] for key in spec if key.endswith("vailable")} == form
+
+
+def test_every_object_has_the_common_annotations_and_its_own_win() -> None:
+    for made in HELM4.objects(values=EVERYTHING.partition("extraObjects:")[0] + "extraObjects: []"):
+        assert made["metadata"]["annotations"]["example.com/owner"] == "nodes", made["kind"]
+    values = QUEUE + "commonAnnotations: {example.com/owner: nodes}\ndeploymentAnnotations: {example.com/owner: mine}"
+    assert the("Deployment", HELM4.objects(values=values))["metadata"]["annotations"] == {"example.com/owner": "mine"}
+
+
+@pytest.mark.parametrize(("monitor", "kind"), [("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor")])
+def test_a_monitor_in_another_namespace_finds_the_pods(monitor: str, kind: str) -> None:
+    values = f"{QUEUE}{monitor}: {{enabled: true, namespace: monitoring, sampleLimit: 2000000}}"
+    made = the(kind, HELM4.objects(values=values))
+    assert made["metadata"]["namespace"] == "monitoring"
+    assert made["spec"]["namespaceSelector"] == {"matchNames": ["ebbtide"]}
+    assert made["spec"]["sampleLimit"] == 2000000
+
+
 def test_probes_use_paths_that_the_service_serves() -> None:
     found = container(HELM4.objects(values=QUEUE))
     ports = {each["name"]: each["containerPort"] for each in found["ports"]}
@@ -314,6 +351,7 @@ def test_probes_use_paths_that_the_service_serves() -> None:
         ("", ""),
         ("podMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
         ("serviceMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
+        ("podMonitor: {enabled: true, namespace: mon}", '{namespace="ebbtide",job=~"(mon/)?ebbtide"}'),
         ("podMonitor: {enabled: true}\nfullnameOverride: tide", '{namespace="ebbtide",job=~"(ebbtide/)?tide"}'),
         ("prometheusRule: {matchers: 'cluster=\"blue\", job!~\"x.*\"'}", '{cluster="blue", job!~"x.*"}'),
     ],

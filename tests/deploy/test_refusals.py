@@ -48,7 +48,17 @@ TYPOS = [
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("prometheusRule: {matchers: 'namespace=ebbtide'}", "at '/prometheusRule/matchers': 'namespace=ebbtide' does not match"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
+    ("podDisruptionBudget: {minAvailable: half}", "at '/podDisruptionBudget/minAvailable': 'half' does not match"),
+    ("podMonitor: {sampleLimit: 0}", "at '/podMonitor/sampleLimit': minimum: got 0, want 1"),
+    ("serviceMonitor: {namespace: Monitoring}", "at '/serviceMonitor/namespace': 'Monitoring' does not match"),
+    ("commonAnnotations: {a: 1}", "at '/commonAnnotations/a': got number, want string"),
+    ("hostNetwork: 'yes'", "at '/hostNetwork': got string, want boolean"),
+    ("dnsPolicy: Cluster", "at '/dnsPolicy': value must be one of 'ClusterFirst', 'ClusterFirstWithHostNet', 'Default'"),
+    ("extraObjects: [{kind: ConfigMap, metadata: {}}]", "at '/extraObjects/0': missing property 'apiVersion'"),
     # In Kubernetes objects.
+    ("strategy: {type: BlueGreen}", "at '/strategy/type': value must be one of 'RollingUpdate', 'Recreate'"),
+    ("strategy: {rollingUpdate: {maxSurges: 1}}", "at '/strategy/rollingUpdate': additional properties 'maxSurges' not"),
+    ("envFrom: [{secret: {name: a}}]", "at '/envFrom/0': additional properties 'secret' not allowed"),
     ("resources: {reqeusts: {cpu: 1}}", "at '/resources': additional properties 'reqeusts' not allowed"),
     ("resources: {limits: {mem: 1Gi}}", "at '/resources/limits': additional properties 'mem' not allowed"),
     ("resources: {limits: {memory: 64MB}}", "at '/resources/limits/memory': '64MB' does not match pattern"),
@@ -281,7 +291,7 @@ def test_on_is_refused_on_the_command_line(helm: Helm) -> None:
 # Empty values, such as a section whose lines are all commented out. helm drops their defaults.
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-KUBERNETES_OWN = {"resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
+KUBERNETES_OWN = {"strategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
 """Maps with defaults from which null removes a key, as usual in helm."""
 
 
@@ -300,7 +310,7 @@ def says_something(default: Any) -> bool:
     return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
 
 
-EMPTY = [(path, default) for path, default in sections(DEFAULTS) if path != ("queueUrl",)]
+EMPTY = [each for each in sections(DEFAULTS) if each[0] not in {("queueUrl",), ("resources",)}]
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
@@ -338,6 +348,7 @@ OPEN = {
     "properties.global": "another chart's",
     "properties.on": "always refused, by templates/validate.yaml",
     "properties.true": "the bare word `on`; likewise",
+    "properties.extraObjects.items": "objects of any kind",
     "definitions.ObjectMeta": "metadata of a claim that a volume makes",
 }
 

@@ -33,6 +33,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* The annotations of an object, from the root and its own, which win. Empty without any; else it begins with a new line. */}}
+{{- define "ebbtide.annotations" -}}
+{{- with merge dict (default dict (index . 1)) (default dict (index . 0).Values.commonAnnotations) }}
+{{- dict "annotations" . | toYaml | nindent 2 }}
+{{- end }}
+{{- end }}
+
 {{- define "ebbtide.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "ebbtide.fullname" .) .Values.serviceAccount.name }}
