@@ -155,6 +155,7 @@ KUBERNETES_KINDS = [
     "configmap-v1",
     "deployment-apps-v1",
     "networkpolicy-networking-v1",
+    "pod-v1",
     "poddisruptionbudget-policy-v1",
     "role-rbac-v1",
     "rolebinding-rbac-v1",
@@ -335,6 +336,19 @@ def test_a_monitor_in_another_namespace_finds_the_pods(monitor: str, kind: str) 
     assert made["metadata"]["namespace"] == "monitoring"
     assert made["spec"]["namespaceSelector"] == {"matchNames": ["ebbtide"]}
     assert made["spec"]["sampleLimit"] == 2000000
+
+
+def test_helm_test_runs_doctor_as_the_service_runs() -> None:
+    objects = HELM4.objects(values=EVERYTHING)
+    pod, service = the("Pod", objects), the("Deployment", objects)["spec"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert not service["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items(), "the Service selects it"
+    template = service["template"]["spec"]
+    (ours,), (its,) = pod["spec"].pop("containers"), template.pop("containers")
+    assert pod["spec"] == template | {"restartPolicy": "Never"}
+    assert its.pop("args") == ["run", "--log=debug"]
+    assert ours.pop("args") == ["doctor", "--log=debug"]
+    assert ours == {key: its[key] for key in its if key != "ports" and not key.endswith("Probe")}
 
 
 def test_probes_use_paths_that_the_service_serves() -> None:

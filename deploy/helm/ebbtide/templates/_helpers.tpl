@@ -23,6 +23,11 @@ app.kubernetes.io/name: {{ include "ebbtide.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* The name label of the pod of helm test: another than the service's, so that neither the Service nor the budget selects that pod. */}}
+{{- define "ebbtide.doctor" -}}
+{{- printf "%s-doctor" (include "ebbtide.name" . | trunc 56) }}
+{{- end }}
+
 {{- define "ebbtide.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "ebbtide.selectorLabels" . }}
