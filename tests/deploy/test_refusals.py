@@ -241,7 +241,7 @@ def test_the_templates_refuse_mistakes(helm: Helm, values: str, sentence: str) -
 def test_an_old_cluster_is_refused(helm: Helm) -> None:
     done = helm.try_template(values=QUEUE, kubernetes="1.26.15")
     (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
-    assert "Kubernetes v1.26.15 is too old: this chart needs 1.27 or newer; upgrade the cluster, or" in reason
+    assert f"chart requires kubeVersion: >={OLDEST}-0 which is incompatible with Kubernetes v1.26.15" in reason
     # EKS has versions with a suffix.
     for fine in (OLDEST, "1.27.16-eks-1552ad0", "1.34.1"):
         helm.template(values=QUEUE, kubernetes=fine)

@@ -232,6 +232,15 @@ def test_the_chart_has_the_programs_version() -> None:
     assert manifest["appVersion"] == version
 
 
+def test_artifact_hub_knows_the_default_image_and_the_icon_exists() -> None:
+    manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (image,) = yaml.safe_load(manifest["annotations"]["artifacthub.io/images"])
+    assert image == {"name": "ebbtide", "image": container(HELM4.objects(values=QUEUE))["image"]}
+    raw = manifest["home"].replace("github.com", "raw.githubusercontent.com") + "/main/"
+    assert manifest["icon"].startswith(raw)
+    assert (ROOT / manifest["icon"].removeprefix(raw)).is_file()
+
+
 def test_each_flag_of_notifications_has_a_value() -> None:
     known = {flag.variable for flag in flags() if flag.variable.startswith("EBBTIDE_NOTIFY")}
     assert known == set(NOTIFICATIONS.values())
