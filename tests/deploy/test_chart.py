@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from api import KNOWN, SCHEMAS
+from api import KNOWN
 from chart import (
     CHART,
     HELM3,
@@ -29,11 +28,11 @@ from chart import (
     rights,
     run,
     snapshot,
-    source,
     the,
     tool,
 )
 from flags import flags
+from schemas import conform
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 EVERYTHING = (VALUES / "everything.yaml").read_text()
@@ -149,70 +148,6 @@ def test_every_value_has_an_effect() -> None:
 
 # Kubernetes' API.
 
-KUBERNETES_KINDS = [
-    "clusterrole-rbac-v1",
-    "clusterrolebinding-rbac-v1",
-    "configmap-v1",
-    "deployment-apps-v1",
-    "networkpolicy-networking-v1",
-    "pod-v1",
-    "poddisruptionbudget-policy-v1",
-    "role-rbac-v1",
-    "rolebinding-rbac-v1",
-    "service-v1",
-    "serviceaccount-v1",
-]
-MONITORING_KINDS = ["podmonitors", "prometheusrules", "servicemonitors"]
-
-
-@pytest.fixture(scope="session")
-def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes strict schemas for kubeconform, a folder for each version of Kubernetes; returns their folder."""
-    folder = tmp_path_factory.mktemp("schemas")
-    for version in KNOWN:
-        (folder / version).mkdir()
-        shipped = SCHEMAS / f"v{version}-local-strict"
-        definitions = json.loads((shipped / "_definitions.json").read_text())["$defs"]
-        for file in KUBERNETES_KINDS:
-            schema = standalone(json.loads((shipped / f"{file}.json").read_text()), definitions)
-            (folder / version / f"{file}.json").write_text(json.dumps(schema))
-        for plural in MONITORING_KINDS:
-            crds = source("prometheus-operator") / "example" / "prometheus-operator-crd"
-            crd = yaml.safe_load((crds / f"monitoring.coreos.com_{plural}.yaml").read_text())
-            (served,) = crd["spec"]["versions"]
-            schema = strict(served["schema"]["openAPIV3Schema"])
-            schema["properties"]["metadata"] = {"type": "object"}
-            file = f"{crd['spec']['names']['singular']}-monitoring-{served['name']}.json"
-            (folder / version / file).write_text(json.dumps(schema))
-    return folder
-
-
-def standalone(schema: Object, definitions: Object) -> Object:
-    """Returns a schema with all its references, because kubeconform follows none to other files."""
-    needed: Object = {}
-    waiting = [schema]
-    while waiting:
-        for name in re.findall(r'"(?:/api/_definitions.json)?#/\$defs/([^"]+)"', json.dumps(waiting.pop())):
-            if name not in needed:
-                needed[name] = definitions[name]
-                waiting.append(definitions[name])
-    whole = {**schema, "$defs": needed}
-    del whole["$id"]  # references would be relative to it
-    return json.loads(json.dumps(whole).replace('"/api/_definitions.json#', '"#'))
-
-
-def strict(schema: Any) -> Any:
-    """Returns a schema that allows no additional properties at any level."""
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: strict(value) for key, value in schema.items()}
-    if isinstance(made.get("properties"), dict) and "type" in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
-
 OTHERS = [pytest.param(version, marks=pytest.mark.slow) for version in KNOWN[1:-1]]
 
 
@@ -233,20 +168,6 @@ def test_unknown_fields_are_found(schemas: Path) -> None:
     ]:
         assert right in made
         assert conform(made.replace(right, wrong), KNOWN[-1], schemas), wrong
-
-
-def conform(made: str, version: str, schemas: Path) -> str:
-    """Returns kubeconform's complaints about objects."""
-    done = run(
-        tool("kubeconform"),
-        "-strict",
-        "-kubernetes-version",
-        version,
-        "-schema-location",
-        f"{schemas}/{version}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json",
-        given=made,
-    )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 @pytest.mark.slow
