@@ -45,11 +45,15 @@ struct NthDefault {
 /// The behaviour of NTH's queue mode.
 const QUEUE_MODE: [NthDefault; 3] = [
     NthDefault {
-        path: "on.asg-launch",
+        path: "actions.asgLaunch",
         value: "ready",
         why: "NTH completes launch hooks; Ebbtide's default is to ignore them",
     },
-    NthDefault { path: "on.rebalance", value: "drain", why: "NTH drains in queue mode; Ebbtide's default is cordon" },
+    NthDefault {
+        path: "actions.rebalance",
+        value: "drain",
+        why: "NTH drains in queue mode; Ebbtide's default is cordon",
+    },
     NthDefault {
         path: "settings.requireTag",
         value: "true",

@@ -25,9 +25,11 @@ _VERSIONS = sorted(
 KNOWN = _VERSIONS[_VERSIONS.index(OLDEST) :]
 """Versions of Kubernetes that the chart supports, the oldest first."""
 
-CORE, NETWORKING = "io.k8s.api.core.v1.", "io.k8s.api.networking.v1."
+APPS, CORE, NETWORKING = "io.k8s.api.apps.v1.", "io.k8s.api.core.v1.", "io.k8s.api.networking.v1."
 HANDED_ON = [
+    APPS + "DeploymentStrategy",
     CORE + "Affinity",
+    CORE + "EnvFromSource",
     CORE + "EnvVar",
     CORE + "LocalObjectReference",
     CORE + "PodDNSConfig",
@@ -57,6 +59,7 @@ SECCOMP = ["RuntimeDefault", "Localhost", "Unconfined"]
 EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
 WORDS = {
     "AppArmorProfile.type": SECCOMP,
+    "DeploymentStrategy.type": ["RollingUpdate", "Recreate"],
     "HostPathVolumeSource.type": [
         "",
         "DirectoryOrCreate",

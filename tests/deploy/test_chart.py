@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from api import KNOWN, SCHEMAS
+from api import KNOWN
 from chart import (
     CHART,
     HELM3,
@@ -29,11 +28,11 @@ from chart import (
     rights,
     run,
     snapshot,
-    source,
     the,
     tool,
 )
 from flags import flags
+from schemas import conform
 
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 EVERYTHING = (VALUES / "everything.yaml").read_text()
@@ -80,7 +79,7 @@ def test_the_readme_is_up_to_date() -> None:
     settings = (ROOT / "docs" / "settings.md").read_text()
     rows = {flag.key: f"| `--{flag.field.replace('_', '-')}` | `{flag.variable}` |" for flag in flags()}
     described = {key for key, row in rows.items() if row in settings}
-    for key in leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))):
+    for key in leaves(yaml.safe_load(EVERYTHING)):
         shown = ".".join(key)
         if key[0] == "settings":
             assert key[1] in described, f"{shown} is not in docs/settings.md"
@@ -100,7 +99,7 @@ def leaves(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [leaf for key, below in values.items() for leaf in leaves(below, (*above, str(key)))]
 
 
-FREE = {"resources", "podSecurityContext", "securityContext", "affinity"}
+FREE = {"strategy", "resources", "podSecurityContext", "securityContext", "affinity"}
 """Values that are Kubernetes objects."""
 
 WITHOUT_EFFECT = {
@@ -108,6 +107,7 @@ WITHOUT_EFFECT = {
     ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
     ("rbac", "create"): "switches off; see test_without_rbac_create_the_chart_creates_no_roles",
     ("rbac", "doctor"): "switches off; least.yaml has it",
+    ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
     ("service", "enabled"): "switches off; least.yaml has it",
     ("status", "enabled"): "switches off; least.yaml has it",
@@ -121,7 +121,7 @@ def test_everything_sets_every_value() -> None:
         for key in leaves(yaml.safe_load((CHART / "values.yaml").read_text()))
         if key[0] != "serviceMonitor" or key == ("serviceMonitor", "enabled")
     }
-    set_here = leaves(yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':")))
+    set_here = leaves(yaml.safe_load(EVERYTHING))
     missing = [key for key in ours if not any(each[: len(key)] == key for each in set_here)]
     known = {("nodeSelector", "kubernetes.io/os"), ("dashboard", "labels", "grafana_dashboard")}
     assert set(missing) <= known, "everything.yaml does not set these"
@@ -130,11 +130,11 @@ def test_everything_sets_every_value() -> None:
 @pytest.mark.slow
 def test_every_value_has_an_effect() -> None:
     """Removes each value from everything.yaml, which must change the output."""
-    values = yaml.safe_load(EVERYTHING.replace("\non:", "\n'on':"))
+    values = yaml.safe_load(EVERYTHING)
     whole = HELM4.template(values=yaml.safe_dump(values))
     idle = []
     for key in leaves(values):
-        if key == ("queueUrl",) or key in {("on", "asg-launch"), ("notifications", "existingSecret"), ("traces", "endpoint")}:
+        if key == ("queueUrl",) or key in {("actions", "asgLaunch"), ("notifications", "existingSecret"), ("traces", "endpoint")}:
             continue  # the chart needs this value
         without = yaml.safe_load(yaml.safe_dump(values))
         within = without
@@ -147,69 +147,6 @@ def test_every_value_has_an_effect() -> None:
 
 
 # Kubernetes' API.
-
-KUBERNETES_KINDS = [
-    "clusterrole-rbac-v1",
-    "clusterrolebinding-rbac-v1",
-    "configmap-v1",
-    "deployment-apps-v1",
-    "networkpolicy-networking-v1",
-    "poddisruptionbudget-policy-v1",
-    "role-rbac-v1",
-    "rolebinding-rbac-v1",
-    "service-v1",
-    "serviceaccount-v1",
-]
-MONITORING_KINDS = ["podmonitors", "prometheusrules", "servicemonitors"]
-
-
-@pytest.fixture(scope="session")
-def schemas(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Writes strict schemas for kubeconform, a folder for each version of Kubernetes; returns their folder."""
-    folder = tmp_path_factory.mktemp("schemas")
-    for version in KNOWN:
-        (folder / version).mkdir()
-        shipped = SCHEMAS / f"v{version}-local-strict"
-        definitions = json.loads((shipped / "_definitions.json").read_text())["$defs"]
-        for file in KUBERNETES_KINDS:
-            schema = standalone(json.loads((shipped / f"{file}.json").read_text()), definitions)
-            (folder / version / f"{file}.json").write_text(json.dumps(schema))
-        for plural in MONITORING_KINDS:
-            crds = source("prometheus-operator") / "example" / "prometheus-operator-crd"
-            crd = yaml.safe_load((crds / f"monitoring.coreos.com_{plural}.yaml").read_text())
-            (served,) = crd["spec"]["versions"]
-            schema = strict(served["schema"]["openAPIV3Schema"])
-            schema["properties"]["metadata"] = {"type": "object"}
-            file = f"{crd['spec']['names']['singular']}-monitoring-{served['name']}.json"
-            (folder / version / file).write_text(json.dumps(schema))
-    return folder
-
-
-def standalone(schema: Object, definitions: Object) -> Object:
-    """Returns a schema with all its references, because kubeconform follows none to other files."""
-    needed: Object = {}
-    waiting = [schema]
-    while waiting:
-        for name in re.findall(r'"(?:/api/_definitions.json)?#/\$defs/([^"]+)"', json.dumps(waiting.pop())):
-            if name not in needed:
-                needed[name] = definitions[name]
-                waiting.append(definitions[name])
-    whole = {**schema, "$defs": needed}
-    del whole["$id"]  # references would be relative to it
-    return json.loads(json.dumps(whole).replace('"/api/_definitions.json#', '"#'))
-
-
-def strict(schema: Any) -> Any:
-    """Returns a schema that allows no additional properties at any level."""
-    if isinstance(schema, list):
-        return [strict(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    made = {key: strict(value) for key, value in schema.items()}
-    if isinstance(made.get("properties"), dict) and "type" in made:
-        made.setdefault("additionalProperties", False)
-    return made
-
 
 OTHERS = [pytest.param(version, marks=pytest.mark.slow) for version in KNOWN[1:-1]]
 
@@ -231,20 +168,6 @@ def test_unknown_fields_are_found(schemas: Path) -> None:
     ]:
         assert right in made
         assert conform(made.replace(right, wrong), KNOWN[-1], schemas), wrong
-
-
-def conform(made: str, version: str, schemas: Path) -> str:
-    """Returns kubeconform's complaints about objects."""
-    done = run(
-        tool("kubeconform"),
-        "-strict",
-        "-kubernetes-version",
-        version,
-        "-schema-location",
-        f"{schemas}/{version}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}.json",
-        given=made,
-    )
-    return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 @pytest.mark.slow
@@ -300,6 +223,55 @@ def test_a_second_replica_is_not_pending() -> None:
     }
 
 
+def test_recreate_leaves_the_default_of_a_rolling_update_out() -> None:
+    spec = the("Deployment", HELM4.objects(values=QUEUE + "strategy: {type: Recreate}"))["spec"]
+    assert spec["strategy"] == {"type": "Recreate"}
+
+
+def test_the_nodes_network_has_its_dns_policy() -> None:
+    pod = the("Deployment", HELM4.objects(values=QUEUE + "hostNetwork: true"))["spec"]["template"]["spec"]
+    assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
+
+
+def test_resources_can_be_removed() -> None:
+    assert "resources" not in container(HELM4.objects(values=QUEUE + "resources: null"))
+
+
+def test_a_budget_has_one_of_its_two_forms() -> None:
+    for values, form in (("", {"maxUnavailable": 1}), ("podDisruptionBudget: {minAvailable: 0}", {"minAvailable": 0})):
+        spec = the("PodDisruptionBudget", HELM4.objects(values=QUEUE + values))["spec"]
+        assert {key: spec[key] for key in spec if key.endswith("vailable")} == form
+
+
+def test_every_object_has_the_common_annotations_and_its_own_win() -> None:
+    for made in HELM4.objects(values=EVERYTHING.partition("extraObjects:")[0] + "extraObjects: []"):
+        assert made["metadata"]["annotations"]["example.com/owner"] == "nodes", made["kind"]
+    values = QUEUE + "commonAnnotations: {example.com/owner: nodes}\ndeploymentAnnotations: {example.com/owner: mine}"
+    assert the("Deployment", HELM4.objects(values=values))["metadata"]["annotations"] == {"example.com/owner": "mine"}
+
+
+@pytest.mark.parametrize(("monitor", "kind"), [("podMonitor", "PodMonitor"), ("serviceMonitor", "ServiceMonitor")])
+def test_a_monitor_in_another_namespace_finds_the_pods(monitor: str, kind: str) -> None:
+    values = f"{QUEUE}{monitor}: {{enabled: true, namespace: monitoring, sampleLimit: 2000000}}"
+    made = the(kind, HELM4.objects(values=values))
+    assert made["metadata"]["namespace"] == "monitoring"
+    assert made["spec"]["namespaceSelector"] == {"matchNames": ["ebbtide"]}
+    assert made["spec"]["sampleLimit"] == 2000000
+
+
+def test_helm_test_runs_doctor_as_the_service_runs() -> None:
+    objects = HELM4.objects(values=EVERYTHING)
+    pod, service = the("Pod", objects), the("Deployment", objects)["spec"]
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert not service["selector"]["matchLabels"].items() <= pod["metadata"]["labels"].items(), "the Service selects it"
+    template = service["template"]["spec"]
+    (ours,), (its,) = pod["spec"].pop("containers"), template.pop("containers")
+    assert pod["spec"] == template | {"restartPolicy": "Never"}
+    assert its.pop("args") == ["run", "--log=debug"]
+    assert ours.pop("args") == ["doctor", "--log=debug"]
+    assert ours == {key: its[key] for key in its if key != "ports" and not key.endswith("Probe")}
+
+
 def test_probes_use_paths_that_the_service_serves() -> None:
     found = container(HELM4.objects(values=QUEUE))
     ports = {each["name"]: each["containerPort"] for each in found["ports"]}
@@ -314,6 +286,7 @@ def test_probes_use_paths_that_the_service_serves() -> None:
         ("", ""),
         ("podMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
         ("serviceMonitor: {enabled: true}", '{namespace="ebbtide",job=~"(ebbtide/)?ebbtide"}'),
+        ("podMonitor: {enabled: true, namespace: mon}", '{namespace="ebbtide",job=~"(mon/)?ebbtide"}'),
         ("podMonitor: {enabled: true}\nfullnameOverride: tide", '{namespace="ebbtide",job=~"(ebbtide/)?tide"}'),
         ("prometheusRule: {matchers: 'cluster=\"blue\", job!~\"x.*\"'}", '{cluster="blue", job!~"x.*"}'),
     ],
@@ -390,13 +363,13 @@ TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
     *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
 }
-HARD = {"asg-terminate": "cordon", "spot": "report", "scheduled-change": "cordon", "capacity-reservation": "ignore"}
+HARD = {"asgTerminate": "cordon", "spot": "report", "scheduledChange": "cordon", "capacityReservation": "ignore"}
 """Kinds whose deadline ends the capacity, with an action that does not drain."""
 
 
-def on(**actions: str) -> str:
+def actions(**chosen: str) -> str:
     """Returns values with which the kinds with a hard deadline don't drain, and the others have these actions."""
-    return yaml.safe_dump({"on": HARD | {kind.replace("_", "-"): action for kind, action in actions.items()}})
+    return yaml.safe_dump({"actions": HARD | chosen})
 
 
 @pytest.mark.parametrize(
@@ -414,22 +387,22 @@ def on(**actions: str) -> str:
         ],
         ("settings: {waitForLoadBalancers: \"off\"}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | DELETES),
-        (on() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
-        (on() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
+        (actions() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
+        (actions() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
-        (on(), NODES | DRAINS | TELLS),
-        (on() + "settings: {events: none}", NODES | DRAINS),
-        (on(state_change="ignore"), NODES | TELLS),
-        (on(state_change="ignore") + "settings: {events: none}", NODES),
-        (on(state_change="ignore", rebalance="drain"), NODES | DRAINS | TELLS),
-        (on(state_change="ignore", asg_launch="ready"), NODES | TELLS),
+        (actions(), NODES | DRAINS | TELLS),
+        (actions() + "settings: {events: none}", NODES | DRAINS),
+        (actions(stateChange="ignore"), NODES | TELLS),
+        (actions(stateChange="ignore") + "settings: {events: none}", NODES),
+        (actions(stateChange="ignore", rebalance="drain"), NODES | DRAINS | TELLS),
+        (actions(stateChange="ignore", asgLaunch="ready"), NODES | TELLS),
         *[
             (
-                on(state_change="ignore", **{kind: "drain"}),
-                NODES | DRAINS | DELETES | TELLS | (VOLUMES if kind == "asg-terminate" else set()),
+                actions(stateChange="ignore", **{kind: "drain"}),
+                NODES | DRAINS | DELETES | TELLS | (VOLUMES if kind == "asgTerminate" else set()),
             )
             for kind in HARD
         ],

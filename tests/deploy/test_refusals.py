@@ -20,7 +20,9 @@ TYPOS = [
     ("settings: {registrationGrac: 5s}", "at '/settings': additional properties 'registrationGrac' not allowed"),
     ("settings: {registrationGrace: 5 sec}", "at '/settings/registrationGrace': '5 sec' does not match pattern"),
     ("settings: {registrationGrace: 30}", "at '/settings/registrationGrace': got number, want null or string"),
-    ("settings: {drainTimeout: 10m}", "at '/settings/drainTimeout': got string, want null or object"),
+    ("settings: {drainTimeout: 10}", "at '/settings/drainTimeout': got number, want null or string or object"),
+    ("settings: {drainTimeout: 10min}", "at '/settings/drainTimeout': '10min' does not match pattern"),
+    ("settings: {drainTimeout: {asg-terminate: 1m}}", "additional properties 'asg-terminate' not allowed"),
     ("settings: {drainTimeout: {sopt: 1m}}", "at '/settings/drainTimeout': additional properties 'sopt' not allowed"),
     ("settings: {atDeadline: keep}", "at '/settings/atDeadline': value must be one of 'delete', 'leave'"),
     ("settings: {dryRun: 'yes'}", "at '/settings/dryRun': got string, want null or boolean"),
@@ -31,8 +33,13 @@ TYPOS = [
     ("notifications: {existingSecret: x, phases: {all: begun}}", "at '/notifications/phases/all': 'begun' does not"),
     ("notifications: {existingSecret: x, proxy: 'http://a:b@c'}", "at '/notifications/proxy': 'http://a:b@c' does not"),
     ("settings: {heartbeat: sometimes}", "at '/settings/heartbeat': 'sometimes' does not match pattern"),
-    ("'on': {sopt: drain}", "at '/on': additional properties 'sopt' not allowed"),
-    ("'on': {spot: ready}", "at '/on/spot': value must be one of 'drain', 'cordon', 'report', 'ignore'"),
+    ("actions: {sopt: drain}", "at '/actions': additional properties 'sopt' not allowed"),
+    ("actions: {asg-terminate: drain}", "at '/actions': additional properties 'asg-terminate' not allowed"),
+    ("actions: {spot: ready}", "at '/actions/spot': value must be one of 'drain', 'cordon', 'report', 'ignore'"),
+    ("actions: {asgLaunch: drain}", "at '/actions/asgLaunch': value must be one of 'ready', 'report', 'ignore'"),
+    # YAML reads off and no as false, and the templates once took false for a missing value.
+    *[(f"actions: {{spot: {no}}}", "at '/actions/spot': value must be one of ") for no in ("off", "''", "0", "[]", "{}")],
+    ("actions: drain", "at '/actions': got string, want object"),
     ("aws: {regoin: eu-west-1}", "at '/aws': additional properties 'regoin' not allowed"),
     ("aws: {region: Ireland}", "at '/aws/region': 'Ireland' does not match pattern"),
     ("image: {digest: abc}", "at '/image/digest': 'abc' does not match pattern"),
@@ -41,7 +48,17 @@ TYPOS = [
     ("podMonitor: {enable: true}", "at '/podMonitor': additional properties 'enable' not allowed"),
     ("prometheusRule: {matchers: 'namespace=ebbtide'}", "at '/prometheusRule/matchers': 'namespace=ebbtide' does not match"),
     ("networkPolicy: {egressPorts: ['443']}", "at '/networkPolicy/egressPorts/0': got string, want integer"),
+    ("podDisruptionBudget: {minAvailable: half}", "at '/podDisruptionBudget/minAvailable': 'half' does not match"),
+    ("podMonitor: {sampleLimit: 0}", "at '/podMonitor/sampleLimit': minimum: got 0, want 1"),
+    ("serviceMonitor: {namespace: Monitoring}", "at '/serviceMonitor/namespace': 'Monitoring' does not match"),
+    ("commonAnnotations: {a: 1}", "at '/commonAnnotations/a': got number, want string"),
+    ("hostNetwork: 'yes'", "at '/hostNetwork': got string, want boolean"),
+    ("dnsPolicy: Cluster", "at '/dnsPolicy': value must be one of 'ClusterFirst', 'ClusterFirstWithHostNet', 'Default'"),
+    ("extraObjects: [{kind: ConfigMap, metadata: {}}]", "at '/extraObjects/0': missing property 'apiVersion'"),
     # In Kubernetes objects.
+    ("strategy: {type: BlueGreen}", "at '/strategy/type': value must be one of 'RollingUpdate', 'Recreate'"),
+    ("strategy: {rollingUpdate: {maxSurges: 1}}", "at '/strategy/rollingUpdate': additional properties 'maxSurges' not"),
+    ("envFrom: [{secret: {name: a}}]", "at '/envFrom/0': additional properties 'secret' not allowed"),
     ("resources: {reqeusts: {cpu: 1}}", "at '/resources': additional properties 'reqeusts' not allowed"),
     ("resources: {limits: {mem: 1Gi}}", "at '/resources/limits': additional properties 'mem' not allowed"),
     ("resources: {limits: {memory: 64MB}}", "at '/resources/limits/memory': '64MB' does not match pattern"),
@@ -124,6 +141,7 @@ EQUAL = [
 ]
 """Equal amounts in different notations."""
 
+ON = "on is not a value: write actions, with kinds in camelCase, as in "
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
 SENTENCES = [
     (
@@ -143,23 +161,15 @@ SENTENCES = [
     ("queueUrl: ebbtide", 'queueUrl is not a queue\'s URL, "ebbtide": the SQS console shows it, as https://sqs.REGION.'),
     ("queueUrl: https://sqs.eu-west-1.amazonaws.com", "queueUrl is not a queue's URL"),
     ("aws: {region: us-east-1}", "aws.region is us-east-1, but queueUrl names a queue in eu-west-1: make them equal"),
-    ("on: {sopt: drain}", "on.sopt is not a kind; choose one of asg-terminate, asg-launch, spot, rebalance,"),
-    ("on: {spot: drian}", 'on.spot can\'t be "drian"; choose one of drain, cordon, report, ignore'),
-    ("on: {asg-launch: drain}", 'on.asg-launch can\'t be "drain"; choose one of ready, report, ignore'),
-    # YAML reads off and no as false, and the templates once took false for a missing value.
-    *[(f"on: {{spot: {no}}}", "on.spot can't be ") for no in ("off", "no", "false", "''", "0", "[]", "{}")],
-    ("on: {spot: off}", 'on.spot can\'t be "false"; choose one of drain, cordon, report, ignore'),
-    ("on: off", 'on can\'t be "false": it is a map of kinds and actions, as in on: {spot: drain}'),
-    ("on: []", 'on can\'t be "[]": it is a map of kinds'),
-    ("on: drain", 'on can\'t be "drain": it is a map of kinds and actions, as in on: {spot: drain}'),
-    (
-        "on: {spot: report, rebalance: drain}\n'on': {spot: drain, rebalance: drain}",
-        'on.spot is set twice: drain under "on", and report under the bare word on, which YAML reads as true; the order of '
-        'the two is unknown: write "on": with quotes in every values file',
-    ),
+    # The bare word reaches the templates as true, the others as on.
+    *[
+        (f"{key}: {{asg-terminate: cordon, spot: drain}}", ON + "actions: {asgTerminate: cordon, spot: drain}")
+        for key in ("on", "'on'", "true", "'true'")
+    ],
+    *[(f"on: {odd}", ON + "actions: {asgTerminate: drain}") for odd in ("off", "drain", "[]", "{}")],
     ("settings: {heartbeat: on}", "settings.heartbeat can't be true; choose auto, off, or a duration such as 30s"),
-    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without on.asg-launch: ready; set that,"),
-    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without on.asg-launch: ready"),
+    ("settings: {startupTaint: [a]}", "settings.startupTaint has no effect without actions.asgLaunch: ready; set that,"),
+    ("settings: {onFailedLaunch: abandon}", "settings.onFailedLaunch has no effect without actions.asgLaunch: ready"),
     # One of the two values is the default.
     (
         "resources: {requests: {memory: 512Mi}}",
@@ -231,7 +241,7 @@ def test_the_templates_refuse_mistakes(helm: Helm, values: str, sentence: str) -
 def test_an_old_cluster_is_refused(helm: Helm) -> None:
     done = helm.try_template(values=QUEUE, kubernetes="1.26.15")
     (reason,) = (line for line in done.stderr.splitlines() if line.startswith("Error: "))
-    assert "Kubernetes v1.26.15 is too old: this chart needs 1.27 or newer; upgrade the cluster, or" in reason
+    assert f"chart requires kubeVersion: >={OLDEST}-0 which is incompatible with Kubernetes v1.26.15" in reason
     # EKS has versions with a suffix.
     for fine in (OLDEST, "1.27.16-eks-1552ad0", "1.34.1"):
         helm.template(values=QUEUE, kubernetes=fine)
@@ -249,8 +259,8 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "tolerations: [{operator: Exists, effect: NoExecute, tolerationSeconds: 60}]",
         "settings: {heartbeat: off}",
         "settings: {drainTimeout: {all: 1h30m}}",
-        "on: {spot: null}",
-        "on: {spot: report}\n'on': {spot: report, rebalance: drain}",
+        "settings: {drainTimeout: 30m}",
+        "actions: {spot: null}",
         "tolerations: [{key: a, operator: Gt, value: '3', effect: PreferNoSchedule}]",
         "tolerations:\nsettings: {taint: ['a:NoExecute']}",
         # null removes a default.
@@ -271,18 +281,17 @@ def test_correct_values_are_accepted(values: str) -> None:
     HELM4.template(values=QUEUE + values)
 
 
-def test_two_values_for_on_must_be_equal() -> None:
-    """Checks that a value under the bare word `on` is compared with one from --set."""
-    done = HELM4.try_template("--set", "on.spot=drain", values=QUEUE + "on: {spot: report}")
+@pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
+def test_on_is_refused_on_the_command_line(helm: Helm) -> None:
+    done = helm.try_template("--set", "on.state-change=drain", values=QUEUE)
     assert done.returncode != 0
-    assert 'on.spot is set twice: drain under "on", and report' in done.stderr
-    HELM4.template("--set", "on.spot=drain", values=QUEUE + "on: {spot: drain}")
+    assert ON + "actions: {stateChange: drain}" in done.stderr
 
 
 # Empty values, such as a section whose lines are all commented out. helm drops their defaults.
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-KUBERNETES_OWN = {"resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
+KUBERNETES_OWN = {"strategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
 """Maps with defaults from which null removes a key, as usual in helm."""
 
 
@@ -301,7 +310,7 @@ def says_something(default: Any) -> bool:
     return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
 
 
-EMPTY = [(path, default) for path, default in sections(DEFAULTS) if path != ("queueUrl",)]
+EMPTY = [each for each in sections(DEFAULTS) if each[0] not in {("queueUrl",), ("resources",)}]
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
@@ -337,7 +346,9 @@ def defaults(helm: Helm) -> str:
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 OPEN = {
     "properties.global": "another chart's",
-    "properties.true": "the bare word `on`; templates/validate.yaml checks it",
+    "properties.on": "always refused, by templates/validate.yaml",
+    "properties.true": "the bare word `on`; likewise",
+    "properties.extraObjects.items": "objects of any kind",
     "definitions.ObjectMeta": "metadata of a claim that a volume makes",
 }
 

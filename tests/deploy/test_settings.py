@@ -46,6 +46,8 @@ COMING: set[str] = set()
 QUEUE = "queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/ebbtide\n"
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 KINDS = [kind.strip() for kind in re.search(r"/// Kinds: ([^.]*)\.", CLI)[1].replace("///", "").split(",")]
+CAMEL = {kind: re.sub("-(.)", lambda found: found[1].upper(), kind) for kind in KINDS}
+"""The chart's name of each kind."""
 
 EXAMPLES = {
     "bool": ("true", "true"),
@@ -56,18 +58,18 @@ EXAMPLES = {
 """Example of a value and the resulting variable, by a flag's type in src/cli/flags.rs."""
 
 SPECIAL = {
-    "on": ("{spot: cordon, asg-launch: ready}", "asg-launch=ready,spot=cordon"),
+    "on": ("{spot: cordon, asgLaunch: ready}", "asg-launch=ready,spot=cordon"),
     "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
     "ec2PollInterval": ("5m", "5m"),
-    "drainTimeout": ("{all: 10m, asg-terminate: 30m}", "10m,asg-terminate=30m"),
+    "drainTimeout": ("{all: 10m, asgTerminate: 30m}", "10m,asg-terminate=30m"),
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
-    "hold": ("{all: before-drain, asg-terminate: both}", "before-drain,asg-terminate=both"),
+    "hold": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
     "maxReplacements": ("20%", "20%"),
     "maxDraining": ("20%", "20%"),
     "settle": ("0s", "0s"),
-    "when": ("{scheduled-change: 2h-before}", "scheduled-change=2h-before"),
+    "when": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),
     "podGrace": ("10s", "10s"),
     "taint": ("['going=true:NoSchedule', 'x:NoExecute']", "going=true:NoSchedule,x:NoExecute"),
     "uncordonAfter": ("0s", "0s"),
@@ -99,10 +101,10 @@ def example(flag: Flag) -> tuple[str, str]:
 @pytest.mark.parametrize("flag", [each for each in flags() if each.variable not in ITS_OWN], ids=lambda each: each.key)
 def test_each_flag_has_a_value(flag: Flag) -> None:
     value, described = example(flag)
-    below = f"{flag.key}: {value}"
+    below = f"{'actions' if flag.key == 'on' else flag.key}: {value}"
     values = QUEUE + (below if flag.key == "on" else f"settings:\n  {below}")
-    # Some settings need asg-launch: ready; the chart refuses them without it.
-    queue = QUEUE + ("" if flag.key == "on" else "'on': {asg-launch: ready}\n")
+    # Some settings need asgLaunch: ready; the chart refuses them without it.
+    queue = QUEUE + ("" if flag.key == "on" else "actions: {asgLaunch: ready}\n")
     values = values.replace(QUEUE, queue)
     before = environment(HELM4.objects(values=queue))
     now = environment(HELM4.objects(values=values))
@@ -145,21 +147,25 @@ def test_an_empty_ignore_hook_is_passed_on() -> None:
     assert args == ["run", "--ignore-hook="]
 
 
-@pytest.mark.parametrize("key", ["on", '"on"', "'on'"])
-def test_on_is_read_with_or_without_quotes(key: str) -> None:
-    """Checks both keys, because YAML reads the bare word as a boolean."""
-    described = environment(HELM4.objects("--set", "on.asg-launch=ready", values=f"{QUEUE}{key}:\n  spot: report\n"))
-    assert described["EBBTIDE_ON"] == "asg-launch=ready,spot=report"
+def test_one_drain_timeout_is_for_all_kinds() -> None:
+    assert environment(HELM4.objects(values=QUEUE + "settings: {drainTimeout: 30m}"))["EBBTIDE_DRAIN_TIMEOUT"] == "30m"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_reach_the_program_in_its_own_words(kind: str) -> None:
+    values = yaml.safe_dump({"actions": {CAMEL[kind]: "report"}, "settings": {"drainTimeout": {CAMEL[kind]: "9m"}}})
+    described = environment(HELM4.objects(values=QUEUE + values))
+    assert described["EBBTIDE_ON"] == f"{kind}=report"
+    assert described["EBBTIDE_DRAIN_TIMEOUT"] == f"{kind}=9m"
 
 
 def test_the_schema_has_the_programs_kinds() -> None:
     assert len(KINDS) == 7
     settings = SCHEMA["properties"]["settings"]["properties"]
-    assert list(SCHEMA["properties"]["on"]["properties"]) == KINDS
-    assert list(settings["delay"]["properties"]) == KINDS
-    assert list(settings["drainTimeout"]["properties"]) == list(settings["hold"]["properties"]) == ["all", *KINDS]
-    for kind in KINDS:
-        HELM4.template("--set", f"on.{kind}=report", values=QUEUE)
+    kinds = list(CAMEL.values())
+    assert list(SCHEMA["properties"]["actions"]["properties"]) == kinds
+    assert list(settings["delay"]["properties"]) == kinds
+    assert list(settings["drainTimeout"]["properties"]) == list(settings["hold"]["properties"]) == ["all", *kinds]
 
 
 @pytest.mark.parametrize("flag", [each for each in flags() if each.type in CHOICES], ids=lambda each: each.key)
@@ -191,7 +197,7 @@ def test_the_described_defaults_match_the_program() -> None:
     described = " ".join(CLI.replace("///", "").split())
     assert "Default: drain, but rebalance=cordon and asg-launch=ignore." in described
     actions = {kind: {"rebalance": "cordon", "asg-launch": "ignore"}.get(kind, "drain") for kind in KINDS}
-    assert {kind: documented[kind].strip("`") for kind in KINDS} == actions
+    assert {kind: documented[CAMEL[kind]].strip("`") for kind in KINDS} == actions
 
 
 @pytest.mark.parametrize(
@@ -224,6 +230,15 @@ def test_the_chart_has_the_programs_version() -> None:
     manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
     version = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
     assert manifest["appVersion"] == version
+
+
+def test_artifact_hub_knows_the_default_image_and_the_icon_exists() -> None:
+    manifest = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    (image,) = yaml.safe_load(manifest["annotations"]["artifacthub.io/images"])
+    assert image == {"name": "ebbtide", "image": container(HELM4.objects(values=QUEUE))["image"]}
+    raw = manifest["home"].replace("github.com", "raw.githubusercontent.com") + "/main/"
+    assert manifest["icon"].startswith(raw)
+    assert (ROOT / manifest["icon"].removeprefix(raw)).is_file()
 
 
 def test_each_flag_of_notifications_has_a_value() -> None:
@@ -281,4 +296,4 @@ def test_the_schema_has_the_programs_formats() -> None:
     words = [word.lower() for word in re.findall(r"^    (\w+),$", variants, re.MULTILINE)]
     described = SCHEMA["properties"]["notifications"]["properties"]
     assert described["format"]["enum"] == [*words, None]
-    assert list(described["phases"]["properties"]) == ["all", *KINDS]
+    assert list(described["phases"]["properties"]) == ["all", *CAMEL.values()]

@@ -123,9 +123,9 @@ def test_all_features_use_exactly_the_granted_permissions(world: World) -> None:
     }
     watched = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
     others = {"dashboard": {"enabled": True}, "networkPolicy": {"enabled": True}}
-    on = {"asg-launch": "ready", "rebalance": "drain"}
+    actions = {"asgLaunch": "ready", "rebalance": "drain"}
     leak_a_lease(world)
-    with release(world, "helm4", {"settings": settings, "on": on, **watched, **others}) as made:
+    with release(world, "helm4", {"settings": settings, "actions": actions, **watched, **others}) as made:
         service = world.installed_service(made)
 
         # A budget holds a pod until the service must delete it, which uses Events and a condition.
@@ -263,8 +263,8 @@ def test_a_dry_run_has_the_permissions_that_it_needs(world: World) -> None:
 
 
 def test_cordons_need_no_permission_for_pods(world: World) -> None:
-    on = {kind: "cordon" for kind in ("asg-terminate", "spot", "state-change", "scheduled-change")}
-    values = {"on": {**on, "capacity-reservation": "report"}, "settings": {"events": "none"}, "rbac": {"doctor": False}}
+    actions = {kind: "cordon" for kind in ("asgTerminate", "spot", "stateChange", "scheduledChange")}
+    values = {"actions": {**actions, "capacityReservation": "report"}, "settings": {"events": "none"}, "rbac": {"doctor": False}}
     with release(world, "helm4", values) as made:
         assert {resource for _, _, resource in made.rights()} == {"nodes"}
         service = world.installed_service(made)

@@ -93,7 +93,7 @@ pub(super) const QUEUE: &[Row] = &[
     row(
         "heartbeatUntil",
         "-1",
-        &["settings.drainTimeout.asg-terminate"],
+        &["settings.drainTimeout.asgTerminate"],
         conversions::heartbeat_until,
         "heartbeats last as long as the drain; `nodeTerminationGracePeriod` ends the drain sooner",
     ),

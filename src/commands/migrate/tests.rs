@@ -21,8 +21,8 @@ fn becomes(given: &str, values: &str, remarks: &str) {
 /// The values of queue mode alone.
 const QUEUE: &str = "\
 queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
-\"on\":
-  asg-launch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
+actions:
+  asgLaunch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
   rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
 settings:
   requireTag: true  # NTH's default; Ebbtide's is false, which saves calls to EC2
@@ -93,8 +93,8 @@ workers: 50
 queueUrl: https://sqs.eu-west-1.amazonaws.com/123456789012/nth  # queueURL
 aws:
   region: eu-west-1  # awsRegion
-\"on\":
-  asg-launch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
+actions:
+  asgLaunch: ready  # NTH completes launch hooks; Ebbtide's default is to ignore them
   rebalance: drain  # NTH drains in queue mode; Ebbtide's default is cordon
 settings:
   logFormat: json  # jsonLogging
@@ -102,7 +102,7 @@ settings:
   requireTag: false  # checkTagBeforeDraining
   heartbeat: 60s  # heartbeatInterval
   drainTimeout:
-    asg-terminate: 7200s  # heartbeatUntil
+    asgTerminate: 7200s  # heartbeatUntil
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
 notifications:
   existingSecret: ebbtide-notifications  # webhookURL
@@ -269,7 +269,7 @@ fn each_value_of_queue_mode_by_itself() {
         ),
         (
             "heartbeatUntil: 60\nnodeTerminationGracePeriod: 300",
-            "  drainTimeout:\n    all: 300s  # nodeTerminationGracePeriod\n    asg-terminate: 60s  # heartbeatUntil",
+            "  drainTimeout:\n    all: 300s  # nodeTerminationGracePeriod\n    asgTerminate: 60s  # heartbeatUntil",
         ),
         (
             "fullnameOverride: \"\"\npodLabels: {}\nresources: {}\naffinity: {}\nextraEnv: []\nimage: {pullSecrets: []}",
@@ -445,7 +445,7 @@ fn values_with_another_meaning_have_remarks() {
 
 #[test]
 fn different_values_are_carried_over() {
-    let cordons = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
+    let cordons = ["asgTerminate", "spot", "rebalance", "stateChange", "scheduledChange", "capacityReservation"];
     let cordons: Vec<String> = cordons.iter().map(|kind| format!("  {kind}: cordon  # cordonOnly")).collect();
     assert_eq!(one("cordonOnly: true").0, cordons.join("\n"));
     assert_eq!(one("taintNode: true").0, "  taint: [\"ebbtide/going:NoSchedule\"]  # taintNode");
@@ -497,9 +497,9 @@ serviceMonitor: {create: true}
 ";
     let values = "\
 queueUrl: \"\"  # must be set
-\"on\":
+actions:
   spot: ignore  # enableSpotInterruptionDraining
-  scheduled-change: ignore  # enableScheduledEventDraining
+  scheduledChange: ignore  # enableScheduledEventDraining
   rebalance: cordon  # enableRebalanceMonitoring
 settings:
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period

@@ -18,7 +18,7 @@ enum Entry {
 const ORDER: [&str; 25] = [
     "queueUrl",
     "aws",
-    "on",
+    "actions",
     "settings",
     "notifications",
     "admin",
@@ -86,8 +86,6 @@ impl fmt::Display for Values {
 impl Entry {
     fn write(&self, f: &mut fmt::Formatter<'_>, name: &str, depth: usize) -> fmt::Result {
         let indent = "  ".repeat(depth);
-        // Helm reads YAML 1.1, in which the bare word is a boolean.
-        let name = if name == "on" { "\"on\"" } else { name };
         match self {
             Self::Map(entries) => {
                 writeln!(f, "{indent}{name}:")?;

@@ -67,7 +67,7 @@ fn arguments(values: &Value) -> Vec<String> {
             Value::Object(map) => {
                 let pair = |(kind, value): (&String, &Value)| match kind.as_str() {
                     "all" => plain(value),
-                    kind => format!("{kind}={}", plain(value)),
+                    kind => format!("{}={}", kebab(kind), plain(value)),
                 };
                 map.iter().map(pair).collect::<Vec<_>>().join(",")
             }
@@ -77,18 +77,23 @@ fn arguments(values: &Value) -> Vec<String> {
             arguments.push(format!("--{name}={text}"));
         }
     };
-    add("on", &values["on"]);
+    add("on", &values["actions"]);
     for (name, value) in values["settings"].as_object().into_iter().flatten() {
-        let mut flag = String::new();
-        for c in name.chars() {
-            if c.is_ascii_uppercase() {
-                flag.push('-');
-            }
-            flag.push(c.to_ascii_lowercase());
-        }
-        add(&flag, value);
+        add(&kebab(name), value);
     }
     arguments
+}
+
+/// Returns the program's word for a name in camelCase, as the chart does.
+fn kebab(name: &str) -> String {
+    let mut word = String::new();
+    for c in name.chars() {
+        if c.is_ascii_uppercase() {
+            word.push('-');
+        }
+        word.push(c.to_ascii_lowercase());
+    }
+    word
 }
 
 fn plain(value: &Value) -> String {

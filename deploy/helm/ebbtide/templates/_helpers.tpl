@@ -23,6 +23,11 @@ app.kubernetes.io/name: {{ include "ebbtide.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
+{{/* The name label of the pod of helm test: another than the service's, so that neither the Service nor the budget selects that pod. */}}
+{{- define "ebbtide.doctor" -}}
+{{- printf "%s-doctor" (include "ebbtide.name" . | trunc 56) }}
+{{- end }}
+
 {{- define "ebbtide.labels" -}}
 helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{ include "ebbtide.selectorLabels" . }}
@@ -30,6 +35,13 @@ app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- with .Values.commonLabels }}
 {{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* The annotations of an object, from the root and its own, which win. Empty without any; else it begins with a new line. */}}
+{{- define "ebbtide.annotations" -}}
+{{- with merge dict (default dict (index . 1)) (default dict (index . 0).Values.commonAnnotations) }}
+{{- dict "annotations" . | toYaml | nindent 2 }}
 {{- end }}
 {{- end }}
 
@@ -64,23 +76,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (include "ebbtide.queueRegion" .) (.Values.aws).region }}
 {{- end }}
 
-{{/* The action of each kind, as YAML. YAML reads the bare key `on` as a boolean, so its values arrive under `true`.
-Only null means unset: validate.yaml refuses other false values, such as `off`. */}}
-{{- define "ebbtide.on" -}}
-{{- $on := dict }}
-{{- range list "on" "true" }}
-{{- range $kind, $action := default dict (get $.Values .) }}
-{{- if not (kindIs "invalid" $action) }}
-{{- $_ := set $on $kind $action }}
+{{/* A map by kind as the program reads it: `30m,asg-terminate=1h` for `{all: 30m, asgTerminate: 1h}`. Codes of AWS Health stay as they are. */}}
+{{- define "ebbtide.pairs" -}}
+{{- $pairs := list }}
+{{- range $kind, $each := . }}
+{{- if $each }}
+{{- $word := ternary $kind (kebabcase $kind) (hasPrefix "AWS_" $kind) }}
+{{- $pairs = append $pairs (ternary $each (printf "%s=%s" $word $each) (eq $kind "all")) }}
 {{- end }}
 {{- end }}
-{{- end }}
-{{- toYaml $on }}
+{{- join "," $pairs }}
 {{- end }}
 
-{{/* The values under `settings` and `on` as environment variables of `ebbtide run`: fooBar becomes EBBTIDE_FOO_BAR. */}}
+{{/* The values under `settings` and `actions` as environment variables of `ebbtide run`: fooBar becomes EBBTIDE_FOO_BAR. */}}
 {{- define "ebbtide.settings" -}}
-{{- $all := merge (dict "on" (include "ebbtide.on" . | fromYaml)) (default dict .Values.settings) }}
+{{- $all := merge (dict "on" (default dict .Values.actions)) (default dict .Values.settings) }}
 {{- range $key, $value := $all }}
 {{- $text := "" }}
 {{- if and (has $key (list "heartbeat" "waitForLoadBalancers")) (kindIs "bool" $value) }}
@@ -88,13 +98,7 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- else if kindIs "slice" $value }}
 {{- $text = join "," $value }}
 {{- else if kindIs "map" $value }}
-{{- $pairs := list }}
-{{- range $kind, $each := $value }}
-{{- if $each }}
-{{- $pairs = append $pairs (ternary $each (printf "%s=%s" $kind $each) (eq $kind "all")) }}
-{{- end }}
-{{- end }}
-{{- $text = join "," $pairs }}
+{{- $text = include "ebbtide.pairs" $value }}
 {{- else if not (kindIs "invalid" $value) }}
 {{- $text = toString $value }}
 {{- end }}
@@ -135,14 +139,8 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
       optional: true
       {{- end }}
 {{- end }}
-{{- $phases := list }}
-{{- range $kind, $each := .phases }}
-{{- if $each }}
-{{- $phases = append $phases (ternary $each (printf "%s=%s" $kind $each) (eq $kind "all")) }}
-{{- end }}
-{{- end }}
 {{- $template := ternary "/notifications/template.j2" "" (not (empty .template)) }}
-{{- range $variable, $value := dict "EBBTIDE_NOTIFY" (join "," $phases) "EBBTIDE_NOTIFY_FORMAT" .format "EBBTIDE_NOTIFY_PROXY" .proxy "EBBTIDE_NOTIFY_TEMPLATE" $template "EBBTIDE_NOTIFY_TIMEOUT" .timeout }}
+{{- range $variable, $value := dict "EBBTIDE_NOTIFY" (include "ebbtide.pairs" .phases) "EBBTIDE_NOTIFY_FORMAT" .format "EBBTIDE_NOTIFY_PROXY" .proxy "EBBTIDE_NOTIFY_TEMPLATE" $template "EBBTIDE_NOTIFY_TIMEOUT" .timeout }}
 {{- if $value }}
 - name: {{ $variable }}
   value: {{ $value | quote }}
@@ -176,13 +174,13 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 
 {{/* The kinds whose action is drain or replace, as set or by the program's default. Each between spaces. */}}
 {{- define "ebbtide.drained" -}}
-{{- $on := include "ebbtide.on" . | fromYaml }}
-{{- range list "asg-terminate" "spot" "state-change" "scheduled-change" "capacity-reservation" }}
-{{- if has (default "drain" (index $on .)) (list "drain" "replace") }} {{ . }} {{ end }}
+{{- $actions := default dict .Values.actions }}
+{{- range list "asgTerminate" "spot" "stateChange" "scheduledChange" "capacityReservation" }}
+{{- if has (default "drain" (get $actions .)) (list "drain" "replace") }} {{ . }} {{ end }}
 {{- end }}
-{{- if has (default "cordon" (index $on "rebalance")) (list "drain" "replace") }} rebalance {{ end }}
+{{- if has (default "cordon" $actions.rebalance) (list "drain" "replace") }} rebalance {{ end }}
 {{- range $action := (.Values.settings).healthIssue }}
-{{- if has (default "" $action) (list "drain" "replace") }} health-issue {{ end }}
+{{- if has (default "" $action) (list "drain" "replace") }} healthIssue {{ end }}
 {{- end }}
 {{- end }}
 
@@ -190,7 +188,7 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- define "ebbtide.deletes" -}}
 {{- $drained := include "ebbtide.drained" . }}
 {{- if ne "leave" (default "delete" (.Values.settings).atDeadline) }}
-{{- range list "asg-terminate" "spot" "scheduled-change" "capacity-reservation" }}
+{{- range list "asgTerminate" "spot" "scheduledChange" "capacityReservation" }}
 {{- if contains (printf " %s " .) $drained }}yes{{ end }}
 {{- end }}
 {{- end }}
@@ -198,7 +196,7 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 
 {{/* Whether hooks are kept until volumes are detached. A dry run completes none. */}}
 {{- define "ebbtide.waitsForVolumes" -}}
-{{- if and (contains " asg-terminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}
+{{- if and (contains " asgTerminate " (include "ebbtide.drained" .)) (ne "0s" (default "60s" (.Values.settings).waitForVolumes)) (not (.Values.settings).dryRun) }}yes{{ end }}
 {{- end }}
 
 {{/* Whether target groups are looked at: for a drained hook, and if instances are deregistered for any drain. Not in a dry run. */}}
@@ -206,7 +204,7 @@ Only null means unset: validate.yaml refuses other false values, such as `off`. 
 {{- $mode := default "off" (.Values.settings).waitForLoadBalancers }}
 {{- $drained := include "ebbtide.drained" . }}
 {{- if (.Values.settings).dryRun }}
-{{- else if and (eq "wait" $mode) (contains " asg-terminate " $drained) }}yes
+{{- else if and (eq "wait" $mode) (contains " asgTerminate " $drained) }}yes
 {{- else if and (eq "deregister" $mode) (trim $drained) }}yes{{ end }}
 {{- end }}
 

@@ -1,0 +1,74 @@
+"""examples/: the umbrella chart renders, the objects of Argo CD and Flux are valid, and the chart takes the values in them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from api import KNOWN
+from chart import CHART, HELM3, HELM4, ROOT, Helm, Object, environment, parse, the
+from schemas import conform
+
+EXAMPLES = ROOT / "examples"
+VERSION = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+
+
+@pytest.mark.parametrize("helm", [HELM4, pytest.param(HELM3, marks=pytest.mark.slow)], ids=lambda helm: helm.name)
+def test_the_umbrella_chart_installs_ebbtide_with_its_values(helm: Helm, schemas: Path, tmp_path: Path) -> None:
+    umbrella = tmp_path / "umbrella"
+    shutil.copytree(EXAMPLES / "umbrella", umbrella)
+    (dependency,) = yaml.safe_load((umbrella / "Chart.yaml").read_text())["dependencies"]
+    assert (dependency["name"], dependency["version"]) == (CHART.name, VERSION)
+    # As helm dependency update would have it from the registry.
+    shutil.copytree(CHART, umbrella / "charts" / CHART.name)
+    made = helm.template(chart=umbrella)
+    described = environment(parse(made))
+    assert (described["EBBTIDE_ON"], described["EBBTIDE_DRAIN_TIMEOUT"]) == ("rebalance=drain", "30m")
+    refused = conform(made, KNOWN[-1], schemas)
+    assert not refused, refused
+    assert helm.template("--set", "ebbtide.enabled=false", chart=umbrella).strip() == ""
+    typo = helm.try_template("--set", "ebbtide.actions.sopt=drain", chart=umbrella)
+    assert "additional properties 'sopt' not allowed" in typo.stderr
+
+
+def example(name: str) -> list[Object]:
+    """Returns the objects of a file in examples/."""
+    return parse((EXAMPLES / name).read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("argocd.yaml", "valuesObject", "valueObject"),
+        ("argocd.yaml", "selfHeal: true", "selfHeal: always"),
+        ("flux.yaml", "chartRef", "chartReference"),
+        ("flux.yaml", "operation: copy", "operation: take"),
+    ],
+)
+def test_the_objects_are_valid_for_their_controllers(name: str, right: str, wrong: str, schemas: Path) -> None:
+    text = (EXAMPLES / name).read_text()
+    refused = conform(text, KNOWN[-1], schemas)
+    assert not refused, refused
+    assert right in text
+    assert conform(text.replace(right, wrong), KNOWN[-1], schemas), wrong
+
+
+def test_argo_cd_gets_the_chart_and_values_that_it_takes() -> None:
+    source = the("Application", example("argocd.yaml"))["spec"]["source"]
+    assert (source["chart"], source["targetRevision"]) == (CHART.name, VERSION)
+    made = HELM4.objects(values=yaml.safe_dump(source["helm"]["valuesObject"]))
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
+
+
+def test_flux_gets_the_chart_and_values_that_it_takes() -> None:
+    objects = example("flux.yaml")
+    repository, release = the("OCIRepository", objects), the("HelmRelease", objects)
+    assert repository["spec"]["url"].endswith(f"/{CHART.name}")
+    assert repository["spec"]["ref"] == {"tag": VERSION}
+    reference = release["spec"]["chartRef"]
+    assert reference == {"kind": repository["kind"], "name": repository["metadata"]["name"]}
+    made = HELM4.objects(values=yaml.safe_dump(release["spec"]["values"]))
+    assert environment(made)["EBBTIDE_ON"] == "rebalance=drain"
