@@ -2,7 +2,7 @@
 
 use crate::DAY;
 use crate::fleet::Fleet;
-use crate::harness::{Replica, metric, Stage, s};
+use crate::harness::{Replica, Stage, metric, s};
 use crate::meter::{self, Meter};
 use crate::trend::Trend;
 use aws_smithy_runtime_api::client::http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector};
@@ -153,7 +153,8 @@ fn sample(fleet: &Fleet, replicas: &[Replica], at: Duration) -> Sample {
         let text = replica.metrics.render(&replica.tasks);
         text.lines().filter(|line| !line.starts_with('#')).count() as f64
     };
-    let nodes = |replica: &Replica| metric(&replica.metrics.render(&replica.tasks), "ebbtide_nodes") - fleet.len() as f64;
+    let nodes =
+        |replica: &Replica| metric(&replica.metrics.render(&replica.tasks), "ebbtide_nodes") - fleet.len() as f64;
     Sample {
         at,
         tasks: replicas.iter().map(tasks).sum(),
