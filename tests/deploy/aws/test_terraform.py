@@ -114,7 +114,7 @@ def test_both_have_the_same_parameters_defaults_and_outputs(module: Module) -> N
         {},
         {"ClusterName": "blue", "Namespace": "tide", "ServiceAccount": "ebb"},
         {"Identity": "irsa", "OidcProviderArn": PROVIDER, "OidcAudience": "amazonaws.com"},
-        {"Identity": "existing-role", "RoleName": "nodes", "DoctorPermissions": "false", "Ec2Polling": "true", "Verify": "true"},
+        {"Identity": "existing-role", "RoleName": "nodes", "DoctorPermissions": "true", "Ec2Polling": "true", "Verify": "true"},
         {"Replace": "true", "LifecycleTagKey": "team"},
         {"LoadBalancers": "wait"},
         {"LoadBalancers": "deregister", "ClusterName": "blue"},
