@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import cfn_template
 import pytest
 
-import cfn_template
 from harness import roles
 from harness.control_plane import SERVICE
 from harness.doctor import ALWAYS_SKIPPED, REVIEWS, Report, SetUp, examine, run
@@ -107,7 +107,8 @@ def test_a_missing_aws_permission_is_reported(world: World, good: SetUp) -> None
 
 def test_without_its_permissions_the_doctor_skips_what_it_cannot_read(world: World, good: SetUp) -> None:
     for action in cfn_template.granted({"DoctorPermissions": "true"}) - cfn_template.granted({}):
-        world.recorder.refuse(action.partition(":")[2], 100, "AccessDeniedException", f"not authorized to perform: {action}")
+        name, denied = action.partition(":")[2], f"User: testing is not authorized to perform: {action}"
+        world.recorder.refuse(name, 100, "AccessDeniedException", denied)
 
     def without_faults() -> Report:
         report = examine(world)

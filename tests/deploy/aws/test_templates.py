@@ -34,6 +34,15 @@ EVERYTHING = EVERY_KIND | {
     "DoctorPermissions": "true",
 }
 
+OPTIONS = {
+    "DoctorPermissions": "true",
+    "Ec2Polling": "true",
+    "Verify": "true",
+    "Replace": "true",
+    "LoadBalancers": "deregister",
+}
+"""Parameters that grant more permissions."""
+
 CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|elasticloadbalancing|events|cloudwatch|sts|iam|kms)",\s*"([A-Z]\w+)"')
 """Pattern of a call to AWS in the code, the only form that `gate::aws` accepts."""
 
@@ -54,7 +63,7 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack(DoctorPermissions="true", Ec2Polling="true", LoadBalancers="deregister", Replace="true", Verify="true"))
+    made = policies(stack(**OPTIONS))
     named = ("Service", "Lifecycle", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
     service = set().union(*(allowed(made[f"{name}Policy"]) for name in named))
     doctor = allowed(made["DoctorPolicy"])
@@ -311,23 +320,16 @@ def test_each_group_gets_its_hooks() -> None:
 PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.{REGION}.amazonaws.com/id/0123456789ABCDEF"
 KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
 OF_THE_SERVICE = ("ServicePolicy", "LifecyclePolicy")
-OF_OPTIONS = ("KeyPolicy", "PollingPolicy", "VerifyPolicy", "ReplacePolicy", "LoadBalancersPolicy", "DeregistrationPolicy")
+OF_OPTIONS = tuple(
+    f"{name}Policy" for name in ("Key", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
+)
 
 
 def page_policies() -> dict[str, Any]:
     """Returns the policies that the page must show, by heading: those of the templates for the cluster `blue`."""
     blue = stack(ClusterName="blue")
     irsa = stack(ClusterName="blue", Identity="irsa", OidcProviderArn=PROVIDER)
-    options = {
-        "DoctorPermissions": "true",
-        "Ec2Polling": "true",
-        "Verify": "true",
-        "Replace": "true",
-        "LoadBalancers": "deregister",
-        "Encryption": "existing-key",
-        "KmsKeyArn": KEY,
-    }
-    everything = policies(stack(ClusterName="blue", **options))
+    everything = policies(stack(ClusterName="blue", Encryption="existing-key", KmsKeyArn=KEY, **OPTIONS))
     assert {*OF_THE_SERVICE, *OF_OPTIONS, "DoctorPolicy"} == set(everything), "the page lacks a policy of the templates"
 
     def trust(made: Stack) -> dict[str, Any]:

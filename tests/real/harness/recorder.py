@@ -180,7 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
         action, asked = self._parse(body)
         forward = self._long_poll if action == RECEIVE else self._forward
         try:
-            answer = self.server.recorder.answer(action, asked, lambda: forward(body), self._caller(), in_json=bool(self._target))
+            in_json = bool(self._target)
+            answer = self.server.recorder.answer(action, asked, lambda: forward(body), self._caller(), in_json=in_json)
         except ConnectionError:
             self.close_connection = True  # a server that restarts hangs up, too
         else:
@@ -195,7 +196,7 @@ class _Handler(BaseHTTPRequestHandler):
         return str(self.headers.get("X-Amz-Target", ""))
 
     def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
-        """Returns the action and its parameters: SQS and EventBridge name the action in a header, in JSON; the others send forms."""
+        """Returns the action and its parameters. SQS and EventBridge name it in a header; the others send forms."""
         if self._target:
             return self._target.rpartition(".")[2], json.loads(body or b"{}")
         form = dict(parse_qsl(body.decode()))
