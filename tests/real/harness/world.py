@@ -96,7 +96,7 @@ class World:
     def installed_service(
         self, release: Release, kube: Kube | None = None, given: dict[str, str] | None = None
     ) -> Service:
-        """Starts the service like a pod of a release, with the pod's arguments, variables (but for those `given`) and token."""
+        """Starts the service like a pod of a release: its arguments, its token, its variables but for those `given`."""
         kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
         return self._service(kubeconfig, release.arguments(), release.variables() | (given or {}))
 
