@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import cfn_template
 import pytest
 
 from harness import roles
 from harness.control_plane import SERVICE
-from harness.doctor import REVIEWS, Report, SetUp, examine, run
+from harness.doctor import ALWAYS_SKIPPED, REVIEWS, Report, SetUp, examine, run
 from harness.recorder import COMPLETE, RECEIVE
 from harness.wait import eventually
 from harness.world import World
+
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
 
 ROLE = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{SERVICE}"
 
@@ -98,6 +103,24 @@ def test_a_missing_aws_permission_is_reported(world: World, good: SetUp) -> None
 
     assert report.code == 1
     assert f"autoscaling:CompleteLifecycleAction is not allowed on {good.group}" in report.said("calls", "complete")
+
+
+def test_without_its_permissions_the_doctor_skips_what_it_cannot_read(world: World, good: SetUp) -> None:
+    for action in cfn_template.granted({"DoctorPermissions": "true"}) - cfn_template.granted({}):
+        name, denied = action.partition(":")[2], f"User: testing is not authorized to perform: {action}"
+        world.recorder.refuse(name, 100, "AccessDeniedException", denied)
+
+    def without_faults() -> Report:
+        report = examine(world)
+        assert {check["status"] for check in report.checks} == {"ok", "skipped"}, report.checks
+        return report
+
+    report = eventually("the doctor finds nothing", without_faults)
+    assert report.code == 0
+    skipped = {"queue exists", "rules rules", "groups groups", "calls complete"}
+    assert set(report.skipped) == skipped | {" ".join(each) for each in ALWAYS_SKIPPED}
+    section = PAGE.read_text().split("\n## AWS permissions\n")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+ \w+)`", section, re.MULTILINE)) == skipped, "docs/doctor.md names other checks"
 
 
 def test_a_missing_queue_is_reported(world: World, good: SetUp) -> None:

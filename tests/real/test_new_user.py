@@ -36,7 +36,7 @@ def new_installation(world: World, **values: Object) -> Iterator[tuple[Release, 
     """
     name, group = f"ebbtide-{world.name}", f"{world.name}-blue-a"
     stack = f"{world.name}-stack"
-    outputs = world.aws.apply(stack, {"ClusterName": "blue", "Namespace": name})
+    outputs = world.aws.apply(stack, {"ClusterName": "blue", "Namespace": name, "DoctorPermissions": "true"})
     world.queue = outputs["QueueUrl"]
     arguments = shlex.split(outputs["HelmArguments"])
     (url,) = (each.removeprefix("queueUrl=") for each in arguments if each.startswith("queueUrl="))

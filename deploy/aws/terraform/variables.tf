@@ -102,7 +102,7 @@ variable "service_account" {
 variable "doctor_permissions" {
   description = "Permissions for `ebbtide doctor`, the checks at the start and `ebbtide explain`"
   type        = bool
-  default     = true
+  default     = false
 }
 
 variable "ec2_polling" {

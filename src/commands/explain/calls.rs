@@ -25,6 +25,9 @@ pub(super) struct Lookups {
     pub visibility_timeout: Option<Duration>,
 }
 
+/// Longest grace period in seconds that puts off no mark: with the hook's margin, the drain ends within a minute after the deadline.
+const USUAL_GRACE: u64 = 30;
+
 /// Returns the calls that the service would make about a notice.
 pub(super) fn of(notice: &NoticeView, lookups: Lookups, settings: &Settings) -> Vec<CallView> {
     let mut calls = Calls(Vec::new());
@@ -58,7 +61,10 @@ impl Calls {
             let holds = [Wait::HoldBeforeDrain, Wait::HoldBeforeCompletion].into_iter();
             let holds = holds.filter(|hold| is_made(notice, *hold)).count();
             let when = if holds > 0 { format!("{when}; two for each hold") } else { when };
-            self.add(to, "patch nodes", needed, Some(most + 2 * holds), when);
+            let outlasts = notice.hook.is_some() && notice.pods.iter().any(|pod| pod.grace_seconds > USUAL_GRACE);
+            let outlasted = "; one if the drain outlasts the hook's own timeout";
+            let when = if outlasts { when + outlasted } else { when };
+            self.add(to, "patch nodes", needed, Some(most + 2 * holds + usize::from(outlasts)), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
             self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");

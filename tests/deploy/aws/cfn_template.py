@@ -253,10 +253,15 @@ def service_policies(made: Stack) -> dict[str, dict[str, Value]]:
     return {name: document(policy["PolicyDocument"]) for name, policy in policies if "Notification" not in name}
 
 
+def granted(parameters: dict[str, str]) -> set[str]:
+    """Returns the actions that the role of a stack with these parameters may call."""
+    policies = service_policies(of_stack("any", parameters, "eu-west-1", "123456789012")).values()
+    return {action for policy in policies for action in allowed(policy)}
+
+
 def not_permitted(calls: set[str], parameters: dict[str, str]) -> set[str]:
     """Returns the calls, named without their services, that the role of a stack with these parameters does not permit."""
-    policies = service_policies(of_stack("any", parameters, "eu-west-1", "123456789012")).values()
-    may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | {action for policy in policies for action in allowed(policy)}
+    may = NO_PERMISSION_NEEDED | NOT_THE_SERVICE | granted(parameters)
     return {call for call in calls if call.removesuffix("Batch") not in {action.partition(":")[2] for action in may}}
 
 

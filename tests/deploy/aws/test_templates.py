@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,21 @@ ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide-blue"
 
 KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
 EVERY_KIND = dict.fromkeys(KINDS, "true")
-EVERYTHING = EVERY_KIND | {"Encryption": "new-key", "NotificationRole": "true", "ClusterName": "blue"}
+EVERYTHING = EVERY_KIND | {
+    "Encryption": "new-key",
+    "NotificationRole": "true",
+    "ClusterName": "blue",
+    "DoctorPermissions": "true",
+}
+
+OPTIONS = {
+    "DoctorPermissions": "true",
+    "Ec2Polling": "true",
+    "Verify": "true",
+    "Replace": "true",
+    "LoadBalancers": "deregister",
+}
+"""Parameters that grant more permissions."""
 
 CALL = re.compile(r'\(\s*"(sqs|ec2|autoscaling|elasticloadbalancing|events|cloudwatch|sts|iam|kms)",\s*"([A-Z]\w+)"')
 """Pattern of a call to AWS in the code, the only form that `gate::aws` accepts."""
@@ -48,7 +63,7 @@ def calls(*parts: str) -> set[str]:
 
 
 def test_exactly_the_calls_in_the_code_are_permitted() -> None:
-    made = policies(stack(Ec2Polling="true", LoadBalancers="deregister", Replace="true", Verify="true"))
+    made = policies(stack(**OPTIONS))
     named = ("Service", "Lifecycle", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
     service = set().union(*(allowed(made[f"{name}Policy"]) for name in named))
     doctor = allowed(made["DoctorPolicy"])
@@ -68,8 +83,10 @@ def test_an_existing_key_needs_only_decrypt() -> None:
     assert made["Statement"][0]["Resource"] == f"arn:aws:kms:{REGION}:{ACCOUNT}:key/made"
 
 
-def test_without_the_doctor_its_permissions_are_left_out() -> None:
-    assert set(policies(stack())) - set(policies(stack(DoctorPermissions="false"))) == {"DoctorPolicy"}
+def test_only_the_doctor_has_its_permissions_and_they_only_read() -> None:
+    made = policies(stack(DoctorPermissions="true"))
+    assert set(made) - set(policies(stack())) == {"DoctorPolicy"}
+    assert all(re.search(":(Describe|List|Get)", action) for action in allowed(made["DoctorPolicy"]))
 
 
 def test_only_the_polling_of_ec2_has_its_permissions() -> None:
@@ -296,3 +313,47 @@ def test_each_group_gets_its_hooks() -> None:
     assert not [hook for hook in made.values() if "RoleARN" in hook or "NotificationTargetARN" in hook]
     with pytest.raises(Refused, match="needs NotificationRoleArn"):
         Stack(HOOKS, {"QueueArn": "arn:aws:sqs:eu-west-1:123456789012:ebbtide"}, {})
+
+
+# The policies of docs/aws-policies.md, by heading.
+
+PROVIDER = f"arn:aws:iam::{ACCOUNT}:oidc-provider/oidc.eks.{REGION}.amazonaws.com/id/0123456789ABCDEF"
+KEY = f"arn:aws:kms:{REGION}:{ACCOUNT}:key/01234567-89ab-cdef-0123-456789abcdef"
+OF_THE_SERVICE = ("ServicePolicy", "LifecyclePolicy")
+OF_OPTIONS = tuple(
+    f"{name}Policy" for name in ("Key", "Polling", "Verify", "Replace", "LoadBalancers", "Deregistration")
+)
+
+
+def page_policies() -> dict[str, Any]:
+    """Returns the policies that the page must show, by heading: those of the templates for the cluster `blue`."""
+    blue = stack(ClusterName="blue")
+    irsa = stack(ClusterName="blue", Identity="irsa", OidcProviderArn=PROVIDER)
+    everything = policies(stack(ClusterName="blue", Encryption="existing-key", KmsKeyArn=KEY, **OPTIONS))
+    assert {*OF_THE_SERVICE, *OF_OPTIONS, "DoctorPolicy"} == set(everything), "the page lacks a policy of the templates"
+
+    def trust(made: Stack) -> dict[str, Any]:
+        return document(made.resources("AWS::IAM::Role")["Role"]["AssumeRolePolicyDocument"])
+
+    def together(*names: str) -> dict[str, Any]:
+        statements = [statement for name in names for statement in everything[name]["Statement"]]
+        return {"Version": "2012-10-17", "Statement": statements}
+
+    return {
+        "Queue": blue.resources("AWS::SQS::QueuePolicy")["QueuePolicies"]["PolicyDocument"],
+        "Trust: EKS Pod Identity": trust(blue),
+        "Trust: IRSA": trust(irsa),
+        "Service": together(*OF_THE_SERVICE),
+        "Doctor": everything["DoctorPolicy"],
+        "Options": together(*OF_OPTIONS),
+    }
+
+
+def test_the_page_of_policies_shows_those_of_the_templates() -> None:
+    page = (ROOT / "docs" / "aws-policies.md").read_text()
+    shown = {
+        section.split("\n", 1)[0]: [json.loads(block) for block in re.findall(r"```json\n(.*?)```", section, re.DOTALL)]
+        for section in page.split("\n## ")[1:]
+    }
+    for heading, policy in page_policies().items():
+        assert shown[heading] == [policy], f"{heading} must show {json.dumps(policy)}"

@@ -21,6 +21,9 @@ ADMIN = "admin"
 SERVICE = "ebbtide"
 """Kubernetes user of the service. Its permissions are those of the chart."""
 
+CONTEXT = "real"
+"""Name of the context in every kubeconfig."""
+
 STARTS_WITHIN = 300.0
 """Seconds until a program must have started."""
 
@@ -204,8 +207,8 @@ def _write_kubeconfig(file: Path, user: str, url: str, authority: Path, token: s
         "kind": "Config",
         "clusters": [{"name": "real", "cluster": {"server": url, "certificate-authority": str(authority)}}],
         "users": [{"name": user, "user": {"token": token}}],
-        "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
-        "current-context": "real",
+        "contexts": [{"name": CONTEXT, "context": {"cluster": "real", "user": user}}],
+        "current-context": CONTEXT,
     }
     file.write_text(json.dumps(config))
     return file

@@ -33,14 +33,14 @@ Right = tuple[str, str, str]
 
 
 @functools.cache
-def _tool(*arguments: str) -> str:
+def tool(*arguments: str) -> str:
     """Returns the path of a tool of tests/deploy. The first call builds it, which takes minutes."""
     return subprocess.run([str(_TOOL), *arguments], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
 
 
 def know_monitors(control_plane: ControlPlane) -> None:
     """Installs the CRDs of the Prometheus Operator."""
-    crds = Path(_tool("--source", "prometheus-operator")) / "example" / "prometheus-operator-crd"
+    crds = Path(tool("--source", "prometheus-operator")) / "example" / "prometheus-operator-crd"
     for plural in ("podmonitors", "prometheusrules", "servicemonitors"):
         if control_plane.kube.find(f"{_CRDS}/{plural}.monitoring.coreos.com"):
             continue
@@ -52,7 +52,7 @@ def know_monitors(control_plane: ControlPlane) -> None:
 
 def rendered(values: Path) -> list[Object]:
     """Returns the objects that the chart renders from a file of values, without a cluster."""
-    command = [_tool("helm4"), "template", "ebbtide", str(_CHART), "--values", str(values), "--kube-version", "1.34"]
+    command = [tool("helm4"), "template", "ebbtide", str(_CHART), "--values", str(values), "--kube-version", "1.34"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -67,7 +67,7 @@ class Release:
         self._control_plane = control_plane
         self._kube = control_plane.kube
         self._folder = folder
-        self._program = _tool(helm)
+        self._program = tool(helm)
         self.notes = ""
         """Output of `helm install`."""
 

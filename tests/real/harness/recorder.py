@@ -128,8 +128,10 @@ class Recorder:
         with self._lock:
             self._refusals += [(action, Refused(code, message))] * times
 
-    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str) -> Answer:
-        """Answers a call and records it."""
+    def answer(
+        self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str, *, in_json: bool
+    ) -> Answer:
+        """Answers a call and records it. A refusal is JSON if the call is."""
         error = None
         self.before(caller, action, asked)
         try:
@@ -146,7 +148,7 @@ class Recorder:
                     answer = replace(answer, body=answer.body.replace(_MEMBER, _POLICY + _MEMBER))
         except Refused as refused:
             error = refused.code
-            answer = _refusal(refused)
+            answer = _refusal(refused, in_json)
         messages = _messages(answer) if action == RECEIVE else 0
         call = Call(time.time(), action, asked, answer.status, error, messages, caller)
         with self._lock:
@@ -178,7 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
         action, asked = self._parse(body)
         forward = self._long_poll if action == RECEIVE else self._forward
         try:
-            answer = self.server.recorder.answer(action, asked, lambda: forward(body), self._caller())
+            in_json = bool(self._target)
+            answer = self.server.recorder.answer(action, asked, lambda: forward(body), self._caller(), in_json=in_json)
         except ConnectionError:
             self.close_connection = True  # a server that restarts hangs up, too
         else:
@@ -188,11 +191,14 @@ class _Handler(BaseHTTPRequestHandler):
         named = re.search(r"Credential=([^/]+)/", self.headers.get("Authorization", ""))
         return named[1] if named else ""
 
+    @property
+    def _target(self) -> str:
+        return str(self.headers.get("X-Amz-Target", ""))
+
     def _parse(self, body: bytes) -> tuple[str, dict[str, Any]]:
-        """Returns the action and its parameters: SQS names the action in a header, in JSON; the others send forms."""
-        target = self.headers.get("X-Amz-Target")
-        if target:
-            return target.rpartition(".")[2], json.loads(body or b"{}")
+        """Returns the action and its parameters. SQS and EventBridge name it in a header; the others send forms."""
+        if self._target:
+            return self._target.rpartition(".")[2], json.loads(body or b"{}")
         form = dict(parse_qsl(body.decode()))
         form.pop("Version", None)
         return form.pop("Action", self.path), form
@@ -265,7 +271,10 @@ def _done(action: str) -> Answer:
     return _xml(f"{action}Response", 200, f"<{action}Result/><ResponseMetadata>{_METADATA}</ResponseMetadata>")
 
 
-def _refusal(refused: Refused) -> Answer:
+def _refusal(refused: Refused, in_json: bool) -> Answer:
+    if in_json:
+        error = json.dumps({"__type": refused.code, "message": refused.message})
+        return Answer(400, "application/x-amz-json-1.0", error.encode())
     error = f"<Error><Type>Sender</Type><Code>{refused.code}</Code><Message>{refused.message}</Message></Error>"
     return _xml("ErrorResponse", 400, error + _METADATA)
 

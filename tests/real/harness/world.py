@@ -59,7 +59,7 @@ class World:
         """Paths of the test's Leases among those of the nodes."""
         self.binary = binary
         self.parameters: dict[str, str] = {}
-        """Parameters of deploy/aws that grant the service's role what the test's settings need."""
+        """Parameters of deploy/aws that grant the service's role what the test needs."""
         self._groups = 0
         self.kube.create(NAMESPACES, {"metadata": {"name": name}})
         account = f"{NAMESPACES}/{name}/serviceaccounts/default"
@@ -93,10 +93,12 @@ class World:
         """Starts the service on this world's queue and waits until it is ready."""
         return self._service(self.control_plane.kubeconfig, flags, None)
 
-    def installed_service(self, release: Release, kube: Kube | None = None) -> Service:
-        """Starts the service like a pod of a release, with the pod's arguments, variables and token."""
+    def installed_service(
+        self, release: Release, kube: Kube | None = None, given: dict[str, str] | None = None
+    ) -> Service:
+        """Starts the service like a pod of a release: its arguments, its token, its variables but for those `given`."""
         kubeconfig = self.control_plane.kubeconfig_of(release.name, kube or self.kube, release.token())
-        return self._service(kubeconfig, release.arguments(), release.variables())
+        return self._service(kubeconfig, release.arguments(), release.variables() | (given or {}))
 
     def service_with(self, variables: dict[str, str]) -> Service:
         """Starts the service with variables that name its queue and its endpoint for AWS."""
@@ -105,6 +107,8 @@ class World:
     def _service(
         self, kubeconfig: Path, flags: Sequence[str], variables: dict[str, str] | None, endpoint: str | None = None
     ) -> Service:
+        if variables:
+            self.allow_doctor()  # for the start-up checks
         name = f"ebbtide-{len(self.services) + 1}"
         endpoint = self.recorder.url if endpoint is None else endpoint
         service = Service(name, self.binary, self.queue_url, endpoint, kubeconfig, self.folder, flags, variables)
@@ -125,6 +129,10 @@ class World:
 
         return eventually("the start-up checks pass", checked)
 
+    def allow_doctor(self) -> None:
+        """Grants the role the permissions of the doctor, which checks at the start of the service, and of `explain`."""
+        self.parameters["DoctorPermissions"] = "true"
+
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs another of the program's commands to its end, with the service's permissions in the cluster."""
         return self._ask(self.control_plane.kubeconfig, {}, arguments)
@@ -141,6 +149,8 @@ class World:
     def _ask(
         self, kubeconfig: Path, variables: dict[str, str], arguments: Sequence[str]
     ) -> subprocess.CompletedProcess[str]:
+        if arguments[0] in ("doctor", "explain"):
+            self.allow_doctor()
         return subprocess.run(
             [str(self.binary), *arguments],
             stdin=subprocess.DEVNULL,

@@ -2,7 +2,7 @@
 
 use clap::CommandFactory;
 use ebbtide::cli::Cli;
-use ebbtide::commands::migrate::{Row, Section, rows};
+use ebbtide::commands::migrate::{Row, Section, convert, rows};
 use ebbtide::telemetry::Metrics;
 use std::collections::BTreeSet;
 
@@ -141,6 +141,27 @@ fn every_value_of_nths_chart_is_mapped() {
         let found = below(MIGRATING, &format!("### For {heading}")).lines().filter(|line| line.starts_with("| `"));
         assert_eq!(found.collect::<Vec<_>>(), rows.collect::<Vec<_>>(), "{heading}");
     }
+}
+
+/// The values that keep NTH's defaults, which `ebbtide migrate` writes without being told.
+#[test]
+fn every_default_of_nth_that_is_kept_is_named_first() {
+    let values = convert("enableSqsTerminationDraining: true").expect("the values must be valid").values;
+    let mut parent = String::new();
+    let mut kept = BTreeSet::new();
+    for line in values.lines().filter(|line| !line.starts_with('#')) {
+        let (key, value) = line.split_once(':').expect("a line must have a key");
+        if key.starts_with(' ') {
+            let value = value.split('#').next().unwrap_or_default();
+            kept.insert(format!("`{parent}.{}: {}`", key.trim(), value.trim()));
+        } else {
+            parent = key.trim_matches('"').to_owned();
+        }
+    }
+    assert!(kept.len() > 3, "{values}");
+    let rows =
+        below(MIGRATING, "## What can hurt").lines().filter_map(|line| line.strip_suffix(" |")?.rsplit("| ").next());
+    assert_eq!(rows.filter(|cell| cell.contains(": ")).map(str::to_owned).collect::<BTreeSet<_>>(), kept);
 }
 
 #[test]
