@@ -17,7 +17,8 @@ pub fn check(text: &str) {
     // The secrets are in the answer, too, with other characters around them.
     let values = headers.iter().filter_map(|value| value.to_str().ok());
     let path = receiver.uri().path();
-    for secret in values.chain(path.split('/')).filter(|secret| secret.len() >= 6 && !"***…".contains(*secret)) {
+    // The stars and the ellipsis of what is left out could complete one that has some itself.
+    for secret in values.chain(path.split('/')).filter(|secret| secret.len() >= 6 && !secret.contains(['*', '…'])) {
         for answer in [format!("{answer}{secret}"), format!("{secret} {answer}"), answer.to_owned()] {
             let quote = scrubber.quote(&answer);
             assert!(!quote.contains(secret), "{secret:?} is in {quote:?} of {answer:?}");
