@@ -118,6 +118,7 @@ class World:
 
     def checked_service(self, start: Callable[[], Service], well: Callable[[dict[str, float]], bool]) -> Service:
         """Returns a service whose start-up checks passed. On a busy machine checks may fail, so this starts several."""
+        self.allow_doctor()
 
         def checked() -> Service:
             service = start()
