@@ -57,6 +57,7 @@ pub mod cli {
     pub(crate) mod yaml;
 
     pub use answer::Answer;
+    pub use flags::borrowed::Borrowed;
     pub use flags::doctor::Doctor;
     pub use flags::{Cli, Command, LogFormat, Run};
     pub use output::Output;

@@ -1,8 +1,8 @@
 //! Parses the command line, runs a command, and returns its exit code.
 
 use ebbtide::cli::Answer;
-use ebbtide::cli::Doctor;
 use ebbtide::cli::Settings;
+use ebbtide::cli::{Borrowed, Doctor};
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::clients::connect;
 use ebbtide::clients::connect::ClusterChoice;
@@ -68,7 +68,8 @@ fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
     }
 }
 
-fn run_doctor(Doctor { run, output, strict, cluster, .. }: Doctor) -> ExitCode {
+fn run_doctor(Doctor { strict, borrowed }: Doctor) -> ExitCode {
+    let Borrowed { output, cluster, run, .. } = borrowed;
     let settings = match Settings::from_flags(run) {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),

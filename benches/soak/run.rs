@@ -149,18 +149,15 @@ fn sample(fleet: &Fleet, replicas: &[Replica], at: Duration) -> Sample {
     let world = &fleet.stage.world;
     world.forget_before(world.clock.elapsed().saturating_sub(KEPT));
     let tasks = |replica: &Replica| TaskKind::ALL.map(|kind| replica.tasks.alive(kind) as f64).iter().sum::<f64>();
-    let series = |replica: &Replica| {
-        let text = replica.metrics.render(&replica.tasks);
-        text.lines().filter(|line| !line.starts_with('#')).count() as f64
-    };
-    let nodes =
-        |replica: &Replica| metric(&replica.metrics.render(&replica.tasks), "ebbtide_nodes") - fleet.len() as f64;
+    let shown: Vec<String> = replicas.iter().map(|replica| replica.metrics.render(&replica.tasks)).collect();
+    let series = |text: &String| text.lines().filter(|line| !line.starts_with('#')).count() as f64;
+    let nodes = |text: &String| metric(text, "ebbtide_nodes") - fleet.len() as f64;
     Sample {
         at,
         tasks: replicas.iter().map(tasks).sum(),
         all_tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks() as f64,
-        nodes: replicas.iter().map(nodes).sum(),
-        series: replicas.iter().map(series).sum(),
+        nodes: shown.iter().map(nodes).sum(),
+        series: shown.iter().map(series).sum(),
         files: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as f64,
         // Last: what the lines above needed is free again.
         heap: meter::heap() as f64,

@@ -1,6 +1,7 @@
 //! Reading the command line: what clap's attributes can't say about all flags.
 
-use super::flags::{Cli, HELP_ALL};
+use super::flags::Cli;
+use super::flags::borrowed::HELP_ALL;
 use clap::builder::{BoolishValueParser, Resettable};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 

@@ -1,6 +1,7 @@
 //! The command line: flags in groups, each with its environment variable. `settings` checks their values.
 
 mod admission;
+pub mod borrowed;
 pub mod cluster;
 pub mod doctor;
 pub mod explain;
@@ -27,9 +28,6 @@ pub use waits::Waits;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand};
-
-/// The flag that shows the service's flags in the help of commands that take them besides their own.
-pub const HELP_ALL: &str = "help-all";
 
 /// Drains Kubernetes nodes before AWS takes them away.
 #[derive(Debug, Parser)]

@@ -23,6 +23,7 @@ mod view;
 mod waits;
 
 use crate::cli::answer::Answer;
+use crate::cli::flags::borrowed::Borrowed;
 use crate::cli::flags::explain::Explain;
 use crate::cli::output::Output;
 use crate::cli::settings::{Settings, SettingsError};
@@ -100,7 +101,8 @@ pub async fn explain_with(clients: &Clients, clock: Clock, flags: Explain) -> An
 
 impl Question {
     fn new(flags: Explain) -> Result<Self, Refusal> {
-        let Explain { file, kind, node, group, hook, output, cluster, run, .. } = flags;
+        let Explain { file, kind, node, group, hook, borrowed } = flags;
+        let Borrowed { output, cluster, run, .. } = borrowed;
         let settings = Settings::without_queue(run).map_err(Refusal::Settings)?;
         let source = match (kind, node) {
             (Some(kind), Some(node)) => MessageSource::Made { kind, node, hook: group.zip(hook) },

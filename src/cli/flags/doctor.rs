@@ -1,30 +1,16 @@
 //! The flags of `ebbtide doctor`.
 
-use super::cluster::Cluster;
-use super::{HELP_ALL, Run};
-use crate::cli::output::Output;
-use clap::{ArgAction, Args};
+use super::borrowed::Borrowed;
+use clap::Args;
 
-/// The flags of `run`, whose set-up is checked, and those of the doctor.
+/// The flags of `ebbtide doctor`.
 #[derive(Args, Debug)]
 pub struct Doctor {
-    /// Format of the output
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    pub output: Output,
-
     /// Fail on warnings, too
     #[arg(long)]
     pub strict: bool,
 
-    /// Show also the service's flags, all of which this command takes
-    #[arg(long = HELP_ALL, action = ArgAction::HelpLong)]
-    pub help_all: Option<bool>,
-
-    /// The choice of a cluster.
+    /// The flags of the service, and those that go with them.
     #[command(flatten)]
-    pub cluster: Cluster,
-
-    /// The flags of `ebbtide run`.
-    #[command(flatten)]
-    pub run: Run,
+    pub borrowed: Borrowed,
 }

@@ -1,10 +1,8 @@
 //! The flags of `ebbtide explain`: a message, and the flags of `ebbtide run`.
 
-use super::cluster::Cluster;
-use super::{HELP_ALL, Run};
-use crate::cli::output::Output;
+use super::borrowed::Borrowed;
 use crate::pipeline::event::NoticeKind;
-use clap::{ArgAction, Args};
+use clap::Args;
 use std::path::PathBuf;
 
 /// The flags of `ebbtide explain`.
@@ -30,19 +28,7 @@ pub struct Explain {
     #[arg(long, value_name = "NAME", requires = "kind", requires = "group", help_heading = "Message")]
     pub hook: Option<String>,
 
-    /// Format of the output
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
-    pub output: Output,
-
-    /// Show also the service's flags, all of which this command takes
-    #[arg(long = HELP_ALL, action = ArgAction::HelpLong)]
-    pub help_all: Option<bool>,
-
-    /// The choice of a cluster.
+    /// The flags of the service, and those that go with them.
     #[command(flatten)]
-    pub cluster: Cluster,
-
-    /// The flags of the service whose decisions are explained.
-    #[command(flatten)]
-    pub run: Run,
+    pub borrowed: Borrowed,
 }

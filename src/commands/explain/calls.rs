@@ -4,7 +4,8 @@ use super::reasons::span;
 use super::view::{CallView, Hold, Moment, NoticeView, PodView};
 use crate::cli::settings::Settings;
 use crate::fact::Wait;
-use crate::pipeline::interruption::{HookTimes, NoticeOutcome, Policy, due_beat};
+use crate::pipeline::interruption::{HookTimes, MAX_MARGIN, NoticeOutcome, Policy, due_beat};
+use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::telemetry::kube_events::Scope;
 use std::time::Duration;
@@ -25,8 +26,8 @@ pub(super) struct Lookups {
     pub visibility_timeout: Option<Duration>,
 }
 
-/// Longest grace period in seconds that puts off no mark: with the hook's margin, the drain ends within a minute after the deadline.
-const USUAL_GRACE: u64 = 30;
+/// Longest grace period in seconds that puts off no mark: with the hook's margin, the drain ends while a restart does not count yet.
+const USUAL_GRACE: u64 = TERMINATION_GRACE.saturating_sub(MAX_MARGIN).as_secs();
 
 /// Returns the calls that the service would make about a notice.
 pub(super) fn of(notice: &NoticeView, lookups: Lookups, settings: &Settings) -> Vec<CallView> {

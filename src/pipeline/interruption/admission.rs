@@ -13,7 +13,6 @@ use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{is_drained, is_marked_for};
 use std::collections::HashSet;
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
@@ -53,8 +52,6 @@ impl Case {
             Err(drains) => self.is_unusual(Unusual::TooManyDrains, Some(drains)),
         }
         let waiting = Waiting::new(self, log, Wait::Admission, until);
-        // Room admits only what AWS has not denied.
-        let denied = AtomicBool::new(false);
         let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
         let waits_unproven = || {
             unproven.get_or_init(|| interrupter.draining.wait_unproven(&notice.instance, &crowded_out));
@@ -64,11 +61,7 @@ impl Case {
                 // Its capacity goes by itself.
                 Some(_) if verify == Verify::Never => {}
                 Some(proof) => {
-                    let was_denied = || {
-                        denied.store(true, Ordering::Relaxed);
-                        waits_unproven();
-                    };
-                    self.confirmed(proof, must_be_confirmed, |reason| waiting.says(reason), was_denied).await;
+                    self.confirmed(proof, must_be_confirmed, |reason| waiting.says(reason), waits_unproven).await;
                 }
                 None => {
                     waits_unproven();
@@ -85,9 +78,9 @@ impl Case {
             }
             loop {
                 interrupter.draining.changed().await;
-                if !denied.load(Ordering::Relaxed)
-                    && let Ok(entered) = self.enter()
-                {
+                // Room admits only what AWS has not denied.
+                let is_denied = proof.is_some() && unproven.get().is_some();
+                if !is_denied && let Ok(entered) = self.enter() {
                     return entered;
                 }
             }

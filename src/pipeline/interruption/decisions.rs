@@ -272,15 +272,15 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
-    let (goes_at, ready_after) = match &notice.detail {
-        Detail::StateChange { .. } => (Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME), notice.at),
+    let goes_at = match &notice.detail {
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
         // It begins at once, and its deadline is always now.
-        Detail::Spot { action: InstanceAction::Hibernate } => (Some(clock.notice_instant(notice.at)), notice.at),
+        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at)),
         // AWS sends the event again after the change, with a newer time.
-        Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => (Some(clock.instant_of(*start)), *start),
+        Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
         // Nothing but its end stops a drain that others keep alive.
-        _ if comes_back(&notice.detail).is_none() => (deadline.latest_end(), notice.at),
-        _ => (deadline.capacity_ends(), notice.at),
+        _ if comes_back(&notice.detail).is_none() => deadline.latest_end(),
+        _ => deadline.capacity_ends(),
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     let identity = notice.identity.to_string();
@@ -297,5 +297,6 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     };
     let has_booted = begins.is_some_and(|begins| booted_after(node, begins));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
-    superseded || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, ready_after))
+    superseded
+        || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(notice.at)))
 }

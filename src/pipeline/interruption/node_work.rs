@@ -287,12 +287,12 @@ impl Case {
         drop(early);
         let (mut is_over, mut marked) = (false, target.deadline.at());
         loop {
-            let ends = deadline.deadline().at();
+            let lengthened = deadline.deadline();
+            let ends = lengthened.at();
             if let Some((hook, times)) = known {
                 // The drain makes room for its pods, and the hook lives as long: as the longest, if the instance has several Nodes.
-                let own = deadline.deadline();
-                if leads || own.at() > hook.deadline().at() {
-                    hook.set_deadline(own, times);
+                if leads || ends > hook.deadline().at() {
+                    hook.set_deadline(lengthened, times);
                 }
             }
             tokio::select! {
@@ -319,8 +319,8 @@ impl Case {
                 }
                 () = KeptHook::times_changed(known) => {
                     known = hook.map(KeptHook::with_times);
-                    marked = own().at();
                     deadline.set(own());
+                    marked = own().at();
                     self.move_mark(&target.node, marked).await;
                 }
                 () = Box::pin(self.put_off_mark(&target.node, marked, ends)), if ends > marked + TERMINATION_GRACE => {

@@ -243,15 +243,17 @@ pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
 /// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
 pub(super) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
-    let ended = NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark };
-    Some(guarded(node, &json!({ name_of(identity): text(&ended) }), &json!({}), json!({})))
+    Some(rewritten(node, identity, &NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark }))
 }
 
 /// Returns the patch that moves the end of the drain in the mark of the notice with this identity to `at`; `None` if it is not earlier.
 pub(super) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
     let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
-    let longer = NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark };
-    Some(guarded(node, &json!({ name_of(identity): text(&longer) }), &json!({}), json!({})))
+    Some(rewritten(node, identity, &NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark }))
+}
+
+fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
+    guarded(node, &json!({ name_of(identity): text(mark) }), &json!({}), json!({}))
 }
 
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
@@ -286,7 +288,7 @@ pub fn withdrawn_at(node: &Node, identity: &str) -> Option<Timestamp> {
     node.annotations.get(&key_of(WITHDRAWN_PREFIX, identity))?.parse().ok()
 }
 
-fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
+pub(super) fn mark_of(node: &Node, identity: &str) -> Option<NoticeAnnotation> {
     node.annotations.get(&name_of(identity)).map(|value| read(value))
 }
 

@@ -2,7 +2,8 @@
 
 use super::mark::{
     BOOTED_ANNOTATION, KIND_LABEL, NOTICE_PREFIX, NoticeAnnotation, ReturnSign, UNDO_ANNOTATION, WITHDRAWN_PREFIX,
-    crowded_out, guarded, key_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at, written,
+    crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at,
+    written,
 };
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
@@ -227,9 +228,8 @@ pub fn booted_after(node: &Node, at: Timestamp) -> bool {
 /// to be removed.
 #[must_use]
 pub fn is_back(node: &Node, identity: &str, start: Option<Timestamp>, now: Timestamp) -> bool {
-    let mark = node.annotations.get(&key_of(NOTICE_PREFIX, identity)).map(|value| read(value));
-    let is_back = |mark: NoticeAnnotation| mark.return_sign.is_some() && has_returned(node, &mark, now);
-    mark.filter(|mark| mark.start == start.map(whole_seconds)).is_some_and(is_back)
+    let mark = mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds));
+    mark.is_some_and(|mark| mark.return_sign.is_some() && has_returned(node, &mark, now))
 }
 
 /// Returns whether the Node's instance has returned from what the notice announced.

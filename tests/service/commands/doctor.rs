@@ -48,7 +48,7 @@ fn settings(stage: &Stage, flags: &[&str]) -> Settings {
     let Command::Doctor(doctor) = Cli::try_parse_from(words).expect("a test's flags must be flags").command else {
         panic!("doctor was given")
     };
-    Settings::from_flags(doctor.run).expect("a test's settings must be valid")
+    Settings::from_flags(doctor.borrowed.run).expect("a test's settings must be valid")
 }
 
 async fn examined(stage: &Stage, flags: &[&str]) -> Diagnosis {

@@ -162,7 +162,7 @@ async fn forged_notices_of_many_instances_hold_no_places_that_others_need() {
     drop(replica);
 }
 
-/// So many messages are held at once. Each would wait for an hour for a word that does not come.
+/// A process holds at most 20,000 messages at once, and each of these would wait for an hour.
 #[tokio::test(start_paused = true)]
 async fn forged_messages_without_number_do_not_stop_the_receipt() {
     let stage = Stage::new(3, 1);
@@ -211,35 +211,24 @@ async fn the_end_of_a_block_that_is_dated_ahead_does_not_take_the_place_of_the_r
 async fn a_confirmed_drain_is_neither_put_off_nor_called_off_by_a_forged_revision() {
     let stage = Stage::new(1, 1);
     stage.block(0);
-    let (now, ec2) = (stage.world.clock.now(), &stage.world.aws.ec2);
-    let start = now + s(3000);
+    let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(3000));
     ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
     let replica = stage.start(&VERIFIED).await;
-    let send = |at, start| {
-        let body = messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], at, start);
-        stage.world.aws.sqs.send(body.clone());
-        body
-    };
-    let real = send(now, start);
+    let send = |start, status| stage.health(0, ("c-0", RETIREMENT), start, status);
+    send(start, "upcoming");
     stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
     sleep(s(10)).await;
-    send(stage.world.clock.now(), start + s(30 * 24 * 3600));
+    send(start + s(30 * 24 * 3600), "upcoming");
     sleep(s(60)).await;
-    send(stage.world.clock.now(), start - s(2900));
+    send(start - s(2900), "upcoming");
     sleep(s(120)).await;
-    let close = || {
-        let at = stage.world.clock.now().to_string();
-        let closed = real.replace("\"upcoming\"", "\"closed\"").replace(&now.to_string(), &at);
-        assert_ne!(closed, real);
-        stage.world.aws.sqs.send(closed);
-    };
-    close();
+    send(start, "closed");
     sleep(s(120)).await;
     assert!(stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
     unusual(&replica, "not-confirmed", 3);
     // AWS calls it off.
     ec2.close("change-0", "Canceled");
-    close();
+    send(start, "closed");
     stage.until("it is called off", s(60), || !stage.cordoned(0)).await;
     stage.until_handled(s(60)).await;
     replica.ended_as("scheduled-change", "withdrawn", 1);
@@ -251,18 +240,12 @@ async fn a_confirmed_drain_is_neither_put_off_nor_called_off_by_a_forged_revisio
 #[tokio::test(start_paused = true)]
 async fn a_forged_end_of_a_change_removes_no_mark() {
     let stage = Stage::new(1, 1);
-    let (now, ec2) = (stage.world.clock.now(), &stage.world.aws.ec2);
-    let start = now + s(3000);
+    let (ec2, start) = (&stage.world.aws.ec2, stage.world.clock.now() + s(3000));
     ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
     let replica = stage.start(&VERIFIED).await;
-    let body = messages::scheduled_change("c-0", RETIREMENT, &[&instance(0)], now, start);
-    stage.world.aws.sqs.send(body.clone());
+    stage.health(0, ("c-0", RETIREMENT), start, "upcoming");
     stage.until_handled(s(60)).await;
-    let close = || {
-        let at = stage.world.clock.now().to_string();
-        stage.world.aws.sqs.send(body.replace("\"upcoming\"", "\"closed\"").replace(&now.to_string(), &at));
-    };
-    close();
+    stage.health(0, ("c-0", RETIREMENT), start, "closed");
     sleep(s(600)).await;
     assert!(stage.cordoned(0), "{}", stage.story());
     ec2.close("change-0", "Canceled");
