@@ -304,16 +304,16 @@ impl Oracle {
     fn is_late(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
         let notice = &self.plan.notices[sent.notice];
         let event = sent.at - s(notice.age);
-        let goes = match notice.kind {
-            Kind::Change(_, after) => Some(event + after * 1000),
-            Kind::State(_) => Some(event + s(120)),
-            _ => self.ends(sent).hard,
+        let (begins, goes) = match notice.kind {
+            Kind::Change(_, after) => (event + after * 1000, Some(event + after * 1000)),
+            Kind::State(_) => (event, Some(event + s(120))),
+            _ => (event, self.ends(sent).hard),
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
         if comes_back(notice.kind) && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
             return true;
         }
-        goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= event
+        goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
     }
 
     /// Returns why a notice's drain is not over, if it is not.
@@ -354,8 +354,10 @@ impl Oracle {
             (_, Target::Untagged) if !direct => Some("nothing shows that it is ours"),
             (Kind::Terminate(_, _, Owner::Others), _) => Some("others complete it"),
             (Kind::Launch(_), _) if !self.plan.flags.ready => Some("launches are ignored"),
-            // An instance without a Node is not excluded: docs/draining.md, "By hand".
-            (_, Target::Node(node)) if self.plan.nodes[node].ignored && self.stands(notice.target) => {
+            // An instance without a Node is not excluded: docs/draining.md, "By hand". A Node that joins later may not be seen yet.
+            (_, Target::Node(node))
+                if self.ignored_since(node).is_some_and(|at| at <= sent.at) && self.stands(notice.target) =>
+            {
                 Some("its Node is ignored")
             }
             _ if sent.open.is_empty() => Some("its messages have been deleted"),
@@ -467,6 +469,12 @@ impl Oracle {
         };
         let after = Duration::from_secs(self.plan.flags.uncordon_after.unwrap_or(20 * 60) + 120);
         self.seen().sent.iter().any(cordons).then_some(after)
+    }
+
+    /// Returns when the Node that is ignored joined.
+    fn ignored_since(&self, node: usize) -> Option<i64> {
+        let NodePlan { ignored, joins, .. } = &self.plan.nodes[node];
+        ignored.then(|| joins.map_or(0, s))
     }
 
     fn stands(&self, target: Target) -> bool {

@@ -5,6 +5,7 @@ use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
+use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until};
 
 const BEAT: &str = "RecordLifecycleActionHeartbeat";
@@ -149,6 +150,28 @@ async fn a_blocked_drain_ends_at_its_deadline_and_completes_the_hook() {
     let blocked = replica.metric("ebbtide_notices_total{kind=\"asg-terminate\",outcome=\"blocked\"}");
     assert!((blocked - 1.0).abs() < f64::EPSILON);
     stage.rest(&[&replica]).await;
+}
+
+/// The pauses between tries grow to 5 s, and the hook keeps the instance until the deadline.
+#[tokio::test(start_paused = true)]
+async fn the_last_try_to_cordon_is_at_the_deadline() {
+    for works_again in [true, false] {
+        let stage = Stage::new(1, 1);
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)));
+        let replica = stage.start(&["--drain-timeout", "200s"]).await;
+        let token = stage.terminate(0, s(240), Wrapping::Event);
+        // 200 s less a margin of 24.
+        sleep(Duration::from_millis(175_500)).await;
+        assert_eq!((stage.calls(COMPLETE), stage.world.aws.sqs.in_flight()), (0, 1), "it still tries");
+        if works_again {
+            stage.world.faults.clear();
+        }
+        stage.until_handled(s(4)).await;
+        stage.completed_once(&token);
+        assert_eq!(stage.world.kube.pods().is_empty(), works_again);
+        replica.ended_as("asg-terminate", if works_again { "timed-out" } else { "failed" }, 1);
+        stage.rest(&[&replica]).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
