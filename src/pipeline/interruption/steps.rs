@@ -223,8 +223,8 @@ impl<'a> Sequence<'a> {
         if !self.admitted {
             return self.admit(Some(node), present);
         }
-        let mark = self.policy.mark(self.notice, self.message, self.deadline.at(), &self.clock, present.now);
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
+        let mark = self.policy.mark(self.notice, self.message, deadline.at(), &self.clock, present.now);
         Step::Cordon { target: Target { node, deadline }, mark }
     }
 

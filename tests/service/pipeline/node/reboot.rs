@@ -110,6 +110,24 @@ async fn a_reboot_while_the_longest_grace_period_keeps_the_hook_releases_nothing
     stage.rest(&[&replica]).await;
 }
 
+/// As above, but the message came when the hook's time was nearly over.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_during_the_drain_of_a_late_message_releases_nothing() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(55)));
+    let token = stage.terminate(0, s(600), Wrapping::Event);
+    sleep(s(598)).await;
+    let replica = stage.start(&[]).await;
+    sleep(s(35)).await;
+    stage.world.kube.reboot(&node(0));
+    sleep(s(10)).await;
+    assert!(stage.cordoned(0) && stage.has_pod("slow"), "the drain goes on");
+    stage.until_handled(s(15)).await;
+    stage.completed_once(&token);
+    replica.ended_as("asg-terminate", "drained", 1);
+    stage.rest(&[&replica]).await;
+}
+
 /// Readiness flaps while the Node is drained for the warm pool.
 #[tokio::test(start_paused = true)]
 async fn a_flap_of_readiness_during_the_drain_releases_nothing() {
