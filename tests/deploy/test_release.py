@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chart import CHART, HELM4, ROOT, container, run, tool
+from chart import CHART, HELM4, ROOT, cases, container, run, snapshot, tool
 
 NEXT = "9.8.7"
 DIGEST = "sha256:" + 64 * "a"
@@ -160,6 +160,9 @@ def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, mon
     assert f"-slim-bookworm@{DIGEST}\n" in git(origin, "show", "main:Dockerfile")
     assert f"\n## [{NEXT}] - 20" in git(origin, "show", "main:CHANGELOG.md")
     assert publish(clone, NEXT, "--check").returncode == 0, "what the workflow checks"
+    for case in cases():
+        rendered = HELM4.template(values=case.read_text(), chart=clone / CHART.relative_to(ROOT))
+        assert (clone / snapshot(case).relative_to(ROOT)).read_text() == rendered, case.name
 
     again = publish(clone, NEXT, path=tmp_path / "bin")
     assert f"the tag v{NEXT} exists" in again.stderr
