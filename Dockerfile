@@ -20,13 +20,15 @@ ENV EBBTIDE_CACHE=/cache CARGO_TARGET_DIR=/target
 # The tools have their own layer, because they change less often than the sources.
 COPY deploy/image/ deploy/image/
 RUN deploy/image/build-binary --tools-only
-COPY Cargo.toml Cargo.lock ./
+COPY build.rs Cargo.toml Cargo.lock ./
 COPY benches benches
 COPY examples examples
 COPY src src
 COPY tests tests
 ARG TARGETARCH
-RUN deploy/image/build-binary "${TARGETARCH}" /out \
+# The commit, which `ebbtide --version` shows.
+ARG REVISION=""
+RUN EBBTIDE_COMMIT="${REVISION}" deploy/image/build-binary "${TARGETARCH}" /out \
     && cp /etc/ssl/certs/ca-certificates.crt /out/
 
 # The input of the last stage, as `--output` writes it and `--build-context files=FOLDER` reads it:

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 FILE = Path(__file__).parent / "helm" / "ebbtide" / "files" / "dashboard.json"
+REPOSITORY = tomllib.loads((Path(__file__).parents[1] / "Cargo.toml").read_text())["package"]["repository"]
 
 # Selector of the service. "All" is .*, which also matches a missing label, such as `cluster` in a Prometheus of one cluster.
 OF = 'cluster=~"$cluster",namespace=~"$namespace",job=~"$job"'
@@ -494,7 +496,7 @@ def dashboard() -> dict[str, Any]:
             {
                 "type": "link",
                 "title": "Runbook",
-                "url": "https://github.com/ebbtide/ebbtide/blob/main/docs/operating.md",
+                "url": f"{REPOSITORY}/blob/main/docs/operating.md",
                 "icon": "doc",
                 "targetBlank": True,
                 "tags": [],

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote
 
 ROOT = Path(__file__).resolve().parent.parent
 PATH_IN_TEXT = "path: "
-OWN = "https://github.com/ebbtide/ebbtide/blob/main/"
+OWN = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["repository"] + "/blob/main/"
 
 FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})")
 HEADING = re.compile(r"^ {0,3}#{1,6}\s+(.*?)\s*#*\s*$")

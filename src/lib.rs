@@ -52,6 +52,7 @@ pub mod cli {
     pub(crate) mod flags;
     pub(crate) mod input;
     pub(crate) mod output;
+    mod refusal;
     pub(crate) mod settings;
     pub(crate) mod text;
     pub(crate) mod yaml;

@@ -31,7 +31,11 @@ use tracing_subscriber::{Layer, reload};
 const MAX_LOG_LINES: usize = 16_384;
 
 fn main() -> ExitCode {
-    match Cli::read().command {
+    let cli = match Cli::read() {
+        Ok(cli) => cli,
+        Err(answer) => return print(answer),
+    };
+    match cli.command {
         Command::Run(flags) => run_service(flags),
         Command::Doctor(flags) => run_doctor(flags),
         Command::Explain(flags) => run_command(explain::explain(*flags)),

@@ -21,12 +21,14 @@ need() {
     command -v "$1" >/dev/null || fail "$1 is missing: $2"
 }
 
-# Prints the Rust target of an image's architecture.
+# Prints the Rust target of an image's architecture, or of a program for macOS.
 target_of() {
     case $1 in
         amd64) echo x86_64-unknown-linux-musl ;;
         arm64) echo aarch64-unknown-linux-musl ;;
-        *) fail "say for which processor: amd64 or arm64" ;;
+        darwin-amd64) echo x86_64-apple-darwin ;;
+        darwin-arm64) echo aarch64-apple-darwin ;;
+        *) fail "say for which processor: amd64 or arm64, or darwin-amd64 or darwin-arm64" ;;
     esac
 }
 

@@ -1,16 +1,21 @@
 //! Reading the command line: what clap's attributes can't say about all flags.
 
+use super::answer::Answer;
 use super::flags::Cli;
 use super::flags::borrowed::HELP_ALL;
+use super::refusal;
 use clap::builder::{BoolishValueParser, Resettable};
+use clap::error::{ErrorKind, KindFormatter};
 use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 
 impl Cli {
     /// Reads the command line and the environment. An empty variable counts as unset, because charts set empty variables. Ends the process
-    /// if the command line is wrong or asks for help.
-    #[must_use]
+    /// if the command line asks for help or for the version.
+    ///
+    /// # Errors
+    /// What is wrong with the command line.
     #[allow(clippy::disallowed_methods, reason = "clap can't tell whether a flag's variable is empty")]
-    pub fn read() -> Self {
+    pub fn read() -> Result<Self, Answer> {
         let filled = |arg: Arg| {
             let empty = arg.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
             if empty { arg.env(Resettable::Reset) } else { arg }
@@ -19,7 +24,15 @@ impl Cli {
             std::env::args_os().any(|arg| arg.to_str().and_then(|arg| arg.strip_prefix("--")) == Some(HELP_ALL));
         let command = if shows_all { Self::complete() } else { Self::brief() };
         let command = command.mut_subcommands(|command| command.mut_args(filled));
-        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|error| error.exit())
+        command.try_get_matches().and_then(|matches| Self::from_arg_matches(&matches)).map_err(|error| {
+            match error.kind() {
+                // These come with their text.
+                ErrorKind::DisplayHelp
+                | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
+                | ErrorKind::DisplayVersion => error.apply::<KindFormatter>().exit(),
+                _ => Answer::wrong(&refusal::problems(&error)),
+            }
+        })
     }
 
     /// The command line, whose help leaves out the service's flags where a command takes them besides its own.
@@ -54,6 +67,7 @@ impl Cli {
 mod tests {
     use super::*;
     use crate::cli::flags;
+    use crate::fact::{Action, NoticeKind};
 
     fn run(args: &[&str]) -> Result<flags::Run, clap::Error> {
         let matches = Cli::complete().try_get_matches_from([&["ebbtide", "run"], args].concat())?;
@@ -70,7 +84,7 @@ mod tests {
         assert_eq!(dry(&["--dry-run"]), Ok(true));
         assert_eq!(dry(&["--dry-run=true"]), Ok(true));
         assert_eq!(dry(&["--dry-run=false"]), Ok(false));
-        assert_eq!(dry(&["--dry-run=perhaps"]), Err(clap::error::ErrorKind::ValueValidation));
+        assert_eq!(dry(&["--dry-run=perhaps"]), Err(ErrorKind::ValueValidation));
         assert!(dry(&["--dry-run", "false"]).is_err(), "a word apart is another argument");
     }
 
@@ -89,10 +103,19 @@ mod tests {
     }
 
     #[test]
-    fn help_lists_the_kinds() {
+    fn help_lists_the_kinds_and_actions() {
         let mut cli = Cli::complete();
         let help = cli.find_subcommand_mut("send").unwrap().render_long_help().to_string();
         assert!(help.contains("asg-terminate, asg-launch, spot"), "{help}");
+        let run = cli.find_subcommand("run").unwrap();
+        let on = run.get_arguments().find(|arg| arg.get_id() == "on").unwrap().get_long_help().unwrap().to_string();
+        let (kinds, actions) = on.split_once("Actions: ").unwrap();
+        for kind in NoticeKind::ALL {
+            assert!(kinds.contains(kind.as_str()), "{kind}: {on}");
+        }
+        for action in Action::ALL {
+            assert!(actions.split("Default").next().unwrap().contains(action.as_str()), "{action}: {on}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(
     name = "ebbtide",
-    version,
+    version = concat!(env!("CARGO_PKG_VERSION"), " (", env!("EBBTIDE_BUILD"), ")"),
     after_help = "Access to AWS and Kubernetes is configured as for their own tools: AWS_REGION, AWS_ENDPOINT_URL, HTTPS_PROXY, IRSA or Pod \
                   Identity; KUBECONFIG, or the pod's service account.",
     max_term_width = 110

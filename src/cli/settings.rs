@@ -511,6 +511,12 @@ mod tests {
         for on in ["asg-launch=replace", "rebalance=replaced"] {
             assert_eq!(problems(&["--on", on, "--max-replacements", "2"]), ["--on"]);
         }
+        for (on, near) in
+            [("spto=drain", "; did you mean spot?"), ("spot=drian", "report, ignore; did you mean drain?")]
+        {
+            let told = settings(&["--on", on]).unwrap_err().to_string();
+            assert!(told.ends_with(near), "{told}");
+        }
         assert_eq!(problems(&["--max-replacements", "2"]), ["--max-replacements"]);
     }
 

@@ -63,9 +63,32 @@ pub fn push_table(to: &mut String, indent: usize, rows: &[Vec<String>]) {
     }
 }
 
+/// Returns the known word that is most similar, if one is similar enough to be meant.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: &[&'a str]) -> Option<&'a str> {
+    let likeness = |known: &str| strsim::jaro_winkler(&word.to_lowercase(), &known.to_lowercase());
+    let near = known.iter().map(|known| (likeness(known), *known)).max_by(|a, b| a.0.total_cmp(&b.0));
+    near.filter(|(likeness, _)| *likeness > 0.9).map(|(_, known)| known)
+}
+
+/// Returns a question with the most similar known word, as the end of an error; or nothing.
+#[must_use]
+pub fn did_you_mean(word: &str, known: &[&str]) -> String {
+    nearest(word, known).map(|near| format!("; did you mean {near}?")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_is_near_if_few_letters_differ() {
+        let known = ["spot", "rebalance", "state-change"];
+        assert_eq!(did_you_mean("spto", &known), "; did you mean spot?");
+        assert_eq!(nearest("Rebalence", &known), Some("rebalance"));
+        assert_eq!(nearest("terminate", &known), None);
+        assert_eq!(did_you_mean("", &[]), "");
+    }
 
     #[test]
     fn lines_break_at_spaces() {

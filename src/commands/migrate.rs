@@ -27,6 +27,7 @@ use crate::cli::answer::Answer;
 use crate::cli::flags::migrate::Migrate;
 use crate::cli::input;
 use crate::cli::input::InputError;
+use crate::cli::text::nearest;
 use row::{Conversion, NthValue};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -242,13 +243,13 @@ fn carry_over(value: &NthValue<'_>, values: &mut Values, remarks: &mut Vec<Remar
 
 /// Reports names that NTH's chart does not have, each with the most similar name of the chart.
 fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
-    let known: BTreeSet<&str> = rows().map(|row| row.key).collect();
+    let known: Vec<&str> = rows().map(|row| row.key).collect();
     let groups: BTreeSet<&str> = known.iter().filter_map(|key| key.split_once('.')).map(|(group, _)| group).collect();
     let names = nth.as_object().into_iter().flatten().flat_map(|(name, value)| {
         let inside = value.as_object().filter(|_| groups.contains(name.as_str()));
         inside.map_or_else(|| vec![name.clone()], |inside| inside.keys().map(|key| format!("{name}.{key}")).collect())
     });
-    for name in names.filter(|name| !known.contains(name.as_str())) {
+    for name in names.filter(|name| !known.contains(&name.as_str())) {
         // Helm itself defines this name, for subcharts.
         if name == "global" {
             continue;
@@ -258,9 +259,8 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
         } else if groups.contains(name.as_str()) {
             "must be a map, and is left out".to_owned()
         } else {
-            let near = known.iter().map(|key| (strsim::jaro_winkler(&name.to_lowercase(), &key.to_lowercase()), key));
-            match near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness > 0.9) {
-                Some((_, key)) => format!("is unknown and left out; did you mean {key}?"),
+            match nearest(&name, &known) {
+                Some(key) => format!("is unknown and left out; did you mean {key}?"),
                 None => "is unknown and left out: a typing error, or newer than NTH's chart 0.27.6".to_owned(),
             }
         };

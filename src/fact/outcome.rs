@@ -40,6 +40,19 @@ labels! {
     }
 }
 
+impl NoticeKind {
+    /// The actions that a kind can have.
+    #[must_use]
+    pub const fn actions(self) -> &'static [Action] {
+        match self {
+            Self::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
+            // They leave no time for a replacement.
+            Self::Spot | Self::StateChange => &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore],
+            _ => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
+        }
+    }
+}
+
 impl Action {
     /// Whether the action leads to a drain.
     #[must_use]

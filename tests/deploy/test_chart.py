@@ -307,11 +307,12 @@ def test_the_dashboard_matches_the_file() -> None:
 
 def test_the_image_has_the_digest_the_tag_or_the_version() -> None:
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    repository = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
     digest = "sha256:" + 64 * "a"
     for values, image in [
-        ("", f"ghcr.io/ebbtide/ebbtide:{version}"),
-        ("image: {tag: next}", "ghcr.io/ebbtide/ebbtide:next"),
-        (f"image: {{tag: next, digest: '{digest}'}}", f"ghcr.io/ebbtide/ebbtide@{digest}"),
+        ("", f"{repository}:{version}"),
+        ("image: {tag: next}", f"{repository}:next"),
+        (f"image: {{tag: next, digest: '{digest}'}}", f"{repository}@{digest}"),
     ]:
         assert container(HELM4.objects(values=QUEUE + values))["image"] == image
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ALERTS = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "alerts.yaml"
 DASHBOARD = ROOT / "deploy" / "helm" / "ebbtide" / "files" / "dashboard.json"
 TESTS = ROOT / "tests" / "deploy" / "alerts"
-RUNBOOK = "https://github.com/ebbtide/ebbtide/blob/main/docs/operating.md#"
+RUNBOOK = tomllib.loads((ROOT / "Cargo.toml").read_text())["package"]["repository"] + "/blob/main/docs/operating.md#"
 NODES = 120
 
 # Panels without data in the sandbox, and the reasons.

@@ -1,6 +1,7 @@
 //! Validation of each flag, with all problems so far.
 
 use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
+use crate::cli::text::did_you_mean;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
 use crate::pipeline::node::ManagedTag;
@@ -115,8 +116,9 @@ impl Problems {
                 continue;
             };
             let Some(kind) = NoticeKind::ALL.into_iter().find(|known| known.as_str() == kind) else {
-                let kinds = NoticeKind::ALL.map(NoticeKind::as_str).join(", ");
-                self.add(flag, format!("\"{kind}\" is not a kind; the kinds are {kinds}"));
+                let kinds = NoticeKind::ALL.map(NoticeKind::as_str);
+                let near = did_you_mean(kind, &kinds);
+                self.add(flag, format!("\"{kind}\" is not a kind; the kinds are {}{near}", kinds.join(", ")));
                 continue;
             };
             if found.iter().any(|(before, _)| *before == kind) {
@@ -258,20 +260,13 @@ impl Problems {
     }
 
     fn action(&mut self, kind: NoticeKind, action: &str) -> Option<Action> {
-        let allowed: &[Action] = match kind {
-            NoticeKind::AsgLaunch => &[Action::Ready, Action::Report, Action::Ignore],
-            // They leave no time for a replacement.
-            NoticeKind::Spot | NoticeKind::StateChange => {
-                &[Action::Drain, Action::Cordon, Action::Report, Action::Ignore]
-            }
-            _ => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
-        };
-        let found = allowed.iter().copied().find(|known| known.as_str() == action);
+        let found = kind.actions().iter().copied().find(|known| known.as_str() == action);
         if found.is_none() {
-            let names: Vec<_> = allowed.iter().map(|action| action.as_str()).collect();
+            let names: Vec<_> = kind.actions().iter().map(|action| action.as_str()).collect();
+            let near = did_you_mean(action, &names);
             self.add(
                 "--on",
-                format!("\"{kind}={action}\" is not possible; for {kind} choose one of {}", names.join(", ")),
+                format!("\"{kind}={action}\" is not possible; for {kind} choose one of {}{near}", names.join(", ")),
             );
         }
         found

@@ -11,7 +11,10 @@ use std::path::Path;
 pub(super) enum NoMessage {
     #[error("there is no message; name a file that holds one, pipe one in, or make one with --kind KIND --node NAME")]
     NoFile,
-    #[error("{0} can't be opened: {1}")]
+    // Readers of kubectl give explain the name of what they want to know about.
+    #[error(
+        "{0} can't be opened: {1}; explain takes a file with a message's body, or --kind KIND --node NAME; ebbtide run --help explains settings"
+    )]
     Unopened(String, #[source] io::Error),
     #[error("{0} can't be read: {1}")]
     Broken(String, #[source] io::Error),
@@ -84,6 +87,6 @@ mod tests {
         assert!(why(InputError::TooLong).starts_with("x has more than the 1 MiB"));
         assert!(why(InputError::Terminal).starts_with("there is no message; name a file"));
         let missing = read(Some(Path::new("no/such/file"))).unwrap_err().to_string();
-        assert!(missing.starts_with("no/such/file can't be opened:"), "{missing}");
+        assert!(missing.starts_with("no/such/file can't be opened:") && missing.contains("--kind KIND"), "{missing}");
     }
 }

@@ -1,0 +1,147 @@
+//! Errors of the command line in the words of all other errors: what is wrong, on what, and what to do.
+
+use clap::Error;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::error::Error as _;
+
+/// Returns the problems of a command line, one a line.
+pub(super) fn problems(error: &Error) -> String {
+    let of = |kind: ContextKind| match error.get(kind) {
+        Some(ContextValue::String(text)) => vec![text.as_str()],
+        Some(ContextValue::Strings(all)) => all.iter().map(String::as_str).collect(),
+        _ => Vec::new(),
+    };
+    let first = |kind: ContextKind| of(kind).first().copied().unwrap_or_default();
+    let instead = |kind: ContextKind| match first(kind) {
+        "" => String::new(),
+        near => format!("; did you mean {near}?"),
+    };
+    let command = command(error);
+    let (arg, value) = (first(ContextKind::InvalidArg), first(ContextKind::InvalidValue));
+    let flag = name(arg);
+    match error.kind() {
+        ErrorKind::InvalidValue => {
+            let values = of(ContextKind::ValidValue).join(", ");
+            match (value, &*values) {
+                ("", "") => format!("{flag}: has no value; write {arg}"),
+                ("", _) => format!("{flag}: has no value; give one of {values}"),
+                _ => format!(
+                    "{flag}: \"{value}\" is unknown; give one of {values}{}",
+                    instead(ContextKind::SuggestedValue)
+                ),
+            }
+        }
+        ErrorKind::ValueValidation => {
+            let why = error.source().map(ToString::to_string).unwrap_or_default();
+            format!("{flag}: \"{value}\" can't be used: {why}; write {arg}")
+        }
+        ErrorKind::UnknownArgument if arg.starts_with('-') => {
+            format!("{arg}: is no flag of {command}; {command} --help lists them{}", instead(ContextKind::SuggestedArg))
+        }
+        ErrorKind::UnknownArgument => {
+            format!("\"{arg}\" is more than {command} takes; {command} --help shows what it takes")
+        }
+        ErrorKind::InvalidSubcommand => format!(
+            "\"{}\" is no command; {command} --help lists them{}",
+            first(ContextKind::InvalidSubcommand),
+            instead(ContextKind::SuggestedSubcommand)
+        ),
+        ErrorKind::MissingRequiredArgument => {
+            let missing = of(ContextKind::InvalidArg).into_iter();
+            missing.map(|arg| format!("{}: is missing; give {arg}", name(arg))).collect::<Vec<_>>().join("\n")
+        }
+        ErrorKind::ArgumentConflict => match of(ContextKind::PriorArg).as_slice() {
+            [] => format!("{flag}: is given with other arguments; give it alone"),
+            [prior] if *prior == arg => format!("{flag}: is given twice; remove one"),
+            priors => {
+                let priors: Vec<&str> = priors.iter().map(|prior| name(prior)).collect();
+                format!("{flag}: is not possible with {}; remove one", priors.join(", "))
+            }
+        },
+        ErrorKind::TooManyValues => format!("{flag}: takes no value \"{value}\"; remove it"),
+        ErrorKind::NoEquals => format!("{flag}: takes its value after an equals sign; write {arg}"),
+        kind => {
+            let what = kind.as_str().unwrap_or("the command line can't be read");
+            if flag.is_empty() {
+                format!("{what}; see {command} --help")
+            } else {
+                format!("{flag}: {what}; see {command} --help")
+            }
+        }
+    }
+}
+
+/// Returns a flag without its value, as in `--node <NAME>`.
+fn name(arg: &str) -> &str {
+    arg.split([' ', '[', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+}
+
+/// Returns the command, from the usage that clap shows for it.
+fn command(error: &Error) -> String {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => String::new(),
+    };
+    let words = usage.split_whitespace().skip(1).take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()));
+    let words: Vec<&str> = words.collect();
+    if words.is_empty() { "ebbtide".to_owned() } else { words.join(" ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+
+    fn refused(line: &str) -> String {
+        let error = Cli::complete().try_get_matches_from(line.split(' ')).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        problems(&error)
+    }
+
+    #[test]
+    fn each_error_says_what_is_wrong_and_what_to_do() {
+        let kinds = "asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation";
+        for (line, expected) in [
+            (
+                "ebbtide explian",
+                "\"explian\" is no command; ebbtide --help lists them; did you mean explain?".to_owned(),
+            ),
+            ("ebbtide nonsense", "\"nonsense\" is no command; ebbtide --help lists them".to_owned()),
+            (
+                "ebbtide send --kind spto --node n",
+                format!("--kind: \"spto\" is unknown; give one of {kinds}; did you mean spot?"),
+            ),
+            ("ebbtide send --kind x --node n", format!("--kind: \"x\" is unknown; give one of {kinds}")),
+            ("ebbtide send --kind", format!("--kind: has no value; give one of {kinds}")),
+            ("ebbtide send --node", "--node: has no value; write --node <NAME>".to_owned()),
+            (
+                "ebbtide send",
+                "--kind: is missing; give --kind <KIND>\n--node: is missing; give --node <NAME>".to_owned(),
+            ),
+            (
+                "ebbtide send --nod n",
+                "--nod: is no flag of ebbtide send; ebbtide send --help lists them; did you mean --node?".to_owned(),
+            ),
+            (
+                "ebbtide migrate a b",
+                "\"b\" is more than ebbtide migrate takes; ebbtide migrate --help shows what it takes".to_owned(),
+            ),
+            ("ebbtide send --node n --node m", "--node: is given twice; remove one".to_owned()),
+            ("ebbtide status --watch --output json", "--watch: is not possible with --output; remove one".to_owned()),
+            (
+                "ebbtide status --port many",
+                "--port: \"many\" can't be used: invalid digit found in string; write --port <PORT>".to_owned(),
+            ),
+            (
+                "ebbtide run --dry-run=perhaps",
+                "--dry-run: \"perhaps\" can't be used: value was not a boolean; write --dry-run[=<BOOL>]".to_owned(),
+            ),
+            (
+                "ebbtide run --dry-run false",
+                "\"false\" is more than ebbtide run takes; ebbtide run --help shows what it takes".to_owned(),
+            ),
+        ] {
+            assert_eq!(refused(line), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+"""deploy/release: one address, what publish refuses and writes, and what the archives hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from chart import CHART, HELM4, ROOT, cases, container, run, snapshot, tool
+
+NEXT = "9.8.7"
+DIGEST = "sha256:" + 64 * "a"
+HERE = Path("deploy/release")
+
+
+def git(clone: Path, *command: str) -> str:
+    """Runs git in a clone."""
+    who = ["-c", "user.name=Nobody", "-c", "user.email=nobody@example.com", "-c", "commit.gpgsign=false"]
+    return subprocess.run(["git", "-C", clone, *who, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """Returns a repository with the files of this one, as they are, in one commit on main."""
+    clone = tmp_path / "clone"
+    listed = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    for name in subprocess.run(listed, check=True, stdout=subprocess.PIPE).stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    git(tmp_path, "init", "--quiet", "--initial-branch", "main", str(clone))
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", "All")
+    return clone
+
+
+def publish(clone: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Runs deploy/release/publish of a clone, with programs of a folder before all others."""
+    command = [str(clone / HERE / "publish"), *arguments]
+    paths = [str(path)] * bool(path) + [os.environ["PATH"]]
+    env = {**os.environ, "PATH": ":".join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=env)
+
+
+def put(file: Path, old: str, new: str) -> None:
+    """Replaces a text in a file."""
+    text = file.read_text()
+    assert old in text, f"{file} lacks {old}"
+    file.write_text(text.replace(old, new))
+
+
+def test_each_address_is_the_one_in_cargo_toml() -> None:
+    done = run(str(ROOT / HERE / "address.py"), "--check")
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_another_address_is_refused(clone: Path) -> None:
+    for number, line in enumerate(["github.com/" + "other/ebbtide", "ghcr.io/" + "other/charts/ebbtide"], 1):
+        (clone / "docs" / "stray.md").write_text("\n" * number + line)
+        done = run(str(clone / HERE / "address.py"), "--check")
+        assert (done.returncode, f"docs/stray.md:{number + 1}: " in done.stdout) == (1, True), done.stdout
+
+
+def test_a_new_address_is_written_everywhere(clone: Path) -> None:
+    old = tomllib.loads((clone / "Cargo.toml").read_text())["package"]
+    done = run(
+        str(clone / HERE / "address.py"), "--set", "https://github.com/someone/tides", "registry.example/Someone/"
+    )
+    assert done.returncode == 0, done.stderr
+    for registry, code in [("registry.example/Someone", 0), ("ghcr.io/someone", 1)]:
+        done = run(str(clone / HERE / "address.py"), "--is", "https://github.com/someone/tides", registry)
+        assert done.returncode == code, done.stderr
+    package = tomllib.loads((clone / "Cargo.toml").read_text())["package"]
+    assert package["repository"] == "https://github.com/someone/tides"
+    assert package["metadata"]["release"]["registry"] == "registry.example/someone"
+    for gone in [old["repository"], old["metadata"]["release"]["registry"], "--repo ebbtide/ebbtide"]:
+        # Files with a NUL, such as pictures, are no text.
+        left = subprocess.run(
+            ["git", "grep", "-nIFe", gone], cwd=clone, stdout=subprocess.PIPE, text=True, check=False
+        ).stdout
+        assert not [line for line in left.splitlines() if "tests/deploy/test_release.py" not in line]
+    for check in [clone / HERE / "address.py", clone / "docs" / "links.py", clone / "deploy" / "dashboard.py"]:
+        done = run("python3", str(check), "--check")
+        assert done.returncode == 0, done.stdout + done.stderr
+    image = container(
+        HELM4.objects(
+            values="{queueUrl: 'https://sqs.eu-west-1.amazonaws.com/123456789012/q'}",
+            chart=clone / CHART.relative_to(ROOT),
+        )
+    )["image"]
+    assert image.startswith("registry.example/someone/ebbtide:")
+
+
+def test_a_dry_run_shows_the_version_everywhere_and_changes_nothing(clone: Path) -> None:
+    done = publish(clone, NEXT, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    for name in [
+        "CHANGELOG.md",
+        "Cargo.lock",
+        "Cargo.toml",
+        "Chart.yaml",
+        "README.md",
+        "argocd.yaml",
+        "flux.yaml",
+        "snapshots/defaults.yaml",
+    ]:
+        assert name in done.stdout, name
+    assert "### Added" in done.stdout, "the notes"
+    assert (git(clone, "status", "--porcelain"), git(clone, "tag")) == ("", "")
+
+
+def test_publish_pushes_one_commit_with_its_tag(clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = tomllib.loads((clone / "Cargo.toml").read_text())["package"]["repository"]
+    origin = tmp_path / "origin.git"
+    git(tmp_path, "clone", "--quiet", "--bare", str(clone), str(origin))
+    # As if origin were at the address.
+    git(clone, "remote", "add", "origin", f"{address}.git")
+    git(clone, "config", f"url.{origin}.insteadOf", f"{address}.git")
+    git(clone, "fetch", "--quiet", "origin")
+    for key, value in [
+        ("user.name", "Nobody"),
+        ("user.email", "nobody@example.com"),
+        ("gpg.program", str(tmp_path / "bin/gpg")),
+    ]:
+        git(clone, "config", key, value)
+    programs = {
+        "docker": f"""echo '{{"digest": "{DIGEST}"}}'""",
+        "gpg": "cat >/dev/null; printf '\\n[GNUPG:] SIG_CREATED \\n' >&2; "
+        "echo '-----BEGIN PGP SIGNATURE-----'; echo '-----END PGP SIGNATURE-----'",
+    }
+    for name, script in programs.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    for slow in [".ci/full", "tests/deploy/image"]:
+        (clone / slow).write_text("#!/bin/sh\nexit ${FAIL:-0}\n")
+    git(clone, "commit", "--quiet", "--all", "--message", "Tests that take no hours")
+    git(clone, "push", "--quiet", "origin", "main")
+
+    monkeypatch.setenv("FAIL", "1")
+    failed = publish(clone, NEXT, path=tmp_path / "bin")
+    assert (failed.returncode, "nothing is committed or pushed" in failed.stderr) == (1, True), failed.stderr
+    assert git(clone, "tag") == ""
+    git(clone, "restore", ".")
+    monkeypatch.delenv("FAIL")
+
+    done = publish(clone, NEXT, path=tmp_path / "bin")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert git(origin, "tag") == f"v{NEXT}\n"
+    assert git(origin, "rev-parse", "main", f"v{NEXT}^{{commit}}").splitlines() == 2 * [
+        git(clone, "rev-parse", "HEAD").strip()
+    ]
+    assert git(origin, "log", "-1", "--format=%s", "main") == f"Release {NEXT}\n"
+    assert f"-slim-bookworm@{DIGEST}\n" in git(origin, "show", "main:Dockerfile")
+    assert f"\n## [{NEXT}] - 20" in git(origin, "show", "main:CHANGELOG.md")
+    assert publish(clone, NEXT, "--check").returncode == 0, "what the workflow checks"
+    for case in cases():
+        rendered = HELM4.template(values=case.read_text(), chart=clone / CHART.relative_to(ROOT))
+        assert (clone / snapshot(case).relative_to(ROOT)).read_text() == rendered, case.name
+
+    again = publish(clone, NEXT, path=tmp_path / "bin")
+    assert f"the tag v{NEXT} exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "why"),
+    [
+        (
+            "Cargo.toml",
+            'name = "ebbtide"\nversion = "',
+            'name = "ebbtide"\nversion = "7',
+            "Cargo.toml: the version is 7",
+        ),
+        ("examples/flux.yaml", "tag: ", "tag: 7", "examples/flux.yaml: the version is 7"),
+        ("CHANGELOG.md", "## [Unreleased]", "## [Never]", "CHANGELOG.md has no section"),
+        ("README.md", "# Ebbtide", "# github.com/other/" + "ebbtide", "README.md:1: other/ebbtide"),
+    ],
+)
+def test_the_workflow_refuses_files_that_do_not_fit(clone: Path, file: str, old: str, new: str, why: str) -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["version"]
+    if file != "CHANGELOG.md":
+        put(clone / "CHANGELOG.md", "## [Unreleased]", f"## [{version}]")
+    put(clone / file, old, new)
+    done = publish(clone, version, "--check")
+    assert (done.returncode, why in done.stderr) == (1, True), done.stderr
+
+
+def test_publish_says_why_it_refuses(clone: Path) -> None:
+    for arguments, why in [
+        ((), "say which version"),
+        (("v1.0.0",), "say which version"),
+        (("1.0",), "say which version"),
+        ((NEXT,), "git config --get remote.origin.url failed"),
+    ]:
+        assert why in publish(clone, *arguments).stderr, arguments
+    git(clone, "remote", "add", "origin", "https://github.com/other/fork.git")
+    assert "write yours with deploy/release/address.py --set" in publish(clone, NEXT).stderr
+    put(clone / "CHANGELOG.md", "## [Unreleased]\n", "## [Unreleased]\n\n## [0.0.1]\n")
+    git(clone, "commit", "--quiet", "--all", "--message", "Nothing new")
+    assert "[Unreleased] is empty" in publish(clone, NEXT, "--dry-run").stderr
+
+
+def test_the_packed_chart_names_its_image_by_digest(tmp_path: Path) -> None:
+    done = run(str(ROOT / HERE / "pack-chart"), tool("helm4"), DIGEST, str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    archive = Path(done.stdout.strip())
+    objects = HELM4.objects(values="{queueUrl: 'https://sqs.eu-west-1.amazonaws.com/123456789012/q'}", chart=archive)
+    repository = yaml.safe_load((CHART / "values.yaml").read_text())["image"]["repository"]
+    assert container(objects)["image"] == f"{repository}@{DIGEST}"
+    about = yaml.safe_load(HELM4.run("show", "chart", str(archive)).stdout)
+    assert yaml.safe_load(about["annotations"]["artifacthub.io/images"]) == [
+        {"name": "ebbtide", "image": f"{repository}@{DIGEST}"}
+    ]
+    assert run(str(ROOT / HERE / "pack-chart"), tool("helm4"), "latest", str(tmp_path)).returncode == 1
+
+
+def test_a_packed_program_has_its_completions_and_pages_and_is_always_the_same(tmp_path: Path) -> None:
+    for name in ["program", "shell/completions/_ebbtide", "shell/man/ebbtide.1"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    archives = []
+    for folder, mode in [("first", 0o644), ("second", 0o600)]:
+        (tmp_path / folder).mkdir()
+        (tmp_path / "shell/man/ebbtide.1").chmod(mode)
+        command = [
+            ROOT / HERE / "pack-program",
+            "ebbtide-1-linux-amd64",
+            tmp_path / "program",
+            tmp_path / "shell",
+            tmp_path / folder,
+        ]
+        done = subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"},
+        )
+        archives.append(Path(done.stdout.strip()))
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    with tarfile.open(archives[0]) as archive:
+        files = {member.name.partition("/")[2]: oct(member.mode) for member in archive if member.isfile()}
+    assert files == {"LICENSE": "0o644", "ebbtide": "0o755", "completions/_ebbtide": "0o644", "man/ebbtide.1": "0o644"}
