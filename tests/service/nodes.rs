@@ -106,8 +106,8 @@ impl Stage {
     /// Asserts that no mark of ours is left on the n-th node. A cordon may be somebody else's.
     pub fn no_trace(&self, n: usize) {
         let mut left = self.annotations(n);
-        // An older copy of a withdrawn notice may come for two weeks.
-        left.retain(|key, _| !key.starts_with("ebbtide/withdrawn."));
+        // An older copy of a withdrawn notice may come for two weeks, and one from before a restart.
+        left.retain(|key, _| !key.starts_with("ebbtide/withdrawn.") && key != "ebbtide/booted");
         assert_eq!(left, BTreeMap::new(), "{}", self.story());
         assert_eq!(self.labelled(n, "ebbtide/kind"), None);
     }

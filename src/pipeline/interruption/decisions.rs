@@ -295,7 +295,9 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
         _ => notice.start(),
     };
-    let has_booted = begins.is_some_and(|begins| booted_after(node, begins));
+    // A restart before the begin is a return, too, from what was announced before it.
+    let announced = Some(notice.at).filter(|_| changes && comes_back(&notice.detail) == Some(ReturnSign::Boot));
+    let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
     superseded
         || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(notice.at)))

@@ -75,10 +75,12 @@ impl NodeRelease {
         let returned = |notice: &NoticeAnnotation| has_returned(node, notice, now);
         let expired = |notice: &NoticeAnnotation| notice.expires.is_some_and(|at| at <= now);
         let unseen = all.iter().any(|(_, notice)| {
-            let after = notice.start.max(notice.since);
+            // Before its begin, nothing but this says that the announcement is over.
+            let (begun, ahead) = (notice.start.filter(|start| *start < now), notice.start >= Some(now));
             let is_soon = |after: Timestamp| now.duration_since(after).unsigned_abs() <= LATE_AFTER;
-            let is_unseen = |after: Timestamp| after < now && (is_soon(after) || !restarted_after(node, after));
-            returned(notice) && after.is_some_and(is_unseen)
+            let is_unseen =
+                |after: Timestamp| after < now && (ahead || is_soon(after) || !restarted_after(node, after));
+            returned(notice) && begun.max(notice.since).is_some_and(is_unseen)
         });
         let due = Self::of(&all, UndoReason::Rebooted, returned)
             .map(|due| Self { restarted: unseen.then_some(now), ..due })
