@@ -60,6 +60,8 @@ pub struct Seen {
     pub started: BTreeMap<usize, i64>,
     /// Last restarts, as the boot ID shows them.
     pub booted: BTreeMap<usize, i64>,
+    /// Ends of the Nodes' instances.
+    pub gone: BTreeMap<usize, i64>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
@@ -416,9 +418,12 @@ impl Oracle {
                 !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
             }
             Kind::Launch(_) => {
-                let node = self.world.kube.node(&format!("node-{node}"));
-                let conditions = node.and_then(|node| node.status?.conditions).unwrap_or_default();
-                result != "CONTINUE" || !conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True")
+                let known = self.world.kube.node(&format!("node-{node}"));
+                let conditions = known.and_then(|node| node.status?.conditions).unwrap_or_default();
+                let ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+                // Its instance may end while the call is on its way.
+                let just_gone = seen.gone.get(&node).is_some_and(|at| at + self.slack() >= self.now());
+                result != "CONTINUE" || !ready && !just_gone
             }
             _ => true,
         };

@@ -105,11 +105,10 @@ struct Live<'a> {
     due: BTreeSet<(Duration, Event)>,
     bodies: BTreeMap<usize, String>,
     /// Nodes whose instances have been terminated.
-    gone: BTreeSet<usize>,
 }
 
 async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2] {
-    let mut live = Live { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new(), gone: BTreeSet::new() };
+    let mut live = Live { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new() };
     live.prepare();
     let stop = CancellationToken::new();
     let calm = s(plan.calm_from());
@@ -370,7 +369,7 @@ impl Live<'_> {
                     world.aws.autoscaling.complete(&action.token, HookResult::Abandon);
                 }
                 world.kube.remove_node(&node(n));
-                self.gone.insert(n);
+                self.oracle.seen().gone.insert(n, at);
             }
             Event::Boot(n) => {
                 self.oracle.seen().started.insert(n, at);
@@ -406,7 +405,7 @@ impl Live<'_> {
         let (notice, world) = (&self.plan.notices[n], &self.stage.world);
         let is_hook = matches!(notice.kind, Kind::Terminate(..) | Kind::Launch(_));
         if let (true, Target::Node(node)) = (is_hook, notice.target)
-            && self.gone.contains(&node)
+            && self.oracle.seen().gone.contains_key(&node)
         {
             return;
         }
