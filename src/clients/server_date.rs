@@ -49,6 +49,7 @@ impl Intercept for ClockComparison {
         if let Some(date) = context.response().headers().get("date").and_then(parse) {
             tell(&self.facts, self.clock.compare(date, self.asked));
         }
+        self.clock.note_answer();
         Ok(())
     }
 }

@@ -49,6 +49,8 @@ struct Wall {
     last: Mutex<Followed>,
     /// `shift` after each of its changes by more than [`STEP`].
     jumps: watch::Sender<i64>,
+    /// Whether AWS has answered.
+    answered: watch::Sender<bool>,
 }
 
 /// A reading of the machine's time.
@@ -97,7 +99,13 @@ impl Clock {
         let (base, start) = (machine(), Instant::now());
         let reading = Reading { machine: base, at: start };
         let last = Mutex::new(Followed { reading, ahead: SignedDuration::ZERO });
-        let wall = Wall { shift: AtomicI64::new(0), machine: Box::new(machine), last, jumps: watch::Sender::new(0) };
+        let wall = Wall {
+            shift: AtomicI64::new(0),
+            machine: Box::new(machine),
+            last,
+            jumps: watch::Sender::new(0),
+            answered: watch::Sender::new(false),
+        };
         Self { base, start, wall: Box::leak(Box::new(wall)) }
     }
 
@@ -122,6 +130,17 @@ impl Clock {
         let set = last.ahead + step;
         let ahead = if set.abs() < last.ahead.abs() && step.abs() > STEP { set } else { last.ahead };
         self.adopt(last, Followed { reading: now, ahead })
+    }
+
+    /// Notes that AWS has answered, whether or not it told its time.
+    pub fn note_answer(&self) {
+        self.wall.answered.send_replace(true);
+    }
+
+    /// Waits until AWS has answered once. Before that, nothing is known of a wrong machine's time.
+    pub async fn first_answer(&self) {
+        // The sender lives as long as the process.
+        let _ = self.wall.answered.subscribe().wait_for(|answered| *answered).await;
     }
 
     /// Follows the machine's time, less what it is certainly ahead of AWS's. To be called when AWS's answer has arrived: it states the

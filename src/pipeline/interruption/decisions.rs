@@ -296,7 +296,7 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         _ => notice.start(),
     };
     // A restart before the begin is a return, too, from what was announced before it.
-    let announced = Some(notice.at).filter(|_| changes && comes_back(&notice.detail) == Some(ReturnSign::Boot));
+    let announced = Some(notice.at).filter(|_| comes_back(&notice.detail) == Some(ReturnSign::Boot));
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
     superseded

@@ -7,12 +7,14 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
-use crate::pipeline::node::mark::{Mark, name_of, newer_start, newest_copy};
+use crate::pipeline::node::mark::{Mark, deadline_of, name_of, newer_start, newest_copy};
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
 use futures_util::future::{join, join_all};
 use jiff::Timestamp;
+use std::convert::Infallible;
+use std::future::pending;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -44,16 +46,17 @@ impl Case {
     /// or is gone, because AWS has called the change off. Returns the copy.
     pub(super) async fn revised_elsewhere(&self) -> Notice {
         let notice = &self.notice;
-        let Detail::ScheduledChange(change) = &notice.detail else { return std::future::pending().await };
+        let Detail::ScheduledChange(change) = &notice.detail else { return pending().await };
         let (identity, begins) = (notice.identity.to_string(), change.start.map(Timestamp::as_second));
         let mut marked = None;
         let newer = |known: Option<&Arc<Node>>| {
             let known = known?;
             if newest_copy(known, &identity).is_none() {
-                // Without another mark, the end of the cordon says it.
-                return (known.cordoned && marked.as_ref() == Some(&known.uid)).then_some((None, change.start));
+                // Without another mark, the end of the cordon says it; and a restart removes marks, too.
+                let is_marked = marked.as_ref() == Some(&(Arc::clone(&known.uid), known.boot.clone()));
+                return (known.cordoned && is_marked).then_some((None, change.start));
             }
-            marked = Some(Arc::clone(&known.uid));
+            marked = Some((Arc::clone(&known.uid), known.boot.clone()));
             let (at, start) = newer_start(known, &identity, notice.at)?;
             (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };
@@ -156,7 +159,7 @@ impl Case {
             while let Err(error) = Box::pin(self.try_cordon(target)).await {
                 sleep(error.wait(backoff.step())).await;
             }
-            std::future::pending().await
+            pending().await
         };
         tokio::select! {
             biased;
@@ -203,6 +206,20 @@ impl Case {
         while let Err(error) = interrupter.marker.put_off(node, &identity, at, Instant::now() + CALL_TIMEOUT).await {
             sleep(error.wait(backoff.step())).await;
         }
+    }
+
+    /// Says on the Node that the hook is kept longer than its mark tells, when that is so. Never ends.
+    pub(super) async fn keep_marked(&self, hook: Option<&KeptHook>) -> Infallible {
+        let Self { interrupter, notice, .. } = self;
+        let known = self.node.as_ref().and_then(|node| interrupter.index.newest(node));
+        if let (Some(node), Some(hook)) = (known, hook) {
+            let marked = deadline_of(&node, &notice.identity.to_string(), notice.start());
+            let (marked, ends) = (marked.map(|at| interrupter.clock.instant_of(at)), hook.deadline().at());
+            if let Some(marked) = marked.filter(|marked| ends > *marked + TERMINATION_GRACE) {
+                Box::pin(self.put_off_mark(&node, marked, ends)).await;
+            }
+        }
+        pending().await
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.

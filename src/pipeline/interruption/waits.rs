@@ -126,6 +126,7 @@ impl Case {
                 biased;
                 () = uncordoned => Cut::Uncordoned,
                 cut = cut_by(hook) => cut,
+                never = self.keep_marked(hook) => match never {},
             }
         };
         match self.side_by_side(waits, cut, log).await {

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Mean interval between scans of marked Nodes: a storm changes marks by the hundred.
 const SCAN_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,6 +24,9 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(1);
 /// Grace period after somebody has removed a cordon, before its marks are removed. A drain that regards the removal as a mistake
 /// restores the cordon sooner.
 const UNCORDON_GRACE: Duration = Duration::from_secs(30);
+
+/// Maximum time until the first scan, which waits for AWS's time: a clock that is ahead would remove marks too early.
+const FIRST_SCAN_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// Wait between tries of a release that fails.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_mins(5));
@@ -51,6 +54,7 @@ impl NodeReleaser {
     pub async fn run(self) {
         let mut changes = self.index.marks();
         let mut history = ReleaseHistory::default();
+        let _ = timeout(FIRST_SCAN_TIMEOUT, self.clock.first_answer()).await;
         loop {
             // An index that is not current may show marks that were removed long ago.
             self.index.live().await;

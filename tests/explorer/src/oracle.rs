@@ -3,7 +3,7 @@
 //! Every rule looks at the moment at which it can be broken: a call arrives, or has had its effect. Times are in milliseconds since the
 //! world began; a deadline is taken at the earliest time that the documents allow, so that no judgement is too hard.
 
-use crate::plan::{Flags, Kind, NodePlan, Owner, Plan, PodKind, PodPlan, Target};
+use crate::plan::{Flags, Kind, NodePlan, Owner, Plan, PodKind, PodPlan, Target, Trouble};
 use ebbtide_sim::World;
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::calls::{Call, Moment};
@@ -196,8 +196,8 @@ impl Oracle {
         if cordoned == Some(false) && hard.is_empty() && !seen.let_go.contains_key(&node) {
             return self.broke(seen, "no eviction before the cordon", name);
         }
-        // A terminating pod may be hurried, and a finished one is only removed.
-        if !deletes || pod.kind == PodKind::Finished {
+        // A terminating pod may be hurried, and a finished one is only removed. One that has just gone has no budget.
+        if !deletes || pod.kind == PodKind::Finished || object.is_none() {
             return;
         }
         let fair = |end: i64| tried + ((end - tried) / 4).clamp(500, 10_000);
@@ -362,7 +362,12 @@ impl Oracle {
             {
                 Some("its Node is ignored")
             }
-            _ if sent.open.is_empty() => Some("its messages have been deleted"),
+            // Two processes may hold a message that SQS delivers twice.
+            _ if sent.open.is_empty()
+                && !self.plan.faults.iter().any(|span| matches!(span.trouble, Trouble::Duplicates)) =>
+            {
+                Some("its messages have been deleted")
+            }
             _ => None,
         }
     }
@@ -413,6 +418,8 @@ impl Oracle {
         let left = self.left(node);
         let wrong = match notice.kind {
             Kind::Terminate(..) if result == "ABANDON" => on_failed != Some("abandon"),
+            // An action whose own time is over: as late as that, it may also be one of a node that has come back.
+            Kind::Terminate(timeout, ..) if notice.age >= timeout => false,
             Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
             Kind::Terminate(..) => {
                 !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
@@ -460,7 +467,8 @@ impl Oracle {
                 let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
                 let_go || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
-            _ => false,
+            // While EC2 does not answer, the times of the hook are not known, and the shortest is assumed.
+            _ => notice.age > 0,
         };
         (waits && ours && !left).then(|| format!("{notice:?}"))
     }
@@ -474,6 +482,12 @@ impl Oracle {
         };
         let after = Duration::from_secs(self.plan.flags.uncordon_after.unwrap_or(20 * 60) + 120);
         self.seen().sent.iter().any(cordons).then_some(after)
+    }
+
+    /// Returns when a copy of the notice was first received.
+    fn received(&self, sent: &Sent) -> Option<i64> {
+        let log = self.world.aws.sqs.receive_log();
+        log.iter().find(|received| sent.messages.contains(&received.id)).map(|received| ms(received.at))
     }
 
     /// Returns when the Node that is ignored joined.
@@ -517,7 +531,7 @@ impl Oracle {
             | Kind::Garbage(_)
             | Kind::State("pending" | "terminated")
             | Kind::Terminate(_, _, Owner::Others) => true,
-            kind => comes_back(kind) && booted > sent.at.max(joined) + s(5),
+            kind => comes_back(kind) && self.received(sent).is_some_and(|at| booted > at.max(joined) + s(5)),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
         if !seen.sent.iter().filter(of_node).all(over) || self.plan.flags.others.contains(&"--out-of-service-taint") {

@@ -104,7 +104,6 @@ struct Live<'a> {
     oracle: &'a Arc<Oracle>,
     due: BTreeSet<(Duration, Event)>,
     bodies: BTreeMap<usize, String>,
-    /// Nodes whose instances have been terminated.
 }
 
 async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2] {
