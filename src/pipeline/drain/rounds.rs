@@ -19,13 +19,11 @@ use super::grace::REMOVAL_TIME;
 use super::list::Freshness;
 use super::own_pod::OwnPod;
 use super::pod_watch::WatchGaps;
-use super::select::{Departure, Selection, Tier};
+use super::select::{Departure, FirstDaemons, Selection};
 use super::wire::PodId;
 use crate::clients::gate::Backoff;
 use crate::fact::Fact;
 use crate::pipeline::node::Node;
-use std::collections::HashSet;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -49,8 +47,8 @@ pub(super) struct Rounds<'a> {
     departures: Departures<'a>,
     gaps: WatchGaps,
     own_pod: &'a watch::Sender<OwnPod>,
-    /// UIDs of the `DaemonSet` pods to evict: those of the first list that shows any. The first list of all may be from before they came.
-    daemons: HashSet<Arc<str>>,
+    /// The pods of each `DaemonSet` to evict: those of the first list that shows any. The first list of all may be from before they came.
+    daemons: FirstDaemons,
     /// How new the next list must be.
     freshness: Freshness,
     round: u32,
@@ -90,7 +88,7 @@ impl<'a> Rounds<'a> {
             departures: Departures::new(evictions),
             gaps,
             own_pod,
-            daemons: HashSet::new(),
+            daemons: FirstDaemons::new(),
             freshness: Freshness::Cached,
             round: 0,
             overdue_interval: OVERDUE_INTERVAL,
@@ -129,10 +127,7 @@ impl<'a> Rounds<'a> {
             never = self.departures.go_on() => match never {},
             listed = Box::pin(evictions.list(self.freshness.clone())) => listed,
         };
-        if self.daemons.is_empty() {
-            self.daemons = daemons_of(&selection);
-        }
-        selection.keep_new_daemons(&self.daemons);
+        selection.keep_new_daemons(&mut self.daemons);
         evictions.drain.recorder.listed(&selection);
         let longest = selection.longest_grace(evictions.drain.drainer.pod_grace);
         if let Some((_, grace)) = longest {
@@ -227,10 +222,4 @@ impl<'a> Rounds<'a> {
             drain.drainer.facts.emit(&Fact::GraceTooLong { on: drain.node.named(), pod: pod.named(), grace, until });
         }
     }
-}
-
-/// Returns the UIDs of the `DaemonSet` pods that the selection evicts.
-fn daemons_of(selection: &Selection) -> HashSet<Arc<str>> {
-    let daemons = selection.evict.iter().filter(|departure| departure.tier == Tier::Daemon);
-    daemons.map(|departure| Arc::clone(&departure.pod.uid)).collect()
 }

@@ -6,7 +6,7 @@ use super::wire::{PodAddresses, PodId, TrimmedPod};
 use crate::pipeline::node::IGNORE_ANNOTATION;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,7 +63,12 @@ pub struct Departure {
     pub protection: Option<Protection>,
     /// The time at which the pod should be gone, if it is terminating.
     pub ends: Option<Timestamp>,
+    /// UID of the pod's `DaemonSet`, if it has one.
+    pub daemon_set: Option<Arc<str>>,
 }
+
+/// The UIDs of the first pods that lists showed of a `DaemonSet`, by that of the `DaemonSet`.
+pub type FirstDaemons = HashMap<Arc<str>, HashSet<Arc<str>>>;
 
 /// A pod's request not to be disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,11 +162,23 @@ impl Selection {
         Tier::ALL.into_iter().map(of_tier).sum::<Duration>() + self.own_pod.as_ref().map(grace).unwrap_or_default()
     }
 
-    /// Leaves alone the `DaemonSet` pods that are not `known`: a `DaemonSet` replaces an evicted pod, and one eviction is enough.
-    pub fn keep_new_daemons(&mut self, known: &HashSet<Arc<str>>) {
-        let new = |departure: &mut Departure| departure.tier == Tier::Daemon && !known.contains(&departure.pod.uid);
-        let new: Vec<_> = self.evict.extract_if(.., new).map(|new| (new.pod, StayReason::DaemonSet)).collect();
-        self.left_alone.extend(new);
+    /// Leaves alone the pods of a `DaemonSet` other than its `first`, and adds the first of those that no list has shown before: a
+    /// `DaemonSet` replaces an evicted pod, and one eviction is enough.
+    pub fn keep_new_daemons(&mut self, first: &mut FirstDaemons) {
+        let mut new = FirstDaemons::new();
+        for Departure { pod, daemon_set, .. } in &self.evict {
+            if let Some(set) = daemon_set.as_ref().filter(|set| !first.contains_key(*set)) {
+                new.entry(Arc::clone(set)).or_default().insert(Arc::clone(&pod.uid));
+            }
+        }
+        first.extend(new);
+        let is_later = |departure: &mut Departure| {
+            let set = departure.daemon_set.as_ref().and_then(|set| first.get(set));
+            set.is_some_and(|first| !first.contains(&departure.pod.uid))
+        };
+        let later: Vec<_> =
+            self.evict.extract_if(.., is_later).map(|later| (later.pod, StayReason::DaemonSet)).collect();
+        self.left_alone.extend(later);
     }
 }
 
@@ -244,13 +261,14 @@ fn departure(object: TrimmedPod, rules: &SelectionRules) -> Option<Departure> {
         _ => Tier::Ordinary,
     };
     let protection = protection(&object, rules);
+    let daemon_set = controller(&object).filter(|_| tier == Tier::Daemon).map(|owner| owner.uid.as_str().into());
     let pod = PodId {
         namespace: object.metadata.namespace?.into(),
         name: object.metadata.name?.into(),
         uid: object.metadata.uid?.into(),
     };
     let ends = object.metadata.deletion_timestamp.map(|at| at.0);
-    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, protection, ends })
+    Some(Departure { pod, grace: object.spec.termination_grace_period_seconds, tier, protection, ends, daemon_set })
 }
 
 fn protection(object: &TrimmedPod, rules: &SelectionRules) -> Option<Protection> {

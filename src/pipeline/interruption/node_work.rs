@@ -7,7 +7,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
 use crate::fact::{DrainOutcome, Fact};
 use crate::pipeline::drain::{Deadline, DeadlineEntry, Deadlines, Report};
 use crate::pipeline::event::{Detail, Notice, ScheduledChange};
-use crate::pipeline::node::mark::{Mark, deadline_of, name_of, newer_start, newest_copy};
+use crate::pipeline::node::mark::{Mark, deadline_of, marked_since_boot, name_of, newer_start, newest_copy};
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use crate::pipeline::node::{CordonOutcome, Node};
 use crate::runtime::task::{Ending, TaskError};
@@ -52,11 +52,11 @@ impl Case {
         let newer = |known: Option<&Arc<Node>>| {
             let known = known?;
             if newest_copy(known, &identity).is_none() {
-                // Without another mark, the end of the cordon says it; and a restart removes marks, too.
+                // Without another mark, the end of the cordon says it; and a restart removes marks, too, first seen or not.
                 let is_marked = marked.as_ref() == Some(&(Arc::clone(&known.uid), known.boot.clone()));
                 return (known.cordoned && is_marked).then_some((None, change.start));
             }
-            marked = Some((Arc::clone(&known.uid), known.boot.clone()));
+            marked = marked_since_boot(known, &identity).then(|| (Arc::clone(&known.uid), known.boot.clone()));
             let (at, start) = newer_start(known, &identity, notice.at)?;
             (Some(start.as_second()) != begins).then_some((Some(at), Some(start)))
         };

@@ -22,7 +22,8 @@ pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
 /// Name of the annotation that lists the changes to undo.
 pub(super) const UNDO_ANNOTATION: &str = "ebbtide/undo";
 
-/// Name of the annotation that a restart leaves which the Node's Ready condition does not show.
+/// Name of the annotation that a restart leaves which the Node's Ready condition does not show. Its value is the time at which the
+/// restart was seen.
 pub(super) const BOOTED_ANNOTATION: &str = "ebbtide/booted";
 
 /// Name of the label with the kind of the Node's newest notice.

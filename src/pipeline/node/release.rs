@@ -11,7 +11,6 @@ use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Taint;
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
 
@@ -35,15 +34,6 @@ pub struct NodeRelease {
     restarted: Option<Timestamp>,
     /// The name of the annotation that a withdrawal leaves, and its time.
     withdrawn: Option<(String, Timestamp)>,
-}
-
-/// The value of the annotation about a restart that the Ready condition does not show for sure.
-#[derive(Debug, Deserialize, Serialize)]
-struct BootedAnnotation {
-    /// The Node's boot ID after the restart.
-    boot: String,
-    /// The time at which the restart was seen.
-    since: Timestamp,
 }
 
 /// The marks of a Node that are due for removal, or the time at which the next are.
@@ -141,8 +131,7 @@ impl NodeRelease {
     pub fn patch(&self, node: &Node) -> ReleasePatch {
         let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
         if let Some(since) = self.restarted {
-            let booted = BootedAnnotation { boot: node.boot.to_string(), since };
-            annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(text(&booted)));
+            annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
         }
         if let Some((key, at)) = &self.withdrawn {
             let old =
@@ -218,12 +207,12 @@ pub fn restarted_after(node: &Node, at: Timestamp) -> bool {
     node.ready_since > Some(at) || booted_after(node, at)
 }
 
-/// Returns whether the Node was restarted after `at`, as its annotation says.
+/// Returns whether the Node was restarted after `at`, as its annotation says. Later restarts, which nobody noted, change nothing about
+/// that.
 #[must_use]
 pub fn booted_after(node: &Node, at: Timestamp) -> bool {
-    let booted = node.annotations.get(BOOTED_ANNOTATION);
-    let booted = booted.and_then(|value| serde_json::from_str::<BootedAnnotation>(value).ok());
-    booted.is_some_and(|booted| *booted.boot == *node.boot && booted.since > at)
+    let booted = node.annotations.get(BOOTED_ANNOTATION).and_then(|value| value.parse::<Timestamp>().ok());
+    booted.is_some_and(|booted| booted > at)
 }
 
 /// Returns whether the Node's instance has returned from what the notice with this identity announced, as its mark shows, which is about

@@ -312,7 +312,9 @@ impl Oracle {
             _ => (event, self.ends(sent).hard),
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
-        if comes_back(notice.kind) && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
+        // What has started again was not terminated, whatever was told.
+        let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
+        if returns && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
@@ -424,6 +426,8 @@ impl Oracle {
             Kind::Terminate(..) => {
                 !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
             }
+            // It had its effect before, and the answer was lost.
+            Kind::Launch(_) if self.ended(&sent).is_some_and(|at| at < self.now()) => false,
             Kind::Launch(_) => {
                 let known = self.world.kube.node(&format!("node-{node}"));
                 let conditions = known.and_then(|node| node.status?.conditions).unwrap_or_default();

@@ -301,7 +301,7 @@ impl Live<'_> {
         let pod = match plan.kind {
             PodKind::Web => pod,
             PodKind::Bare => pod.bare(),
-            PodKind::Daemon => pod.daemonset(),
+            PodKind::Daemon => pod.owner("DaemonSet", &name),
             PodKind::Mirror => pod.mirror(),
             PodKind::EmptyDir => pod.emptydir(),
             PodKind::Finished => pod.phase("Succeeded"),

@@ -55,3 +55,22 @@ async fn pods_of_daemonsets_that_a_stale_list_does_not_show_are_evicted() {
     replica.ended_once("spot", "drained");
     stage.rest(&[&replica]).await;
 }
+
+/// A list may be from between the pods of two `DaemonSet`s: each has its own first.
+#[tokio::test(start_paused = true)]
+async fn a_daemonset_that_a_stale_list_does_not_show_yet_is_evicted_beside_others() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("logs").owner("DaemonSet", "logs").stops_in(s(5)));
+    stage.world.kube.stop_caches(true);
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("metrics").owner("DaemonSet", "metrics").stops_in(s(5)));
+    stage.world.kube.replace(s(1));
+    let replica = stage.start(&["--evict-daemonsets"]).await;
+    stage.spot(0);
+    sleep(s(10)).await;
+    stage.world.kube.stop_caches(false);
+    stage.until_handled(s(60)).await;
+    let ends = ["logs", "metrics"].map(|name| stage.ends_of(name).len());
+    assert_eq!((ends, stage.world.kube.evictions().len()), ([1, 1], 2), "{}", stage.story());
+    replica.ended_once("spot", "drained");
+    stage.rest(&[&replica]).await;
+}
