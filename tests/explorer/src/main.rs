@@ -1,4 +1,4 @@
-//! Runs many random worlds, and tells what they met.
+//! Runs many random worlds, and tells what they met. A world that breaks a rule is told when it is found; the others go on.
 #![allow(clippy::disallowed_methods, reason = "the program measures real time")]
 
 use clap::{Arg, ArgMatches, Command, value_parser};
@@ -6,7 +6,7 @@ use ebbtide_explorer::plan::{Kind, Plan};
 use ebbtide_explorer::{shrink, world};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -21,11 +21,19 @@ struct Tally {
     lasted: Duration,
     faults: BTreeMap<String, u32>,
     notices: BTreeMap<&'static str, u32>,
+    broken: u64,
 }
+
+/// Number of worlds between two lines about the progress.
+const PROGRESS: u64 = 10_000;
+
+/// Maximum number of worlds that break a rule: making a world smaller takes as long as hundreds of others.
+const MAX_BROKEN: u64 = 20;
 
 impl Tally {
     fn add(&mut self, plan: &Plan, outcome: &world::Outcome) {
         self.worlds += 1;
+        self.broken += u64::from(outcome.broken.is_some());
         self.replicas += plan.replicas.len();
         self.kills += outcome.ends[0];
         self.shutdowns += outcome.ends[1];
@@ -52,10 +60,10 @@ impl Tally {
     }
 
     fn line(&self) -> String {
-        let Self { worlds, replicas, kills, shutdowns, calls, lasted, faults, notices } = self;
+        let Self { worlds, replicas, kills, shutdowns, calls, lasted, faults, notices, broken } = self;
         let hours = lasted.as_secs() / 3600;
         format!(
-            "{worlds} worlds, {hours} virtual hours, {replicas} replicas, {kills} kills, {shutdowns} shutdowns, {calls} calls, \
+            "{worlds} worlds, of which {broken} broke a rule, {hours} virtual hours, {replicas} replicas, {kills} kills, {shutdowns} shutdowns, {calls} calls, \
              faults met {faults:?}, messages {notices:?}"
         )
     }
@@ -84,27 +92,36 @@ fn main() -> ExitCode {
     let first = number(&args, "seed").unwrap_or_default();
     let jobs = number(&args, "jobs").unwrap_or(2);
     let until = number(&args, "seconds").map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let (tally, next, failed) = (Mutex::new(Tally::default()), AtomicU64::new(0), AtomicBool::new(false));
+    let (tally, next) = (Mutex::new(Tally::default()), AtomicU64::new(0));
     // A world that panics is judged, and shrinking repeats it many times.
     std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
-                while !failed.load(Ordering::Relaxed) && until.is_none_or(|until| Instant::now() < until) {
+                while until.is_none_or(|until| Instant::now() < until) {
                     let world = next.fetch_add(1, Ordering::Relaxed);
                     if world >= worlds {
                         return;
                     }
                     let plan = Plan::random(first.wrapping_add(world));
                     let outcome = world::run(&plan);
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(&plan, &outcome);
-                    if outcome.broken.is_some() && !failed.swap(true, Ordering::Relaxed) {
-                        println!("{}", shrink::report(&plan));
+                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    if tally.broken >= MAX_BROKEN {
+                        return;
+                    }
+                    tally.add(&plan, &outcome);
+                    if tally.worlds.is_multiple_of(PROGRESS) {
+                        println!("{}", tally.line());
+                    }
+                    drop(tally);
+                    if outcome.broken.is_some() {
+                        println!("seed {}\n{}", plan.seed, shrink::report(&plan));
                     }
                 }
             });
         }
     });
-    println!("{}", tally.lock().unwrap_or_else(PoisonError::into_inner).line());
-    if failed.load(Ordering::Relaxed) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    let tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
+    println!("{}", tally.line());
+    if tally.broken > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
