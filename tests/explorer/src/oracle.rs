@@ -69,6 +69,8 @@ pub struct Seen {
     /// The last second, and its number of moments.
     pace: (i64, u32),
     deleted: usize,
+    /// When a message was first named by a mark.
+    marked: BTreeMap<String, i64>,
     tried: BTreeMap<String, i64>,
     refused: BTreeMap<String, u32>,
 }
@@ -152,6 +154,7 @@ impl Oracle {
             (Moment::Arrived, "create pods/eviction") => self.ends_pod(seen, call, false),
             (Moment::Arrived, "delete pods") => self.ends_pod(seen, call, true),
             (Moment::Arrived, "patch nodes") => self.patches(seen, call),
+            (Moment::Served, "patch nodes") => self.marks(seen, call),
             (Moment::Arrived, "RecordLifecycleActionHeartbeat") => self.beats(seen, call),
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
                 self.refused(seen, call);
@@ -217,6 +220,18 @@ impl Oracle {
         };
         if !seen.sent.iter().any(is_marked) {
             self.broke(seen, "no mark on a node that no notice names", &call.subject);
+        }
+    }
+
+    /// Notes the messages that the Node's marks name: docs/draining.md, "Marks on the Node".
+    fn marks(&self, seen: &mut Seen, call: &Call) {
+        let node = self.world.kube.node(call.subject.split('/').next().unwrap_or_default());
+        let annotations = node.and_then(|node| node.metadata.annotations).unwrap_or_default();
+        for mark in annotations.iter().filter(|(key, _)| key.starts_with("ebbtide/notice.")).map(|(_, mark)| mark) {
+            let sent = seen.sent.iter().flat_map(|sent| &sent.messages);
+            for message in sent.filter(|message| mark.contains(message.as_str())) {
+                seen.marked.entry(message.clone()).or_insert(self.now());
+            }
         }
     }
 
@@ -488,12 +503,6 @@ impl Oracle {
         self.seen().sent.iter().any(cordons).then_some(after)
     }
 
-    /// Returns when a copy of the notice was first received.
-    fn received(&self, sent: &Sent) -> Option<i64> {
-        let log = self.world.aws.sqs.receive_log();
-        log.iter().find(|received| sent.messages.contains(&received.id)).map(|received| ms(received.at))
-    }
-
     /// Returns when the Node that is ignored joined.
     fn ignored_since(&self, node: usize) -> Option<i64> {
         let NodePlan { ignored, joins, .. } = &self.plan.nodes[node];
@@ -527,15 +536,16 @@ impl Oracle {
             return;
         }
         let booted = seen.booted.get(&n).copied().unwrap_or_default();
-        // A mark that is set after the restart waits for the next: a lost or late message.
+        // A mark that is set after the restart waits for the next: a lost or late message, or an API server that refused the mark.
         let joined = plan.joins.map_or(0, s);
+        let marked = |sent: &Sent| sent.messages.iter().filter_map(|message| seen.marked.get(message)).min();
         let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
             Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
             Kind::Launch(_)
             | Kind::Garbage(_)
             | Kind::State("pending" | "terminated")
             | Kind::Terminate(_, _, Owner::Others) => true,
-            kind => comes_back(kind) && self.received(sent).is_some_and(|at| booted > at.max(joined) + s(5)),
+            kind => comes_back(kind) && marked(sent).is_some_and(|at| booted > *at.max(&joined)),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
         if !seen.sent.iter().filter(of_node).all(over) || self.plan.flags.others.contains(&"--out-of-service-taint") {
