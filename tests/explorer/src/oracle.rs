@@ -503,6 +503,14 @@ impl Oracle {
         self.seen().sent.iter().any(cordons).then_some(after)
     }
 
+    /// Returns how long it takes until a failed removal of marks is tried again, if there are marks.
+    #[must_use]
+    pub fn retry(&self) -> Option<Duration> {
+        let annotations = |n| self.world.kube.node(&format!("node-{n}")).and_then(|node| node.metadata.annotations);
+        let marks = (0..self.plan.nodes.len()).filter_map(annotations).flat_map(BTreeMap::into_keys);
+        marks.into_iter().any(|key| key.starts_with("ebbtide/notice.")).then_some(Duration::from_mins(6))
+    }
+
     /// Returns when the Node that is ignored joined.
     fn ignored_since(&self, node: usize) -> Option<i64> {
         let NodePlan { ignored, joins, .. } = &self.plan.nodes[node];

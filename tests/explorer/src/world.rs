@@ -130,7 +130,7 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     }
     stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;
     // The last mark was set before all messages were deleted.
-    sleep(oracle.expiry().unwrap_or_default()).await;
+    sleep(oracle.expiry().max(oracle.retry()).unwrap_or_default()).await;
     oracle.judge_end();
     for replica in replicas {
         let exit = shut_down(oracle, replica).await;
