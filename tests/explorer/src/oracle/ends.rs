@@ -1,0 +1,131 @@
+//! What the plan and the documents say of a notice: which Node it drains, when that may end, and whether it is over.
+
+use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
+use crate::plan::{Kind, NodePlan, PodKind, Target};
+use ebbtide_sim::aws::ActionState;
+
+impl Oracle {
+    pub(super) fn is_drained(&self, seen: &Seen, node: usize) -> bool {
+        !self.plan.nodes[node].ignored && self.drains_of(seen, node).next().is_some()
+    }
+
+    /// Returns the notices that have this Node drained.
+    pub(super) fn drains_of<'a>(&'a self, seen: &'a Seen, node: usize) -> impl Iterator<Item = &'a Sent> {
+        seen.sent.iter().filter(move |sent| {
+            let notice = &self.plan.notices[sent.notice];
+            notice.target == Target::Node(node) && drains(notice.kind, &self.plan.flags)
+        })
+    }
+
+    /// Returns the earliest times at which a notice's drain may end: docs/draining.md, "Deadlines".
+    pub(super) fn ends(&self, sent: &Sent) -> Ends {
+        let notice = &self.plan.notices[sent.notice];
+        let event = sent.at - s(notice.age);
+        let patience = self.plan.flags.drain_timeout.map(s);
+        let shortened = |hard| Ends { hard: Some(hard), soft: patience.map(|time| sent.at + time) };
+        let soft = |at| Ends { hard: None, soft: Some(at) };
+        match notice.kind {
+            Kind::Spot("hibernate") => shortened(sent.at),
+            Kind::Spot(_) => shortened(event + s(120)),
+            Kind::Reservation(after) => shortened(event + s(after)),
+            Kind::Rebalance => soft(sent.at + patience.unwrap_or(s(3600))),
+            Kind::State(_) => soft(sent.at + patience.unwrap_or(s(120)).min(s(120))),
+            Kind::Change(code, after) => {
+                let soft = soft(sent.at + patience.unwrap_or(s(3600)));
+                let start = event + after * 1000;
+                match start > sent.at {
+                    // Read late, it has begun already.
+                    true if code.contains("RETIREMENT") || code.contains("STOP") => Ends { hard: Some(start), ..soft },
+                    true => Ends { soft: Some(start.min(soft.soft.unwrap_or(start))), hard: None },
+                    false => soft,
+                }
+            }
+            Kind::Terminate(timeout, ..) => {
+                let off = self.plan.flags.heartbeat == Some("off");
+                let window = s(timeout);
+                let limit = if off { window } else { window * 100 };
+                let wanted = patience.unwrap_or(window);
+                let margin = (window / 10).clamp(3_000, 30_000);
+                let end = event + wanted.min(limit) - margin;
+                // If the timeout can't be read, it counts as 30 s.
+                let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
+                Ends { hard: (wanted >= window.min(limit)).then_some(end), soft: Some(end.min(unknown)) }
+            }
+            Kind::Launch(_) | Kind::Garbage(_) => Ends::default(),
+        }
+    }
+
+    /// Returns the earliest hard deadlines of a Node's drain. A lifecycle action that has ended is one: docs/draining.md, "Lifecycle
+    /// hooks".
+    pub(super) fn hard_ends(&self, seen: &Seen, node: usize) -> Vec<i64> {
+        let of = |sent: &Sent| self.ends(sent).hard.into_iter().chain(self.ended(sent));
+        self.drains_of(seen, node).flat_map(of).collect()
+    }
+
+    /// Returns when the notice's lifecycle action ended, if it has.
+    pub(super) fn ended(&self, sent: &Sent) -> Option<i64> {
+        match self.world.aws.autoscaling.action(sent.token.as_ref()?)?.state {
+            ActionState::Waiting { .. } => None,
+            ActionState::Completed { at, .. } | ActionState::Expired { at } => Some(ms(at)),
+        }
+    }
+
+    /// Returns the pods that a drain of this Node has still to wait for.
+    pub(super) fn left(&self, node: usize) -> Vec<String> {
+        let pods = self.world.kube.pods_on(&format!("node-{node}")).into_iter();
+        let names = pods.filter_map(|pod| pod.metadata.name);
+        let waited = |name: &String| {
+            self.pod(name).is_some_and(|(_, pod)| pod.kind != PodKind::Finished && leaves(pod, &self.plan.flags))
+        };
+        names.filter(waited).collect()
+    }
+
+    /// Returns whether the node has started since an interruption that should be over (docs/draining.md, "a late notice"), or since
+    /// one from which it comes back ("Undo").
+    pub(super) fn is_late(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
+        let notice = &self.plan.notices[sent.notice];
+        let event = sent.at - s(notice.age);
+        let (begins, goes) = match notice.kind {
+            Kind::Change(_, after) => (event + after * 1000, Some(event + after * 1000)),
+            Kind::State(_) => (event, Some(event + s(120))),
+            _ => (event, self.ends(sent).hard),
+        };
+        let started = seen.started.get(&node).copied().unwrap_or_default();
+        // What has started again was not terminated, whatever was told.
+        let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
+        if returns && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
+            return true;
+        }
+        goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
+    }
+
+    /// Returns why a notice's drain is not over, if it is not.
+    pub(super) fn not_over(&self, seen: &Seen, sent: &Sent) -> Option<String> {
+        let notice = &self.plan.notices[sent.notice];
+        let Target::Node(node) = notice.target else { return None };
+        let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
+        let left = self.left(node);
+        if let_go || left.is_empty() || self.ended(sent).is_some() || self.is_late(seen, sent, node) {
+            return None;
+        }
+        let text =
+            || format!("{notice:?}, pods left {left:?}, {:?}, hard {:?}", self.ends(sent), self.hard_ends(seen, node));
+        (!self.may_be_over(seen, sent, node)).then(text)
+    }
+
+    /// Returns whether the notice's drain may have ended with pods that are left.
+    pub(super) fn may_be_over(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
+        let first = self.hard_ends(seen, node).into_iter().chain(self.ends(sent).soft).min();
+        first.is_some_and(|end| self.now() + self.slack() >= end)
+    }
+
+    /// Returns when the Node that is ignored joined.
+    pub(super) fn ignored_since(&self, node: usize) -> Option<i64> {
+        let NodePlan { ignored, joins, .. } = &self.plan.nodes[node];
+        ignored.then(|| joins.map_or(0, s))
+    }
+
+    pub(super) fn stands(&self, target: Target) -> bool {
+        matches!(target, Target::Node(n) if self.world.kube.node(&format!("node-{n}")).is_some())
+    }
+}

@@ -1,0 +1,142 @@
+//! Rules about lifecycle hooks and messages.
+
+use super::{Oracle, Seen, Sent, drains};
+use crate::plan::{Kind, Owner, Target, Trouble};
+use ebbtide_sim::calls::Call;
+use ebbtide_sim::messages::Wrapping;
+
+impl Oracle {
+    pub(super) fn sent_for<'a>(seen: &'a Seen, token: &str) -> Option<&'a Sent> {
+        seen.sent.iter().find(|sent| sent.token.as_deref() == Some(token))
+    }
+
+    /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/design.md, rule 4.
+    pub(super) fn not_ours(&self, sent: Option<&Sent>) -> Option<&'static str> {
+        let Some(sent) = sent else { return Some("nobody told of it") };
+        let notice = &self.plan.notices[sent.notice];
+        // A hook that notifies this queue itself makes the instance ours: docs/developers/decisions.md.
+        let direct = matches!(notice.kind, Kind::Terminate(_, Wrapping::Bare, _));
+        match (notice.kind, notice.target) {
+            (_, Target::OtherCluster) if !direct => Some("it is of another cluster"),
+            (_, Target::Untagged) if !direct => Some("nothing shows that it is ours"),
+            (Kind::Terminate(_, _, Owner::Others), _) => Some("others complete it"),
+            (Kind::Launch(_), _) if !self.plan.flags.ready => Some("launches are ignored"),
+            // An instance without a Node is not excluded: docs/draining.md, "By hand". A Node that joins later may not be seen yet.
+            (_, Target::Node(node))
+                if self.ignored_since(node).is_some_and(|at| at <= sent.at) && self.stands(notice.target) =>
+            {
+                Some("its Node is ignored")
+            }
+            // Two processes may hold a message that SQS delivers twice.
+            _ if sent.open.is_empty()
+                && !self.plan.faults.iter().any(|span| matches!(span.trouble, Trouble::Duplicates)) =>
+            {
+                Some("its messages have been deleted")
+            }
+            _ => None,
+        }
+    }
+
+    /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.
+    pub(super) fn beats(&self, seen: &mut Seen, call: &Call) {
+        if let Some(why) = self.not_ours(Self::sent_for(seen, &call.subject)) {
+            self.broke(seen, "no heartbeat without an owner", format!("{} {why}", call.subject));
+        }
+        if self.plan.flags.heartbeat == Some("off") {
+            self.broke(seen, "no heartbeat without an owner", "--heartbeat off");
+        }
+    }
+
+    /// A heartbeat after the end of its action is refused, and whoever was told so sends no other.
+    pub(super) fn refused(&self, seen: &mut Seen, call: &Call) {
+        let Some(sent) = Self::sent_for(seen, &call.subject) else { return };
+        let told: u32 = sent.messages.iter().map(|message| self.world.aws.sqs.receives(message)).sum();
+        let refused = seen.refused.entry(call.subject.clone()).or_default();
+        *refused += 1;
+        if *refused > told {
+            let text = format!("{}: {refused} were refused, and its messages were received {told} times", call.subject);
+            self.broke(seen, "no heartbeat after the action's end", text);
+        }
+    }
+
+    /// docs/draining.md, "Lifecycle hooks"; docs/settings.md, "Lifecycle hooks".
+    pub(super) fn completes(&self, seen: &mut Seen, call: &Call) {
+        let sent = Self::sent_for(seen, &call.subject).cloned();
+        if let Some(why) = self.not_ours(sent.as_ref()) {
+            return self.broke(seen, "no completion of a hook that is not ours", format!("{} {why}", call.subject));
+        }
+        let Some(sent) = sent else { return };
+        let kind = self.plan.notices[sent.notice].kind;
+        if let (Kind::Terminate(..), Some(why)) = (kind, self.not_over(seen, &sent)) {
+            self.broke(seen, "no completion while a pod could be evicted", why);
+        }
+    }
+
+    /// docs/settings.md, "Lifecycle hooks": `--on-failed-drain`, `asg-launch=ready`.
+    pub(super) fn completed(&self, seen: &mut Seen, call: &Call) {
+        let Some(action) = self.world.aws.autoscaling.action(&call.subject) else { return };
+        let Some(sent) = Self::sent_for(seen, &call.subject).cloned() else { return };
+        let Some((_, result)) = action.completions.last() else { return };
+        let notice = &self.plan.notices[sent.notice];
+        let Target::Node(node) = notice.target else { return };
+        let on_failed = self.plan.flags.on_failed;
+        let left = self.left(node);
+        let wrong = match notice.kind {
+            Kind::Terminate(..) if result == "ABANDON" => on_failed != Some("abandon"),
+            // An action whose own time is over: as late as that, it may also be one of a node that has come back.
+            Kind::Terminate(timeout, ..) if notice.age >= timeout => false,
+            Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
+            Kind::Terminate(..) => {
+                !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
+            }
+            // It had its effect before, and the answer was lost.
+            Kind::Launch(_) if self.ended(&sent).is_some_and(|at| at < self.now()) => false,
+            Kind::Launch(_) => {
+                let known = self.world.kube.node(&format!("node-{node}"));
+                let conditions = known.and_then(|node| node.status?.conditions).unwrap_or_default();
+                let ready = conditions.iter().any(|it| it.type_ == "Ready" && it.status == "True");
+                // Its instance may end while the call is on its way.
+                let just_gone = seen.gone.get(&node).is_some_and(|at| at + self.slack() >= self.now());
+                result != "CONTINUE" || !ready && !just_gone
+            }
+            _ => true,
+        };
+        if wrong {
+            let text = format!("{result} for {notice:?}, pods left {left:?}");
+            self.broke(seen, "a hook gets the result that the settings say", text);
+        }
+    }
+
+    /// docs/design.md, rule 3, and docs/events.md: a message is deleted when all its notices have ended.
+    pub(super) fn deletes(&self, seen: &mut Seen) {
+        let deleted = self.world.aws.sqs.deleted();
+        for message in &deleted[seen.deleted..] {
+            let Some(place) = seen.sent.iter().position(|sent| sent.open.contains(message)) else { continue };
+            let sent = seen.sent[place].clone();
+            let kind = self.plan.notices[sent.notice].kind;
+            if let (true, Some(why)) = (drains(kind, &self.plan.flags), self.not_over(seen, &sent)) {
+                self.broke(seen, "no message deleted before its drain ended", why);
+            } else if let Some(why) = self.hook_left(seen, &sent) {
+                self.broke(seen, "no message deleted before its hook was completed", why);
+            }
+            seen.sent[place].open.remove(message);
+        }
+        seen.deleted = deleted.len();
+    }
+
+    /// Returns why a hook that we should have completed waits on, if it does.
+    pub(super) fn hook_left(&self, seen: &Seen, sent: &Sent) -> Option<String> {
+        let notice = &self.plan.notices[sent.notice];
+        let waits = sent.token.is_some() && self.ended(sent).is_none();
+        let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(Some(sent)).is_none();
+        let left = match notice.target {
+            Target::Node(node) => {
+                let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
+                let_go || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
+            }
+            // While EC2 does not answer, the times of the hook are not known, and the shortest is assumed.
+            _ => notice.age > 0,
+        };
+        (waits && ours && !left).then(|| format!("{notice:?}"))
+    }
+}

@@ -1,0 +1,94 @@
+//! Plans with one thing less.
+
+use super::{Flags, NodePlan, Plan, Target};
+
+impl Plan {
+    /// Returns plans with one thing less.
+    #[must_use]
+    pub fn smaller(&self) -> Vec<Self> {
+        let mut all = Vec::new();
+        let mut with = |change: &dyn Fn(&mut Self)| {
+            let mut plan = self.clone();
+            change(&mut plan);
+            all.push(plan);
+        };
+        for of in [2, 4] {
+            // Halves first: a long story becomes short in few steps.
+            for part in 0..of {
+                let drop = |len: usize, n: usize| len >= of && n * of / len == part;
+                let len = self.notices.len();
+                if len >= of {
+                    with(&|plan| plan.notices = kept(&plan.notices, |n| !drop(len, n)));
+                }
+            }
+        }
+        for n in 0..self.notices.len() {
+            with(&|plan| drop(plan.notices.remove(n)));
+            if !self.notices[n].copies.is_empty() {
+                with(&|plan| plan.notices[n].copies.clear());
+            }
+            if self.notices[n].age > 0 {
+                with(&|plan| plan.notices[n].age = 0);
+            }
+        }
+        for n in 0..self.faults.len() {
+            with(&|plan| _ = plan.faults.remove(n));
+        }
+        if self.replicas.len() > 1 {
+            for n in 0..self.replicas.len() {
+                with(&|plan| drop(plan.replicas.remove(n)));
+            }
+        }
+        for n in 0..self.replicas.len() {
+            for end in 0..self.replicas[n].len() {
+                with(&|plan| _ = plan.replicas[n].remove(end));
+            }
+        }
+        if self.nodes.len() > 1 {
+            for n in 0..self.nodes.len() {
+                with(&|plan| plan.remove_node(n));
+            }
+        }
+        for n in 0..self.nodes.len() {
+            for pod in 0..self.nodes[n].pods.len() {
+                with(&|plan| _ = plan.nodes[n].pods.remove(pod));
+            }
+            with(&|plan| plan.nodes[n] = NodePlan { pods: plan.nodes[n].pods.clone(), ..plain() });
+        }
+        for n in 0..self.flags.others.len() {
+            if self.flags.others[n].starts_with("--") {
+                let values = self.flags.others[n + 1..].iter().take_while(|value| !value.starts_with("--")).count();
+                with(&|plan| drop(plan.flags.others.drain(n..=n + values)));
+            }
+        }
+        with(&|plan| plan.flags = Flags { others: plan.flags.others.clone(), ..Flags::default() });
+        with(&|plan| plan.clock_ahead = 0);
+        all
+    }
+
+    fn remove_node(&mut self, n: usize) {
+        self.nodes.remove(n);
+        self.notices.retain(|notice| notice.target != Target::Node(n));
+        for notice in &mut self.notices {
+            if let Target::Node(of) = &mut notice.target
+                && *of > n
+            {
+                *of -= 1;
+            }
+        }
+    }
+
+    /// Returns the size of the plan, which shrinking must reduce.
+    #[must_use]
+    pub fn size(&self) -> usize {
+        format!("{self:?}").len()
+    }
+}
+
+fn kept<T: Clone>(all: &[T], keep: impl Fn(usize) -> bool) -> Vec<T> {
+    all.iter().enumerate().filter(|(n, _)| keep(*n)).map(|(_, one)| one.clone()).collect()
+}
+
+fn plain() -> NodePlan {
+    NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: Vec::new() }
+}

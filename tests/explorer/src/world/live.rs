@@ -1,0 +1,335 @@
+//! What happens in a world, at its time.
+
+use super::{Oracle, Plan, Stage};
+use crate::harness::{instance, node, s};
+use crate::oracle::Sent;
+use crate::plan::{Budget, Kind, NodePlan, Owner, PodKind, PodPlan, Target, Trouble};
+use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
+use ebbtide_sim::fault::Rule;
+use ebbtide_sim::kube::{Interrupt, Limit, Pod};
+use ebbtide_sim::messages;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::sleep_until;
+
+/// What is going to happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Join(usize),
+    Open(usize, usize),
+    Come(usize, usize),
+    LetGo(usize, bool),
+    Send(usize),
+    Copy(usize),
+    Faults,
+    Complete(usize),
+    Gone(usize),
+    Boot(usize),
+}
+
+/// A world that lives.
+pub(super) struct Live<'a> {
+    plan: &'a Plan,
+    stage: &'a Arc<Stage>,
+    oracle: &'a Arc<Oracle>,
+    due: BTreeSet<(Duration, Event)>,
+    bodies: BTreeMap<usize, String>,
+}
+
+impl<'a> Live<'a> {
+    /// Returns a world in which all is prepared, and nothing has happened yet.
+    pub(super) fn new(plan: &'a Plan, stage: &'a Arc<Stage>, oracle: &'a Arc<Oracle>) -> Self {
+        let mut live = Self { plan, stage, oracle, due: BTreeSet::new(), bodies: BTreeMap::new() };
+        live.prepare();
+        live
+    }
+
+    fn prepare(&mut self) {
+        let aws = &self.stage.world.aws;
+        let cluster = |name| format!("kubernetes.io/cluster/{name}");
+        let (blue, green, tag) = (cluster("blue"), cluster("green"), "aws-node-termination-handler/managed");
+        let ours = [(tag, "true"), (blue.as_str(), "owned")];
+        aws.ec2.put(&Self::id(Target::Unregistered), &ours);
+        aws.ec2.put(&Self::id(Target::OtherCluster), &[(tag, "true"), (green.as_str(), "owned")]);
+        aws.ec2.put(&Self::id(Target::Untagged), &[]);
+        // The node of the replicas' own pods: its instance tells the cluster's name.
+        aws.ec2.put(&instance(9003), &ours);
+        self.stage.world.kube.add_node("home", &instance(9003));
+        self.stage.world.kube.add_budget("default", "shared", [("budget", "shared")], Limit::MaxUnavailable(1));
+        for (n, plan) in self.plan.nodes.iter().enumerate() {
+            aws.ec2.put(&instance(n), &ours);
+            match plan.joins {
+                Some(at) => drop(self.due.insert((s(at), Event::Join(n)))),
+                None => self.join(n, plan),
+            }
+            if let Some((at, ignored)) = plan.uncordoned {
+                self.due.insert((s(at), Event::LetGo(n, ignored)));
+            }
+            for (number, pod) in plan.pods.iter().enumerate() {
+                if let Budget::Opens(at) = pod.budget {
+                    self.due.insert((s(at), Event::Open(n, number)));
+                }
+                if let Some(at) = pod.comes {
+                    self.due.insert((s(at), Event::Come(n, number)));
+                }
+            }
+        }
+        for (n, notice) in self.plan.notices.iter().enumerate() {
+            self.due.insert((s(notice.at), Event::Send(n)));
+            self.due.extend(notice.copies.iter().map(|after| (s(notice.at + after), Event::Copy(n))));
+        }
+        self.due.extend(self.plan.faults.iter().flat_map(|span| [span.from, span.to]).map(|at| (s(at), Event::Faults)));
+    }
+
+    /// Lets everything happen, until every message has been deleted.
+    pub(super) async fn happen(&mut self, bound: Duration) {
+        let step = s(5);
+        let origin = tokio::time::Instant::now();
+        let calm = s(self.plan.calm_from());
+        let mut looked = Duration::ZERO;
+        loop {
+            let next = self.due.first().map_or(looked + step, |(at, _)| (*at).min(looked + step));
+            sleep_until(origin + next).await;
+            let now = self.stage.world.clock.elapsed();
+            while let Some(&(at, event)) = self.due.first()
+                && at <= now
+            {
+                self.due.pop_first();
+                self.happens(event);
+            }
+            if self.oracle.seen().broken.is_some() {
+                return;
+            }
+            if now >= looked + step {
+                looked = now;
+                self.terminate_the_completed();
+            }
+            if now > calm && self.due.is_empty() && self.stage.world.aws.sqs.is_empty() {
+                return;
+            }
+            if now > bound {
+                let open = self.oracle.seen().sent.iter().filter(|sent| !sent.open.is_empty()).count();
+                return self.oracle.breaks("the world comes to rest", format!("{open} notices have messages"));
+            }
+        }
+    }
+
+    fn id(target: Target) -> String {
+        match target {
+            Target::Node(n) => instance(n),
+            Target::Unregistered => instance(9000),
+            Target::OtherCluster => instance(9001),
+            Target::Untagged => instance(9002),
+        }
+    }
+
+    fn join(&self, n: usize, plan: &NodePlan) {
+        let kube = &self.stage.world.kube;
+        kube.add_node(&node(n), &instance(n));
+        if plan.ignored {
+            self.stage.world.kube.update_node(&node(n), |node| {
+                node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
+            });
+        }
+        if plan.cordoned {
+            kube.update_node(&node(n), |node| node.spec.get_or_insert_default().unschedulable = Some(true));
+        }
+        for (number, pod) in plan.pods.iter().enumerate().filter(|(_, pod)| pod.comes.is_none()) {
+            self.add_pod(n, number, pod);
+        }
+    }
+
+    fn add_pod(&self, n: usize, number: usize, plan: &PodPlan) {
+        let name = format!("pod-{n}-{number}");
+        let pod = Pod::on(&node(n)).named(&name).grace(s(plan.grace)).stops_in(plan.takes.map(s));
+        let pod = pod.labels([("app", name.as_str())]).annotations(plan.asks);
+        let pod = if plan.critical { pod.priority(2_000_000_000) } else { pod };
+        let pod = match plan.kind {
+            PodKind::Web => pod,
+            PodKind::Bare => pod.bare(),
+            PodKind::Daemon => pod.owner("DaemonSet", &name),
+            PodKind::Mirror => pod.mirror(),
+            PodKind::EmptyDir => pod.emptydir(),
+            PodKind::Finished => pod.phase("Succeeded"),
+            PodKind::Claim => pod.claim(&name),
+        };
+        let pod = if plan.budget == Budget::Shared { pod.labels([("budget", "shared")]) } else { pod };
+        let kube = &self.stage.world.kube;
+        kube.add_pod(pod);
+        if matches!(plan.budget, Budget::Never | Budget::Opens(_)) {
+            kube.add_budget("default", &name, [("app", name.as_str())], Limit::MaxUnavailable(0));
+        }
+    }
+
+    fn happens(&mut self, event: Event) {
+        let (world, now) = (&self.stage.world, self.stage.world.clock.elapsed());
+        let at = i64::try_from(now.as_millis()).unwrap_or_default();
+        if !matches!(event, Event::Send(_) | Event::Faults) {
+            self.oracle.note(format!("{event:?}"));
+        }
+        match event {
+            Event::Join(n) => {
+                self.oracle.seen().started.insert(n, at);
+                self.join(n, &self.plan.nodes[n]);
+            }
+            Event::Open(n, number) => world.kube.remove_budget("default", &format!("pod-{n}-{number}")),
+            Event::Come(n, number) => {
+                let fits = |node: k8s_openapi::api::core::v1::Node| {
+                    node.spec.and_then(|spec| spec.unschedulable) != Some(true)
+                };
+                if world.kube.node(&node(n)).is_some_and(fits) {
+                    self.add_pod(n, number, &self.plan.nodes[n].pods[number]);
+                }
+            }
+            Event::LetGo(n, ignored) => {
+                self.oracle.seen().let_go.insert(n, at);
+                world.kube.update_node(&node(n), |node| {
+                    node.spec.get_or_insert_default().unschedulable = None;
+                    if ignored {
+                        node.metadata
+                            .annotations
+                            .get_or_insert_default()
+                            .insert("ebbtide/ignore".into(), "true".into());
+                    }
+                });
+            }
+            Event::Send(n) => self.send(n),
+            Event::Copy(n) => {
+                let Some(body) = self.bodies.get(&n).cloned() else { return };
+                let message = world.aws.sqs.send(body);
+                let mut seen = self.oracle.seen();
+                let sent = seen.sent.iter_mut().find(|sent| sent.notice == n).expect("a copy must have an original");
+                sent.messages.push(message.clone());
+                sent.open.insert(message);
+            }
+            Event::Faults => self.set_faults(now),
+            Event::Complete(n) => {
+                let token =
+                    self.oracle.seen().sent.iter().find(|sent| sent.notice == n).and_then(|it| it.token.clone());
+                world.aws.autoscaling.complete(&token.unwrap_or_default(), HookResult::Continue);
+            }
+            Event::Gone(n) => {
+                world.aws.ec2.set_state(&instance(n), "terminated");
+                for action in world.aws.autoscaling.actions().iter().filter(|action| action.instance == instance(n)) {
+                    world.aws.autoscaling.complete(&action.token, HookResult::Abandon);
+                }
+                world.kube.remove_node(&node(n));
+                self.oracle.seen().gone.insert(n, at);
+            }
+            Event::Boot(n) => {
+                self.oracle.seen().started.insert(n, at);
+                self.oracle.seen().booted.insert(n, at);
+                world.kube.reboot(&node(n));
+            }
+        }
+    }
+
+    fn set_faults(&self, now: Duration) {
+        let world = &self.stage.world;
+        world.faults.clear();
+        let spans = self.plan.faults.iter().filter(|span| s(span.from) <= now && now < s(span.to));
+        let (mut stale, mut behind, mut duplicates) = (false, false, 0.0);
+        for span in spans {
+            self.oracle.note(format!("{:?} until {} s", span.trouble, span.to));
+            match span.trouble {
+                Trouble::Calls(operation, fault, percent) => {
+                    world.faults.add(Rule::on(operation, fault).chance(f64::from(percent) / 100.0));
+                }
+                Trouble::StaleCache => stale = true,
+                Trouble::Overload => behind = true,
+                Trouble::BrokenWatches => world.kube.interrupt_watches(Interrupt::Close),
+                Trouble::Duplicates => duplicates = 0.5,
+            }
+        }
+        world.kube.stop_caches(stale);
+        world.kube.fall_behind(behind);
+        world.aws.sqs.duplicate_chance(duplicates);
+    }
+
+    fn send(&mut self, n: usize) {
+        let (notice, world) = (&self.plan.notices[n], &self.stage.world);
+        let is_hook = matches!(notice.kind, Kind::Terminate(..) | Kind::Launch(_));
+        if let (true, Target::Node(node)) = (is_hook, notice.target)
+            && self.oracle.seen().gone.contains_key(&node)
+        {
+            return;
+        }
+        let (now, id) = (world.clock.now(), Self::id(notice.target));
+        let at = now - s(notice.age);
+        let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
+        let mut token = None;
+        let mut begin = |terminating: bool, timeout: u64, name: String| {
+            let spec = if terminating { HookSpec::terminating(s(timeout)) } else { HookSpec::launching(s(timeout)) };
+            world.aws.autoscaling.add_hook("group", &name, spec);
+            let begun = world.aws.autoscaling.begin("group", &name, &id);
+            token = Some(begun.clone());
+            (name, begun)
+        };
+        let body = match notice.kind {
+            Kind::Spot(action) => messages::spot(&event, &id, at).replace("\"terminate\"", &format!("\"{action}\"")),
+            Kind::Rebalance => messages::rebalance(&event, &id, at),
+            Kind::State(state) => messages::state_change(&event, &id, state, at),
+            Kind::Change(code, after) => {
+                let code = format!("AWS_EC2_{code}_SCHEDULED");
+                let start = at + jiff::SignedDuration::from_secs(after);
+                messages::scheduled_change(&event, &code, &[&id], at, start)
+            }
+            Kind::Reservation(after) => messages::capacity_reservation(&event, &id, at, at + s(after)),
+            Kind::Terminate(timeout, wrapping, owner) => {
+                let others = owner == Owner::Others;
+                let name = if others { "Terminate-LC-Hook".to_owned() } else { format!("hook-{n}") };
+                let (name, token) = begin(true, timeout, name);
+                messages::lifecycle(wrapping, true, ("group", &name, &token), &id, at)
+            }
+            Kind::Launch(timeout) => {
+                let (name, token) = begin(false, timeout, format!("launch-{n}"));
+                messages::lifecycle(messages::Wrapping::Event, false, ("group", &name, &token), &id, at)
+            }
+            Kind::Garbage(body) => body.to_owned(),
+        };
+        if let Kind::Terminate(_, _, Owner::Early(after)) = notice.kind {
+            self.due.insert((elapsed + s(after), Event::Complete(n)));
+        }
+        if let (Target::Node(node), true) = (notice.target, notice.real) {
+            let gone = |after: u64| (elapsed + s(after.saturating_sub(notice.age)), Event::Gone(node));
+            match notice.kind {
+                Kind::Spot("terminate") => drop(self.due.insert(gone(125))),
+                Kind::Reservation(after) => drop(self.due.insert(gone(after + 5))),
+                Kind::State("shutting-down" | "stopping") => drop(self.due.insert(gone(130))),
+                Kind::Spot(_) => drop(self.due.insert((gone(200).0, Event::Boot(node)))),
+                Kind::Change(code, after) => {
+                    let after = u64::try_from(after).unwrap_or_default() + 5;
+                    let boot = (gone(after).0, Event::Boot(node));
+                    self.due.insert(if code.contains("REBOOT") { boot } else { gone(after) });
+                }
+                _ => {}
+            }
+        }
+        let message = world.aws.sqs.send(body.clone());
+        self.oracle.note(format!("{notice:?} is sent as {message}"));
+        self.bodies.insert(n, body);
+        let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
+        self.oracle.seen().sent.push(Sent {
+            notice: n,
+            at,
+            open: [message.clone()].into(),
+            messages: vec![message],
+            token,
+        });
+    }
+
+    /// Removes the Nodes of instances whose terminating hook has ended, some time later.
+    fn terminate_the_completed(&mut self) {
+        let now = self.stage.world.clock.elapsed();
+        for action in self.stage.world.aws.autoscaling.actions() {
+            let (ActionState::Completed { at, .. } | ActionState::Expired { at }) = action.state else { continue };
+            let of = (0..self.plan.nodes.len()).find(|n| instance(*n) == action.instance);
+            if let (true, true, Some(n)) = (action.spec.terminating, now >= at + s(20), of)
+                && self.stage.world.kube.node(&node(n)).is_some()
+            {
+                self.due.insert((now, Event::Gone(n)));
+            }
+        }
+    }
+}
