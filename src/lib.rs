@@ -23,10 +23,10 @@
 pub mod commands {
     pub mod cluster;
     pub mod doctor;
-    pub mod explain;
     pub mod migrate;
     pub mod notify;
     pub mod send;
+    pub mod simulate;
     pub mod status;
     pub(crate) mod test_message;
 }

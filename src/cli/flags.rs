@@ -4,12 +4,12 @@ mod admission;
 pub mod borrowed;
 pub mod cluster;
 pub mod doctor;
-pub mod explain;
 pub mod migrate;
 pub mod notify;
 mod reporting;
 pub mod send;
 mod servers;
+pub mod simulate;
 pub mod status;
 mod traces;
 mod values;
@@ -59,7 +59,7 @@ pub enum Command {
         after_help = "Takes the service's flags and variables, too: --help-all shows them; needs no queue. Only reads.\n\
                             Exit codes: 0 with an explanation, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
     )]
-    Explain(Box<explain::Explain>),
+    Explain(Box<simulate::Explain>),
     /// Send a test message to the queue, for a Node that allows tests
     #[command(
         after_help = "The message looks like one from AWS, and the service handles it like one: it cordons and drains the Node. Asks before. Uses the caller's credentials.\n\

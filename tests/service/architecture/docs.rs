@@ -36,7 +36,7 @@ fn every_flag_is_described() {
 
 #[test]
 fn every_flag_of_explain_and_of_send_is_described() {
-    let page = include_str!("../../../docs/explain.md");
+    let page = include_str!("../../../docs/simulate.md");
     let (explain, rest) = page.split_once("### As JSON").expect("the page must describe JSON");
     let (_, send) = rest.split_once("## Send").expect("the page must describe send");
     let cli = Cli::command();

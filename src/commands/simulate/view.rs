@@ -1,4 +1,4 @@
-//! The shape of the answer: printed as JSON as it stands here, and as text by `text`. Documented in `docs/explain.md`.
+//! The shape of the answer: printed as JSON as it stands here, and as text by `text`. Documented in `docs/simulate.md`.
 
 use crate::fact::{Action, NoticeKind, NoticeOutcome, Wait};
 use crate::pipeline::drain::Tier;

@@ -3,7 +3,7 @@
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
 use ebbtide::cli::{Answer, Cli, Command};
-use ebbtide::commands::explain::explain_with;
+use ebbtide::commands::simulate::explain_with;
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
@@ -447,8 +447,8 @@ async fn the_page_shows_the_real_answer() {
     let file = Body::holding(body.as_bytes());
     let answer = stage.explain_at(at + s(8), &[&file.0]).await;
     assert!(
-        include_str!("../../../docs/explain.md").contains(&answer.said),
-        "docs/explain.md should show:\n{}",
+        include_str!("../../../docs/simulate.md").contains(&answer.said),
+        "docs/simulate.md should show:\n{}",
         answer.said
     );
 }

@@ -24,7 +24,7 @@ mod waits;
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::borrowed::Borrowed;
-use crate::cli::flags::explain::Explain;
+use crate::cli::flags::simulate::Explain;
 use crate::cli::output::Output;
 use crate::cli::settings::{Settings, SettingsError};
 use crate::clients::connect::{Clients, ClusterChoice, clients_without_region};
