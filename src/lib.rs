@@ -19,7 +19,7 @@
 // Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
 // that the compiler finds dead code.
 
-/// One-off commands: they ask, explain or test, and end.
+/// One-off commands: they ask, simulate or test, and end.
 pub mod commands {
     pub mod cluster;
     pub mod doctor;

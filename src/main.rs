@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(flags) => run_service(flags),
         Command::Doctor(flags) => run_doctor(flags),
-        Command::Explain(flags) => run_command(simulate::explain(*flags)),
+        Command::Simulate(flags) => run_command(simulate::simulate(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
         Command::Status(flags) => run_command(status::status(flags)),
         Command::Notify(flags) => run_command(notify::notify(flags)),

@@ -103,8 +103,8 @@ mod tests {
         let kinds = "asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation";
         for (line, expected) in [
             (
-                "ebbtide explian",
-                "\"explian\" is no command; ebbtide --help lists them; did you mean explain?".to_owned(),
+                "ebbtide simluate",
+                "\"simluate\" is no command; ebbtide --help lists them; did you mean simulate?".to_owned(),
             ),
             ("ebbtide nonsense", "\"nonsense\" is no command; ebbtide --help lists them".to_owned()),
             (

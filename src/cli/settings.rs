@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn no_variable_with_a_secret_is_shown() {
         let cli = <flags::Cli as clap::CommandFactory>::command();
-        for command in ["run", "notify", "doctor", "explain"] {
+        for command in ["run", "notify", "doctor", "simulate"] {
             let command = cli.find_subcommand(command).unwrap();
             for id in ["notify_url", "notify_header", "notify_secret", "notify_routing_key", "notify_proxy"] {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == id && arg.is_hide_env_values_set()), "{id}");
