@@ -12,10 +12,9 @@ pub(super) fn problems(error: &Error) -> String {
         _ => Vec::new(),
     };
     let first = |kind: ContextKind| of(kind).first().copied().unwrap_or_default();
-    let instead = |kind: ContextKind| match first(kind) {
-        "" => String::new(),
-        near => format!("; did you mean {near}?"),
-    };
+    // The nearest comes last.
+    let instead =
+        |kind: ContextKind| of(kind).last().map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let command = command(error);
     let (arg, value) = (first(ContextKind::InvalidArg), first(ContextKind::InvalidValue));
     let flag = name(arg);
