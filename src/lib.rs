@@ -19,14 +19,14 @@
 // Modules are for the crate alone. What the program, the tests, the benches and the examples need is re-exported beside them, so
 // that the compiler finds dead code.
 
-/// One-off commands: they ask, explain or test, and end.
+/// One-off commands: they ask, simulate or test, and end.
 pub mod commands {
     pub mod cluster;
     pub mod doctor;
-    pub mod explain;
     pub mod migrate;
     pub mod notify;
     pub mod send;
+    pub mod simulate;
     pub mod status;
     pub(crate) mod test_message;
 }

@@ -7,7 +7,7 @@ use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::clients::connect;
 use ebbtide::clients::connect::ClusterChoice;
 use ebbtide::commands::cluster::chosen;
-use ebbtide::commands::{doctor, explain, migrate, notify, send, status};
+use ebbtide::commands::{doctor, migrate, notify, send, simulate, status};
 use ebbtide::fact::{Facts, Subscriber};
 use ebbtide::pipeline::QueueUrl;
 use ebbtide::runtime::Clock;
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Run(flags) => run_service(flags),
         Command::Doctor(flags) => run_doctor(flags),
-        Command::Explain(flags) => run_command(explain::explain(*flags)),
+        Command::Simulate(flags) => run_command(simulate::simulate(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
         Command::Status(flags) => run_command(status::status(flags)),
         Command::Notify(flags) => run_command(notify::notify(flags)),

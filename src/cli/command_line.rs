@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_command_shows_its_own_flags_first_and_the_service_s_on_request() {
-        for name in ["doctor", "explain"] {
+        for name in ["doctor", "simulate"] {
             let help = |mut cli: Command| cli.find_subcommand_mut(name).unwrap().render_long_help().to_string();
             let (brief, all) = (help(Cli::brief()), help(Cli::complete()));
             for own in ["--output", "--context", "--help-all"] {
@@ -100,6 +100,15 @@ mod tests {
                 assert!(!brief.contains(borrowed) && all.contains(borrowed), "{name}: {borrowed}\n{brief}");
             }
         }
+    }
+
+    #[test]
+    fn explain_is_a_hidden_name_of_simulate() {
+        let name = |name| {
+            Cli::complete().try_get_matches_from(["ebbtide", name]).unwrap().subcommand_name().map(str::to_owned)
+        };
+        assert_eq!((name("explain"), name("simulate")), (Some("simulate".to_owned()), Some("simulate".to_owned())));
+        assert!(!Cli::complete().render_long_help().to_string().contains("explain"));
     }
 
     #[test]

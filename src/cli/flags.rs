@@ -4,12 +4,12 @@ mod admission;
 pub mod borrowed;
 pub mod cluster;
 pub mod doctor;
-pub mod explain;
 pub mod migrate;
 pub mod notify;
 mod reporting;
 pub mod send;
 mod servers;
+pub mod simulate;
 pub mod status;
 mod traces;
 mod values;
@@ -54,12 +54,13 @@ pub enum Command {
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
-    /// Explain what the service would do about a message; change nothing
+    /// Show what the service would do about a message, and why; change nothing
     #[command(
+        alias = "explain",
         after_help = "Takes the service's flags and variables, too: --help-all shows them; needs no queue. Only reads.\n\
-                            Exit codes: 0 with an explanation, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
+                            Exit codes: 0 with an answer, even if nothing would be done; 1 if the cluster can't be read, 2 for wrong flags or an unreadable message."
     )]
-    Explain(Box<explain::Explain>),
+    Simulate(Box<simulate::Simulate>),
     /// Send a test message to the queue, for a Node that allows tests
     #[command(
         after_help = "The message looks like one from AWS, and the service handles it like one: it cordons and drains the Node. Asks before. Uses the caller's credentials.\n\

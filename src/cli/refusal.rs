@@ -12,10 +12,9 @@ pub(super) fn problems(error: &Error) -> String {
         _ => Vec::new(),
     };
     let first = |kind: ContextKind| of(kind).first().copied().unwrap_or_default();
-    let instead = |kind: ContextKind| match first(kind) {
-        "" => String::new(),
-        near => format!("; did you mean {near}?"),
-    };
+    // The nearest comes last.
+    let instead =
+        |kind: ContextKind| of(kind).last().map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let command = command(error);
     let (arg, value) = (first(ContextKind::InvalidArg), first(ContextKind::InvalidValue));
     let flag = name(arg);
@@ -103,8 +102,8 @@ mod tests {
         let kinds = "asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation";
         for (line, expected) in [
             (
-                "ebbtide explian",
-                "\"explian\" is no command; ebbtide --help lists them; did you mean explain?".to_owned(),
+                "ebbtide simluate",
+                "\"simluate\" is no command; ebbtide --help lists them; did you mean simulate?".to_owned(),
             ),
             ("ebbtide nonsense", "\"nonsense\" is no command; ebbtide --help lists them".to_owned()),
             (

@@ -19,7 +19,7 @@ use crate::pipeline::interruption::{Action, ForLoadBalancers, MAX_SETTLE, OnFail
 use crate::pipeline::node::ManagedTag;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::mark::MarkSettings;
-use crate::telemetry::kube_events::Scope;
+use crate::telemetry::kube_events::{Scope, Scopes};
 use crate::telemetry::notify::NotifySettings;
 use crate::telemetry::traces::TraceSettings;
 use problems::Problems;
@@ -56,8 +56,8 @@ pub struct Settings {
     pub pod_selector: Option<String>,
     /// The action for pods that remain shortly before a hard deadline.
     pub at_deadline: AtDeadline,
-    /// The drains that get Events; `None` for no Events.
-    pub events: Option<Scope>,
+    /// The drains that are reported by Events and by the Node's condition.
+    pub reported: Scopes,
     /// The receiver of notifications, if there is one.
     pub notify: Option<NotifySettings>,
     /// The collector of traces, if there is one.
@@ -232,7 +232,7 @@ impl Settings {
             selection_rules,
             pod_selector,
             at_deadline: flags.at_deadline.into(),
-            events: scope(flags.reporting.events),
+            reported: scopes(&flags.reporting),
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
             collect_leases: flags.collect_leases,
@@ -241,13 +241,14 @@ impl Settings {
     }
 }
 
-const fn scope(events: flags::Events) -> Option<Scope> {
-    match events {
+fn scopes(flags: &flags::Reporting) -> Scopes {
+    let scope = |drains| match drains {
         flags::Events::Blocked => Some(Scope::Blocked),
         flags::Events::All => Some(Scope::All),
         flags::Events::Lifecycle => Some(Scope::Lifecycle),
         flags::Events::None => None,
-    }
+    };
+    Scopes { events: scope(flags.events), condition: scope(flags.node_condition.unwrap_or(flags.events)) }
 }
 
 /// Validates a queue's URL alone.
@@ -346,8 +347,23 @@ mod tests {
         Settings::from_flags(run)
     }
 
+    fn both(scope: Scope) -> Scopes {
+        Scopes { events: Some(scope), condition: Some(scope) }
+    }
+
     fn problems(flags: &[&str]) -> Vec<&'static str> {
         settings(flags).unwrap_err().0.into_iter().map(|problem| problem.flag).collect()
+    }
+
+    #[test]
+    fn events_and_the_condition_are_told_apart() {
+        let reported = |flags: &[&str]| settings(flags).unwrap().reported;
+        assert_eq!(reported(&["--events", "lifecycle"]), both(Scope::Lifecycle));
+        let events = Scopes { events: Some(Scope::Blocked), condition: None };
+        assert_eq!(reported(&["--node-condition", "none"]), events);
+        let condition = Scopes { events: None, condition: Some(Scope::All) };
+        assert_eq!(reported(&["--events", "none", "--node-condition", "all"]), condition);
+        assert!(reported(&["--events", "none"]).is_none() && !events.is_none() && !condition.is_none());
     }
 
     #[test]
@@ -375,7 +391,7 @@ mod tests {
             (tag, None, SelectionRules::default())
         );
         assert_eq!((settings.pod_selector, settings.at_deadline), (None, AtDeadline::Delete));
-        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::Blocked), true));
+        assert_eq!((settings.reported, settings.check_at_start), (both(Scope::Blocked), true));
         assert_eq!(settings.log.to_string(), "info");
         assert!(!settings.collect_leases && settings.ec2_poll_interval.is_none());
     }
@@ -435,7 +451,7 @@ mod tests {
         assert_eq!(settings.pod_grace, Some(Duration::from_secs(45)));
         assert_eq!(settings.managed_tag, ManagedTag { key: "team".to_owned(), value: Some("blue".to_owned()) });
         assert!(settings.policy.require_tag && settings.policy.dry_run);
-        assert_eq!((settings.events, settings.check_at_start), (Some(Scope::All), false));
+        assert_eq!((settings.reported, settings.check_at_start), (both(Scope::All), false));
         assert!(settings.collect_leases);
         assert_eq!(settings.policy.ignored_hooks, ["theirs"]);
         assert_eq!(settings.selection_rules.own_pod, Some(("kube-system".to_owned(), "ebbtide-1".to_owned())));
@@ -498,7 +514,7 @@ mod tests {
     #[test]
     fn no_variable_with_a_secret_is_shown() {
         let cli = <flags::Cli as clap::CommandFactory>::command();
-        for command in ["run", "notify", "doctor", "explain"] {
+        for command in ["run", "notify", "doctor", "simulate"] {
             let command = cli.find_subcommand(command).unwrap();
             for id in ["notify_url", "notify_header", "notify_secret", "notify_routing_key", "notify_proxy"] {
                 assert!(command.get_arguments().any(|arg| arg.get_id() == id && arg.is_hide_env_values_set()), "{id}");

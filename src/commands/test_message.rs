@@ -1,4 +1,4 @@
-//! Test messages for a Node, which `explain` explains and `send` sends.
+//! Test messages for a Node, which `simulate` shows and `send` sends.
 
 mod body;
 mod group;

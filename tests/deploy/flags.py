@@ -36,6 +36,9 @@ def flags() -> list[Flag]:
     for argument in _ARGUMENT.finditer(CLI):
         variable, default = _VARIABLE.search(argument["how"]), _DEFAULT.search(argument["how"])
         if variable:
-            found.append(Flag(argument["field"], variable[1], argument["type"], default[1] if default else ""))
+            # An enum without a default is wrapped.
+            inner = argument["type"].removeprefix("Option<").removesuffix(">")
+            kind = inner if f"pub enum {inner} " in CLI else argument["type"]
+            found.append(Flag(argument["field"], variable[1], kind, default[1] if default else ""))
     assert len(found) == CLI.count('env = "EBBTIDE_'), "src/cli/flags.rs has a format that this script can't read"
     return found

@@ -18,7 +18,7 @@ def commands(world: World) -> list[tuple[str, ...]]:
     node = world.node().name
     queue = ("--queue-url", world.queue_url)
     return [
-        ("explain", "--kind", "spot", "--node", node),
+        ("simulate", "--kind", "spot", "--node", node),
         ("send", "--yes", "--kind", "spot", "--node", node, *queue),
         ("doctor", *queue),
     ]
@@ -30,7 +30,7 @@ def test_each_command_runs_the_credentials_program_once(world: World) -> None:
         said = world.ask_with({"KUBECONFIG": str(program.kubeconfig)}, *command)
         # This error shows that the API server answered: the Node exists.
         answer = {
-            "explain": "created as AWS would send it",
+            "simulate": "created as AWS would send it",
             "send": "does not allow tests",
             "doctor": "ok        permissions api-server",
         }[command[0]]

@@ -105,9 +105,9 @@ def reports_no_fault(world: World, release: Release) -> bool:
     return True
 
 
-def explained(world: World, release: Release, node: Node) -> dict[str, Any]:
-    """Returns the explanation of a spot warning for a node, from a pod of the release."""
-    done = world.execute(release, "explain", "--kind", "spot", "--node", node.name, "--output", "json")
+def simulated(world: World, release: Release, node: Node) -> dict[str, Any]:
+    """Returns the simulation of a spot warning for a node, from a pod of the release."""
+    done = world.execute(release, "simulate", "--kind", "spot", "--node", node.name, "--output", "json")
     assert (done.returncode, done.stderr) == (0, "")
     (notice,) = json.loads(done.stdout)["notices"]
     assert isinstance(notice, dict)
@@ -150,8 +150,8 @@ def test_a_new_installation_drains_and_the_dashboard_shows_it(world: World) -> N
 
         place = release.namespace, f"{release.namespace}/{the(release, 'PodMonitor')['metadata']['name']}"
         with watching.scraping(program, service.address, str(world.folder), rules_of(release, world), *place) as seen:
-            # Test: explain and send.
-            predicted = explained(world, release, node)
+            # Test: simulate and send.
+            predicted = simulated(world, release, node)
             going = {pod["metadata"]["name"] for app in ("web", "db") for pod in world.pods_of(app)}
             assert {pod["name"] for pod in predicted["pods"]} == going
             world.control_plane.kubectl.output("annotate", "node", node.name, f"{ALLOW}=true")

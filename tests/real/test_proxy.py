@@ -60,7 +60,7 @@ def test_the_proxy_of_the_kubeconfig_is_used(world: World) -> None:
             "HTTPS_PROXY": "http://nowhere.invalid:3128",
             "NO_PROXY": "127.0.0.1,localhost,",
         }
-        said = world.ask_with(variables, "explain", "--kind", "spot", "--node", node.name)
+        said = world.ask_with(variables, "simulate", "--kind", "spot", "--node", node.name)
         assert (said.returncode, said.stderr) == (0, "")
         assert set(proxy.tunnels) == {urlsplit(world.kube.url).netloc}
     finally:

@@ -119,8 +119,8 @@ mod telemetry {
 /// The one-off commands.
 mod commands {
     mod doctor;
-    mod explain;
     mod send;
+    mod simulate;
 }
 
 /// The source itself: imports, and documents that match the code.

@@ -100,7 +100,7 @@ variable "service_account" {
 }
 
 variable "doctor_permissions" {
-  description = "Permissions for `ebbtide doctor`, the checks at the start and `ebbtide explain`"
+  description = "Permissions for `ebbtide doctor`, the checks at the start and `ebbtide simulate`"
   type        = bool
   default     = false
 }

@@ -1,4 +1,4 @@
-//! The flags that `ebbtide doctor` and `ebbtide explain` share: they ask about the service with the service's own flags.
+//! The flags that `ebbtide doctor` and `ebbtide simulate` share: they ask about the service with the service's own flags.
 
 use super::Run;
 use super::cluster::Cluster;

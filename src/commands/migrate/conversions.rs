@@ -274,11 +274,14 @@ pub fn tolerations(nth: &NthValue<'_>) -> Conversion {
 /// Converts the disruption budget of NTH's pods.
 pub fn budget(nth: &NthValue<'_>) -> Conversion {
     let Some(map) = nth.value.as_object() else { return wrong("a map") };
-    let most = &nth.value["maxUnavailable"];
     let percent = |text: &str| text.strip_suffix('%').is_some_and(|number| number.parse::<u8>().is_ok());
-    match map.len() {
-        0 => Conversion::Nothing,
-        1 if most.is_u64() || most.as_str().is_some_and(percent) => nth.set(most.clone()),
+    let mut fields = map.iter();
+    match (fields.next(), fields.next()) {
+        (None, _) => Conversion::Nothing,
+        (Some((field, count)), None) if count.is_u64() || count.as_str().is_some_and(percent) => {
+            let ours = nth.row.to.iter().find(|to| to.rsplit('.').next() == Some(field));
+            ours.map_or_else(|| nth.lost(), |to| Conversion::Set(vec![((*to).to_owned(), count.clone())]))
+        }
         _ => nth.lost(),
     }
 }

@@ -13,16 +13,10 @@ pub(super) const IMDS: &[Row] = &[
     daemonset_only("updateStrategy", r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%"}}"#),
     daemonset_only("daemonsetPriorityClassName", r#""system-node-critical""#),
     row("podMonitor.create", "false", &["podMonitor.enabled"], modes::pod_monitor, "NTH creates none in queue mode"),
-    row(
-        "podMonitor.namespace",
-        "null",
-        &[],
-        modes::pod_monitor,
-        "the PodMonitor is in the release's namespace; let your Prometheus select it there",
-    ),
+    row("podMonitor.namespace", "null", &["podMonitor.namespace"], modes::pod_monitor, ""),
     row("podMonitor.labels", "{}", &["podMonitor.labels"], modes::pod_monitor, ""),
     row("podMonitor.interval", r#""30s""#, &["podMonitor.interval"], modes::pod_monitor, ""),
-    row("podMonitor.sampleLimit", "5000", &[], modes::pod_monitor, "Ebbtide's metrics have a bounded number of series"),
+    row("podMonitor.sampleLimit", "5000", &["podMonitor.sampleLimit"], modes::pod_monitor, ""),
     daemonset_only("useHostNetwork", "true"),
     daemonset_only("dnsPolicy", r#""""#),
     row(

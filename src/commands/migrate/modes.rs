@@ -1,6 +1,6 @@
 //! Converters of values that depend on NTH's mode, on other values, or on the name of a variable.
 
-use super::conversions::{if_on, lost, switch, text, wrong};
+use super::conversions::{if_on, same_number, switch, text, wrong};
 use super::pods;
 use super::row::{Conversion, NthValue};
 use serde_json::json;
@@ -26,8 +26,8 @@ fn monitor(nth: &NthValue<'_>) -> Conversion {
         Some("create") => if_on(nth),
         _ if !wanted => Conversion::Nothing,
         Some("labels") => pods::labels(nth),
-        Some("interval") => text(nth),
-        _ => lost(nth),
+        Some("sampleLimit") => same_number(nth),
+        _ => text(nth),
     }
 }
 

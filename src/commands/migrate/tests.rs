@@ -126,12 +126,11 @@ tolerations:  # tolerations
     operator: Exists
 serviceMonitor:
   enabled: true  # serviceMonitor.create
+  namespace: monitoring  # serviceMonitor.namespace
   labels:  # serviceMonitor.labels
     release: kps
 ";
     let remarks = "\
-Not carried over:
-  serviceMonitor.namespace: the ServiceMonitor is in the release's namespace; let your Prometheus select it there
 Carried over, but not the same:
   serviceAccount.annotations: the role's trust policy must name Ebbtide's ServiceAccount, and its permissions must be those of Ebbtide
   tolerations: tolerations of a cordon are left out: a pod of Ebbtide could return to the node that it drains
@@ -246,6 +245,7 @@ fn each_value_of_queue_mode_by_itself() {
             "podDisruptionBudget: {maxUnavailable: 25%}",
             "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
         ),
+        ("podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget:\n  minAvailable: 1  # podDisruptionBudget"),
         ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
         (
             "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
@@ -326,7 +326,12 @@ fn lost_and_different_values_have_remarks() {
         (LOST, "awsSecretAccessKey: hidden", "awsSecretAccessKey: give the pod a role"),
         (LOST, "securityContext: {runAsUser: 0}", "securityContext: the chart's own is stricter"),
         (LOST, "terminationGracePeriodSeconds: 5", "terminationGracePeriodSeconds: an ordered shutdown"),
-        (LOST, "podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget: the chart supports only"),
+        (
+            LOST,
+            "podDisruptionBudget: {maxUnavailable: 1, unhealthyPodEvictionPolicy: AlwaysAllow}",
+            "podDisruptionBudget: the chart takes one of the two",
+        ),
+        (LOST, "podDisruptionBudget: {selector: 1}", "podDisruptionBudget: the chart takes one of the two"),
         (LOST, "managedTag: a=b", "managedTag: has a = in its key"),
         (
             LOST,
@@ -334,7 +339,6 @@ fn lost_and_different_values_have_remarks() {
             "completeLifecycleActionDelaySeconds: with cordonOnly",
         ),
         (LOST, "image: {tag: v1}", "image.tag: is a version of NTH"),
-        (LOST, "serviceMonitor: {create: true, sampleLimit: 9}", "serviceMonitor.sampleLimit: Ebbtide's metrics have"),
         (DIFFERS, "cordonOnly: true", "cordonOnly: NTH completes a lifecycle hook"),
         (DIFFERS, "taintNode: true", "taintNode: NTH has a taint for each kind"),
         (DIFFERS, "enableOutOfServiceTaint: true", "enableOutOfServiceTaint: NTH taints after the drain"),
@@ -492,7 +496,7 @@ enableSpotInterruptionDraining: false
 enableRebalanceMonitoring: true
 enableScheduledEventDraining: \"false\"
 daemonsetTolerations: []
-podMonitor: {create: true, interval: 15s}
+podMonitor: {create: true, interval: 15s, sampleLimit: \"900\"}
 serviceMonitor: {create: true}
 ";
     let values = "\
@@ -506,6 +510,7 @@ settings:
 podMonitor:
   enabled: true  # podMonitor.create
   interval: 15s  # podMonitor.interval
+  sampleLimit: 900  # podMonitor.sampleLimit
 ";
     let remarks = "\
 To be done first:

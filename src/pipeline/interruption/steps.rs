@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Every step but the last may be left out. [`Sequence::next`] takes what the step before has found, and returns the next step. The
-//! interruption executes the steps, and `explain` narrates them: what is decided about a notice is decided here and nowhere else.
+//! interruption executes the steps, and `simulate` narrates them: what is decided about a notice is decided here and nowhere else.
 
 use super::NoticeOutcome;
 use super::decisions::{is_late, out_of_service_mark, runs_no_more};

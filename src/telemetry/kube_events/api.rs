@@ -3,7 +3,7 @@
 use super::state::{Announcement, Record};
 use super::text::{event_name, eviction_blocked, reason};
 use super::waits::WaitsEnd;
-use super::{BlockedPod, DrainEnd, ObjectRef, Scope};
+use super::{BlockedPod, DrainEnd, ObjectRef, Scopes};
 use crate::clients::gate::{Backoff, Call, Category, Class, Gate, KubeError};
 use crate::fact::{DrainOutcome, EventReason, Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -46,7 +46,7 @@ struct Unread {}
 
 /// Writes Events and conditions to the API server.
 pub(super) struct EventApi {
-    scope: Scope,
+    scopes: Scopes,
     client: Client,
     nodes: Api<Object<Unread, Unread>>,
     gate: Gate,
@@ -57,9 +57,16 @@ pub(super) struct EventApi {
 
 impl EventApi {
     /// `instance` is this process's name in Events.
-    pub(super) fn new(scope: Scope, client: Client, gate: Gate, clock: Clock, facts: Facts, instance: String) -> Self {
+    pub(super) fn new(
+        scopes: Scopes,
+        client: Client,
+        gate: Gate,
+        clock: Clock,
+        facts: Facts,
+        instance: String,
+    ) -> Self {
         let nodes = Api::all_with(client.clone(), &ApiResource::erase::<Node>(&()));
-        Self { scope, client, nodes, gate, clock, facts, instance }
+        Self { scopes, client, nodes, gate, clock, facts, instance }
     }
 
     /// Writes an announcement about a Node, one call after the other. A call that fails does not stop the next one. Returns the new
@@ -70,6 +77,7 @@ impl EventApi {
         announcement: Announcement,
         mut record: Record,
     ) -> (Record, Vec<KubeError>) {
+        let (events, condition) = (self.scopes.events.is_some(), self.scopes.condition.is_some());
         let mut errors = Vec::new();
         let mut done = |answer: Result<(), KubeError>| match answer {
             Ok(()) => true,
@@ -82,39 +90,43 @@ impl EventApi {
         match announcement {
             Announcement::Begun { message } => {
                 let name = event_name(&node.name, random::u64());
-                if done(self.create(node, &name, ("Normal", EventReason::Draining), &message).await) {
+                let said = ("Normal", EventReason::Draining);
+                if self.scopes.has_all_events() && done(self.create(node, &name, said, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Draining", message: &message };
                 let stages = [(IN_PROGRESS, true), (DRAINED, false)];
-                record.condition |= done(self.set(node, set, &stages).await);
+                record.condition |= self.scopes.has_all_conditions() && done(self.set(node, set, &stages).await);
             }
             Announcement::Blocked { message, first, until } => {
                 let name = event_name(&node.name, random::u64());
-                if done(self.create(node, &name, ("Warning", EventReason::DrainBlocked), &message).await) {
+                let said = ("Warning", EventReason::DrainBlocked);
+                if events && done(self.create(node, &name, said, &message).await) {
                     record.event = Some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Blocked", message: &message };
-                record.condition |= done(self.set(node, set, &[]).await);
+                record.condition |= condition && done(self.set(node, set, &[]).await);
                 let BlockedPod { pod, reason } = first;
                 let message = eviction_blocked(&node.name, &reason, &until);
                 let name = event_name(&pod.name, random::u64());
-                done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
+                if events {
+                    done(self.create(&pod, &name, ("Warning", EventReason::EvictionBlocked), &message).await);
+                }
             }
             Announcement::Waiting { message } => {
                 let said = ("Normal", EventReason::Waiting);
                 // Another wait has begun later.
                 if let Some(name) = &record.event {
                     done(self.update(node, name, said, &message).await);
-                } else {
+                } else if events {
                     let name = event_name(&node.name, random::u64());
                     record.event = done(self.create(node, &name, said, &message).await).then_some(name);
                 }
                 let set =
                     Condition { status: "True", changes: !record.condition, reason: "Waiting", message: &message };
-                record.condition |= done(self.set(node, set, &[]).await);
+                record.condition |= condition && done(self.set(node, set, &[]).await);
             }
             Announcement::Waited(WaitsEnd { message, drain_follows, in_vain }) => {
                 if let Some(name) = record.event.take() {
@@ -130,17 +142,17 @@ impl EventApi {
                     record.condition &= !done(self.set(node, set, &[]).await);
                 }
             }
-            Announcement::Ended { end, report, has_condition, always } => {
+            Announcement::Ended { end, report, has_condition } => {
                 let is_success = matches!(end, DrainEnd::Of(outcome) if outcome.is_success());
                 let said = (if is_success { "Normal" } else { "Warning" }, EventReason::DrainEnded);
                 if let Some(name) = record.event.take() {
                     done(self.update(node, &name, said, &report).await);
-                } else if always {
+                } else if self.scopes.has_all_events() {
                     done(self.create(node, &event_name(&node.name, random::u64()), said, &report).await);
                 }
                 // A deleted Node has no condition.
-                let wanted = has_condition || record.condition || self.scope == Scope::Lifecycle;
-                if wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
+                let wanted = has_condition || record.condition || self.scopes.has_lifecycle();
+                if condition && wanted && end != DrainEnd::Of(DrainOutcome::NodeGone) {
                     let set =
                         Condition { status: "False", changes: true, reason: &reason(end.as_str()), message: &report };
                     let stages = [(IN_PROGRESS, false), (DRAINED, is_success)];
@@ -224,7 +236,7 @@ impl EventApi {
     async fn set(&self, node: &ObjectRef, condition: Condition<'_>, stages: &[(&str, bool)]) -> Result<(), KubeError> {
         let now = Time(self.clock.now());
         let mut conditions = vec![condition.json(CONDITION, &now)];
-        for (kind, status) in stages.iter().filter(|_| self.scope == Scope::Lifecycle) {
+        for (kind, status) in stages.iter().filter(|_| self.scopes.has_lifecycle()) {
             let status = if *status { "True" } else { "False" };
             conditions.push(Condition { status, changes: true, ..condition }.json(kind, &now));
         }

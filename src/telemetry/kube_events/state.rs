@@ -1,7 +1,7 @@
 //! The state of one drain, and what is written about it next. Pure: one step for each fact, and no call.
 
 use super::waits::{WaitState, WaitsEnd};
-use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scope, text};
+use super::{BlockedPod, DrainDeadline, DrainEnd, MIN_BLOCKED_TIME, ObjectRef, Scopes, text};
 use crate::runtime::clock::Clock;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -17,8 +17,8 @@ pub(super) enum Announcement {
     Waiting { message: String },
     /// The waits ended.
     Waited(WaitsEnd),
-    /// The drain ended. `has_condition`: the Node's condition was True. `always`: an Event says so, even if no Event came before.
-    Ended { end: DrainEnd, report: String, has_condition: bool, always: bool },
+    /// The drain ended. `has_condition`: the Node's condition was True.
+    Ended { end: DrainEnd, report: String, has_condition: bool },
     /// The Node is in use again.
     Returned,
 }
@@ -164,25 +164,24 @@ impl DrainState {
 
     /// Returns the next announcement, and the record, which comes back after the write. `None` while a write is under way: announcements
     /// are written one at a time, in order.
-    pub(super) fn next_announcement(&mut self, scope: Scope, clock: Clock) -> Option<(Announcement, Record)> {
+    pub(super) fn next_announcement(&mut self, scopes: Scopes, clock: Clock) -> Option<(Announcement, Record)> {
         let record = self.record.take()?;
-        let Some(announcement) = self.announcement(scope, clock, &record) else {
+        let Some(announcement) = self.announcement(scopes, clock, &record) else {
             self.record = Some(record);
             return None;
         };
         Some((announcement, record))
     }
 
-    fn announcement(&mut self, scope: Scope, clock: Clock, record: &Record) -> Option<Announcement> {
+    fn announcement(&mut self, scopes: Scopes, clock: Clock, record: &Record) -> Option<Announcement> {
         let deadline = clock.timestamp_of(self.deadline.at);
         // What has ended is announced before what has begun.
         if let Some(end) = self.waits.ended() {
             return Some(Announcement::Waited(end));
         }
         if let Some(PendingEnd { end, report, has_condition }) = self.pending.ended.take() {
-            let always = scope.is_all();
-            let wanted = always || has_condition || record.condition || record.event.is_some();
-            return wanted.then_some(Announcement::Ended { end, report, has_condition, always });
+            let wanted = scopes.has_all() || has_condition || record.condition || record.event.is_some();
+            return wanted.then_some(Announcement::Ended { end, report, has_condition });
         }
         if std::mem::take(&mut self.pending.returned) {
             return Some(Announcement::Returned);
@@ -205,8 +204,10 @@ impl DrainState {
 mod tests {
     use super::*;
     use crate::fact::DrainOutcome;
+    use crate::telemetry::kube_events::Scope;
     use std::time::Duration;
 
+    const BLOCKED: Scopes = Scopes { events: Some(Scope::Blocked), condition: Some(Scope::Blocked) };
     const DRAINED: DrainEnd = DrainEnd::Of(DrainOutcome::Drained);
 
     fn object(uid: &str) -> ObjectRef {
@@ -226,7 +227,7 @@ mod tests {
 
     /// Takes the next announcement, and returns the record as after its write.
     fn write(drain: &mut DrainState, clock: Clock) -> Option<Announcement> {
-        let (announcement, _) = drain.next_announcement(Scope::Blocked, clock)?;
+        let (announcement, _) = drain.next_announcement(BLOCKED, clock)?;
         drain.record = Some(Record { event: Some("event".to_owned()), condition: true });
         Some(announcement)
     }
@@ -255,9 +256,9 @@ mod tests {
         let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), false);
-        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && !drain.has_more());
+        assert!(drain.next_announcement(BLOCKED, clock).is_none() && !drain.has_more());
         drain.end(DRAINED, "1 of 1 pods gone".to_owned(), true);
-        let ended = drain.next_announcement(Scope::Blocked, clock);
+        let ended = drain.next_announcement(BLOCKED, clock);
         assert!(matches!(ended, Some((Announcement::Ended { has_condition: true, .. }, _))));
     }
 
@@ -266,10 +267,10 @@ mod tests {
         let (mut drain, deadline, now, clock) = begun();
         let due = drain.block(blocked("a"), deadline, now).unwrap();
         assert!(drain.is_due(due));
-        let Some((_, record)) = drain.next_announcement(Scope::Blocked, clock) else { panic!("an announcement") };
+        let Some((_, record)) = drain.next_announcement(BLOCKED, clock) else { panic!("an announcement") };
         assert_eq!((record.condition, record.event), (false, None));
         drain.end(DrainEnd::Of(DrainOutcome::Blocked), "0 of 1 pods gone".to_owned(), false);
-        assert!(drain.next_announcement(Scope::Blocked, clock).is_none() && drain.has_more(), "one at a time");
+        assert!(drain.next_announcement(BLOCKED, clock).is_none() && drain.has_more(), "one at a time");
         drain.begin(None, deadline);
         drain.record = Some(Record { event: None, condition: true });
         assert!(!drain.has_more() && drain.phase == Phase::Running);

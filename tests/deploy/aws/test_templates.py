@@ -73,7 +73,7 @@ def test_exactly_the_calls_in_the_code_are_permitted() -> None:
     assert {"sqs:ReceiveMessage", "autoscaling:CompleteLifecycleAction"} <= everything, "found no calls in the code"
     assert everything <= service | doctor, "a call without a permission: add it to both templates and to README.md"
     assert service <= everything, "a permission without a call"
-    assert doctor <= of_doctor, "a permission of doctor and explain that neither uses"
+    assert doctor <= of_doctor, "a permission of doctor and simulate that neither uses"
 
 
 def test_an_existing_key_needs_only_decrypt() -> None:

@@ -131,7 +131,7 @@ class World:
         return eventually("the start-up checks pass", checked)
 
     def allow_doctor(self) -> None:
-        """Grants the role the permissions of the doctor, which checks at the start of the service, and of `explain`."""
+        """Grants the role the permissions of the doctor, which checks at the start of the service, and of `simulate`."""
         self.parameters["DoctorPermissions"] = "true"
 
     def ask(self, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -150,7 +150,7 @@ class World:
     def _ask(
         self, kubeconfig: Path, variables: dict[str, str], arguments: Sequence[str]
     ) -> subprocess.CompletedProcess[str]:
-        if arguments[0] in ("doctor", "explain"):
+        if arguments[0] in ("doctor", "simulate"):
             self.allow_doctor()
         return subprocess.run(
             [str(self.binary), *arguments],

@@ -35,16 +35,16 @@ fn every_flag_is_described() {
 }
 
 #[test]
-fn every_flag_of_explain_and_of_send_is_described() {
-    let page = include_str!("../../../docs/explain.md");
-    let (explain, rest) = page.split_once("### As JSON").expect("the page must describe JSON");
+fn every_flag_of_simulate_and_of_send_is_described() {
+    let page = include_str!("../../../docs/simulate.md");
+    let (simulate, rest) = page.split_once("### As JSON").expect("the page must describe JSON");
     let (_, send) = rest.split_once("## Send").expect("the page must describe send");
     let cli = Cli::command();
     let run = cli.find_subcommand("run").expect("there must be a run");
-    for (name, section) in [("explain", explain), ("send", send)] {
+    for (name, section) in [("simulate", simulate), ("send", send)] {
         let command = cli.find_subcommand(name).expect("there must be such a command");
         // The flags of the service are on a page of their own.
-        let shared = |id: &clap::Id| name == "explain" && run.get_arguments().any(|flag| flag.get_id() == id);
+        let shared = |id: &clap::Id| name == "simulate" && run.get_arguments().any(|flag| flag.get_id() == id);
         let own = command.get_arguments().filter(|flag| flag.get_id() != "help" && !shared(flag.get_id()));
         let flags: BTreeSet<String> = own
             .map(|flag| {
@@ -54,7 +54,7 @@ fn every_flag_of_explain_and_of_send_is_described() {
         assert_eq!(first_column(section), flags, "{name}");
         let takes_all =
             run.get_arguments().all(|flag| command.get_arguments().any(|own| own.get_id() == flag.get_id()));
-        assert_eq!(takes_all, name == "explain", "explain takes the flags of the service");
+        assert_eq!(takes_all, name == "simulate", "simulate takes the flags of the service");
     }
 }
 

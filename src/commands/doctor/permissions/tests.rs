@@ -47,6 +47,9 @@ fn what_is_needed_follows_the_settings() {
     let telling = ["patch nodes/status", "create events", "patch events"];
     without(&["--at-deadline", "leave"], &["delete pods"]);
     without(&["--events", "none"], &telling);
+    // Events and the condition are separate rights.
+    without(&["--node-condition", "none"], &telling[..1]);
+    without(&["--events", "none", "--node-condition", "blocked"], &telling[1..]);
     without(&["--dry-run"], &[&volumes[..], &telling].concat());
     let kinds = ["asg-terminate", "spot", "rebalance", "state-change", "scheduled-change", "capacity-reservation"];
     let every = |action: &str| kinds.map(|kind| format!("--on={kind}={action}"));

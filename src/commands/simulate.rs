@@ -1,4 +1,4 @@
-//! `ebbtide explain`: what the service would do about a message, and why. It only reads the cluster and AWS.
+//! `ebbtide simulate`: what the service would do about a message, and why. It only reads the cluster and AWS.
 //!
 //! The service's own functions decide, in the order of its own steps; only the words are made here.
 //!
@@ -24,7 +24,7 @@ mod waits;
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::borrowed::Borrowed;
-use crate::cli::flags::explain::Explain;
+use crate::cli::flags::simulate::Simulate;
 use crate::cli::output::Output;
 use crate::cli::settings::{Settings, SettingsError};
 use crate::clients::connect::{Clients, ClusterChoice, clients_without_region};
@@ -40,7 +40,7 @@ use crate::runtime::clock::Clock;
 use narration::Narration;
 use reader::Reader;
 use std::fmt;
-use view::{Explanation, MessageClass, MessageView, NoticeView};
+use view::{MessageClass, MessageView, NoticeView, Simulation};
 
 /// Group and hook of a made lifecycle action, if the instance has none.
 const MADE_UP: (&str, &str) = ("ebbtide-test-group", "ebbtide-test-hook");
@@ -53,7 +53,7 @@ struct Question {
     cluster: ClusterChoice,
 }
 
-/// The message to explain.
+/// The message to simulate.
 enum MessageSource {
     /// A message's body.
     Body(String),
@@ -71,7 +71,7 @@ enum Refusal {
 }
 
 /// Answers the command line.
-pub async fn explain(flags: Explain) -> Answer {
+pub async fn simulate(flags: Simulate) -> Answer {
     let question = match Question::new(flags) {
         Ok(question) => question,
         Err(refusal) => return Answer::wrong(&refusal),
@@ -84,12 +84,12 @@ pub async fn explain(flags: Explain) -> Answer {
     let region = QueueUrl::region_of(&question.settings.queue_url);
     match clients_without_region(clock, region, &question.cluster).await {
         Ok(clients) => question.answer(&clients, clock).await,
-        Err(error) => question.unexplained(clock, &error),
+        Err(error) => question.unanswered(clock, &error),
     }
 }
 
 /// Answers the command line with these clients, at the time that `clock` shows.
-pub async fn explain_with(clients: &Clients, clock: Clock, flags: Explain) -> Answer {
+pub async fn simulate_with(clients: &Clients, clock: Clock, flags: Simulate) -> Answer {
     match Question::new(flags) {
         Ok(question) => match question.without_notices(clock) {
             Some(answer) => answer,
@@ -100,8 +100,8 @@ pub async fn explain_with(clients: &Clients, clock: Clock, flags: Explain) -> An
 }
 
 impl Question {
-    fn new(flags: Explain) -> Result<Self, Refusal> {
-        let Explain { file, kind, node, group, hook, borrowed } = flags;
+    fn new(flags: Simulate) -> Result<Self, Refusal> {
+        let Simulate { file, kind, node, group, hook, borrowed } = flags;
         let Borrowed { output, cluster, run, .. } = borrowed;
         let settings = Settings::without_queue(run).map_err(Refusal::Settings)?;
         let source = match (kind, node) {
@@ -127,63 +127,63 @@ impl Question {
                 (MessageView { is: MessageClass::Malformed, reason, at, what, made: None }, Some(problem))
             }
         };
-        let explanation = Explanation { error: problem.clone(), ..self.explanation(clock, message) };
+        let simulation = Simulation { error: problem.clone(), ..self.simulation(clock, message) };
         Some(match (problem, self.output) {
             (Some(problem), Output::Table) => Answer::wrong(&problem),
-            (Some(problem), _) => Answer { said: self.written(&explanation), ..Answer::wrong(&problem) },
-            (None, _) => Answer::well(self.written(&explanation)),
+            (Some(problem), _) => Answer { said: self.written(&simulation), ..Answer::wrong(&problem) },
+            (None, _) => Answer::well(self.written(&simulation)),
         })
     }
 
     async fn answer(&self, clients: &Clients, clock: Clock) -> Answer {
         let mut reader = Reader::new(clients, clock, &self.settings);
-        let explanation = match &self.source {
+        let simulation = match &self.source {
             MessageSource::Body(body) => {
                 let notices = match event::parse(body) {
                     Parsed::Notices(notices) => notices,
                     Parsed::Block(block) => match reader.in_reservation(&block.reservation).await {
                         Ok(instances) => block.notices(instances),
-                        Err(error) => return self.unexplained(clock, &error),
+                        Err(error) => return self.unanswered(clock, &error),
                     },
                     Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
                 };
-                self.explain_notices(&mut reader, notices).await.map_err(TestMessageError::Kube)
+                self.simulate_notices(&mut reader, notices).await.map_err(TestMessageError::Kube)
             }
             MessageSource::Made { kind, node, hook } => {
                 let hook = hook.as_ref().map(|(group, hook)| (&**group, &**hook));
                 let (queue_url, ignored_hooks) = (&self.settings.queue_url, &self.settings.policy.ignored_hooks);
                 let request = MessageRequest { kind: *kind, node, hook, ignored_hooks, queue_url, sent: false };
-                self.explain_made(&mut reader, request).await
+                self.simulate_made(&mut reader, request).await
             }
         };
-        match explanation {
-            Ok(explanation) => Answer::well(self.written(&explanation)),
-            Err(error) => self.unexplained(clock, &error),
+        match simulation {
+            Ok(simulation) => Answer::well(self.written(&simulation)),
+            Err(error) => self.unanswered(clock, &error),
         }
     }
 
     /// Answers that the cluster could not be read; in JSON, too, if JSON is wanted.
-    fn unexplained(&self, clock: Clock, error: &impl fmt::Display) -> Answer {
+    fn unanswered(&self, clock: Clock, error: &impl fmt::Display) -> Answer {
         let answer = Answer::failed(error);
         if self.output == Output::Table {
             return answer;
         }
-        let message = MessageView::of(MessageClass::Unexplained);
-        let explanation = Explanation { error: Some(answer.problems.clone()), ..self.explanation(clock, message) };
-        Answer { said: self.written(&explanation), ..answer }
+        let message = MessageView::of(MessageClass::Unanswered);
+        let simulation = Simulation { error: Some(answer.problems.clone()), ..self.simulation(clock, message) };
+        Answer { said: self.written(&simulation), ..answer }
     }
 
-    /// An explanation without notices.
-    fn explanation(&self, clock: Clock, message: MessageView) -> Explanation {
+    /// A simulation without notices.
+    fn simulation(&self, clock: Clock, message: MessageView) -> Simulation {
         let dry_run = self.settings.policy.dry_run;
-        Explanation { now: clock.now(), message, dry_run, notices: Vec::new(), error: None }
+        Simulation { now: clock.now(), message, dry_run, notices: Vec::new(), error: None }
     }
 
-    async fn explain_made(
+    async fn simulate_made(
         &self,
         reader: &mut Reader<'_>,
         request: MessageRequest<'_>,
-    ) -> Result<Explanation, TestMessageError> {
+    ) -> Result<Simulation, TestMessageError> {
         let mut made_up = None;
         let fallback = |error: HookError| {
             made_up = Some(error);
@@ -195,35 +195,35 @@ impl Question {
             Parsed::Notices(notices) => notices,
             _ => Notices::default(),
         };
-        let mut explanation = self.explain_notices(reader, notices).await?;
-        explanation.message.made = serde_json::from_str(&made.body).ok();
-        if let (Some(why), Some(notice)) = (made_up, explanation.notices.first_mut()) {
+        let mut simulation = self.simulate_notices(reader, notices).await?;
+        simulation.message.made = serde_json::from_str(&made.body).ok();
+        if let (Some(why), Some(notice)) = (made_up, simulation.notices.first_mut()) {
             notice.notes.push(format!("{why}: the group and the hook are made up; --group and --hook name others"));
         }
-        Ok(explanation)
+        Ok(simulation)
     }
 
-    async fn explain_notices(&self, reader: &mut Reader<'_>, found: Notices) -> Result<Explanation, KubeError> {
+    async fn simulate_notices(&self, reader: &mut Reader<'_>, found: Notices) -> Result<Simulation, KubeError> {
         let mut notices = Vec::new();
         for notice in found {
-            notices.push(self.explain_notice(reader, &notice).await?);
+            notices.push(self.simulate_notice(reader, &notice).await?);
         }
         if notices.is_empty() {
             let why = IgnoreReason::EmptyReservation;
             let what = Some(reasons::ignored(why).to_owned());
             let message = MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) };
-            return Ok(self.explanation(reader.clock, message));
+            return Ok(self.simulation(reader.clock, message));
         }
         let message = MessageView::of(MessageClass::Notices);
-        Ok(Explanation { notices, ..self.explanation(reader.clock, message) })
+        Ok(Simulation { notices, ..self.simulation(reader.clock, message) })
     }
 
-    async fn explain_notice(&self, reader: &mut Reader<'_>, notice: &Notice) -> Result<NoticeView, KubeError> {
+    async fn simulate_notice(&self, reader: &mut Reader<'_>, notice: &Notice) -> Result<NoticeView, KubeError> {
         let node = reader.node_of(&notice.instance).await?;
         Narration::new(notice, node, &self.settings, reader.clock).tell(reader).await
     }
 
-    fn written(&self, explanation: &Explanation) -> String {
-        self.output.of(explanation, || text::of(explanation))
+    fn written(&self, simulation: &Simulation) -> String {
+        self.output.of(simulation, || text::of(simulation))
     }
 }

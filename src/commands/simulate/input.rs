@@ -1,4 +1,4 @@
-//! The message to explain: from a file, or from standard input.
+//! The message to simulate: from a file, or from standard input.
 
 use crate::cli::input;
 use crate::cli::input::InputError;
@@ -11,9 +11,9 @@ use std::path::Path;
 pub(super) enum NoMessage {
     #[error("there is no message; name a file that holds one, pipe one in, or make one with --kind KIND --node NAME")]
     NoFile,
-    // Readers of kubectl give explain the name of what they want to know about.
+    // Readers of kubectl give `explain`, its hidden name, the name of what they want to know about.
     #[error(
-        "{0} can't be opened: {1}; explain takes a file with a message's body, or --kind KIND --node NAME; ebbtide run --help explains settings"
+        "{0} can't be opened: {1}; simulate takes a file with a message's body, or --kind KIND --node NAME; ebbtide run --help explains settings"
     )]
     Unopened(String, #[source] io::Error),
     #[error("{0} can't be read: {1}")]

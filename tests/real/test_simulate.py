@@ -1,4 +1,4 @@
-"""The service handles a message of `ebbtide send` as `ebbtide explain` predicts."""
+"""The service handles a message of `ebbtide send` as `ebbtide simulate` predicts."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ ALLOW = "ebbtide/allow-test"
 FLAGS = ("--evict-daemonsets", "--events", "none")
 
 
-def explained(world: World, *flags: str) -> dict[str, Any]:
-    """Returns the explanation of a message's only notice."""
-    done = world.ask("explain", "--output", "json", *flags)
+def simulated(world: World, *flags: str) -> dict[str, Any]:
+    """Returns the simulation of a message's only notice."""
+    done = world.ask("simulate", "--output", "json", *flags)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     (notice,) = json.loads(done.stdout)["notices"]
     assert isinstance(notice, dict)
@@ -48,18 +48,18 @@ def app(pod: dict[str, Any]) -> str:
     return name.split("-")[0]
 
 
-def test_the_service_does_what_explain_predicts(world: World) -> None:
+def test_the_service_does_what_simulate_predicts(world: World) -> None:
     node = full_node(world)
     group = f"{world.name}-group"
     world.aws.hook(group, "drain", HEARTBEAT_TIMEOUT, TERMINATING)
     wanted = ("--kind", "asg-terminate", "--node", node.name, "--group", group, "--hook", "drain")
 
-    notice = explained(world, *wanted, *FLAGS)
+    notice = simulated(world, *wanted, *FLAGS)
     asked = {request.verb for request in world.audit.requests()}
-    assert asked <= {"get", "list"}, f"explain does more than read: {asked}"
+    assert asked <= {"get", "list"}, f"simulate does more than read: {asked}"
     assert not cordoned(world.see(node))
-    assert not marks(world.see(node)), "explain left marks"
-    assert world.acknowledged(), "explain sent a message"
+    assert not marks(world.see(node)), "simulate left marks"
+    assert world.acknowledged(), "simulate sent a message"
     assert [app(pod) for pod in notice["pods"]] == ["db", "web", "web", "agent"]
     (held,) = (pod for pod in notice["pods"] if pod["held_back_by"])
     assert app(held) == "db", held
@@ -83,7 +83,7 @@ def test_the_service_does_what_explain_predicts(world: World) -> None:
     half = notice["deadline"]["in_seconds"] / 2
     assert tried["agent"] - begin > half - 1.5, f"the second tier came {tried['agent'] - begin:.1f} s after the message"
 
-    # A conflict with another writer repeats a patch, which explain can't predict.
+    # A conflict with another writer repeats a patch, which simulate can't predict.
     asked_for = [each for each in world.audit.requests()[first:] if each.status != 409]
     made = Counter(f"{each.verb} {each.resource}" for each in asked_for)
     made["autoscaling:CompleteLifecycleAction"] = len(world.recorder.calls(COMPLETE))
@@ -105,7 +105,7 @@ def test_send_refuses_a_node_that_does_not_allow_tests(world: World) -> None:
     world.run("web", on=node)
     wanted = ("--kind", "spot", "--node", node.name)
 
-    assert [app(pod) for pod in explained(world, *wanted)["pods"]] == ["web"]
+    assert [app(pod) for pod in simulated(world, *wanted)["pods"]] == ["web"]
     refused = world.ask("send", "--yes", *wanted, "--queue-url", world.queue_url)
 
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -30,8 +30,8 @@ use tokio::time::Instant;
 /// Maximum number of heartbeats whose times are given.
 const MAX_BEATS: usize = 5;
 
-/// Message id in the marks of a notice that is only explained.
-const MESSAGE: &str = "explained";
+/// Message id in the marks of a notice that is only simulated.
+const MESSAGE: &str = "simulated";
 
 /// A notice, and what has been found out about it.
 pub(super) struct Narration<'a> {

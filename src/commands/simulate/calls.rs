@@ -110,16 +110,19 @@ impl Calls {
         if !notice.target_groups.is_empty() {
             self.add(to, "list targetgroupbindings", 0, Some(1), "the answer is kept for 5 minutes");
         }
-        let telling = match settings.events {
-            _ if settings.policy.dry_run => None,
-            Some(Scope::All) => Some("for each drain (--events all)"),
-            Some(Scope::Lifecycle) => Some("for each drain (--events lifecycle)"),
-            Some(Scope::Blocked) => Some("if the drain is held back, or waits, for 5 s (--events blocked)"),
-            None => None,
-        };
-        if let Some(when) = telling {
-            for call in ["create events", "patch events", "patch nodes/status"] {
-                self.add(to, call, 0, None, when);
+        let ways = [
+            ("--events", settings.reported.events, &["create events", "patch events"][..]),
+            ("--node-condition", settings.reported.condition, &["patch nodes/status"]),
+        ];
+        for (flag, scope, calls) in ways.into_iter().filter(|_| !settings.policy.dry_run) {
+            let (when, word) = match scope {
+                Some(Scope::All) => ("for each drain", "all"),
+                Some(Scope::Lifecycle) => ("for each drain", "lifecycle"),
+                Some(Scope::Blocked) => ("if the drain is held back, or waits, for 5 s", "blocked"),
+                None => continue,
+            };
+            for call in calls {
+                self.add(to, call, 0, None, format!("{when} ({flag} {word})"));
             }
         }
     }

@@ -1,13 +1,13 @@
-//! The flags of `ebbtide explain`: a message, and the flags of `ebbtide run`.
+//! The flags of `ebbtide simulate`: a message, and the flags of `ebbtide run`.
 
 use super::borrowed::Borrowed;
 use crate::pipeline::event::NoticeKind;
 use clap::Args;
 use std::path::PathBuf;
 
-/// The flags of `ebbtide explain`.
+/// The flags of `ebbtide simulate`.
 #[derive(Args, Debug)]
-pub struct Explain {
+pub struct Simulate {
     /// A file with a message's body; - or no file for standard input
     #[arg(value_name = "FILE", help_heading = "Message")]
     pub file: Option<PathBuf>,

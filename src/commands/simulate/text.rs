@@ -2,8 +2,8 @@
 
 use super::reasons::span;
 use super::view::{
-    CallView, Explanation, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place,
-    PlannedWaitView, PodView, TargetGroupView, Turn,
+    CallView, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place, PlannedWaitView, PodView,
+    Simulation, TargetGroupView, Turn,
 };
 use crate::cli::text::{push_hanging, push_table};
 use std::fmt::Write;
@@ -13,9 +13,9 @@ use std::time::Duration;
 const LABEL: usize = 10;
 
 /// The answer.
-pub(super) fn of(explanation: &Explanation) -> String {
+pub(super) fn of(simulation: &Simulation) -> String {
     let mut text = Text(String::new());
-    let message = &explanation.message;
+    let message = &simulation.message;
     if message.is == MessageClass::Ignored {
         let (what, reason) = (message.what.as_deref().unwrap_or_default(), message.reason.unwrap_or_default());
         text.line("Message", &format!("ignored ({reason}): {what}"));
@@ -25,13 +25,13 @@ pub(super) fn of(explanation: &Explanation) -> String {
     if message.made.is_some() {
         text.line("Message", "created as AWS would send it now; ebbtide send puts one on the queue");
     }
-    if explanation.dry_run {
+    if simulation.dry_run {
         text.line("Dry run", "the API server only checks patches and evictions; hooks are not touched");
     }
-    for (n, notice) in explanation.notices.iter().enumerate() {
-        if explanation.notices.len() > 1 {
+    for (n, notice) in simulation.notices.iter().enumerate() {
+        if simulation.notices.len() > 1 {
             let _ =
-                writeln!(text.0, "{}Notice {} of {}", if n > 0 { "\n" } else { "" }, n + 1, explanation.notices.len());
+                writeln!(text.0, "{}Notice {} of {}", if n > 0 { "\n" } else { "" }, n + 1, simulation.notices.len());
         }
         text.notice(notice);
     }

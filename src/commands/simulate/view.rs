@@ -1,4 +1,4 @@
-//! The shape of the answer: printed as JSON as it stands here, and as text by `text`. Documented in `docs/explain.md`.
+//! The shape of the answer: printed as JSON as it stands here, and as text by `text`. Documented in `docs/simulate.md`.
 
 use crate::fact::{Action, NoticeKind, NoticeOutcome, Wait};
 use crate::pipeline::drain::Tier;
@@ -10,7 +10,7 @@ use std::fmt;
 
 /// The answer.
 #[derive(Debug, Serialize)]
-pub struct Explanation {
+pub struct Simulation {
     /// The time of the answer.
     pub now: Timestamp,
     /// The message.
@@ -56,7 +56,7 @@ pub enum MessageClass {
     /// It can't be read.
     Malformed,
     /// The cluster could not be read.
-    Unexplained,
+    Unanswered,
 }
 
 /// A point in time.
@@ -80,7 +80,7 @@ pub struct NoticeView {
     pub instance: String,
     /// The notice's identity: two copies with the same identity are one notice.
     pub identity: String,
-    /// Whether `ebbtide send` or `ebbtide explain` made the notice.
+    /// Whether `ebbtide send` or `ebbtide simulate` made the notice.
     pub test: bool,
     /// The time of the event, by AWS's clock.
     pub time: Option<Moment>,

@@ -1,9 +1,9 @@
-//! `ebbtide explain`: its prediction is what the service does, and it changes nothing.
+//! `ebbtide simulate`: its prediction is what the service does, and it changes nothing.
 
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
 use ebbtide::cli::{Answer, Cli, Command};
-use ebbtide::commands::explain::explain_with;
+use ebbtide::commands::simulate::simulate_with;
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::{GroupSpec, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
@@ -28,21 +28,21 @@ const READS: [&str; 9] = [
 ];
 
 impl Stage {
-    /// Runs `ebbtide explain` with these flags.
-    async fn explain(&self, flags: &[&str]) -> Answer {
-        self.explain_at(self.world.clock.now(), flags).await
+    /// Runs `ebbtide simulate` with these flags.
+    async fn simulate(&self, flags: &[&str]) -> Answer {
+        self.simulate_at(self.world.clock.now(), flags).await
     }
 
     /// Runs it at this time, and asserts that it only reads.
-    async fn explain_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
+    async fn simulate_at(&self, now: Timestamp, flags: &[&str]) -> Answer {
         let settle: &[&str] = if flags.contains(&"--settle") { &[] } else { &["--settle", "0s"] };
-        let all = ["ebbtide", "explain"].iter().chain(flags).chain(settle);
-        let Command::Explain(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
-            panic!("it must be explain")
+        let all = ["ebbtide", "simulate"].iter().chain(flags).chain(settle);
+        let Command::Simulate(flags) = Cli::try_parse_from(all).expect("a test's flags must be flags").command else {
+            panic!("it must be simulate")
         };
         let clock = Clock::showing(now);
         let before = (self.world.kube.nodes(), self.world.kube.pods(), self.world.calls.tally());
-        let answer = explain_with(&self.clients(clock), clock, *flags).await;
+        let answer = simulate_with(&self.clients(clock), clock, *flags).await;
         let mut tally = self.world.calls.tally();
         tally.retain(|operation, times| before.2.get(operation) != Some(times));
         let writes: Vec<_> = tally.keys().filter(|operation| !READS.contains(&operation.as_str())).collect();
@@ -52,20 +52,20 @@ impl Stage {
     }
 
     /// Returns the JSON that it prints.
-    async fn explained(&self, flags: &[&str]) -> Value {
+    async fn simulated(&self, flags: &[&str]) -> Value {
         let mut all = vec!["--output", "json"];
         all.extend(flags);
-        let answer = self.explain(&all).await;
+        let answer = self.simulate(&all).await;
         assert_eq!((answer.code, answer.problems.as_str()), (0, ""), "{}", answer.said);
         serde_json::from_str(&answer.said).expect("it must be JSON")
     }
 
     /// Returns the JSON for the body of a message.
-    async fn explained_body(&self, body: &str, flags: &[&str]) -> Value {
+    async fn simulated_body(&self, body: &str, flags: &[&str]) -> Value {
         let file = Body::holding(body.as_bytes());
         let mut all = vec![file.0.as_str()];
         all.extend(flags);
-        self.explained(&all).await["notices"][0].take()
+        self.simulated(&all).await["notices"][0].take()
     }
 }
 
@@ -75,7 +75,7 @@ struct Body(String);
 impl Body {
     fn holding(body: &[u8]) -> Self {
         static MADE: AtomicUsize = AtomicUsize::new(0);
-        let name = format!("ebbtide-explain-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
+        let name = format!("ebbtide-simulate-{}-{}", std::process::id(), MADE.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::write(&path, body).expect("a temporary file must be writable");
         Self(path.to_str().expect("its path must be text").to_owned())
@@ -134,7 +134,7 @@ fn all_sorts() -> Stage {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_kind_of_test_message_is_explained_without_changes() {
+async fn every_kind_of_test_message_is_simulated_without_changes() {
     let stage = all_sorts();
     stage.world.aws.autoscaling.add_hook("group", "going", HookSpec::terminating(s(300)));
     stage.world.aws.autoscaling.add_hook("group", "coming", HookSpec::launching(s(300)));
@@ -148,7 +148,7 @@ async fn every_kind_of_test_message_is_explained_without_changes() {
         ("scheduled-change", "drain", Some((3600, false)), 5),
         ("capacity-reservation", "drain", Some((120, true)), 5),
     ] {
-        let told = stage.explained(&["--kind", kind, "--node", "node-0", "--on", "asg-launch=ready"]).await;
+        let told = stage.simulated(&["--kind", kind, "--node", "node-0", "--on", "asg-launch=ready"]).await;
         assert_eq!(told["message"]["made"]["region"], "eu-west-1", "{kind}");
         let notice = &told["notices"][0];
         assert_eq!((&notice["kind"], &notice["action"]), (&kind.into(), &action.into()));
@@ -159,7 +159,7 @@ async fn every_kind_of_test_message_is_explained_without_changes() {
         assert_eq!(notice["pods"].as_array().map(Vec::len), Some(pods), "{kind}");
         let hook = kind.starts_with("asg").then_some(if kind == "asg-launch" { "coming" } else { "going" });
         assert_eq!(notice["hook"]["name"].as_str(), hook, "{kind}");
-        let text = stage.explain(&["--kind", kind, "--node", "node-0"]).await;
+        let text = stage.simulate(&["--kind", kind, "--node", "node-0"]).await;
         let wide = text.said.lines().find(|line| line.chars().count() > 100);
         assert_eq!((text.code, wide), (0, None), "{kind}: {}", text.said);
     }
@@ -169,7 +169,7 @@ async fn every_kind_of_test_message_is_explained_without_changes() {
 async fn the_prediction_for_a_blocked_spot_drain_comes_true() {
     let stage = all_sorts();
     let body = messages::spot("s-1", &instance(0), stage.world.clock.now());
-    let notice = stage.explained_body(&body, &[]).await;
+    let notice = stage.simulated_body(&body, &[]).await;
     assert_eq!(names(&notice["pods"]), ["db-0", "web-1", "web-2", "dns-1", "job-1"]);
     assert_eq!(names(&notice["stay"]), ["agent-1", "proxy"]);
     assert_eq!(names(&notice["budgets"]), ["db"]);
@@ -206,7 +206,7 @@ async fn the_prediction_for_a_hook_comes_true() {
     let body =
         messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(0), stage.world.clock.now());
     let flags = ["--drain-timeout", "5m", "--events", "none"];
-    let notice = stage.explained_body(&body, &flags).await;
+    let notice = stage.simulated_body(&body, &flags).await;
     assert_eq!(notice["hook"]["heartbeat_timeout_seconds"], 60);
     assert_eq!(notice["hook"]["first_heartbeats"][0]["in_seconds"], 30);
     assert_eq!(notice["hook"]["heartbeats"], 8, "one each half-time, the last of which lasts until 300 s");
@@ -227,9 +227,9 @@ async fn a_message_that_needs_no_action_says_why_without_any_call() {
     let unknown = messages::event("aws.s3", "Object Created", "e", at, &serde_json::json!({}));
     for (body, reason) in [(running, "harmless-state"), (unknown, "unknown-type")] {
         let file = Body::holding(body.as_bytes());
-        let told = stage.explained(&[&file.0]).await;
+        let told = stage.simulated(&[&file.0]).await;
         assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"ignored".into(), &reason.into()));
-        let text = stage.explain(&[&file.0]).await;
+        let text = stage.simulate(&[&file.0]).await;
         assert!(text.said.contains(reason) && text.code == 0, "{text:?}");
     }
     assert_eq!(stage.world.calls.all(), []);
@@ -242,11 +242,11 @@ async fn a_capacity_blocks_instances_are_asked_for() {
     let at = stage.world.clock.now();
     let block = |reservation| Body::holding(messages::capacity_block("e", reservation, at, at + s(2400)).as_bytes());
     let (reserved, empty) = (block("cr-1"), block("cr-2"));
-    let told = stage.explained(&[&reserved.0]).await;
+    let told = stage.simulated(&[&reserved.0]).await;
     let notices = told["notices"].as_array().unwrap();
     assert_eq!((notices.len(), &notices[0]["instance"]), (1, &instance(1).into()));
     assert_eq!(notices[0]["deadline"]["in_seconds"], 600);
-    assert_eq!(stage.explained(&[&empty.0]).await["message"]["reason"], "empty-reservation");
+    assert_eq!(stage.simulated(&[&empty.0]).await["message"]["reason"], "empty-reservation");
 }
 
 #[tokio::test(start_paused = true)]
@@ -254,13 +254,13 @@ async fn a_change_that_waits_and_a_fault_name_their_settings() {
     let stage = Stage::new(1, 1);
     let (at, code) = (stage.world.clock.now(), "AWS_EC2_INSTANCE_STOP_SCHEDULED");
     let change = messages::scheduled_change("c", code, &[&instance(0)], at, at + s(86_400));
-    let told = stage.explained_body(&change, &["--when", "scheduled-change=2h-before"]).await;
+    let told = stage.simulated_body(&change, &["--when", "scheduled-change=2h-before"]).await;
     assert_eq!(told["ends"]["outcome"], "planned");
     assert!(told["notes"][0].as_str().unwrap().contains("is drained from"), "{told}");
     let closed = change.replace("\"upcoming\"", "\"closed\"");
-    assert_eq!(stage.explained_body(&closed, &[]).await["ends"]["outcome"], "withdrawn");
+    assert_eq!(stage.simulated_body(&closed, &[]).await["ends"]["outcome"], "withdrawn");
     let fault = Body::holding(change.replace("\"scheduledChange\"", "\"issue\"").as_bytes());
-    let text = stage.explain(&[&fault.0, "--health-issue", &format!("{code}=cordon")]).await.said;
+    let text = stage.simulate(&[&fault.0, "--health-issue", &format!("{code}=cordon")]).await.said;
     assert!(text.contains(&format!("cordon (--health-issue {code}=cordon)")), "{text}");
 }
 
@@ -282,12 +282,12 @@ async fn a_malformed_message_is_reported_with_its_position() {
         (br#"{"Messages":[{"Body":"{}"}]}"#, "--query 'Messages[0].Body'"),
     ] {
         let file = Body::holding(body);
-        let answer = stage.explain(&[&file.0]).await;
+        let answer = stage.simulate(&[&file.0]).await;
         assert_eq!((answer.code, answer.said.as_str()), (2, ""), "{says}");
         assert!(answer.problems.contains(says) && answer.problems.lines().count() == 1, "{says}: {}", answer.problems);
     }
     let file = Body::holding(no_instance.as_bytes());
-    let answer = stage.explain(&[&file.0, "--output", "json"]).await;
+    let answer = stage.simulate(&[&file.0, "--output", "json"]).await;
     let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
     assert_eq!((answer.code, &told["message"]["at"]), (2, &"detail.instance-id".into()));
     assert_eq!((&told["message"]["is"], &told["message"]["reason"]), (&"malformed".into(), &"missing-field".into()));
@@ -296,7 +296,7 @@ async fn a_malformed_message_is_reported_with_its_position() {
         (&["--kind", "spot", "--node", "node-0", "--on", "spot=explode"][..], "--on: "),
         (&["no/such/file"], "can't be opened"),
     ] {
-        let answer = stage.explain(flags).await;
+        let answer = stage.simulate(flags).await;
         assert!(answer.code == 2 && answer.problems.contains(says), "{answer:?}");
     }
     assert_eq!(stage.world.calls.all(), []);
@@ -307,17 +307,17 @@ async fn a_malformed_message_is_reported_with_its_position() {
 async fn errors_are_printed_as_json_too() {
     let stage = Stage::new(1, 1);
     let spot = Body::holding(messages::spot("s", &instance(0), stage.world.clock.now()).as_bytes());
-    assert_eq!(stage.explained(&[&spot.0]).await["error"], Value::Null);
+    assert_eq!(stage.simulated(&[&spot.0]).await["error"], Value::Null);
     stage.world.faults.add(Rule::on("list pods", Fault::Status(403)));
     let made = ["--kind", "spot", "--node", "nowhere"];
     for (flags, says) in [(&[spot.0.as_str()][..], "list pods"), (&made, "there is no Node \"nowhere\"")] {
-        let text = stage.explain(flags).await;
+        let text = stage.simulate(flags).await;
         assert_eq!((text.code, text.said.as_str()), (1, ""));
         assert!(text.problems.contains(says), "{text:?}");
-        let answer = stage.explain(&[flags, &["--output", "json"]].concat()).await;
+        let answer = stage.simulate(&[flags, &["--output", "json"]].concat()).await;
         assert_eq!((answer.code, &answer.problems), (1, &text.problems));
         let told: Value = serde_json::from_str(&answer.said).expect("it must be JSON");
-        assert_eq!((&told["message"]["is"], &told["notices"]), (&"unexplained".into(), &serde_json::json!([])));
+        assert_eq!((&told["message"]["is"], &told["notices"]), (&"unanswered".into(), &serde_json::json!([])));
         assert_eq!(told["error"], answer.problems.as_str());
     }
 }
@@ -333,20 +333,20 @@ async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster(
     stage.world.aws.ec2.put(&instance(5), &[tag]);
     stage.world.aws.ec2.age(&instance(5), s(3600));
     let at = stage.world.clock.now();
-    let ours = stage.explained_body(&messages::spot("s", &instance(7), at), &[]).await;
+    let ours = stage.simulated_body(&messages::spot("s", &instance(7), at), &[]).await;
     assert_eq!((&ours["owner"]["ours"], &ours["node"]), (&true.into(), &Value::Null));
     let wait = (&ours["waits"]["what"], &ours["waits"]["until"]["in_seconds"], &ours["waits"]["then"]);
     assert_eq!(wait, (&"the instance registers as a Node".into(), &120.into(), &"nothing-to-drain".into()));
 
     let hook = messages::lifecycle(Wrapping::Bare, true, ("group", "hook", "t"), &instance(7), at);
     stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
-    let held = stage.explained_body(&hook, &["--registration-grace", "45s"]).await;
+    let held = stage.simulated_body(&hook, &["--registration-grace", "45s"]).await;
     assert_eq!(held["waits"]["until"]["in_seconds"], 45);
     assert_eq!(held["waits"]["then"], "nothing-to-drain: the hook is completed with CONTINUE");
     assert_eq!(held["owner"]["why"], "its lifecycle hook notified the queue itself");
 
     let unproven = messages::lifecycle(Wrapping::Event, true, ("group", "hook", "t"), &instance(5), at);
-    let left = stage.explained_body(&unproven, &[]).await;
+    let left = stage.simulated_body(&unproven, &[]).await;
     assert_eq!((&left["owner"]["ours"], &left["ends"]["outcome"]), (&Value::Null, &"not-ours".into()), "{left}");
 
     for (n, why) in [
@@ -354,12 +354,12 @@ async fn an_instance_without_a_node_is_waited_for_or_belongs_to_another_cluster(
         (6, "it has no Node here, and its tags name another cluster"),
         (9, "EC2 does not know it"),
     ] {
-        let theirs = stage.explained_body(&messages::spot("s", &instance(n), at), &[]).await;
+        let theirs = stage.simulated_body(&messages::spot("s", &instance(n), at), &[]).await;
         assert_eq!((&theirs["owner"]["ours"], &theirs["ends"]["outcome"]), (&false.into(), &"not-ours".into()));
         assert!(theirs["owner"]["why"].as_str().is_some_and(|said| said.contains(why)), "{theirs}");
     }
     stage.world.faults.add(Rule::on("DescribeInstances", Fault::Status(403)));
-    let unknown = stage.explained_body(&messages::spot("s", &instance(7), at), &[]).await;
+    let unknown = stage.simulated_body(&messages::spot("s", &instance(7), at), &[]).await;
     assert_eq!(unknown["owner"]["ours"], Value::Null);
     assert!(unknown["owner"]["why"].as_str().is_some_and(|said| said.starts_with("EC2 could not be asked: ")));
     assert!(!unknown["waits"].is_null(), "it goes on with what is known");
@@ -386,7 +386,7 @@ async fn an_ignored_notice_names_the_rule() {
         (old, &[], "stale", "Ready again"),
         (messages::state_change("s", &instance(0), "terminated", at), &[], "nothing-to-drain", "no longer runs"),
     ] {
-        let told = stage.explained_body(&body, flags).await;
+        let told = stage.simulated_body(&body, flags).await;
         assert_eq!(told["ends"]["outcome"], outcome, "{flags:?}");
         assert!(told["ends"]["why"].as_str().is_some_and(|said| said.contains(why)), "{flags:?}: {}", told["ends"]);
         assert_eq!(told["pods"].as_array().map(Vec::len), Some(0), "{flags:?}");
@@ -407,19 +407,19 @@ async fn an_ignored_notice_names_the_rule() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failed_read_is_reported_and_the_rest_is_explained() {
+async fn a_failed_read_is_reported_and_the_rest_is_shown() {
     let stage = all_sorts();
     let at = stage.world.clock.now();
     stage.world.faults.add(Rule::on("DescribeLifecycleHooks", Fault::Status(403)));
     let hook = messages::lifecycle(Wrapping::Event, true, ("group", "hook", "t"), &instance(0), at);
-    let told = stage.explained_body(&hook, &[]).await;
+    let told = stage.simulated_body(&hook, &[]).await;
     assert_eq!(told["hook"]["heartbeat_timeout_seconds"], 30);
     let assumed = told["hook"]["assumed_because"].as_str().expect("it must say why");
     assert!(assumed.starts_with("autoscaling:DescribeLifecycleHooks: AccessDenied"), "{assumed}");
     assert_eq!(told["deadline"]["in_seconds"], 50 * 60 - 3);
 
     stage.world.faults.add(Rule::on("list poddisruptionbudgets", Fault::Status(403)));
-    let told = stage.explained_body(&messages::spot("s", &instance(0), at), &[]).await;
+    let told = stage.simulated_body(&messages::spot("s", &instance(0), at), &[]).await;
     assert_eq!(told["pods"].as_array().map(Vec::len), Some(5));
     assert!(told["notes"][0].as_str().is_some_and(|note| note.starts_with("the budgets could not be read: ")));
 
@@ -427,14 +427,14 @@ async fn a_failed_read_is_reported_and_the_rest_is_explained() {
         stage.world.faults.clear();
         stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
         let file = Body::holding(messages::spot("s", &instance(0), at).as_bytes());
-        let answer = stage.explain(&[&file.0]).await;
+        let answer = stage.simulate(&[&file.0]).await;
         assert_eq!((answer.code, answer.said.as_str()), (1, ""), "{answer:?}");
         assert!(answer.problems.starts_with(operation), "{answer:?}");
     }
     stage.world.faults.clear();
-    let answer = stage.explain(&["--kind", "spot", "--node", "node-9"]).await;
+    let answer = stage.simulate(&["--kind", "spot", "--node", "node-9"]).await;
     assert!(answer.code == 1 && answer.problems.contains("there is no Node \"node-9\""), "{answer:?}");
-    let told = stage.explained(&["--kind", "asg-terminate", "--node", "node-0"]).await;
+    let told = stage.simulated(&["--kind", "asg-terminate", "--node", "node-0"]).await;
     let notes = told["notices"][0]["notes"].to_string();
     assert!(notes.contains("in no Auto Scaling group") && notes.contains("--group"), "{notes}");
 }
@@ -445,10 +445,10 @@ async fn the_page_shows_the_real_answer() {
     let at: Timestamp = "2026-11-21T12:00:00Z".parse().expect("a test's time must be one");
     let body = messages::spot("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36", &instance(0), at);
     let file = Body::holding(body.as_bytes());
-    let answer = stage.explain_at(at + s(8), &[&file.0]).await;
+    let answer = stage.simulate_at(at + s(8), &[&file.0]).await;
     assert!(
-        include_str!("../../../docs/explain.md").contains(&answer.said),
-        "docs/explain.md should show:\n{}",
+        include_str!("../../../docs/simulate.md").contains(&answer.said),
+        "docs/simulate.md should show:\n{}",
         answer.said
     );
 }
@@ -464,7 +464,7 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
     stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
     let body = messages::rebalance("r", &instance(0), stage.world.clock.now());
     let wanted = ["--on", "rebalance=replace"];
-    let notice = stage.explained_body(&body, &wanted).await;
+    let notice = stage.simulated_body(&body, &wanted).await;
     assert_eq!(notice["planned_waits"][0]["until"], "another Node of the Auto Scaling group is Ready", "{notice:#}");
     assert_eq!(notice["notes"].as_array().unwrap().len(), 0, "said once: {notice:#}");
     let asks = |notice: &Value| notice["calls"].to_string().contains("autoscaling:SetInstanceHealth");
@@ -479,24 +479,24 @@ async fn a_replacement_first_is_foretold_or_the_reason_against_it() {
         ("too near", &soon, &["--on", "scheduled-change=replace"][..]),
         ("dry-run", &body, &["--on", "rebalance=replace", "--dry-run"]),
     ] {
-        let notice = stage.explained_body(body, flags).await;
+        let notice = stage.simulated_body(body, flags).await;
         assert!(why_not(&notice).contains(reason), "{notice:#}");
         assert!(notice["evictions_begin"].is_null());
     }
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 1);
-    let notice = stage.explained_body(&body, &wanted).await;
+    let notice = stage.simulated_body(&body, &wanted).await;
     assert!(why_not(&notice).contains("maximum size"), "{notice:#}");
     assert!(!asks(&notice), "{notice:#}");
     stage.world.aws.autoscaling.change_group("group", |spec| spec.max = 2);
     let before = stage.world.calls.tally();
     let flags = ["--on", "rebalance=replace", "--drain-timeout", "6m", "--events", "none"];
-    let notice = stage.explained_body(&body, &flags).await;
-    let explained = stage.world.calls.tally();
-    assert_ne!(before, explained);
+    let notice = stage.simulated_body(&body, &flags).await;
+    let simulated = stage.world.calls.tally();
+    assert_ne!(before, simulated);
     let replica = stage.start(&flags).await;
     stage.world.aws.sqs.send(body);
     stage.until_handled(s(200)).await;
-    assert_foretold(&stage, &explained, &notice);
+    assert_foretold(&stage, &simulated, &notice);
     stage.rest(&[&replica]).await;
 }
 
@@ -519,16 +519,16 @@ async fn target_groups_are_named_with_what_led_to_them() {
         };
         groups.map(text).collect::<Vec<_>>().join("; ").replace('"', "")
     };
-    assert_eq!(named(&stage.explained(&with("off")).await), "");
-    let said = named(&stage.explained(&with("deregister")).await);
+    assert_eq!(named(&stage.simulated(&with("off")).await), "");
+    let said = named(&stage.simulated(&with("deregister")).await);
     let bound = "api TargetGroupBinding default/api false true";
     assert_eq!(said, format!("{bound}; web Auto Scaling group group true true"));
-    assert_eq!(named(&stage.explained(&[&with("wait")[..], &["--dry-run"]].concat()).await), "");
-    let text = stage.explain(&with("wait")).await.said;
+    assert_eq!(named(&stage.simulated(&[&with("wait")[..], &["--dry-run"]].concat()).await), "");
+    let text = stage.simulate(&with("wait")).await.said;
     assert!(text.contains("web  awaited  Auto Scaling group group"), "{text}");
     assert!(text.contains("elasticloadbalancing:DescribeTargetHealth"), "{text}");
     stage.world.faults.add(Rule::on("DescribeAutoScalingGroups", Fault::Status(403)));
-    let text = stage.explain(&with("wait")).await.said;
+    let text = stage.simulate(&with("wait")).await.said;
     assert!(text.contains("target groups could not be found: autoscaling:DescribeAutoScalingGroups"), "{text}");
 }
 
@@ -549,24 +549,24 @@ async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason()
         waits.map(row).collect::<Vec<_>>()
     };
     let no_volume = "before-completion not volumes: no volume is attached to the Node";
-    assert_eq!(listed(&stage.explained(&hook).await), [no_volume]);
+    assert_eq!(listed(&stage.simulated(&hook).await), [no_volume]);
     stage.world.kube.add_pod(Pod::on(&node(0)).named("db").claim("data"));
     let settings = ["--hold", "both", "--delay", "asg-terminate=10s", "--complete-after", "20s"];
     let all = [&hook[..], &settings].concat();
-    let found = listed(&stage.explained(&all).await);
+    let found = listed(&stage.simulated(&all).await);
     let (names, ends): (Vec<_>, Vec<_>) = found.iter().filter_map(|row| row.rsplit_once(' ')).unzip();
     let before = ["before-evictions delay", "before-evictions hold-before-drain"];
     let after = ["complete-after", "volumes", "hold-before-completion"].map(|name| format!("before-completion {name}"));
     assert_eq!(names, [&before.map(str::to_owned)[..], &after].concat());
     assert_eq!((ends[0], ends[2], ends[3]), ("10", "20", "60"));
-    let text = stage.explain(&all).await.said;
+    let text = stage.simulate(&all).await.said;
     assert!(text.contains("before-drain, 2m 15s at most (--hold)"), "{text}");
     assert!(text.contains("\nEvictions begin in 2m 15s"), "{text}");
     assert!(text.contains("at the latest, after the waits"), "{text}");
     let spot = ["--kind", "spot", "--node", &node(0)];
     let no_hook = "before-completion not volumes: without a lifecycle hook to complete, nothing would be put off";
-    assert_eq!(listed(&stage.explained(&spot).await), [no_hook]);
-    let dry = listed(&stage.explained(&[&all[..], &["--dry-run"]].concat()).await);
+    assert_eq!(listed(&stage.simulated(&spot).await), [no_hook]);
+    let dry = listed(&stage.simulated(&[&all[..], &["--dry-run"]].concat()).await);
     assert!(dry.contains(&"before-completion not volumes: --dry-run waits for nothing".to_owned()), "{dry:?}");
 }
 
@@ -581,11 +581,11 @@ async fn the_calls_of_waits_are_foretold() {
     let now = stage.world.clock.now();
     let body = messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(0), now);
     let flags = ["--hold", "both", "--complete-after", "2s", "--events", "none"];
-    let notice = stage.explained_body(&body, &flags).await;
-    let explained = stage.world.calls.tally();
+    let notice = stage.simulated_body(&body, &flags).await;
+    let simulated = stage.world.calls.tally();
     let replica = stage.start(&flags).await;
     stage.world.aws.sqs.send(body);
     stage.until_handled(s(150)).await;
-    assert_foretold(&stage, &explained, &notice);
+    assert_foretold(&stage, &simulated, &notice);
     stage.rest(&[&replica]).await;
 }
