@@ -93,7 +93,7 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        if returns && seen.booted.get(&node).is_some_and(|at| *at > sent.at) {
+        if returns && seen.booted.get(&node).is_some_and(|at| *at >= sent.at) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
