@@ -357,7 +357,9 @@ VOLUMES: Rules = {
     ("", "get", "persistentvolumeclaims", ""),
 }
 BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
-TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
+CONDITION: Rules = {("", "patch", "nodes/status", "")}
+EVENTS: Rules = {("", "create", "events", ""), ("", "patch", "events", "")}
+TELLS: Rules = CONDITION | EVENTS
 DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
@@ -380,6 +382,9 @@ def actions(**chosen: str) -> str:
         ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {atDeadline: leave}", NODES | DRAINS | VOLUMES | TELLS),
         ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
+        ("settings: {nodeCondition: none}", NODES | DRAINS | VOLUMES | DELETES | EVENTS),
+        ("settings: {events: none, nodeCondition: blocked}", NODES | DRAINS | VOLUMES | DELETES | CONDITION),
+        ("settings: {nodeCondition: all, dryRun: true}", NODES | DRAINS | DELETES),
         ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
         ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
         *[
