@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from chart import (
     CHART,
     HELM3,
     HELM4,
+    OLDEST,
     ROOT,
     VALUES,
     Helm,
@@ -85,6 +87,21 @@ def test_the_readme_is_up_to_date() -> None:
             assert key[1] in described, f"{shown} is not in docs/settings.md"
             continue
         assert any(f"| `{shown[: len(begin)]}` |" in made for begin in prefixes(key)), f"{shown} is not in the README"
+
+
+def test_the_documents_name_the_tested_versions_of_kubernetes() -> None:
+    control_plane = ROOT / "tests" / "real" / "control-plane"
+    (default,) = re.findall(r"k8s\.io/kubernetes v(\S+) // indirect", (control_plane / "kubernetes" / "go.mod").read_text())
+    lines = (control_plane / "versions").read_text().splitlines()
+    tested = [default, *(line for line in lines if not line.startswith("#"))]
+    faq = (ROOT / "docs" / "faq.md").read_text()
+    first, *others = re.findall(r"^\| (\d\.\d+\.\d+),", faq, re.MULTILINE)
+    assert [first, *others] == tested
+    minors = " and ".join(".".join(each.split(".")[:2]) for each in tested)
+    assert f"tested on {minors}." in readme()
+    oldest, newest = (".".join(each.split(".")[:2]) for each in (OLDEST, KNOWN[-1]))
+    assert f"| {oldest} to {newest} | the chart's objects" in faq
+    assert f"kubernetes-{oldest}%2B" in (ROOT / "README.md").read_text()
 
 
 def prefixes(key: tuple[str, ...]) -> list[str]:
