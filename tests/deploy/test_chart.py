@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from chart import (
     CHART,
     HELM3,
     HELM4,
+    OLDEST,
     ROOT,
     VALUES,
     Helm,
@@ -85,6 +87,21 @@ def test_the_readme_is_up_to_date() -> None:
             assert key[1] in described, f"{shown} is not in docs/settings.md"
             continue
         assert any(f"| `{shown[: len(begin)]}` |" in made for begin in prefixes(key)), f"{shown} is not in the README"
+
+
+def test_the_documents_name_the_tested_versions_of_kubernetes() -> None:
+    control_plane = ROOT / "tests" / "real" / "control-plane"
+    (default,) = re.findall(r"k8s\.io/kubernetes v(\S+) // indirect", (control_plane / "kubernetes" / "go.mod").read_text())
+    lines = (control_plane / "versions").read_text().splitlines()
+    tested = [default, *(line for line in lines if not line.startswith("#"))]
+    faq = (ROOT / "docs" / "faq.md").read_text()
+    first, *others = re.findall(r"^\| (\d\.\d+\.\d+),", faq, re.MULTILINE)
+    assert [first, *others] == tested
+    minors = " and ".join(".".join(each.split(".")[:2]) for each in tested)
+    assert f"tested on {minors}." in readme()
+    oldest, newest = (".".join(each.split(".")[:2]) for each in (OLDEST, KNOWN[-1]))
+    assert f"| {oldest} to {newest} | the chart's objects" in faq
+    assert f"kubernetes-{oldest}%2B" in (ROOT / "README.md").read_text()
 
 
 def prefixes(key: tuple[str, ...]) -> list[str]:
@@ -357,7 +374,9 @@ VOLUMES: Rules = {
     ("", "get", "persistentvolumeclaims", ""),
 }
 BALANCERS: Rules = {("", "list", "targetgroupbindings", "")}
-TELLS: Rules = {("", "patch", "nodes/status", ""), ("", "create", "events", ""), ("", "patch", "events", "")}
+CONDITION: Rules = {("", "patch", "nodes/status", "")}
+EVENTS: Rules = {("", "create", "events", ""), ("", "patch", "events", "")}
+TELLS: Rules = CONDITION | EVENTS
 DOCTOR: Rules = {("", "list", "poddisruptionbudgets", "")}
 NODE_LEASES: Rules = {("kube-node-lease", verb, "leases", "") for verb in ("list", "delete")}
 TURNS: Rules = {
@@ -380,6 +399,9 @@ def actions(**chosen: str) -> str:
         ("settings: {atDeadline: delete, events: all}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {atDeadline: leave}", NODES | DRAINS | VOLUMES | TELLS),
         ("settings: {events: none}", NODES | DRAINS | VOLUMES | DELETES),
+        ("settings: {nodeCondition: none}", NODES | DRAINS | VOLUMES | DELETES | EVENTS),
+        ("settings: {events: none, nodeCondition: blocked}", NODES | DRAINS | VOLUMES | DELETES | CONDITION),
+        ("settings: {nodeCondition: all, dryRun: true}", NODES | DRAINS | DELETES),
         ("settings: {waitForVolumes: 0s}", NODES | DRAINS | DELETES | TELLS),
         ("settings: {dryRun: true}", NODES | DRAINS | DELETES),
         *[

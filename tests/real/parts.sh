@@ -60,7 +60,7 @@ export_parts() {
     once "$cache/elasticmq-$digest" elasticmq
     EBBTIDE_ELASTICMQ=$cache/elasticmq-$digest/jars
     python=$(python_with "$here/requirements.txt")/bin/python
-    EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache")
+    EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache" "${EBBTIDE_KUBERNETES:-}")
     EBBTIDE_KUBECTL=$(with_go "$here/control-plane/build-kubectl" "$cache")
     PYTHONDONTWRITEBYTECODE=1
     export EBBTIDE_COLLECTOR EBBTIDE_ELASTICMQ EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE

@@ -6,6 +6,8 @@ import re
 from datetime import timedelta
 from math import floor
 
+import pytest
+
 from harness import manifests, messages
 from harness.audit import Request
 from harness.kube import Object
@@ -61,6 +63,7 @@ def reports_the_end(world: World, node: Node) -> bool:
     return True
 
 
+@pytest.mark.versions
 def test_pods_held_by_budgets_are_deleted_before_the_deadline(world: World) -> None:
     node = world.node()
     pods = blocked_pods(world, node)

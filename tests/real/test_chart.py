@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -16,7 +17,7 @@ from chart import next_version
 from harness import manifests, messages
 from harness.audit import Request
 from harness.doctor import REVIEWS
-from harness.helm import Key, Release, Right, installed, rendered
+from harness.helm import Key, Release, Right, installed, know_monitors, rendered
 from harness.kube import NODES, Object
 from harness.queues import REGION
 from harness.wait import WITHIN, eventually
@@ -226,6 +227,7 @@ LEAST: set[Right] = {
 """Permissions that a drain needs."""
 
 
+@pytest.mark.versions
 @BOTH_HELMS
 def test_minimal_permissions_drain_a_node(world: World, helm: str) -> None:
     watched = {"serviceMonitor": {"enabled": True}}
@@ -428,6 +430,37 @@ def nothing_of(made: Release) -> bool:
     left = made.traces()
     assert not left, f"left: {sorted(left)}"
     return True
+
+
+def test_server_side_apply_twice_changes_nothing(world: World) -> None:
+    """Argo CD and Flux apply the chart's objects so, every few minutes."""
+    know_monitors(world.control_plane)
+    values, file = world.folder / "values.yaml", world.folder / "objects.yaml"
+    values.write_text(yaml.safe_dump({"queueUrl": world.queue_url, "aws": {"region": REGION}, **SWITCHED_ON}))
+    file.write_text(yaml.safe_dump_all(rendered(values, f"{world.name}-applied"[:50], world.name)))
+    kubectl = world.control_plane.kubectl
+
+    def written() -> dict[Key, Object]:
+        """Returns for each object its generation, and what was written by the apply, with its time."""
+        found = json.loads(kubectl.output("get", "--filename", str(file), "--output", "json", "--show-managed-fields"))
+        return {
+            (each["kind"], meta.get("namespace", ""), meta["name"]): {
+                "generation": meta.get("generation"),
+                "fields": [fields for fields in meta["managedFields"] if fields["operation"] == "Apply"],
+            }
+            for each in found["items"]
+            for meta in [each["metadata"]]
+        }
+
+    try:
+        kubectl.output("apply", "--server-side", "--filename", str(file))
+        before = written()
+        assert kinds(before) == STAYS | ONLY_WITH_IT
+        assert all(len(each["fields"]) == 1 for each in before.values()), before
+        kubectl.output("apply", "--server-side", "--filename", str(file))
+        assert written() == before
+    finally:
+        kubectl.run("delete", "--filename", str(file), "--ignore-not-found", "--wait=false")
 
 
 NTH_VALUES = """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from harness import manifests, messages, roles
 from harness.admission import before_deletion
 from harness.audit import Request
@@ -79,6 +81,7 @@ def is_there(world: World, name: str, namespace: str = roles.NODE_LEASES) -> boo
     return world.kube.find(path(namespace, name)) is not None
 
 
+@pytest.mark.versions
 def test_only_leaked_leases_are_deleted(world: World) -> None:
     roles.grant_collector(world.kube, SERVICE, world.name)
     node = world.node()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from harness import messages
 from harness.kube import NODES, Kube
 from harness.wait import WITHIN, eventually
@@ -63,6 +65,7 @@ class Rival:
             self.conflicts += 1
 
 
+@pytest.mark.versions
 def test_concurrent_writers_lose_no_taints(world: World) -> None:
     nodes = world.several_nodes(NODE_COUNT)
     service = world.service("--taint", f"{OURS}=soon:NoSchedule")

@@ -66,6 +66,7 @@ def last_write(world: World, node: Node) -> float:
     return max(each.came_at for each in writes if each.name == node.name)
 
 
+@pytest.mark.versions
 def test_a_cordon_is_undone(world: World) -> None:
     spare, kept_by_hand, leaving = nodes = world.several_nodes(3)
     world.run("web", on=spare)

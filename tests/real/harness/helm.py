@@ -50,9 +50,10 @@ def know_monitors(control_plane: ControlPlane) -> None:
         eventually(f"{plural} are served", lambda path=path: control_plane.kube.find(path))
 
 
-def rendered(values: Path) -> list[Object]:
+def rendered(values: Path, name: str = "ebbtide", namespace: str = "default") -> list[Object]:
     """Returns the objects that the chart renders from a file of values, without a cluster."""
-    command = [tool("helm4"), "template", "ebbtide", str(_CHART), "--values", str(values), "--kube-version", "1.34"]
+    command = [tool("helm4"), "template", name, str(_CHART), "--namespace", namespace]
+    command += ["--values", str(values), "--kube-version", "1.34"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_TIMEOUT)
     assert done.returncode == 0, done.stderr
     return [each for each in yaml.safe_load_all(done.stdout) if each]
@@ -60,6 +61,9 @@ def rendered(values: Path) -> list[Object]:
 
 class Release:
     """An installed release, in a namespace of its own."""
+
+    pod_security = "restricted"
+    """The API server refuses pods that break these rules: here Pod Security's strictest."""
 
     def __init__(self, helm: str, name: str, control_plane: ControlPlane, folder: Path) -> None:
         self.name = name
@@ -71,13 +75,17 @@ class Release:
         self.notes = ""
         """Output of `helm install`."""
 
+    @property
+    def chart(self) -> Path:
+        """Returns the chart's folder."""
+        return _CHART
+
     def install(self, values: Object, arguments: Sequence[str] = ()) -> None:
         """Runs helm install with these values and arguments."""
-        # The API server refuses pods that break Pod Security's strictest rules.
-        strict = {"pod-security.kubernetes.io/enforce": "restricted"}
+        strict = {"pod-security.kubernetes.io/enforce": self.pod_security}
         self._kube.create(NAMESPACES, {"metadata": {"name": self.namespace, "labels": strict}})
         file = str(self._values(values))
-        self.notes = self._helm("install", self.name, str(_CHART), "--values", file, *arguments)
+        self.notes = self._helm("install", self.name, str(self.chart), "--values", file, *arguments)
         self._wait_rights()
 
     def upgrade(self, values: Object, chart: Path = _CHART) -> None:
@@ -208,13 +216,33 @@ class Release:
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=_TIMEOUT, check=False)
 
 
+class NthRelease(Release):
+    """A release of aws-node-termination-handler's own chart, from its Go module. Its pods break Pod Security's strictest rules."""
+
+    pod_security = "privileged"
+
+    @property
+    def chart(self) -> Path:
+        """Returns the chart's folder."""
+        return Path(tool("--source", "nth")) / "config" / "helm" / "aws-node-termination-handler"
+
+    def _wait_rights(self) -> None:
+        """Nobody uses them: the tests start no aws-node-termination-handler."""
+
+
 @contextmanager
 def installed(
-    helm: str, name: str, control_plane: ControlPlane, folder: Path, values: Object, arguments: Sequence[str] = ()
+    helm: str,
+    name: str,
+    control_plane: ControlPlane,
+    folder: Path,
+    values: Object,
+    arguments: Sequence[str] = (),
+    kind: type[Release] = Release,
 ) -> Iterator[Release]:
     """Installs a release, and uninstalls it at the end."""
     know_monitors(control_plane)
-    release = Release(helm, name, control_plane, folder)
+    release = kind(helm, name, control_plane, folder)
     release.install(values, arguments)
     try:
         yield release
