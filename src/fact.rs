@@ -232,6 +232,8 @@ pub enum Fact<'a> {
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.
     WaitBegun { about: NoticeRef<'a>, on: Option<NodeRef<'a>>, wait: Wait, reason: &'a str, at_most: Duration },
+    /// What is waited for has changed.
+    WaitChanged { about: NoticeRef<'a>, wait: Wait, reason: &'a str, at_most: Duration },
     /// A wait ended. `left`: what was still missing when its time was over, or when it was cut short.
     WaitEnded {
         about: NoticeRef<'a>,

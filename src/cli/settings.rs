@@ -264,8 +264,8 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
-    let flags::Waits { delay, hold, complete_after, max_replacements, .. } = waits;
-    for list in [on, health_issue, ignore_hook, drain_timeout, delay, hold, when, taint, startup_taint] {
+    let flags::Waits { delay, wave, hold, complete_after, max_replacements, .. } = waits;
+    for list in [on, health_issue, ignore_hook, drain_timeout, delay, wave, hold, when, taint, startup_taint] {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -334,7 +334,7 @@ mod tests {
     use super::*;
     use crate::fact::NotificationPhase;
     use crate::pipeline::interruption::Heartbeats;
-    use crate::pipeline::interruption::Holds;
+    use crate::pipeline::interruption::{AtMost, Holds};
     use clap::Parser;
 
     fn settings(flags: &[&str]) -> Result<Settings, SettingsError> {
@@ -592,6 +592,11 @@ mod tests {
             ("--hold", "before-drain,before-completion"),
             ("--hold", "spot=both"),
             ("--hold", "before-drain,spot=before-completion"),
+            ("--wave", "zone"),
+            ("--wave", "zone=0"),
+            ("--wave", "zone=all"),
+            ("--wave", "a b=1"),
+            ("--wave", "zone=1,zone=2"),
             ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),
@@ -641,6 +646,11 @@ mod tests {
         assert_eq!(held(&flags, NoticeKind::AsgTerminate), Holds { before_drain: true, before_completion: true });
         assert_eq!(held(&flags, NoticeKind::StateChange), Holds { before_drain: true, before_completion: false });
         assert_eq!(held(&flags, NoticeKind::Spot), Holds::default());
+        let waves = settings(&["--wave", "zone=1, example.com/pool=10%"]).unwrap().policy.waits.waves;
+        let waves: Vec<_> = waves.iter().map(|wave| (&*wave.label, wave.at_most)).collect();
+        assert_eq!(waves, [("zone", AtMost::Number(1)), ("example.com/pool", AtMost::Percent(10))]);
+        let undrained = ["--on", "asg-terminate=cordon,scheduled-change=cordon", "--wave", "zone=1"];
+        assert_eq!(problems(&undrained), ["--wave"], "no other kind waits");
         for (flag, value) in
             [("--hold", "before-completion"), ("--wait-for-volumes", "2m"), ("--wait-for-load-balancers", "wait")]
         {

@@ -13,6 +13,7 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, NoticeKind};
+use crate::pipeline::interruption::Wave;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Node, TrimmedNode, node_api};
 use crate::pipeline::queue::QueueUrl;
@@ -91,6 +92,8 @@ pub struct Sources<'a> {
     pub gate: &'a Gate,
     /// The selector of the service's Nodes.
     pub selector: &'a Selector,
+    /// The waves, whose labels are read.
+    pub waves: &'a [Wave],
 }
 
 /// A message made for a Node.
@@ -114,11 +117,12 @@ pub async fn make(
     now: Timestamp,
     fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
 ) -> Result<TestMessage, TestMessageError> {
-    let Sources { clients, selector, .. } = sources;
+    let Sources { clients, selector, waves, .. } = sources;
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
-    let node =
-        Node::from_wire(object, selector).ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
+    let is_of_wave = |key: &str| waves.iter().any(|wave| *wave.label == *key);
+    let node = Node::from_wire(object, selector, is_of_wave)
+        .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));
     }

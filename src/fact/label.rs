@@ -111,6 +111,8 @@ labels! {
         Cordon => "cordon",
         /// Saying on the Node that it is held.
         Hold => "hold",
+        /// Saying on the Node that it has a place in its wave.
+        Wave => "wave",
         /// Evicting a pod.
         Evict => "evict",
         /// Deleting a pod before a hard deadline.

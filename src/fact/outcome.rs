@@ -51,6 +51,12 @@ impl NoticeKind {
             _ => &[Action::Drain, Action::Replace, Action::Cordon, Action::Report, Action::Ignore],
         }
     }
+
+    /// Whether a drain for a notice of this kind has time to wait for others.
+    #[must_use]
+    pub const fn waits_in_waves(self) -> bool {
+        matches!(self, Self::AsgTerminate | Self::Rebalance | Self::ScheduledChange)
+    }
 }
 
 impl Action {
@@ -110,6 +116,8 @@ labels! {
         Delay => "delay",
         /// The node that replaces the instance, until it is Ready.
         Replacement => "replacement",
+        /// A place in the wave of the Node's label: fewer drains of its value than `--wave` allows.
+        Wave => "wave",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
         /// Somebody else, before evictions begin.

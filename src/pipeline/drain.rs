@@ -39,6 +39,7 @@ mod work;
 pub use deadline::{Deadline, HookEnd};
 pub use deadlines::{DeadlineEntry, Deadlines};
 pub use grace::{AtDeadline, DEFAULT_GRACE, Grace};
+pub use list::Room;
 pub use outlook::outlook;
 pub use pod_watch::PodWatch;
 pub use report::Report;

@@ -8,7 +8,7 @@
 //! replaceable  whether a group can replace first  groups  calls about groups
 //! waits      before evictions and completion    step        the vocabulary of the steps
 //! admission    within the maximum, or confirmed   draining  the nodes that are drained now
-//! confirmation  AWS's word on a notice
+//! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -35,6 +35,7 @@ mod step;
 mod steps;
 mod times;
 mod waits;
+mod waves;
 mod work;
 
 pub use confirmation::{Confirmations, Proof};
@@ -44,7 +45,7 @@ pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
-    Verify, WaitPolicy,
+    Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
@@ -54,6 +55,7 @@ pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};
 use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
+pub use waves::Waves;
 pub use work::{Interrupter, MessageLink};
 
 use crate::fact::{Fact, NoticeRef};

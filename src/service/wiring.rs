@@ -9,7 +9,7 @@ use crate::leases::election::Election;
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots,
+    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -114,6 +114,7 @@ impl Wiring {
         );
         Interrupter {
             draining: Arc::default(),
+            waves: Waves::new(index),
             confirmations,
             clock: *clock,
             facts: facts.clone(),

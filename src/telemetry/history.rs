@@ -204,7 +204,8 @@ impl Inner {
             Fact::CordonForgone { about } => {
                 state.change(&about, |entry| entry.fails(&"pods are evicted without a cordon, which still fails"));
             }
-            Fact::WaitBegun { about, wait, reason, at_most, .. } => {
+            Fact::WaitBegun { about, wait, reason, at_most, .. }
+            | Fact::WaitChanged { about, wait, reason, at_most } => {
                 state.change(&about, |entry| {
                     entry.names_node(about.node);
                     entry.waits(wait, reason, now, after(now, at_most));

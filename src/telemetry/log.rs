@@ -324,6 +324,7 @@ impl Subscriber for Log {
             | Fact::MarkedNodeGone { .. }
             | Fact::DrainDeadlineMoved { .. }
             | Fact::DrainAbandoned { .. }
+            | Fact::WaitChanged { .. }
             | Fact::WaitAbandoned { .. }
             | Fact::DrainExcluded { .. }
             | Fact::EventWritten { .. } => {}

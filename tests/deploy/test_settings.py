@@ -67,6 +67,7 @@ SPECIAL = {
     "delay": ("{rebalance: 2m}", "rebalance=2m"),
     "hold": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
     "maxReplacements": ("20%", "20%"),
+    "wave": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
     "maxDraining": ("20%", "20%"),
     "settle": ("0s", "0s"),
     "when": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),

@@ -58,6 +58,7 @@ mod pipeline {
         mod replicas;
         mod settle;
         mod waits;
+        mod waves;
 
         mod hooks {
             mod completion;

@@ -15,6 +15,12 @@ pub struct Waits {
     #[arg(long, env = "EBBTIDE_MAX_REPLACEMENTS", value_name = "N|P%", help_heading = "Drain")]
     pub max_replacements: Option<String>,
 
+    /// Maximum number of nodes with the same value of this label whose pods are evicted at the same time, or their share of the nodes with
+    /// that value, of which one is always allowed; once per label. Only drains that have time wait: not spot, capacity-reservation and
+    /// state-change
+    #[arg(long, env = "EBBTIDE_WAVE", value_name = "LABEL=N|P%", value_delimiter = ',', help_heading = "Drain")]
+    pub wave: Vec<String>,
+
     /// Wait for your own controllers, for all kinds or for one: before-drain, at most half of the time; before-completion, until the
     /// deadline; both or none
     ///

@@ -4,7 +4,8 @@ use super::MAX_DRAIN;
 use super::problems::Problems;
 use crate::cli::flags::{WaitForLoadBalancers, Waits};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy};
+use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy, Wave};
+use crate::pipeline::node::label::checked_key;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -42,6 +43,7 @@ impl Problems {
         WaitPolicy {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
+            waves: self.waves(&flags.wave, actions),
             hold: self.holds(&flags.hold, actions),
             complete_after: complete_after.unwrap_or_default(),
             volumes: volumes.unwrap_or_default(),
@@ -57,6 +59,34 @@ impl Problems {
             delays.set(kind, self.duration(flag, Some(text), MAX_DRAIN));
         }
         delays
+    }
+
+    /// Reads the waves, each with its label.
+    fn waves(&mut self, flags: &[String], actions: Actions) -> Vec<Wave> {
+        let flag = "--wave";
+        let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
+        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+        let mut waves: Vec<Wave> = Vec::new();
+        for text in flags {
+            let Some((label, at_most)) = text.split_once('=') else {
+                self.add(flag, format!("\"{text}\" names no number; write it like topology.kubernetes.io/zone=1"));
+                continue;
+            };
+            let label = match checked_key(label) {
+                Ok(label) => label,
+                Err(error) => {
+                    self.add(flag, error.to_string());
+                    continue;
+                }
+            };
+            if waves.iter().any(|wave| *wave.label == *label) {
+                self.add(flag, format!("{label} is given twice; keep one"));
+            }
+            if let Some(at_most) = self.at_most(flag, at_most) {
+                waves.push(Wave { label: label.into(), at_most });
+            }
+        }
+        waves
     }
 
     /// Reports a value for a kind without a drain. Returns whether it is one.

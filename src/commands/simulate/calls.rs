@@ -22,6 +22,8 @@ pub(super) struct Lookups {
     pub ended_marks: bool,
     /// Whether the Auto Scaling group is asked to replace the instance, if that is considered.
     pub replacement: Option<bool>,
+    /// Whether the Node has the label of a wave.
+    pub in_wave: bool,
     /// The message's visibility timeout, if it is not the usual one.
     pub visibility_timeout: Option<Duration>,
 }
@@ -65,7 +67,14 @@ impl Calls {
             let outlasts = notice.hook.is_some() && notice.pods.iter().any(|pod| pod.grace_seconds > USUAL_GRACE);
             let outlasted = "; one if the drain outlasts the hook's own timeout";
             let when = if outlasts { when + outlasted } else { when };
-            self.add(to, "patch nodes", needed, Some(most + 2 * holds + usize::from(outlasts)), when);
+            let (is_made, for_others) = (is_made(notice, Wait::Wave), usize::from(lookups.in_wave));
+            let when = match (is_made, lookups.in_wave) {
+                (true, _) => when + "; two for its place in the wave, and more if other replicas take it first",
+                (false, true) => when + "; one for the end of the drain, for the nodes that wait in its wave",
+                (false, false) => when,
+            };
+            let most = most + 2 * holds + usize::from(outlasts) + for_others;
+            self.add(to, "patch nodes", needed, (!is_made).then_some(most), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
             self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");
@@ -92,7 +101,7 @@ impl Calls {
             self.add(to, "delete pods", 0, Some(pressed), "pods still held back when their grace period just fits");
         }
         let made = |wait| is_made(notice, wait);
-        if [Wait::Delay, Wait::Replacement, Wait::HoldBeforeDrain].into_iter().any(made) {
+        if [Wait::Delay, Wait::Replacement, Wait::Wave, Wait::HoldBeforeDrain].into_iter().any(made) {
             self.add(to, "list pods", 0, Some(1), "before a hard deadline: the grace periods that are kept free");
         }
         if made(Wait::Volumes) {

@@ -58,7 +58,7 @@ impl<'a> Narration<'a> {
             identity: notice.identity.to_string(),
             test: notice.is_test(),
             time: Some(Moment { at: notice.at, in_seconds }),
-            node: node.as_ref().map(node_view),
+            node: node.as_ref().map(NodeView::of),
             owner: None,
             action,
             setting: reasons::setting(notice, action),
@@ -157,8 +157,9 @@ impl<'a> Narration<'a> {
                     Finding::Cordoned(target)
                 }
                 Step::Delay { target, waits } => {
+                    let in_wave = waits.until(Wait::Wave);
                     begun = self.delayed(reader, &target.node, waits, &mut lookups).await.unwrap_or(begun);
-                    Finding::Delayed(target)
+                    Finding::Delayed(self.after_wave(target, in_wave))
                 }
                 Step::Settle { target, quiet, .. } => {
                     begun = Instant::now() + quiet;
@@ -167,6 +168,7 @@ impl<'a> Narration<'a> {
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {
+                    lookups.in_wave = target.node.labels.keys().any(|key| self.policy().is_of_wave(key));
                     self.drained(reader, begun, &target).await?;
                     let (groups, failures) =
                         target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
@@ -219,6 +221,16 @@ impl<'a> Narration<'a> {
         let why = if only_delayed { "--delay" } else { "at the latest, after the waits" };
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
         Some(until)
+    }
+
+    /// Returns the target with the deadline after a wave that lasts until its latest end.
+    fn after_wave(&mut self, target: Target, until: Option<Instant>) -> Target {
+        let deadline = planned::after_wave(self.notice, &self.clock, target.deadline, until);
+        if deadline != target.deadline {
+            self.begin(deadline, Duration::ZERO);
+            self.note("the times are those of the longest wait in its wave: a hook's time for the drain begins with the node's place");
+        }
+        Target { deadline, ..target }
     }
 
     fn ends(&mut self, outcome: NoticeOutcome) {
@@ -379,15 +391,6 @@ impl<'a> Narration<'a> {
         }
         Ok(())
     }
-}
-
-fn node_view(node: &Node) -> NodeView {
-    let excluded_by = match (node.ignored, node.selected) {
-        (true, _) => Some("its annotation ebbtide/ignore"),
-        (_, false) => Some("--node-selector"),
-        _ => None,
-    };
-    NodeView { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, excluded_by }
 }
 
 fn moment(clock: &Clock, at: Instant) -> Moment {

@@ -96,7 +96,8 @@ impl<'a> Reader<'a> {
 
     /// Returns the clients for a test message.
     pub fn sources(&self) -> Sources<'_> {
-        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector: &self.settings.node_selector }
+        let (selector, waves) = (&self.settings.node_selector, &self.settings.policy.waits.waves[..]);
+        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector, waves }
     }
 
     /// Keeps a Node that was read already.
@@ -112,7 +113,9 @@ impl<'a> Reader<'a> {
         if self.nodes.is_none() {
             let api = node_api(self.clients.kube.clone());
             let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
-            let nodes = objects.into_iter().filter_map(|node| Node::from_wire(node, &self.settings.node_selector));
+            let nodes = objects.into_iter().filter_map(|node| {
+                Node::from_wire(node, &self.settings.node_selector, |key| self.settings.policy.is_of_wave(key))
+            });
             let mut nodes: Vec<_> = nodes.collect();
             // Of several Nodes of an instance the index returns the one that is Ready.
             nodes.sort_by_key(|node| (node.ready, node.ready_since));

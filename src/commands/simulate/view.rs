@@ -2,6 +2,7 @@
 
 use crate::fact::{Action, NoticeKind, NoticeOutcome, Wait};
 use crate::pipeline::drain::Tier;
+use crate::pipeline::node::Node;
 use jiff::Timestamp;
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -133,6 +134,18 @@ pub struct NodeView {
     pub cordoned: bool,
     /// The annotation or the setting that excludes it.
     pub excluded_by: Option<&'static str>,
+}
+
+impl NodeView {
+    /// Returns the view of the Node.
+    pub fn of(node: &Node) -> Self {
+        let excluded_by = match (node.ignored, node.selected) {
+            (true, _) => Some("its annotation ebbtide/ignore"),
+            (_, false) => Some("--node-selector"),
+            _ => None,
+        };
+        Self { name: node.name.to_string(), ready: node.ready, cordoned: node.cordoned, excluded_by }
+    }
 }
 
 /// The owner of an instance.

@@ -6,6 +6,7 @@ use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Notice;
 use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits};
 use crate::pipeline::node::Node;
+use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -44,6 +45,12 @@ pub(super) fn after(
     views
 }
 
+/// Returns the deadline after a wave that lasts until its latest end: a hook's time for the drain begins then.
+pub(super) fn after_wave(notice: &Notice, clock: &Clock, deadline: Deadline, until: Option<Instant>) -> Deadline {
+    let waited = until.map(|until| until.saturating_duration_since(clock.notice_instant(notice.at)));
+    waited.map_or(deadline, |waited| deadline.put_off(waited))
+}
+
 /// Returns a wait that is not made.
 pub(super) fn forgone(place: Place, wait: Wait, why: &str) -> PlannedWaitView {
     PlannedWaitView { at_most_seconds: None, not_because: Some(why.to_owned()), ..view(place, wait, Duration::ZERO) }
@@ -58,6 +65,7 @@ fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
         Wait::Admission => ("fewer nodes are drained, or AWS confirms the notice", "--max-draining, --verify"),
         Wait::Delay => ("the time is over", "--delay"),
         Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
+        Wait::Wave => ("fewer nodes with the value of its label are drained", "--wave"),
         Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),
         Wait::CompleteAfter => ("the time is over", "--complete-after"),
         Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),

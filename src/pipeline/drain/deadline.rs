@@ -104,6 +104,19 @@ impl Deadline {
         }
     }
 
+    /// Returns the deadline if the time that a hook gives the drain begins later by this: heartbeats put off the end, within the hook's
+    /// life.
+    #[must_use]
+    pub fn put_off(self, by: Duration) -> Self {
+        match self {
+            Self::Hook(end) => {
+                let ends = (end.ends + by).min(end.latest).max(end.ends);
+                Self::Hook(HookEnd { ends, grace_from: end.grace_from.map(|from| from + by), ..end })
+            }
+            others => others,
+        }
+    }
+
     /// Returns the end of the capacity, if it is known, with all that heartbeats can put it off.
     #[must_use]
     pub fn latest_end(self) -> Option<Instant> {
@@ -277,6 +290,19 @@ mod tests {
         }
         let spot = Deadline::hard(now + s(120));
         assert_eq!(spot.lengthened(s(600)), spot);
+    }
+
+    #[test]
+    fn only_a_hook_s_end_is_put_off_and_within_its_life() {
+        let now = Instant::now();
+        let end =
+            HookEnd { ends: now + s(270), latest: now + s(29_970), grace_from: Some(now + s(300)), assumed: false };
+        let after = |by, grace| (Deadline::Hook(end).put_off(s(by)).lengthened(s(grace)).at() - now).as_secs();
+        assert_eq!([after(0, 0), after(1000, 0), after(40_000, 0)], [270, 1270, 29_970]);
+        assert_eq!(after(1000, 600), 1900, "with the room for its pods");
+        let fixed = Deadline::hard(now + s(120));
+        assert_eq!(fixed.put_off(s(60)), fixed);
+        assert_eq!(Deadline::soft(now).put_off(s(60)), Deadline::soft(now));
     }
 
     #[test]

@@ -39,22 +39,35 @@ impl Freshness {
 }
 
 impl Drainer {
-    /// Returns the latest time at which a drain of the Node begins that leaves each pod its grace period before a hard deadline; `None`
-    /// if the deadline is soft.
+    /// Returns the time that the Node's pods need to stop by themselves; `None` if no pod must leave.
     ///
     /// # Errors
     /// The API server's answer to the list of the pods, or none by `by`.
-    pub async fn last_moment(&self, node: &Node, end: Deadline, by: Instant) -> Result<Option<Instant>, KubeError> {
-        if !end.is_hard() {
-            return Ok(None);
-        }
+    pub async fn room(&self, node: &Node, by: Instant) -> Result<Option<Room>, KubeError> {
         let params = pods_of(&node.name, self.pod_selector.as_deref()).match_any();
         let call = Call { verb: "list", resource: "pods", subject: &node.name };
         let pods = self.gate.kube(call, Class::List, by, || self.pods.list(&params)).await?;
         let selection = select(pods.items, &self.rules);
-        let Some((_, longest)) = selection.longest_grace(self.pod_grace) else { return Ok(None) };
-        let grace = Grace { wanted: Some(selection.grace_of_all(self.pod_grace)), own: None };
-        Ok(grace.undisturbed_until(end.lengthened(longest), None))
+        let longest = selection.longest_grace(self.pod_grace).map(|(_, longest)| longest);
+        Ok(longest.map(|longest| Room { longest, all: selection.grace_of_all(self.pod_grace) }))
+    }
+}
+
+/// The time that the pods of a Node need to stop by themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Room {
+    /// The longest grace period.
+    longest: Duration,
+    /// The grace periods of all, tier after tier.
+    all: Duration,
+}
+
+impl Room {
+    /// Returns the latest time at which a drain begins that leaves each pod its grace period before this deadline; `None` if the deadline
+    /// is soft.
+    #[must_use]
+    pub fn before(self, end: Deadline) -> Option<Instant> {
+        Grace { wanted: Some(self.all), own: None }.undisturbed_until(end.lengthened(self.longest), None)
     }
 }
 

@@ -53,6 +53,15 @@ impl AtMost {
     }
 }
 
+/// A limit of the drains that have time, among the Nodes with the same value of a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wave {
+    /// The label.
+    pub label: Box<str>,
+    /// Maximum number of the Nodes with one value that are drained at the same time; a share is of all Nodes with that value.
+    pub at_most: AtMost,
+}
+
 /// The action for each kind.
 pub type Actions = PerKind<Action>;
 
@@ -143,6 +152,8 @@ pub struct WaitPolicy {
     pub delay: PerKind<Option<Duration>>,
     /// Maximum number of replacements of one group at the same time.
     pub max_replacements: AtMost,
+    /// The waves, by label. Those of all labels that a Node has hold.
+    pub waves: Vec<Wave>,
     /// The points at which others are waited for.
     pub hold: PerKind<Holds>,
     /// Wait between a drain and the hook's completion.
@@ -225,6 +236,18 @@ impl Policy {
     pub fn has_any(&self, wanted: &[Action]) -> bool {
         let kinds = NoticeKind::ALL.into_iter().map(|kind| self.actions.of(kind));
         kinds.chain(self.health_issues.values().copied()).any(|action| wanted.contains(&action))
+    }
+
+    /// Returns the labels of the waves.
+    #[must_use]
+    pub fn wave_labels(&self) -> Vec<Box<str>> {
+        self.waits.waves.iter().map(|wave| wave.label.clone()).collect()
+    }
+
+    /// Whether a wave has this label.
+    #[must_use]
+    pub fn is_of_wave(&self, label: &str) -> bool {
+        self.waits.waves.iter().any(|wave| *wave.label == *label)
     }
 
     /// Returns the time after which the mark of a notice of this kind with this action is removed, if it is.

@@ -157,11 +157,12 @@ impl Waits {
         self.0.iter().copied()
     }
 
-    /// Returns the waits, each with its end at `last` at the latest, even if that has passed.
+    /// Returns the waits, each with its end at `last` at the latest, even if that has passed; that in a wave with its own latest end.
     #[must_use]
-    pub fn within(&self, last: Option<Instant>) -> Self {
-        let Some(last) = last else { return self.clone() };
-        Self(self.iter().map(|(wait, until)| (wait, until.min(last))).collect())
+    pub fn within(&self, last: Option<Instant>, last_in_wave: Option<Instant>) -> Self {
+        let last = |wait| if wait == Wait::Wave { last_in_wave } else { last };
+        let within = |(wait, until): (Wait, Instant)| (wait, last(wait).map_or(until, |last| until.min(last)));
+        Self(self.iter().map(within).collect())
     }
 
     /// Returns the time at which the last of them is over.

@@ -225,6 +225,7 @@ impl<'a> Sequence<'a> {
         }
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
         let mark = self.policy.mark(self.notice, self.message, deadline.at(), &self.clock, present.now);
+        let mark = if self.policy.awaits_place(self.notice, &node) { mark.in_wave() } else { mark };
         Step::Cordon { target: Target { node, deadline }, mark }
     }
 

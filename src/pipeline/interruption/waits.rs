@@ -1,9 +1,11 @@
 //! What the interruption waits for, at two places: before evictions begin, and between the drain and the hook's completion. The waits
-//! of a place run side by side. Each ends as met, not needed or over; none fails the drain, and none outlasts the deadline.
+//! of a place run side by side, but for a wave, which comes last. Each ends as met, not needed or over; none fails the drain, and none
+//! outlasts the deadline.
 //!
 //! ```text
 //! hold            until somebody else has acted
 //! replacement     until the Auto Scaling group has launched another node, before evictions
+//! wave            until the Node has a place among those of its label's value, before evictions
 //! waiting         one wait, as it is told
 //! volumes         until the volumes of the drained pods are detached
 //! attachments     the watch of all attachments, for as long as somebody waits
@@ -20,6 +22,7 @@ mod target_groups;
 mod targets;
 mod volumes;
 mod waiting;
+mod wave;
 
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
@@ -34,6 +37,7 @@ use super::step::{Finding, Target, Waits};
 use super::{Case, NoticeOutcome};
 use crate::clients::gate::{Backoff, LAST_CALL};
 use crate::fact::{HoldPoint, Wait, WaitOutcome};
+use crate::pipeline::drain::Room;
 use futures_util::future::join_all;
 use std::future::{pending, ready};
 use std::pin::pin;
@@ -81,6 +85,7 @@ impl Case {
         if self.join_early(target, early) {
             return Finding::Delayed(target.clone());
         }
+        let in_wave = waits.until(Wait::Wave).map(|until| self.put_off(hook, until));
         let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {
             tokio::select! {
@@ -89,14 +94,21 @@ impl Case {
                 () = drainer.uncordoned(&target.node) => Cut::Uncordoned,
                 () = started => Cut::Drains,
                 cut = cut_by(hook) => cut,
+                never = self.keep_marked(hook), if in_wave.is_some() => match never {},
             }
         };
         let mut cut = pin!(cut);
         let cut = tokio::select! {
             biased;
             cut = &mut cut => Some(cut),
-            last = self.last_moment(target) => self.side_by_side(&waits.within(last), cut, log).await,
+            room = self.room(target) => {
+                let before = |deadline| room.and_then(|room: Room| room.before(deadline));
+                let last = before(target.deadline);
+                let last_in_wave = in_wave.map_or(last, |latest| before(latest.unwrap_or(target.deadline)));
+                self.side_by_side(&waits.within(last, last_in_wave), cut, hook, log).await
+            }
         };
+        let target = &in_wave.and_then(|_| self.counted_from_place(target, hook)).unwrap_or_else(|| target.clone());
         match (cut, hook) {
             (Some(Cut::Uncordoned), _) => Finding::Ended(NoticeOutcome::Uncordoned),
             (Some(Cut::Moved), Some(hook)) => {
@@ -129,7 +141,7 @@ impl Case {
                 never = self.keep_marked(hook) => match never {},
             }
         };
-        match self.side_by_side(waits, cut, log).await {
+        match self.side_by_side(waits, cut, hook, log).await {
             Some(Cut::Moved) => Finding::DeadlineMoved,
             // Its owner completes the hook, as if the drain had been ended so.
             Some(Cut::Uncordoned) => Finding::Ended(NoticeOutcome::Uncordoned),
@@ -137,14 +149,17 @@ impl Case {
         }
     }
 
-    /// Returns the latest time at which evictions must begin before a hard deadline, if it can be known soon.
-    async fn last_moment(&self, Target { node, deadline }: &Target) -> Option<Instant> {
+    /// Returns the time that the pods need before a hard deadline, if it can be known soon.
+    async fn room(&self, Target { node, deadline }: &Target) -> Option<Room> {
+        if !deadline.is_hard() {
+            return None;
+        }
         // Without an answer, half of the time has to be enough.
         let by = Instant::now() + deadline.at().saturating_duration_since(Instant::now()) / 20;
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
         loop {
-            match Box::pin(self.interrupter.drainer.last_moment(node, *deadline, by)).await {
-                Ok(last) => return last,
+            match Box::pin(self.interrupter.drainer.room(node, by)).await {
+                Ok(room) => return room,
                 Err(error) => {
                     let wait = error.wait(backoff.step());
                     if Instant::now() + wait >= by {
@@ -156,11 +171,23 @@ impl Case {
         }
     }
 
-    /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended.
-    async fn side_by_side(&self, waits: &Waits, cut: impl Future<Output = Cut>, log: &WaitLog) -> Option<Cut> {
+    /// Waits for all of it, until each wait's time is over, or until `cut`. Tells how each ended. A place in a wave is for who can use it:
+    /// it is waited for when the others are over.
+    async fn side_by_side(
+        &self,
+        waits: &Waits,
+        cut: impl Future<Output = Cut>,
+        hook: Option<&KeptHook>,
+        log: &WaitLog,
+    ) -> Option<Cut> {
         let cut_short = watch::Sender::new(None);
-        let wait = |(wait, until)| self.wait_for(Waiting::new(self, log, wait, until), cut_short.subscribe());
-        let all = join_all(waits.iter().map(wait));
+        let wait = |(wait, until)| self.wait_for(Waiting::new(self, log, wait, until), hook, cut_short.subscribe());
+        let all = async {
+            join_all(waits.iter().filter(|(wait, _)| *wait != Wait::Wave).map(wait)).await;
+            if let Some(until) = waits.until(Wait::Wave).filter(|_| cut_short.borrow().is_none()) {
+                wait((Wait::Wave, until)).await;
+            }
+        };
         let mut all = pin!(all);
         tokio::select! {
             biased;
@@ -176,12 +203,17 @@ impl Case {
         }
     }
 
-    async fn wait_for(&self, waiting: Waiting<'_>, mut cut_short: watch::Receiver<Option<Cut>>) {
+    async fn wait_for(
+        &self,
+        waiting: Waiting<'_>,
+        hook: Option<&KeptHook>,
+        mut cut_short: watch::Receiver<Option<Cut>>,
+    ) {
         let outcome = tokio::select! {
             biased;
             // The pods need all of the time.
             () = ready(()), if waiting.until <= Instant::now() => WaitOutcome::TimeOver,
-            outcome = self.until_so(&waiting) => outcome,
+            outcome = self.until_so(&waiting, hook) => outcome,
             // The sender lives as long as the waits.
             Ok(cut) = cut_short.wait_for(Option::is_some) => cut.map_or(WaitOutcome::TimeOver, Cut::outcome),
             () = sleep_until(waiting.until) => WaitOutcome::TimeOver,
@@ -190,7 +222,7 @@ impl Case {
     }
 
     /// Waits until it is so. Cancelled when the time is over.
-    async fn until_so(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+    async fn until_so(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
         match waiting.wait {
             Wait::Delay => {
                 waiting.says("--delay");
@@ -206,6 +238,7 @@ impl Case {
             }
             // Boxed, because a wait for the time alone would hold room for their calls.
             Wait::Replacement => Box::pin(self.replaced(waiting)).await,
+            Wait::Wave => Box::pin(self.placed(waiting, hook)).await,
             Wait::HoldBeforeDrain => Box::pin(self.held(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.held(waiting, HoldPoint::BeforeCompletion)).await,
             // Waited for before the cordon, alone.

@@ -8,7 +8,9 @@ use super::settling::Settling;
 use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
-use super::{Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog};
+use super::{
+    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog, Waves,
+};
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
@@ -16,7 +18,7 @@ use crate::pipeline::event::{Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
-use futures_util::future::join3;
+use futures_util::future::join4;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -49,6 +51,8 @@ pub struct Interrupter {
     pub settling: Settling,
     /// Knows which nodes are drained now.
     pub draining: Arc<Draining>,
+    /// Knows who has a place in the waves.
+    pub waves: Waves,
     /// Asks AWS to confirm notices.
     pub confirmations: Confirmations,
     /// Has Auto Scaling groups replace instances.
@@ -186,6 +190,7 @@ impl Interruption {
                 case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
                 case.end_hold(&self.waited, HoldPoint::BeforeCompletion, false).await;
                 case.end_note(&self.waited).await;
+                case.end_place(false).await;
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {
@@ -215,12 +220,14 @@ impl Interruption {
                 Step::Drain(target) => {
                     let deregistration = case.start_deregistration();
                     // Beside the drain: no eviction waits for it.
-                    let (found, (), ()) = join3(
+                    let (found, (), (), ()) = join4(
                         case.drain(&target, self.hook.as_ref(), early.take()),
                         case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
                         case.end_note(&self.waited),
+                        case.note_evictions(),
                     )
                     .await;
+                    case.end_place(true).await;
                     if let Some(deregistration) = deregistration {
                         case.end_deregistration(deregistration, &found, target.deadline.at()).await;
                     }

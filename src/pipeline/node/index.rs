@@ -26,6 +26,8 @@ pub struct Index(Arc<IndexInner>);
 struct IndexInner {
     /// Selects, by label, the Nodes that Ebbtide may act on.
     selector: Selector,
+    /// Labels of waves.
+    labels: Vec<Box<str>>,
     nodes: Mutex<NodeTable>,
     pools: Mutex<Pools>,
     /// Signals that marks, or the status of a marked Node, have changed.
@@ -36,6 +38,8 @@ struct IndexInner {
     shown: signal::Sender<Shown>,
     /// Signals that a Node has become Ready or is gone, or that one of our patches was answered.
     turns: signal::Sender<()>,
+    /// Signals that the marks, or the labels of waves, of a Node have changed. Never without such labels.
+    places: signal::Sender<()>,
     /// When another replica has last marked a Node for a drain.
     marked_at: Mutex<Option<Instant>>,
 }
@@ -52,10 +56,10 @@ struct Shown {
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
-    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on.
+    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those of waves.
     #[must_use]
-    pub fn new(selector: Selector) -> Self {
-        Self(Arc::new(IndexInner { selector, ..IndexInner::default() }))
+    pub fn new(selector: Selector, labels: Vec<Box<str>>) -> Self {
+        Self(Arc::new(IndexInner { selector, labels, ..IndexInner::default() }))
     }
 
     /// Watches Nodes forever, and reports on `synced` when the index first holds all of them.
@@ -104,6 +108,12 @@ impl Index {
     #[must_use]
     pub fn marks(&self) -> signal::Receiver<()> {
         self.0.marks.subscribe()
+    }
+
+    /// Returns a receiver that is signalled when the place of a Node in its waves may have changed.
+    #[must_use]
+    pub fn places(&self) -> signal::Receiver<()> {
+        self.0.places.subscribe()
     }
 
     /// Returns the instance's Node, as last seen; of several the one that is Ready.
@@ -205,17 +215,20 @@ impl Index {
     pub fn put(&self, node: Node) {
         let marked = is_marked(&node);
         let mut nodes = self.lock();
-        if nodes.named(&node.name).is_some_and(|known| known.uid == node.uid) {
+        let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
+        let moved = known.is_some() && self.moves_places(known, &node);
+        if known.is_some() {
             nodes.apply(node);
         }
         drop(nodes);
+        self.signal_places(moved);
         self.signal_marks(marked);
         self.signal_turns(true);
     }
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
-        let node = Node::from_wire(object, &self.0.selector)?;
+        let node = Node::from_wire(object, &self.0.selector, |key| self.0.labels.iter().any(|label| **label == *key))?;
         let pool = self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
@@ -227,6 +240,20 @@ impl Index {
     fn signal_marks(&self, changed: bool) {
         if changed {
             self.0.marks.send_replace(());
+        }
+    }
+
+    /// Whether the place of a Node in its waves may be another than that of the known one.
+    fn moves_places(&self, known: Option<&Arc<Node>>, node: &Node) -> bool {
+        let is_same = |known: &Arc<Node>| {
+            known.annotations == node.annotations && known.labels == node.labels && known.ignored == node.ignored
+        };
+        !self.0.labels.is_empty() && !known.is_some_and(is_same)
+    }
+
+    fn signal_places(&self, moved: bool) {
+        if moved {
+            self.0.places.send_replace(());
         }
     }
 
@@ -258,6 +285,16 @@ impl<'a> Subscription<'a> {
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
         self.index.lock().unsubscribe(self.instance);
+    }
+}
+
+#[cfg(test)]
+impl Index {
+    /// Returns an index that shows these Nodes, for waves of these labels.
+    pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
+        let index = Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect());
+        nodes.into_iter().for_each(|node| index.lock().apply(node));
+        index
     }
 }
 

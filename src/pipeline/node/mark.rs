@@ -4,6 +4,11 @@
 //! Node, so that nothing is removed that was there before. Both are on the Node, so any replica can undo the work of another, also
 //! after a restart.
 
+mod progress;
+
+pub use progress::{Place, WaveState, place_of, wave_state};
+pub(super) use progress::{end, put_off};
+
 use super::Node;
 use super::names::EXCLUDE_LABEL;
 use jiff::Timestamp;
@@ -78,6 +83,9 @@ pub(super) struct NoticeAnnotation {
     /// Expiry of a mark that no interruption followed.
     #[serde(skip_serializing_if = "Option::is_none", rename = "until")]
     pub expires: Option<Timestamp>,
+    /// How far the drain is in its wave, as [`Place`] writes it; empty if it has begun without a place.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub wave: String,
 }
 
 /// The sign by which a Node shows that its instance has returned from the announced interruption.
@@ -145,6 +153,13 @@ impl Mark {
     #[must_use]
     pub fn with_return_sign(mut self, sign: Option<ReturnSign>) -> Self {
         self.notice.return_sign = sign;
+        self
+    }
+
+    /// Says that evictions wait for a place in the Node's wave.
+    #[must_use]
+    pub fn in_wave(mut self) -> Self {
+        self.notice.wave = Place::Waits.to_string();
         self
     }
 
@@ -239,22 +254,6 @@ pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Opt
 /// Returns the names of the marks on the Node.
 pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
     node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))
-}
-
-/// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
-pub(super) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
-    Some(rewritten(node, identity, &NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark }))
-}
-
-/// Returns the patch that moves the end of the drain in the mark of the notice with this identity to `at`; `None` if it is not earlier.
-pub(super) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
-    let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
-    Some(rewritten(node, identity, &NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark }))
-}
-
-fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
-    guarded(node, &json!({ name_of(identity): text(mark) }), &json!({}), json!({}))
 }
 
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
@@ -361,8 +360,9 @@ pub(super) fn notices(node: &Node) -> impl Iterator<Item = (&String, NoticeAnnot
     marks.map(|(key, value)| (key, read(value)))
 }
 
-/// Fractions of a second only make the annotation harder to read.
-pub(super) fn whole_seconds(at: Timestamp) -> Timestamp {
+/// Returns the time as marks say it: fractions of a second only make the annotation harder to read.
+#[must_use]
+pub fn whole_seconds(at: Timestamp) -> Timestamp {
     Timestamp::from_second(at.as_second()).unwrap_or(at)
 }
 

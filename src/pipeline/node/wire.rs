@@ -55,7 +55,7 @@ pub struct Node {
     pub taints: Box<[Taint]>,
     /// Annotations under `ebbtide/`.
     pub annotations: BTreeMap<String, String>,
-    /// Labels under `ebbtide/`, and the label that keeps load balancers away.
+    /// Labels under `ebbtide/`, the label that keeps load balancers away, and those of waves.
     pub labels: BTreeMap<String, String>,
 }
 
@@ -121,14 +121,15 @@ struct NodeInfo {
 }
 
 impl Node {
-    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`.
+    /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` says which
+    /// labels are used besides Ebbtide's own.
     #[must_use]
-    pub fn from_wire(object: TrimmedNode, selector: &Selector) -> Option<Self> {
+    pub fn from_wire(object: TrimmedNode, selector: &Selector, used: impl Fn(&str) -> bool) -> Option<Self> {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
         let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
         let labels = object.metadata.labels.unwrap_or_default();
         let (selected, pool) = (selector.matches(&labels), Arc::new(Pool::of(&labels)));
-        let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL);
+        let labels = kept(labels, |key| key.starts_with(OWN_PREFIX) || key == EXCLUDE_LABEL || used(key));
         let status = object.status;
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
@@ -215,7 +216,7 @@ mod tests {
             "metadata": {
                 "name": "ip-10-0-0-1", "uid": "u-1", "resourceVersion": "7", "creationTimestamp": "2026-11-21T10:00:00Z",
                 "annotations": { "ebbtide/notice.a": "{}", "ebbtide/ignore": "true", "other/thing": "long" },
-                "labels": { "ebbtide/kind": "spot", "pool": "blue" },
+                "labels": { "ebbtide/kind": "spot", "pool": "blue", "zone": "a" },
             },
             "spec": spec,
             "status": {
@@ -226,7 +227,7 @@ mod tests {
             },
         });
         let selector = [("pool", "blue")].into_iter().collect();
-        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector)
+        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone")
     }
 
     #[test]
@@ -243,7 +244,7 @@ mod tests {
         );
         assert_eq!((&*node.boot, node.taints.len()), ("boot-1", 1));
         assert_eq!(node.annotations.into_keys().collect::<Vec<_>>(), ["ebbtide/ignore", "ebbtide/notice.a"]);
-        assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind"]);
+        assert_eq!(node.labels.into_keys().collect::<Vec<_>>(), ["ebbtide/kind", "zone"]);
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Entry {
     }
 
     pub(super) fn waits(&mut self, wait: Wait, reason: &str, since: Timestamp, until: Timestamp) {
+        let since = self.waits.iter().find(|running| running.wait == wait).map_or(since, |running| running.since);
         self.waits_no_more(wait);
         self.waits.push(RunningWait { wait, reason: bounded(&reason, MAX_TEXT).into(), since, until });
     }

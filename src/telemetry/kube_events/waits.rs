@@ -86,7 +86,9 @@ impl WaitState {
             self.in_vain |= outcome == WaitOutcome::TimeOver;
             self.drain_follows = match key.wait {
                 Wait::Admission => outcome == WaitOutcome::Met,
-                Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement => outcome != WaitOutcome::CalledOff,
+                Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement | Wait::Wave => {
+                    outcome != WaitOutcome::CalledOff
+                }
                 _ => false,
             };
         }

@@ -137,6 +137,7 @@ impl All {
             | Fact::WaitBegun { .. }
             | Fact::LoadBalancerFailed { .. }
             | Fact::TargetsDeregistered { .. }
+            | Fact::WaitChanged { .. }
             | Fact::WaitAbandoned { .. }
             | Fact::DrainBegun { .. }
             | Fact::DrainProgress { .. }

@@ -566,6 +566,15 @@ async fn waits_are_listed_with_their_ends_and_what_is_not_made_with_its_reason()
     let spot = ["--kind", "spot", "--node", &node(0)];
     let no_hook = "before-completion not volumes: without a lifecycle hook to complete, nothing would be put off";
     assert_eq!(listed(&stage.simulated(&spot).await), [no_hook]);
+    stage.label(0, "zone", "a");
+    let in_wave = [&hook[..], &["--wave", "zone=1"]].concat();
+    // Of a life of 100 timeouts the drain keeps its 270 s, and the margin.
+    let found = listed(&stage.simulated(&in_wave).await);
+    assert_eq!(found[0].rsplit_once(' '), Some(("before-evictions wave", "29700")), "{found:?}");
+    let notes = stage.simulated(&in_wave).await["notices"][0]["notes"].to_string();
+    assert!(notes.contains("begins with the node's place"), "{notes}");
+    let spot_in_wave = listed(&stage.simulated(&[&spot[..], &["--wave", "zone=1"]].concat()).await);
+    assert_eq!(spot_in_wave, [no_hook], "it has no time");
     let dry = listed(&stage.simulated(&[&all[..], &["--dry-run"]].concat()).await);
     assert!(dry.contains(&"before-completion not volumes: --dry-run waits for nothing".to_owned()), "{dry:?}");
 }
@@ -580,7 +589,8 @@ async fn the_calls_of_waits_are_foretold() {
     let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
     let now = stage.world.clock.now();
     let body = messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(0), now);
-    let flags = ["--hold", "both", "--complete-after", "2s", "--events", "none"];
+    stage.label(0, "zone", "a");
+    let flags = ["--hold", "both", "--complete-after", "2s", "--events", "none", "--wave", "zone=1"];
     let notice = stage.simulated_body(&body, &flags).await;
     let simulated = stage.world.calls.tally();
     let replica = stage.start(&flags).await;

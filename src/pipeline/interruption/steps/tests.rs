@@ -2,6 +2,7 @@
 
 use super::super::policy::{
     Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Verify, WaitPolicy,
+    Wave,
 };
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
@@ -15,6 +16,7 @@ fn policy() -> Policy {
         waits: WaitPolicy {
             delay: PerKind::all(None),
             max_replacements: AtMost::Percent(10),
+            waves: Vec::new(),
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,
             volumes: Duration::ZERO,
@@ -137,6 +139,30 @@ fn waits_stand_before_the_drain_and_before_the_completion() {
         "FindOwner LookUpHook Begin FindNode Cordon Delay Drain LeaveHook End(Blocked)",
         "a hook is held back after a drain only"
     );
+}
+
+#[test]
+fn only_what_has_time_waits_in_a_wave_of_its_node() {
+    let mut policy = policy();
+    policy.waits.waves = vec![Wave { label: "zone".into(), at_most: AtMost::Number(1) }];
+    let terminate = Detail::AsgTerminate(hook("hook", None));
+    assert!(!path_of(&policy, terminate.clone()).contains("Delay"), "the Node has no such label");
+    let mut node = node();
+    node.labels.insert("zone".to_owned(), "a".to_owned());
+    let node = Arc::new(node);
+    let waits = |policy: &Policy, detail| {
+        let marked = std::cell::Cell::new(false);
+        let path = path(policy, detail, Some(&node), |step| {
+            marked.set(marked.get() || format!("{step:?}").contains(r#"wave: "waits""#));
+            None
+        });
+        assert_eq!(marked.get(), path.contains("Delay"), "the mark says it: {path}");
+        marked.get()
+    };
+    assert!(waits(&policy, terminate.clone()));
+    assert!(!waits(&policy, SPOT) && !waits(&policy, Detail::Rebalance), "no time, and no drain");
+    policy.dry_run = true;
+    assert!(!waits(&policy, terminate), "its place would be on no Node");
 }
 
 #[test]

@@ -36,15 +36,18 @@ impl<'a> Waiting<'a> {
         Self { case, log, wait, until, begun, reason: Mutex::new(Reason { text, is_told: false }), ended: false }
     }
 
-    /// Says what is waited for now. The first time this is told; if the time is over, the last is what was left undone.
+    /// Says what is waited for now. The first time its begin is told; if the time is over, the last is what was left undone.
     pub(in crate::pipeline::interruption) fn says(&self, reason: impl Into<String>) {
         let mut known = lock(&self.reason);
-        known.text = reason.into();
-        if !std::mem::replace(&mut known.is_told, true) {
-            let at_most = self.until.saturating_duration_since(Instant::now());
-            let (about, on) = (self.case.about(), self.case.on());
-            self.case.tell(&Fact::WaitBegun { about, on, wait: self.wait, reason: &known.text, at_most });
+        let before = std::mem::replace(&mut known.text, reason.into());
+        let at_most = self.until.saturating_duration_since(Instant::now());
+        let (about, on, wait, reason) = (self.case.about(), self.case.on(), self.wait, &*known.text);
+        if !known.is_told {
+            self.case.tell(&Fact::WaitBegun { about, on, wait, reason, at_most });
+        } else if *before != *reason {
+            self.case.tell(&Fact::WaitChanged { about, wait, reason, at_most });
         }
+        known.is_told = true;
     }
 
     /// Tells the end.

@@ -177,7 +177,7 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
-        let (mut marked, mut turned, mut gone) = (false, false, None);
+        let (mut marked, mut turned, mut moved, mut gone) = (false, false, false, None);
         let mut nodes = self.index.lock();
         let before = nodes.len();
         match seen {
@@ -188,6 +188,7 @@ impl NodeWatch {
                     if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
                         self.index.marked_elsewhere();
                     }
+                    moved = self.index.moves_places(nodes.named(&node.name), &node);
                     nodes.apply(node);
                 }
             }
@@ -195,13 +196,14 @@ impl NodeWatch {
                 if let (Some(name), Some(uid)) = (object.metadata.name, object.metadata.uid) {
                     gone = nodes.named(&name).filter(|known| *known.uid == *uid && is_marked(known)).cloned();
                     nodes.remove(&name, &uid);
-                    turned = true;
+                    (turned, moved) = (true, !self.index.0.labels.is_empty());
                 }
             }
             WatchUpdate::Bookmark | WatchUpdate::InitialListDone => {}
         }
         let after = nodes.len();
         drop(nodes);
+        self.index.signal_places(moved);
         self.index.signal_marks(marked);
         self.index.signal_turns(turned);
         if after != before {
@@ -218,6 +220,7 @@ impl NodeWatch {
         self.facts.emit(&Fact::NodesSynced { nodes: self.index.len() });
         self.index.set_live(true);
         self.index.showed(asked);
+        self.index.signal_places(true);
         self.index.signal_marks(true);
         self.index.signal_turns(true);
         if let Some(synced) = self.first_sync.take() {

@@ -1,0 +1,183 @@
+//! The wait for a place in the waves of the Node. A hook lives on by its heartbeats meanwhile, and the time that it gives the drain
+//! begins with the place.
+
+use super::waiting::Waiting;
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category, KubeError, LAST_CALL};
+use crate::fact::{DrainStep, Fact, WaitOutcome};
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::interruption::Case;
+use crate::pipeline::interruption::completion::KeptHook;
+use crate::pipeline::interruption::step::Target;
+use crate::pipeline::interruption::waves::Turn;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::{Place, place_of, whole_seconds};
+use crate::runtime::clock;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Time between the mark of a place and the look at who else has taken one. Of two replicas whose watches are less than half of this
+/// behind, at least one sees the other in time.
+const SEEN_AFTER: Duration = Duration::from_secs(2);
+
+/// Time after which those that are ahead and have taken no free place are passed over: they wait for something else, or their replica is
+/// gone.
+const PASSED_OVER: Duration = Duration::from_secs(5);
+
+/// Pause after a change, so that a storm of changes is looked at once.
+const CHANGES_PAUSE: Duration = Duration::from_millis(100);
+
+/// Interval in which a place in the line is told again, if it has changed: in a storm a thousand move up with each that goes.
+const TOLD_AGAIN: Duration = Duration::from_secs(5);
+
+/// Maximum time for the note that a drain is over. Without it the place is free some time after the deadline.
+const NOTE_TIMEOUT: Duration = Duration::from_mins(5);
+
+/// Maximum time for the note before the completion of a hook: the Node goes soon, and its place with it.
+const HOOK_NOTE_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Case {
+    /// Waits until the Node has a place in its waves, and says so on the Node.
+    pub(super) async fn placed(&self, waiting: &Waiting<'_>, hook: Option<&KeptHook>) -> WaitOutcome {
+        let Self { interrupter, notice, node, .. } = self;
+        let Some(node) = node else { return WaitOutcome::NotNeeded };
+        let (identity, waves) = (notice.identity.to_string(), &interrupter.policy.waits.waves);
+        let mut changes = interrupter.index.places();
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let (mut room_since, mut told_at) = (None, None);
+        let mut passing = false;
+        loop {
+            // While the index is blind, a place that looks free may be taken.
+            interrupter.index.live().await;
+            let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
+            if let Some(Place::Evicts(_)) = place_of(&known, &identity) {
+                // A takeover.
+                return WaitOutcome::Met;
+            }
+            let taking = match interrupter.waves.turn(waves, &known, interrupter.clock, passing) {
+                Turn::Now(taking) => taking,
+                Turn::Later { reason, ahead, look_again } => {
+                    let tell_at = told_at.map(|at: Instant| at + TOLD_AGAIN).filter(|at| *at > Instant::now());
+                    if tell_at.is_none() {
+                        waiting.says(reason);
+                        told_at = Some(Instant::now());
+                    }
+                    let pass_at = ahead
+                        .map(|ahead| *room_since.get_or_insert_with(Instant::now) + PASSED_OVER + SEEN_AFTER * ahead);
+                    if pass_at.is_none() {
+                        room_since = None;
+                    }
+                    passing = pass_at.is_some_and(|at| at <= Instant::now());
+                    if !passing {
+                        let look_again = look_again.map(|at| interrupter.clock.instant_of(at) + CHANGES_PAUSE);
+                        let next = pass_at.into_iter().chain(look_again).chain(tell_at).min();
+                        tokio::select! {
+                            // The sender lives as long as the index.
+                            _ = changes.changed() => sleep(CHANGES_PAUSE).await,
+                            () = clock::until(next) => {}
+                        }
+                    }
+                    continue;
+                }
+            };
+            // As others read it: who comes first must be the same for all.
+            let at = whole_seconds(interrupter.clock.now());
+            let ends = self.ends_after(hook, interrupter.clock.instant_of(at));
+            let noted = self.note_place(node, Place::Evicts(at), ends).await;
+            drop(taking);
+            if let Err(error) = noted {
+                if error.category == Category::Denied {
+                    return WaitOutcome::Denied;
+                }
+                sleep(error.wait(backoff.step())).await;
+                continue;
+            }
+            sleep(SEEN_AFTER).await;
+            if interrupter.waves.keeps(waves, node, at, interrupter.clock) {
+                return WaitOutcome::Met;
+            }
+            (room_since, passing) = (None, false);
+            // If that fails, the mark goes on saying that the place is taken, and it is.
+            let _ = self.note_place(node, Place::Waits, self.ends_after(hook, waiting.until)).await;
+        }
+    }
+
+    /// Returns the deadline of a hook whose time for the drain begins at `begins`; `None` if nothing puts it off.
+    fn ends_after(&self, hook: Option<&KeptHook>, begins: Instant) -> Option<Deadline> {
+        let Self { interrupter, notice, .. } = self;
+        let (_, times) = hook?.with_times();
+        let deadline = interrupter.policy.deadline(notice, Some(times), &interrupter.clock, Instant::now());
+        let begun = interrupter.clock.notice_instant(notice.at);
+        matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
+    }
+
+    /// Puts the hook's deadline off for a wait until `until`, and returns it, if heartbeats can do that.
+    pub(super) fn put_off(&self, hook: Option<&KeptHook>, until: Instant) -> Option<Deadline> {
+        let latest = self.ends_after(hook, until)?;
+        if let Some((hook, times)) = hook.map(KeptHook::with_times) {
+            hook.set_deadline(latest, times);
+        }
+        Some(latest)
+    }
+
+    /// Returns the target with the deadline that counts from the Node's place, or from now without one. `None` if it is not put off.
+    pub(super) fn counted_from_place(&self, target: &Target, hook: Option<&KeptHook>) -> Option<Target> {
+        let Self { interrupter, notice, .. } = self;
+        let known = interrupter.index.newest(&target.node);
+        let begins = match known.and_then(|known| place_of(&known, &notice.identity.to_string())) {
+            Some(Place::Evicts(at)) => interrupter.clock.instant_of(at),
+            _ => Instant::now(),
+        };
+        let deadline = self.put_off(hook, begins)?.at_least(Instant::now() + LAST_CALL);
+        Some(Target { deadline, ..target.clone() })
+    }
+
+    /// Says on the Node that evictions have begun, if its mark says that they wait: the wait was cut short, or its time was over.
+    pub(in crate::pipeline::interruption) async fn note_evictions(&self) {
+        self.change_place(|place| place == Some(Place::Waits), || Place::Evicts(self.interrupter.clock.now())).await;
+    }
+
+    /// Says on the Node that its place in its waves is free, if it had or wanted one, or was `drained` without one.
+    pub(in crate::pipeline::interruption) async fn end_place(&self, drained: bool) {
+        let ends = |place| match place {
+            Some(Place::Waits | Place::Evicts(_)) => true,
+            Some(Place::Over) => false,
+            None => drained,
+        };
+        self.change_place(ends, || Place::Over).await;
+    }
+
+    async fn change_place(&self, changes: impl Fn(Option<Place>) -> bool, to: impl Fn() -> Place) {
+        let Self { interrupter, notice, node, .. } = self;
+        let waves = &interrupter.policy.waits.waves;
+        let (Some(node), false) = (node, waves.is_empty()) else { return };
+        let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
+        let (identity, by) = (notice.identity.to_string(), Instant::now() + at_most);
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
+        loop {
+            let Some(known) = interrupter.index.newest(node) else { return };
+            let is_of_wave = waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
+            if !is_of_wave || !changes(place_of(&known, &identity)) {
+                return;
+            }
+            let Err(error) = Box::pin(self.note_place(node, to(), None)).await else { return };
+            let wait = error.wait(backoff.step());
+            if error.category == Category::Denied || Instant::now() + wait >= by {
+                return;
+            }
+            sleep(wait).await;
+        }
+    }
+
+    async fn note_place(&self, node: &Arc<Node>, place: Place, ends: Option<Deadline>) -> Result<(), KubeError> {
+        let Self { interrupter, notice, .. } = self;
+        let identity = notice.identity.to_string();
+        let ends = ends.map(|ends| interrupter.clock.timestamp_of(ends.at()));
+        let by = Instant::now() + CALL_TIMEOUT;
+        let noted = interrupter.marker.note(node, by, |current| place.patch(current, &identity, ends)).await;
+        noted.map(drop).inspect_err(|error| {
+            let (on, step, category) = (node.named(), DrainStep::Wave, error.category);
+            self.tell(&Fact::DrainRetried { on, step, category, error });
+        })
+    }
+}

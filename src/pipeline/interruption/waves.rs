@@ -1,0 +1,268 @@
+//! The waves: at most so many nodes with one value of a label are drained at the same time, counted over all replicas by the marks on
+//! the Nodes. A mark says that evictions wait, that they have a place, or that the drain is over.
+//!
+//! Who waits goes on in the order of their notices, and whoever is ahead without taking a free place is passed over. A place is taken
+//! first and checked then: of two replicas that take the last one without having seen each other, both know which gives it back.
+
+use super::policy::Wave;
+use crate::pipeline::node::mark::{WaveState, wave_state};
+use crate::pipeline::node::{Index, Node};
+use crate::runtime::clock::Clock;
+use jiff::Timestamp;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
+
+/// The nodes of the waves, as the index shows them.
+#[derive(Debug)]
+pub struct Waves {
+    index: Index,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The names of the Nodes whose places this process is writing now.
+    taking: HashSet<Arc<str>>,
+    /// The nodes of each label's values; read anew when they have changed.
+    lines: Vec<HashMap<Box<str>, Line>>,
+    /// The time at which something in them counts no more, although nobody has changed it.
+    until: Option<Timestamp>,
+    changes: watch::Receiver<()>,
+}
+
+/// The nodes with one value of a label.
+#[derive(Debug, Default)]
+struct Line {
+    /// The number of all nodes.
+    nodes: usize,
+    /// Those whose evictions have begun: since when, if they have a place, and their names.
+    evicting: Vec<(Option<Timestamp>, Arc<str>)>,
+    /// Those that wait, in their order: AWS's time of the notice, and the name.
+    waiting: Vec<(Option<Timestamp>, Arc<str>)>,
+}
+
+/// Whether a node has its turn.
+#[derive(Debug)]
+pub(super) enum Turn<'a> {
+    /// It takes a place, which counts while this lives.
+    Now(Taking<'a>),
+    /// It waits.
+    Later {
+        /// What for.
+        reason: String,
+        /// The number of nodes that it would pass over, if there is a free place.
+        ahead: Option<u32>,
+        /// The time at which to look again, if nothing changes.
+        look_again: Option<Timestamp>,
+    },
+}
+
+impl Waves {
+    /// No wave yet; the index shows who is drained.
+    #[must_use]
+    pub fn new(index: &Index) -> Self {
+        let mut changes = index.places();
+        changes.mark_changed();
+        let state = State { taking: HashSet::new(), lines: Vec::new(), until: None, changes };
+        Self { index: index.clone(), state: Mutex::new(state) }
+    }
+
+    /// Returns whether the Node has its turn in each of its waves. With `passing`, those that are ahead and have taken no place don't
+    /// count.
+    pub(super) fn turn(&self, waves: &[Wave], node: &Node, clock: Clock, passing: bool) -> Turn<'_> {
+        let mut state = self.read(waves, clock.now());
+        let (mut full, mut most) = (None, None);
+        for (wave, lines) in waves.iter().zip(&state.lines) {
+            let Some((value, line)) = node.labels.get(&*wave.label).and_then(|value| lines.get_key_value(&**value))
+            else {
+                continue;
+            };
+            // For another notice.
+            if line.evicting.iter().any(|(_, name)| *name == node.name) {
+                continue;
+            }
+            let at_most = wave.at_most.of(line.nodes);
+            // Of a place that is being written, the index knows nothing yet.
+            let is_taking = |name: &Arc<str>| *name != node.name && state.taking.contains(name);
+            let drained = line.evicting.len() + line.waiting.iter().filter(|(_, name)| is_taking(name)).count();
+            let free = at_most.saturating_sub(drained);
+            let before = line.waiting.iter().take_while(|(_, name)| *name != node.name);
+            let before = before.filter(|(_, name)| !is_taking(name)).count();
+            let reason = || {
+                let label = &wave.label;
+                let first = line.evicting.first().map(|(_, name)| format!(", such as {name}")).unwrap_or_default();
+                let place = before + 1;
+                format!(
+                    "number {place} in line: {drained} of at most {at_most} nodes with {label}={value} are drained{first}"
+                )
+            };
+            if free == 0 {
+                full.get_or_insert_with(reason);
+            } else if before >= free && most.as_ref().is_none_or(|(ahead, _)| before > *ahead) {
+                most = Some((before, reason()));
+            }
+        }
+        let look_again = state.until;
+        match (full, most) {
+            (Some(reason), _) => Turn::Later { reason, ahead: None, look_again },
+            (None, Some((ahead, reason))) if !passing => {
+                Turn::Later { reason, ahead: u32::try_from(ahead).ok(), look_again }
+            }
+            _ => {
+                state.taking.insert(Arc::clone(&node.name));
+                Turn::Now(Taking { waves: self, node: Arc::clone(&node.name) })
+            }
+        }
+    }
+
+    /// Whether the Node may keep the place that it has taken at `at`: no more others have one, and had it before, than there are places.
+    pub(super) fn keeps(&self, waves: &[Wave], node: &Node, at: Timestamp, clock: Clock) -> bool {
+        let state = self.read(waves, clock.now());
+        let own = (Some(at), Arc::clone(&node.name));
+        waves.iter().zip(&state.lines).all(|(wave, lines)| {
+            let line = node.labels.get(&*wave.label).and_then(|value| lines.get(&**value));
+            line.is_none_or(|line| {
+                let before = line.evicting.iter().filter(|other| other.1 != own.1 && **other < own).count();
+                before < wave.at_most.of(line.nodes)
+            })
+        })
+    }
+
+    fn read(&self, waves: &[Wave], now: Timestamp) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // The sender lives in the index.
+        let has_changed = state.changes.has_changed().unwrap_or(true);
+        if has_changed || state.until.is_some_and(|until| until <= now) {
+            state.changes.mark_unchanged();
+            let nodes = self.index.all_that(|node| !node.labels.is_empty());
+            (state.lines, state.until) = lines(waves, &nodes, now);
+        }
+        state
+    }
+}
+
+/// Returns the nodes of each label's values, and the time at which something in them counts no more.
+fn lines(waves: &[Wave], nodes: &[Arc<Node>], now: Timestamp) -> (Vec<HashMap<Box<str>, Line>>, Option<Timestamp>) {
+    let mut lines: Vec<HashMap<Box<str>, Line>> = waves.iter().map(|_| HashMap::new()).collect();
+    let mut first: Option<Timestamp> = None;
+    for node in nodes {
+        let state = wave_state(node, now);
+        if let Some((_, until)) = state {
+            first = Some(first.map_or(until, |first| first.min(until)));
+        }
+        for (wave, lines) in waves.iter().zip(&mut lines) {
+            let Some(value) = node.labels.get(&*wave.label) else { continue };
+            let line = lines.entry(value.as_str().into()).or_default();
+            line.nodes += 1;
+            match state {
+                Some((WaveState::Evicts(since), _)) => line.evicting.push((since, Arc::clone(&node.name))),
+                Some((WaveState::Waits(since), _)) => line.waiting.push((since, Arc::clone(&node.name))),
+                None => {}
+            }
+        }
+    }
+    lines.iter_mut().flat_map(HashMap::values_mut).for_each(|line| line.waiting.sort_unstable());
+    (lines, first)
+}
+
+/// A Node whose place is being written. Its place counts while this lives.
+#[derive(Debug)]
+pub(super) struct Taking<'a> {
+    waves: &'a Waves,
+    node: Arc<str>,
+}
+
+impl Drop for Taking<'_> {
+    fn drop(&mut self) {
+        let mut state = self.waves.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.taking.remove(&self.node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::policy::AtMost;
+    use super::*;
+
+    const NOW: &str = "2026-11-21T12:00:00Z";
+
+    /// A Node in a zone, whose mark says this of its wave.
+    fn node(name: &str, zone: &str, wave: &str) -> Node {
+        let mut node = Node::for_tests(name);
+        node.labels.insert("zone".to_owned(), zone.to_owned());
+        if wave != "-" {
+            let mark = format!(
+                r#"{{"kind":"rebalance","since":"{NOW}","deadline":"2026-11-21T13:00:00Z","message":"m","wave":"{wave}"}}"#
+            );
+            node.annotations.insert("ebbtide/notice.0".to_owned(), mark);
+        }
+        node
+    }
+
+    fn waves(at_most: AtMost) -> [Wave; 1] {
+        [Wave { label: "zone".into(), at_most }]
+    }
+
+    fn clock() -> Clock {
+        Clock::showing(NOW.parse().unwrap())
+    }
+
+    /// Whether each of the Nodes has its turn, one asked after the other, and how many each would pass over.
+    fn turns(nodes: &[Node], at_most: AtMost, passing: bool) -> Vec<Result<(), Option<u32>>> {
+        let index = Index::for_tests(&["zone"], nodes.to_vec());
+        let (known, waves) = (Waves::new(&index), waves(at_most));
+        let turn = |node: &Node| match known.turn(&waves, node, clock(), passing) {
+            Turn::Now(_) => Ok(()),
+            Turn::Later { ahead, .. } => Err(ahead),
+        };
+        nodes.iter().map(turn).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_goes_on_in_order_while_there_are_places() {
+        let waiting = || ["a", "b", "c"].map(|name| node(name, "1", "waits")).to_vec();
+        let one = AtMost::Number(1);
+        assert_eq!(turns(&waiting(), one, false), [Ok(()), Err(Some(1)), Err(Some(2))]);
+        assert_eq!(turns(&waiting(), AtMost::Percent(67), false), [Ok(()), Ok(()), Err(Some(2))], "of three nodes");
+        assert_eq!(turns(&waiting(), one, true), [Ok(()); 3], "each passes over the others");
+        for (wave, counts) in [("", true), (NOW, true), ("over", false), ("-", false)] {
+            let with = [waiting(), vec![node("d", "1", wave)]].concat();
+            let first = turns(&with, one, false)[0];
+            assert_eq!(first, if counts { Err(None) } else { Ok(()) }, "{wave:?}");
+            assert_eq!(turns(&with, one, true)[1].is_err(), counts, "nobody passes over a drain: {wave:?}");
+        }
+        let elsewhere = [waiting(), vec![node("d", "2", NOW)]].concat();
+        assert_eq!(turns(&elsewhere, one, false)[0], Ok(()), "in another zone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_place_that_is_being_written_counts() {
+        let nodes = ["a", "b"].map(|name| node(name, "1", "waits"));
+        let known = Waves::new(&Index::for_tests(&["zone"], nodes.clone()));
+        let waves = waves(AtMost::Number(1));
+        let turn = |n: usize| known.turn(&waves, &nodes[n], clock(), true);
+        let Turn::Now(taking) = turn(0) else { panic!("the first has its turn") };
+        assert!(matches!(turn(1), Turn::Later { ahead: None, .. }));
+        drop(taking);
+        assert!(matches!(turn(1), Turn::Now(_)));
+    }
+
+    /// Replicas that have taken places without having seen each other give back as many as are too many, whatever their clocks say.
+    #[tokio::test(start_paused = true)]
+    async fn of_places_taken_together_as_many_are_kept_as_there_are() {
+        for at_most in 1..5 {
+            let taken = ["12:00:03", "11:59:58", "12:00:03", "12:00:00"].map(|at| format!("2026-11-21T{at}Z"));
+            let nodes: Vec<_> = ["a", "b", "c", "d"].iter().zip(&taken).map(|(name, at)| node(name, "1", at)).collect();
+            let known = Waves::new(&Index::for_tests(&["zone"], nodes.clone()));
+            let waves = waves(AtMost::Number(at_most));
+            let keeps = |(node, at): (&Node, &String)| known.keeps(&waves, node, at.parse().unwrap(), clock());
+            let kept: Vec<_> = nodes.iter().zip(&taken).filter(|it| keeps(*it)).map(|(node, _)| &*node.name).collect();
+            let all = ["b", "d", "a", "c"];
+            assert!(
+                kept.len() == at_most.min(4) && all[..kept.len()].iter().all(|name| kept.contains(name)),
+                "{kept:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
+
+use super::{Node, NoticeAnnotation, guarded, mark_of, name_of, notices, text, whole_seconds};
+use crate::pipeline::node::release::TERMINATION_GRACE;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// How far a drain is in the wave of its Node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Evictions wait.
+    Waits,
+    /// Evictions have had a place since this time.
+    Evicts(Timestamp),
+    /// The drain has ended, whether or not the mark stays.
+    Over,
+}
+
+impl Place {
+    fn read(written: &str) -> Option<Self> {
+        match written {
+            "waits" => Some(Self::Waits),
+            "over" => Some(Self::Over),
+            since => since.parse().ok().map(Self::Evicts),
+        }
+    }
+
+    /// Returns the patch that writes the place in the mark of the notice with this identity; `None` if the mark says it already, or is
+    /// not on the Node. `ends` is the time to which the drain's end moves with that: its deadline, or the latest end of one that waits.
+    #[must_use]
+    pub fn patch(self, node: &Node, identity: &str, ends: Option<Timestamp>) -> Option<Value> {
+        let known = mark_of(node, identity).filter(|mark| mark.deadline.is_some())?;
+        let wave = self.to_string();
+        if known.wave == wave {
+            return None;
+        }
+        let ends = ends.map(whole_seconds);
+        let mark = match self {
+            Self::Evicts(_) if ends.is_some() => NoticeAnnotation { wave, deadline: ends, ends: None, ..known },
+            Self::Waits if ends.is_some() => NoticeAnnotation { wave, ends, ..known },
+            _ => NoticeAnnotation { wave, ..known },
+        };
+        Some(rewritten(node, identity, &mark))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Waits => f.write_str("waits"),
+            Self::Evicts(since) => write!(f, "{}", whole_seconds(*since)),
+            Self::Over => f.write_str("over"),
+        }
+    }
+}
+
+/// Returns the place that the mark of the notice with this identity says.
+#[must_use]
+pub fn place_of(node: &Node, identity: &str) -> Option<Place> {
+    Place::read(&mark_of(node, identity)?.wave)
+}
+
+/// How far a Node is in its wave, by the marks of all its drains. Those that evict without a place, such as for spot warnings, come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaveState {
+    /// Evictions have begun; since when, if the Node has a place.
+    Evicts(Option<Timestamp>),
+    /// Evictions wait; since AWS's time of the first notice.
+    Waits(Option<Timestamp>),
+}
+
+/// Returns how far the Node is in its wave, and until when its marks say so: what nobody notes as over ends a while after its deadline.
+/// `None` if the Node is not drained, or left to its owner.
+#[must_use]
+pub fn wave_state(node: &Node, now: Timestamp) -> Option<(WaveState, Timestamp)> {
+    let state = |mark: NoticeAnnotation| {
+        let until = mark.deadline.max(mark.deadline.and(mark.ends))?.checked_add(TERMINATION_GRACE).ok()?;
+        let state = match Place::read(&mark.wave) {
+            Some(Place::Over) => return None,
+            Some(Place::Waits) => WaveState::Waits(mark.since),
+            Some(Place::Evicts(since)) => WaveState::Evicts(Some(since)),
+            None => WaveState::Evicts(None),
+        };
+        (until > now).then_some((state, until))
+    };
+    let order = |state: &WaveState| match state {
+        WaveState::Evicts(since) => (false, *since),
+        WaveState::Waits(since) => (true, *since),
+    };
+    let all = notices(node).filter_map(|(_, mark)| state(mark));
+    all.min_by_key(|(state, _)| order(state)).filter(|_| !node.ignored)
+}
+
+/// Returns the patch that moves the deadline in the mark of the notice with this identity to `at`; `None` if it is not later.
+pub(in crate::pipeline::node) fn end(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+    let mark = mark_of(node, identity).filter(|mark| mark.deadline > Some(at))?;
+    Some(rewritten(node, identity, &NoticeAnnotation { deadline: Some(whole_seconds(at)), ends: None, ..mark }))
+}
+
+/// Returns the patch that moves the end of the drain in the mark of the notice with this identity to `at`; `None` if it is not earlier.
+pub(in crate::pipeline::node) fn put_off(node: &Node, identity: &str, at: Timestamp) -> Option<Value> {
+    let mark = mark_of(node, identity).filter(|mark| mark.ends.max(mark.deadline) < Some(at))?;
+    Some(rewritten(node, identity, &NoticeAnnotation { ends: Some(whole_seconds(at)), ..mark }))
+}
+
+fn rewritten(node: &Node, identity: &str, mark: &NoticeAnnotation) -> Value {
+    guarded(node, &json!({ name_of(identity): text(mark) }), &json!({}), json!({}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Mark, MarkSettings};
+    use super::*;
+    use std::time::Duration;
+
+    fn at(second: u8) -> Timestamp {
+        format!("2026-11-21T12:00:{second:02}Z").parse().unwrap()
+    }
+
+    fn apply(node: &mut Node, patch: impl Fn(&Node) -> Option<Value>) {
+        for (key, value) in patch(node).unwrap()["metadata"]["annotations"].as_object().unwrap() {
+            node.annotations.insert(key.clone(), value.as_str().unwrap().to_owned());
+        }
+    }
+
+    #[test]
+    fn a_mark_says_how_far_its_drain_is_in_the_wave() {
+        let mut node = Node::for_tests("node-1");
+        let mark = |identity, second| Mark::new(identity, "rebalance", at(second), "m").with_deadline(Some(at(50)));
+        assert_eq!(wave_state(&node, at(0)), None);
+        assert_eq!(Place::Waits.patch(&node, "a", None), None, "no mark");
+        let settings = MarkSettings::default();
+        apply(&mut node, |node| mark("a", 9).in_wave().patch(node, &settings));
+        assert!(node.annotations[&name_of("a")].contains(r#""wave":"waits""#), "{:?}", node.annotations);
+        apply(&mut node, |node| mark("b", 3).in_wave().patch(node, &settings));
+        let until = at(50) + TERMINATION_GRACE;
+        assert_eq!(wave_state(&node, at(59)), Some((WaveState::Waits(Some(at(3))), until)), "the first counts");
+        assert_eq!(wave_state(&node, until), None, "nobody has noted the end");
+        assert_eq!((place_of(&node, "a"), place_of(&node, "c")), (Some(Place::Waits), None));
+
+        let moved = at(50) + Duration::from_mins(5);
+        let evicts = Place::Evicts(at(10));
+        apply(&mut node, |node| evicts.patch(node, "a", Some(moved)));
+        assert_eq!((evicts.patch(&node, "a", Some(moved)), place_of(&node, "a")), (None, Some(evicts)));
+        let state = Some((WaveState::Evicts(Some(at(10))), moved + TERMINATION_GRACE));
+        assert_eq!(wave_state(&node, until), state, "with its deadline");
+        apply(&mut node, |node| mark("spot", 20).patch(node, &settings));
+        assert_eq!(wave_state(&node, at(20)), Some((WaveState::Evicts(None), until)), "it waits for nobody");
+        for identity in ["a", "spot"] {
+            apply(&mut node, |node| Place::Over.patch(node, identity, None));
+        }
+        assert_eq!(wave_state(&node, at(20)).unwrap().0, WaveState::Waits(Some(at(3))));
+        node.ignored = true;
+        assert_eq!(wave_state(&node, at(20)), None, "its owner has it");
+    }
+}
