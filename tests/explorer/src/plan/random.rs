@@ -41,7 +41,7 @@ const GARBAGE: [&str; 6] = [
 ];
 
 /// Flags that change nothing that the oracle judges.
-const OTHERS: [&[&str]; 12] = [
+const OTHERS: [&[&str]; 13] = [
     &["--settle", "1s"],
     &["--complete-after", "10s"],
     &["--wait-for-volumes", "0s"],
@@ -54,6 +54,7 @@ const OTHERS: [&[&str]; 12] = [
     &["--cluster-name", "blue"],
     &["--out-of-service-taint"],
     &["--registration-grace", "5s"],
+    &["--wave", "topology.kubernetes.io/zone=1"],
 ];
 
 fn chance(rng: &mut Rng, percent: u8) -> bool {
