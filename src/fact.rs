@@ -14,8 +14,8 @@ pub use label::{
     TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
-    Action, DrainOutcome, HoldPoint, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult, Replacement,
-    Unusual, Wait, WaitOutcome,
+    Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
+    Replacement, SaidKind, Unusual, Wait, WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -80,8 +80,8 @@ impl fmt::Display for PodRef<'_> {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant's sentence says what its fields are")]
 pub enum Fact<'a> {
-    /// The service starts.
-    Started { queue: &'a str, dry_run: bool },
+    /// The service starts. `queue` is empty without one; `sources` give notices.
+    Started { queue: &'a str, sources: &'a dyn fmt::Display, dry_run: bool },
     /// The admin server listens.
     AdminListening { address: SocketAddr },
     /// The status page listens.
@@ -148,6 +148,14 @@ pub enum Fact<'a> {
     ReservationUnknown { message: &'a str, reservation: &'a str, category: Category, error: &'a dyn fmt::Display },
     /// EC2 lists something that no message has told of; it is acted on.
     NoticeListed { about: NoticeRef<'a> },
+    /// A Node says something that was not acted on yet; it is.
+    NoticeSaid { about: NoticeRef<'a> },
+    /// What a Node says in this annotation is no notice. Emitted once for each value.
+    SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
+    /// This replica begins to act on what Nodes say (`ours`), or another one does.
+    NodesTurn { ours: bool },
+    /// It could not be found out whose turn it is to act on what Nodes say; retried. Emitted once until it can, or fails differently.
+    NodesTurnUnknown { category: Category, error: &'a dyn fmt::Display },
     /// EC2 did not say what it lists; asked again. Emitted once until it answers or fails differently.
     PollFailed { category: Category, error: &'a dyn fmt::Display },
     /// A notice is not acted on yet: too many nodes are drained, or AWS does not confirm it. `drains`: their number, and its maximum.
@@ -293,6 +301,16 @@ pub enum Fact<'a> {
     LeaseCollected { lease: &'a str, idle: Duration, dry_run: bool },
     /// Collecting leaked Leases failed; retried.
     CollectFailed { category: Category, error: &'a dyn fmt::Display },
+    /// The agent of this Node starts.
+    AgentStarted { node: &'a str },
+    /// The agent has the Node say this; with an empty `text` the Node no longer says it.
+    AgentSays { node: &'a str, kind: SaidKind, text: &'a str },
+    /// The agent could not have the Node say something; retried. Emitted once until it can, or fails differently.
+    SayingFailed { node: &'a str, category: Category },
+    /// The instance's metadata could not be read; retried. `again`: as the time before.
+    MetadataFailed { why: MetadataFailure, again: bool },
+    /// The instance's metadata can be read again.
+    MetadataAnswer,
     /// A task panicked: a bug.
     TaskPanicked { task: TaskKind },
     /// Shutdown began.

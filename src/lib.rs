@@ -45,6 +45,18 @@ pub mod service {
     pub use start::{Inputs, StartChecks};
 }
 
+/// The agent of one node: what the instance's metadata say, its Node says.
+pub mod agent {
+    mod metadata;
+    mod pages;
+    mod reading;
+    mod run;
+
+    pub use metadata::Metadata;
+    pub use pages::{AgentMetrics, AgentPages};
+    pub use run::Agent;
+}
+
 /// The command line: flags, the settings that they make, and the form of answers.
 pub mod cli {
     pub(crate) mod answer;
@@ -58,11 +70,12 @@ pub mod cli {
     pub(crate) mod yaml;
 
     pub use answer::Answer;
+    pub use flags::agent::Agent as AgentFlags;
     pub use flags::borrowed::Borrowed;
     pub use flags::doctor::Doctor;
     pub use flags::{Cli, Command, LogFormat, Run};
     pub use output::Output;
-    pub use settings::Settings;
+    pub use settings::{AgentSettings, Settings};
 }
 
 /// Subscribers of facts, and the server that shows them.

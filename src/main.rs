@@ -1,7 +1,8 @@
 //! Parses the command line, runs a command, and returns its exit code.
 
+use ebbtide::agent::{Agent, AgentMetrics, AgentPages, Metadata};
 use ebbtide::cli::Answer;
-use ebbtide::cli::Settings;
+use ebbtide::cli::{AgentFlags, AgentSettings, Settings};
 use ebbtide::cli::{Borrowed, Doctor};
 use ebbtide::cli::{Cli, Command, LogFormat, Run};
 use ebbtide::clients::connect;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(flags) => run_service(flags),
+        Command::Agent(flags) => run_agent(&flags),
         Command::Doctor(flags) => run_doctor(flags),
         Command::Simulate(flags) => run_command(simulate::simulate(*flags)),
         Command::Send(flags) => run_command(send::send(flags)),
@@ -65,6 +67,44 @@ fn run_service(flags: Run) -> ExitCode {
     block_on(serve(settings, filter))
 }
 
+/// Runs the agent on one thread: it mostly waits.
+fn run_agent(flags: &AgentFlags) -> ExitCode {
+    let settings = match AgentSettings::from_flags(flags) {
+        Ok(settings) => settings,
+        Err(problems) => return refuse(2, &problems.to_string()),
+    };
+    let (_log, _filter) = start_log(flags.log_format, &settings.log);
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(agent(settings, &chosen(flags.cluster.clone()))),
+        Err(error) => refuse(1, &format!("the system gives no events: {error}")),
+    }
+}
+
+async fn agent(settings: AgentSettings, cluster: &ClusterChoice) -> ExitCode {
+    let shutdown = Shutdown::default();
+    let _signals = match signals::listen(shutdown.clone()) {
+        Ok(signals) => signals,
+        Err(error) => return refuse(1, &format!("can't listen for signals: {error}")),
+    };
+    let clients = connect::cluster_client(Clock::system(), cluster).await;
+    let clients = clients.and_then(|kube| Ok((kube, connect::metadata_client(settings.metadata_endpoint)?)));
+    let (kube, metadata) = match clients {
+        Ok(clients) => clients,
+        Err(error) => return refuse(1, &error.to_string()),
+    };
+    let metrics = Arc::new(AgentMetrics::default());
+    let facts = Facts::to(vec![Arc::new(Log::default()) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+    let work = Agent::new(Metadata::new(metadata), kube, facts.clone(), settings.node_name).run();
+    let served = AgentPages::serve(settings.address, metrics, facts);
+    tokio::select! {
+        biased;
+        // Nothing has to be ended in order: a patch is written as a whole, or not at all.
+        () = shutdown.ordered.cancelled() => ExitCode::SUCCESS,
+        Err(error) = served => refuse(1, &error.to_string()),
+        () = work => ExitCode::SUCCESS,
+    }
+}
+
 fn block_on(work: impl Future<Output = ExitCode>) -> ExitCode {
     match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(work),
@@ -81,7 +121,8 @@ fn run_doctor(Doctor { strict, borrowed }: Doctor) -> ExitCode {
     run_command(async move {
         let clock = Clock::system();
         let region = QueueUrl::region_of(&settings.queue_url);
-        let clients = connect::available_clients(clock, region, &chosen(cluster)).await;
+        let calls_aws = settings.sources.call_aws();
+        let clients = connect::available_clients(clock, region, &chosen(cluster), calls_aws).await;
         let report = doctor::consult(&settings, clients, clock).await;
         Answer { code: u8::from(report.failed(strict)), ..Answer::well(output.of(&report.object(), || report.text())) }
     })
@@ -98,7 +139,13 @@ fn without_clients(filter: Targets) -> Targets {
 async fn serve(settings: Settings, log_filter: LogFilter) -> ExitCode {
     let clock = Clock::system();
     let region = QueueUrl::region_of(&settings.queue_url);
-    let mut clients = match connect::clients(clock, region, &ClusterChoice::default()).await {
+    let cluster = ClusterChoice::default();
+    let clients = if settings.sources.call_aws() {
+        connect::clients(clock, region, &cluster).await
+    } else {
+        connect::clients_without_aws(clock, &cluster).await
+    };
+    let mut clients = match clients {
         Ok(clients) => clients,
         Err(error) => return refuse(1, &error.to_string()),
     };

@@ -1,6 +1,7 @@
 //! The command line: flags in groups, each with its environment variable. `settings` checks their values.
 
 mod admission;
+pub mod agent;
 pub mod borrowed;
 pub mod cluster;
 pub mod doctor;
@@ -10,6 +11,7 @@ mod reporting;
 pub mod send;
 mod servers;
 pub mod simulate;
+mod source;
 pub mod status;
 mod traces;
 mod values;
@@ -19,6 +21,7 @@ pub use admission::Admission;
 pub use notify::Notifications;
 pub use reporting::Reporting;
 pub use servers::Servers;
+pub use source::{Source, Sources};
 pub use traces::Traces;
 pub use values::{
     AtDeadline, EKS_HOOKS, Events, LogFormat, NotifyFormat, OnFailedDrain, OnFailedLaunch, OnUncordon, Verify,
@@ -54,6 +57,12 @@ pub enum Command {
                             Exit codes: 0 after an ordered shutdown, 1 if it can't start, 2 for wrong settings, 3 if the shutdown aborted work, 4 after a bug."
     )]
     Run(Run),
+    /// Have the Node say what its instance's metadata announce, until a signal ends the process
+    #[command(
+        after_help = "Writes annotations ebbtide/says.* on its own Node, and nothing else; the service with --source nodes acts on them.\n\
+                            Exit codes: 0 after a signal, 1 if it can't start, 2 for wrong flags."
+    )]
+    Agent(agent::Agent),
     /// Show what the service would do about a message, and why; change nothing
     #[command(
         alias = "explain",
@@ -90,9 +99,9 @@ pub enum Command {
 #[derive(Args, Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Run {
-    /// The SQS queue that EventBridge and lifecycle hooks send to
-    #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
-    pub queue_url: Option<String>,
+    /// What gives notices.
+    #[command(flatten)]
+    pub sources: Sources,
 
     /// Action for a kind of notice; once per kind
     ///

@@ -2,14 +2,18 @@
 //! together.
 
 mod admission;
+mod agent;
 mod notifications;
 mod problems;
 mod replacements;
 mod servers;
+mod sources;
 mod traces;
 mod waits;
 
+pub use agent::AgentSettings;
 pub use notifications::notifications;
+pub use sources::Sources;
 
 use crate::cli::flags;
 use crate::cli::flags::Run;
@@ -32,7 +36,9 @@ use tracing_subscriber::filter::Targets;
 /// The settings of `ebbtide run`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The queue's URL.
+    /// What gives notices.
+    pub sources: Sources,
+    /// The queue's URL; empty without a queue.
     pub queue_url: String,
     /// The address of probes and metrics.
     pub admin_address: SocketAddr,
@@ -122,8 +128,16 @@ impl Settings {
     /// All problems.
     pub fn from_flags(mut flags: Run) -> Result<Self, SettingsError> {
         let mut problems = Problems::default();
-        let queue_url = problems.queue_url(flags.queue_url.take());
-        Self::checked(flags, queue_url, problems)
+        forget_empty(&mut flags);
+        let sources = problems.sources(&flags, true);
+        let named = flags.sources.queue_url.take().filter(|url| !url.is_empty());
+        if sources.queue && named.is_none() {
+            let what =
+                "is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL; without a queue write --source nodes";
+            problems.add("--queue-url", what);
+        }
+        let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
+        Self::checked(flags, sources, queue_url, problems)
     }
 
     /// Validates the flags of a command that reads no queue, so that the queue may be unset.
@@ -132,13 +146,15 @@ impl Settings {
     /// As [`Settings::from_flags`].
     pub fn without_queue(mut flags: Run) -> Result<Self, SettingsError> {
         let mut problems = Problems::default();
-        let named = flags.queue_url.take().filter(|url| !url.is_empty());
+        forget_empty(&mut flags);
+        let sources = problems.sources(&flags, false);
+        let named = flags.sources.queue_url.take().filter(|url| !url.is_empty());
         let queue_url = named.map(|url| problems.queue_url(Some(url))).unwrap_or_default();
-        Self::checked(flags, queue_url, problems)
+        Self::checked(flags, sources, queue_url, problems)
     }
 
-    fn checked(mut flags: Run, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
-        forget_empty(&mut flags);
+    fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
+        problems.without_aws(&flags, sources);
         let admin_address = problems.address("--admin-address", &flags.servers.admin_address);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
         let status_address = (flags.servers.status_address != "off")
@@ -148,7 +164,7 @@ impl Settings {
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
         let lead = problems.lead(&flags.when);
-        let admission = problems.admission(&flags.admission, actions);
+        let admission = problems.admission(&flags.admission, actions, sources);
         let waits = problems.waits(&flags.waits, actions, &health_issues, &drain_timeout, lead);
         let pod_grace = problems.duration("--pod-grace", flags.pod_grace.as_deref(), MAX_POD_GRACE);
         let registration_grace = problems.duration("--registration-grace", Some(&flags.registration_grace), MAX_DRAIN);
@@ -218,6 +234,7 @@ impl Settings {
         };
         let pod_selector = (!pod_selector.selects_all()).then(|| pod_selector.to_string());
         Ok(Self {
+            sources,
             queue_url,
             admin_address,
             status_address,

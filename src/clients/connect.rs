@@ -38,6 +38,9 @@ use tokio::join;
 /// Timeout of one attempt to connect.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Timeout of a connection to the instance metadata service, on the machine itself.
+const METADATA_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// Timeout of reads from a watch. A live one sends something every minute, if only a bookmark.
 const WATCH_READ_TIMEOUT: Duration = Duration::from_secs(100);
 
@@ -110,6 +113,9 @@ pub enum ConnectError {
     /// AWS's region is not known.
     #[error("AWS's region is not known; set AWS_REGION to the queue's region")]
     NoRegion,
+    /// The settings ask for no call to AWS.
+    #[error("AWS is not called with --source nodes alone; nothing is to be done about it")]
+    NotCalled,
     /// A variable of the environment names no proxy or no endpoint.
     #[error(transparent)]
     BadVariable(#[from] BadVariable),
@@ -146,6 +152,16 @@ pub async fn clients(
     Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
+/// Makes the clients of the API server. Those of AWS have neither credentials nor a connection: a call fails before it leaves.
+///
+/// # Errors
+/// When the API server is not configured, or wrongly.
+pub async fn clients_without_aws(clock: Clock, cluster: &ClusterChoice) -> Result<Clients, ConnectError> {
+    let (kube, watches) = kube_clients(clock, cluster).await?;
+    let nothing = SdkConfig::builder().behavior_version(BehaviorVersion::latest()).build();
+    Ok(Clients { aws: aws_clients(&nothing), kube, watches, webhook: None, collector: None })
+}
+
 /// Makes all clients, even without a region: then every call to AWS fails.
 ///
 /// # Errors
@@ -161,12 +177,16 @@ pub(crate) async fn clients_without_region(
     Ok(Clients { aws, kube, watches, webhook: None, collector: None })
 }
 
-/// Makes the clients of each side for itself.
+/// Makes the clients of each side for itself; those of AWS only if it is called.
 pub async fn available_clients(
     clock: Clock,
     default_region: Option<String>,
     cluster: &ClusterChoice,
+    calls_aws: bool,
 ) -> AvailableClients {
+    if !calls_aws {
+        return AvailableClients { aws: Err(ConnectError::NotCalled), kube: cluster_client(clock, cluster).await };
+    }
     let (aws, kube) = join!(Box::pin(aws(clock, default_region)), Box::pin(kube_clients(clock, cluster)));
     AvailableClients { aws: aws.and_then(in_a_region), kube: kube.map(|(kube, _)| kube) }
 }
@@ -177,6 +197,19 @@ pub async fn available_clients(
 /// When the API server is not configured, or wrongly.
 pub async fn cluster_client(clock: Clock, cluster: &ClusterChoice) -> Result<kube::Client, ConnectError> {
     kube_clients(clock, cluster).await.map(|(kube, _)| kube)
+}
+
+/// Makes a client of the instance metadata service at this address: plain HTTP, without credentials, a proxy or certificates.
+///
+/// # Errors
+/// When no client can be made of the address.
+pub fn metadata_client(endpoint: ::http::Uri) -> Result<kube::Client, ConnectError> {
+    let mut config = kube::Config::new(endpoint);
+    config.connect_timeout = Some(METADATA_TIMEOUT);
+    config.default_retry = false;
+    // Not even those of the system, which take a megabyte.
+    config.root_cert = Some(Vec::new());
+    cluster::client(config, None, None).map_err(|error| ConnectError::BadCluster(error.to_string()))
 }
 
 /// Returns the name of the chosen context; `None` without a kubeconfig that can be read.

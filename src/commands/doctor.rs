@@ -42,6 +42,9 @@ use readings::Readings;
 /// Judges all readings. Pure.
 fn judge(settings: &Settings, readings: &Readings) -> Diagnosis {
     let mut checks = match &readings.no_aws {
+        _ if !settings.sources.call_aws() => {
+            vec![Area::Queue.ok("source", "The Nodes alone say what comes: there is no queue, and AWS is not called.")]
+        }
         Some(error) => vec![Area::Credentials.unconnected(error)],
         None => at_aws(settings, readings),
     };
@@ -54,10 +57,14 @@ fn judge(settings: &Settings, readings: &Readings) -> Diagnosis {
 
 fn at_aws(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let mut checks = credentials::judge(&readings.identity, &settings.queue_url);
-    checks.extend(queue::judge(settings, readings));
+    if settings.sources.queue {
+        checks.extend(queue::judge(settings, readings));
+    }
     // Without credentials all other checks would report the same.
     if !readings.identity.as_ref().is_err_and(credentials::unusable) {
-        checks.extend(rules::judge(settings, readings));
+        if settings.sources.queue {
+            checks.extend(rules::judge(settings, readings));
+        }
         checks.extend(groups::judge(settings, readings));
         checks.extend(replacements::judge(settings, readings));
         checks.extend(aws_calls::judge(settings, readings));

@@ -227,6 +227,8 @@ labels! {
         Undo => "undo",
         /// Acts on changes that Nodes keep when they are near, and polls EC2. Fixed.
         Planner => "planner",
+        /// Acts on what Nodes say. Fixed.
+        NodeSource => "node-source",
         /// Serves probes and metrics. Fixed.
         Admin => "admin",
         /// Writes Events and conditions. Fixed.
@@ -278,6 +280,7 @@ impl TaskKind {
                 | Self::NodeWatch
                 | Self::Undo
                 | Self::Planner
+                | Self::NodeSource
                 | Self::Admin
                 | Self::Teller
                 | Self::Notifier

@@ -315,3 +315,51 @@ impl From<DrainOutcome> for NoticeOutcome {
         }
     }
 }
+
+labels! {
+    /// What an instance's metadata tell, by kind.
+    SaidKind {
+        /// A spot instance is taken back.
+        Spot => "spot",
+        /// A spot instance runs an elevated risk of being taken back.
+        Rebalance => "rebalance",
+        /// A change is scheduled.
+        Maintenance => "maintenance",
+        /// The instance's Auto Scaling group terminates it.
+        Termination => "termination",
+    }
+}
+
+labels! {
+    /// Why the instance metadata service gave no answer that can be used.
+    MetadataFailure {
+        /// There is no connection: not an EC2 instance, or the service is off.
+        Unreachable => "unreachable",
+        /// There was no answer in time.
+        TimedOut => "timed-out",
+        /// There was no token in time: the limit of hops keeps its answer from a pod.
+        NoToken => "no-token",
+        /// The service refuses to answer.
+        Refused => "refused",
+        /// The service answers too many requests, or has an error of its own.
+        Throttled => "throttled",
+        /// What answers has no tokens: not EC2's service.
+        NotEc2 => "not-ec2",
+        /// The answer is not what EC2 documents.
+        Nonsense => "nonsense",
+    }
+}
+
+impl MetadataFailure {
+    /// Returns what to do about it.
+    #[must_use]
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Self::Unreachable => "if the node is an EC2 instance, allow access to its metadata endpoint",
+            Self::NoToken => "set the metadata hop limit of the instance to 2, or agent.hostNetwork=true in the chart",
+            Self::Refused => "enable the metadata endpoint of the instance",
+            Self::NotEc2 => "run the agent on EC2 instances only, or correct --metadata-endpoint",
+            Self::TimedOut | Self::Throttled | Self::Nonsense => "nothing, if it ends soon",
+        }
+    }
+}

@@ -1,4 +1,4 @@
-//! The election of the collector: a Kubernetes Lease that one replica holds at a time.
+//! The election of one replica for an office: a Kubernetes Lease that one replica holds at a time.
 //!
 //! The rules are those of Kubernetes' own leader election. The first replica that writes the Lease holds it. Every write names the version
 //! that it replaces, so two writes can't both succeed. Another replica's turn is over when its Lease has not changed for its duration, by
@@ -17,17 +17,44 @@ use kube::{Api, Client};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Name of the Lease.
-pub const NAME: &str = "ebbtide-lease-collector";
+/// What one replica at a time is elected for.
+#[derive(Clone, Copy, Debug)]
+pub struct Office {
+    /// Name of the Lease.
+    pub name: &'static str,
+    /// Duration of a turn, after which other replicas may take it.
+    turn: Duration,
+    /// Time between the end of our turn and the time at which other replicas may take it, so that our last call has ended.
+    margin: Duration,
+    /// Timeout of one call about the Lease.
+    timeout: Duration,
+}
 
-/// Duration of a turn: two scans, so that one failed scan does not end the turn.
-const TURN_DURATION: Duration = Duration::from_mins(20);
+impl Office {
+    /// The collection of leaked Leases. A turn lasts two scans, so that one failed scan does not end the turn.
+    pub const COLLECTOR: Self = Self {
+        name: "ebbtide-lease-collector",
+        turn: Duration::from_mins(20),
+        margin: Duration::from_mins(1),
+        timeout: CALL_TIMEOUT,
+    };
 
-/// Time between the end of our turn and the time at which other replicas may take it, so that our last call has ended.
-const MARGIN: Duration = Duration::from_mins(1);
+    /// The work on what Nodes say. Other replicas look every [`Office::LOOK`], so that the turn of one that has died silently is taken
+    /// within 8 s, and the time of a call.
+    pub const NODES: Self = Self {
+        name: "ebbtide-nodes",
+        turn: Duration::from_secs(6),
+        margin: Duration::from_secs(1),
+        timeout: Duration::from_secs(2),
+    };
+
+    /// Interval between two looks at the Lease of [`Office::NODES`], and between its renewals.
+    pub const LOOK: Duration = Duration::from_secs(2);
+}
 
 /// The election, from one replica's view.
 pub struct Election {
+    office: Office,
     api: Api<Lease>,
     gate: Gate,
     clock: Clock,
@@ -72,11 +99,11 @@ enum Step {
 }
 
 impl Election {
-    /// Returns the election for the replica `identity`, with the Lease in `namespace`.
+    /// Returns the election for the office, from the view of the replica `identity`, with the Lease in `namespace`.
     #[must_use]
-    pub fn new(client: Client, namespace: &str, identity: &str, gate: Gate, clock: Clock) -> Self {
+    pub fn new(office: Office, client: Client, namespace: &str, identity: &str, gate: Gate, clock: Clock) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { api, gate, clock, identity: identity.to_owned(), observed: None, held: None }
+        Self { office, api, gate, clock, identity: identity.to_owned(), observed: None, held: None }
     }
 
     /// Whether it was ours when last looked at.
@@ -92,8 +119,9 @@ impl Election {
     pub async fn take_turn(&mut self) -> Result<Turn, KubeError> {
         let asked_at = Instant::now();
         self.held = None;
-        let call = Call { verb: "get", resource: "leases", subject: NAME };
-        let found = self.call(call, || self.api.get_opt(NAME)).await?;
+        let name = self.office.name;
+        let call = Call { verb: "get", resource: "leases", subject: name };
+        let found = self.call(call, || self.api.get_opt(name)).await?;
         let write = match found {
             None => self.write(None).await,
             Some(found) => {
@@ -107,10 +135,12 @@ impl Election {
         match write {
             Ok(written) => {
                 self.held = Some(written);
-                Ok(Turn::Ours { until: asked_at + TURN_DURATION - MARGIN })
+                Ok(Turn::Ours { until: asked_at + self.office.turn - self.office.margin })
             }
             // Another replica wrote first.
-            Err(error) if error.category == Category::Conflict => Ok(Turn::Theirs { until: asked_at + TURN_DURATION }),
+            Err(error) if error.category == Category::Conflict => {
+                Ok(Turn::Theirs { until: asked_at + self.office.turn })
+            }
             Err(error) => Err(error),
         }
     }
@@ -133,7 +163,7 @@ impl Election {
             _ => now,
         };
         let observation = Observation { spec, since };
-        let step = step(&observation, now, &self.identity);
+        let step = step(&observation, now, &self.identity, self.office.turn);
         self.observed = Some(observation);
         step
     }
@@ -142,7 +172,7 @@ impl Election {
         let now = MicroTime(self.clock.now());
         let creates = found.is_none();
         let (mut lease, step) = found.unwrap_or_else(|| {
-            let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+            let metadata = ObjectMeta { name: Some(self.office.name.to_owned()), ..ObjectMeta::default() };
             (Lease { metadata, spec: None }, Step::Take)
         });
         let spec = lease.spec.get_or_insert_default();
@@ -152,9 +182,10 @@ impl Election {
             spec.holder_identity = Some(self.identity.clone());
         }
         spec.renew_time = Some(now);
-        spec.lease_duration_seconds = i32::try_from(TURN_DURATION.as_secs()).ok();
+        spec.lease_duration_seconds = i32::try_from(self.office.turn.as_secs()).ok();
         if creates {
-            let (call, params) = (Call { verb: "create", resource: "leases", subject: NAME }, PostParams::default());
+            let (call, params) =
+                (Call { verb: "create", resource: "leases", subject: self.office.name }, PostParams::default());
             self.call(call, || self.api.create(&params, &lease)).await
         } else {
             self.replace(lease).await
@@ -163,26 +194,27 @@ impl Election {
 
     /// Replaces the version of the Lease that was read.
     async fn replace(&self, lease: Lease) -> Result<Lease, KubeError> {
-        let (call, params) = (Call { verb: "update", resource: "leases", subject: NAME }, PostParams::default());
-        self.call(call, || self.api.replace(NAME, &params, &lease)).await
+        let (call, params) =
+            (Call { verb: "update", resource: "leases", subject: self.office.name }, PostParams::default());
+        self.call(call, || self.api.replace(self.office.name, &params, &lease)).await
     }
 
     async fn call<T, F>(&self, call: Call<'_>, request: impl FnOnce() -> F) -> Result<T, KubeError>
     where
         F: Future<Output = Result<T, kube::Error>>,
     {
-        self.gate.kube(call, Class::Background, Instant::now() + CALL_TIMEOUT, request).await
+        self.gate.kube(call, Class::Background, Instant::now() + self.office.timeout, request).await
     }
 }
 
-/// Returns the next step of the replica `me`.
-fn step(Observation { spec, since }: &Observation, now: Instant, me: &str) -> Step {
+/// Returns the next step of the replica `me`. A turn lasts `turn` if its Lease says no other time.
+fn step(Observation { spec, since }: &Observation, now: Instant, me: &str, turn: Duration) -> Step {
     match spec.holder_identity.as_deref().unwrap_or_default() {
         "" => Step::Take,
         holder if holder == me => Step::Renew,
         _ => {
             let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-            let until = *since + duration.filter(|seconds| *seconds > 0).map_or(TURN_DURATION, Duration::from_secs);
+            let until = *since + duration.filter(|seconds| *seconds > 0).map_or(turn, Duration::from_secs);
             if now >= until { Step::Take } else { Step::Wait(until) }
         }
     }
@@ -214,9 +246,13 @@ mod tests {
             ("other", Some(-5), 0, Step::Wait(at(1200))),
         ] {
             let observation = Observation { spec: lease(holder, lasts), since };
-            assert_eq!(step(&observation, at(now), "me"), expected, "{holder} {lasts:?} after {now} s");
+            assert_eq!(
+                step(&observation, at(now), "me", Office::COLLECTOR.turn),
+                expected,
+                "{holder} {lasts:?} after {now} s"
+            );
         }
         let empty = LeaseSpec { holder_identity: Some(String::new()), ..LeaseSpec::default() };
-        assert_eq!(step(&Observation { spec: empty, since }, since, "me"), Step::Take);
+        assert_eq!(step(&Observation { spec: empty, since }, since, "me", Office::COLLECTOR.turn), Step::Take);
     }
 }

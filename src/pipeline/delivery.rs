@@ -3,6 +3,7 @@
 //! A message is deleted only when each of its notices has ended. All else (shutdown, a lost lease, the end of the time that SQS allows,
 //! a panic) is one path: the message leaves its interruptions, which stops those that no other message holds, and is released.
 
+mod nodes;
 mod outcome_cache;
 mod plans;
 mod polling;
@@ -72,8 +73,8 @@ pub struct Deliverer {
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
-    /// Whether EC2 is polled for what no message told of.
-    pub polls: bool,
+    /// Whether other sources than messages may tell of the same.
+    pub has_other_sources: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].
     pub permits: Semaphore,
 }
@@ -236,7 +237,7 @@ impl Deliverer {
         let ends = stream::iter(notices.enumerate()).map(|(number, notice)| async move {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
-            let polled = Some(&notice).filter(|notice| self.polls && self.is_told_first(notice)).cloned();
+            let polled = Some(&notice).filter(|notice| self.has_other_sources && self.is_told_first(notice)).cloned();
             let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));

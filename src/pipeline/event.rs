@@ -97,13 +97,14 @@ impl Notice {
     #[must_use]
     pub const fn kind(&self) -> NoticeKind {
         match self.detail {
-            Detail::AsgTerminate(_) => NoticeKind::AsgTerminate,
+            Detail::AsgTerminate(_) | Detail::AsgTermination => NoticeKind::AsgTerminate,
             Detail::AsgLaunch(_) => NoticeKind::AsgLaunch,
             Detail::Spot { .. } => NoticeKind::Spot,
             Detail::Rebalance => NoticeKind::Rebalance,
             Detail::StateChange { .. } => NoticeKind::StateChange,
             Detail::ScheduledChange(_) => NoticeKind::ScheduledChange,
             Detail::CapacityReservation { .. } => NoticeKind::CapacityReservation,
+            Detail::TakenBack(kind) => kind,
         }
     }
 }
@@ -139,7 +140,7 @@ impl Notice {
     /// Whether AWS has called off what it announced.
     #[must_use]
     pub const fn is_withdrawn(&self) -> bool {
-        matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }))
+        matches!(self.detail, Detail::ScheduledChange(ScheduledChange { withdrawn: true, .. }) | Detail::TakenBack(_))
     }
 
     /// Whether it is a change of known begin, which EC2 lists, too.
@@ -243,6 +244,15 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
+    /// What a Node says that has neither an event's id nor one of EC2's.
+    Said {
+        /// The kind of the notice.
+        kind: NoticeKind,
+        /// The time that the instance's metadata name, if they name one.
+        at: Option<Timestamp>,
+        /// The instance.
+        instance: InstanceId,
+    },
     /// Any other event, by EventBridge's id.
     Event(String),
 }
@@ -254,7 +264,7 @@ impl Identity {
         match self {
             Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
             Self::Block { reservation, .. } => Some(reservation),
-            Self::Hook { .. } | Self::Event(_) => None,
+            Self::Hook { .. } | Self::Said { .. } | Self::Event(_) => None,
         }
     }
 }
@@ -266,6 +276,8 @@ impl fmt::Display for Identity {
             Self::Health { arn, instance } => write!(f, "{arn}/{instance}"),
             Self::Block { reservation, ends: Some(ends), instance } => write!(f, "{reservation}/{ends}/{instance}"),
             Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
+            Self::Said { kind, at: Some(at), instance } => write!(f, "node/{kind}/{at}/{instance}"),
+            Self::Said { kind, at: None, instance } => write!(f, "node/{kind}/{instance}"),
             Self::Event(id) => f.write_str(id),
         }
     }
@@ -302,6 +314,8 @@ impl fmt::Display for InstanceId {
 pub enum Detail {
     /// A group terminates the instance and waits for the hook.
     AsgTerminate(Hook),
+    /// A group terminates the instance, which is all that its metadata tell: neither the hook nor the action's token.
+    AsgTermination,
     /// A group launched the instance and waits for the hook.
     AsgLaunch(Hook),
     /// A spot instance is taken back.
@@ -323,6 +337,8 @@ pub enum Detail {
         /// The end of the instance, if the event names it.
         terminates_at: Option<Timestamp>,
     },
+    /// The instance's metadata no longer announce what they did, of this kind.
+    TakenBack(NoticeKind),
 }
 
 /// A lifecycle action that waits for us.
@@ -400,6 +416,14 @@ pub struct Version {
     withdrawn: bool,
 }
 
+impl Version {
+    /// Whether this is a version of the notice with this identity.
+    #[must_use]
+    pub fn is_of(&self, identity: &Identity) -> bool {
+        self.identity == *identity
+    }
+}
+
 /// Prefix of the identity of a test message, which distinguishes it from AWS's own.
 pub const TEST: &str = "ebbtide-test-";
 
@@ -418,7 +442,7 @@ impl Notice {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
             Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
-            Identity::Block { .. } => false,
+            Identity::Block { .. } | Identity::Said { .. } => false,
             Identity::Event(id) => id.starts_with(TEST),
         }
     }

@@ -12,6 +12,7 @@
 //! pool      the pool of capacity that a Node's instance comes from
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
+//! says      what a Node says that its instance has been told
 //! releaser  the task that removes marks when they are due
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
@@ -30,12 +31,13 @@ mod pool;
 pub mod release;
 mod releaser;
 pub mod replacement;
+pub mod says;
 mod wire;
 
 pub use index::Index;
 pub use listing::Listing;
 pub use marker::{CordonOutcome, Marker, Released};
-pub use names::IGNORE_ANNOTATION;
+pub use names::{IGNORE_ANNOTATION, is_from_node};
 pub use owner::{
     ClusterNames, InstanceRecord, ManagedTag, Membership, OwnerLookup, OwnerLookupError, by_id, clusters_in, describe,
     instances_in,

@@ -42,7 +42,10 @@ pub struct Service {
     pub(super) tasks: Tasks,
     pub(super) shutdown: Shutdown,
     pub(super) readiness: Readiness,
+    /// Receives messages; terminated without a queue.
     pub(super) poller: Fuse<Handle<()>>,
+    /// Acts on what Nodes say, if the settings ask for it, and stops by itself when shutdown begins.
+    pub(super) sayings: FuturesUnordered<Handle<()>>,
     pub(super) messages: mpsc::UnboundedReceiver<Message>,
     pub(super) deliverer: Arc<Deliverer>,
     pub(super) deliveries: Group<()>,
@@ -122,6 +125,7 @@ impl Service {
                 () = self.shutdown.ordered.cancelled() => return true,
                 _ = &mut self.poller => return false,
                 Some(_) = self.fixed.next() => return false,
+                Some(_) = self.sayings.next() => return false,
                 Some(message) = self.messages.recv() => self.deliver(message),
                 // The task reports its own panic, and its message becomes visible again.
                 Some(_) = self.deliveries.next() => {}
@@ -178,6 +182,8 @@ impl Service {
             self.deliver(message);
         }
         while self.deliveries.next().await.is_some() {}
+        // It leaves its drains, and gives its Lease back.
+        while self.sayings.next().await.is_some() {}
     }
 }
 

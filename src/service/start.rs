@@ -18,7 +18,7 @@ use crate::telemetry::log_filter::LogFilter;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::page::Page;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Fuse};
 use futures_util::stream::FuturesUnordered;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,9 @@ impl Service {
         let (readiness_shown, facts_told) = (readiness.clone(), facts.clone());
         let pages = Admin { readiness: readiness_shown, metrics, tasks: tasks.clone(), log_filter, facts: facts_told };
         let pages = Arc::new(pages);
-        facts.emit(&Fact::Started { queue: &wiring.settings.queue_url, dry_run: wiring.settings.policy.dry_run });
+        let sources = wiring.settings.sources;
+        let (queue_url, dry_run) = (&*wiring.settings.queue_url, wiring.settings.policy.dry_run);
+        facts.emit(&Fact::Started { queue: queue_url, sources: &sources, dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
         let index = Index::new(wiring.settings.node_selector.clone(), wiring.settings.policy.wave_labels());
@@ -139,10 +141,25 @@ impl Service {
         let queue = wiring.queue();
         let (sender, messages) = mpsc::unbounded_channel();
         let (answered, queue_answered) = oneshot::channel();
-        let poller = Poller { queue: queue.clone(), messages: sender, answered, stop };
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
-        let poller = tasks.spawn(TaskKind::Poller, ready.receive(poller));
+        let poller = if sources.queue {
+            let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
+            tasks.spawn(TaskKind::Poller, ready.receive(poller)).fuse()
+        } else {
+            let stop = stop.clone();
+            fixed.push(tasks.spawn(TaskKind::Poller, async move {
+                ready.without_queue(stop).await;
+                // The messages' channel stays open: nobody sends.
+                let _sender = sender;
+                std::future::pending().await
+            }));
+            Fuse::terminated()
+        };
         let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
+        let sayings = sources.nodes.then(|| {
+            let work = Arc::clone(&deliverer).act_on_nodes(wiring.nodes_election(), stop);
+            tasks.spawn(TaskKind::NodeSource, work)
+        });
         let planner = Arc::clone(&deliverer).act_without_messages(wiring.polling());
         fixed.push(tasks.spawn(TaskKind::Planner, planner));
         Ok(Self {
@@ -152,7 +169,8 @@ impl Service {
             tasks,
             shutdown,
             readiness,
-            poller: poller.fuse(),
+            poller,
+            sayings: sayings.into_iter().collect(),
             messages,
             fixed,
             event_writer,
@@ -200,6 +218,18 @@ struct Ready {
 }
 
 impl Ready {
+    /// Becomes ready once the Nodes are listed.
+    async fn without_queue(self, stop: CancellationToken) {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            _ = self.nodes_synced => {
+                self.readiness.set(true);
+                self.facts.emit(&Fact::Ready);
+            }
+        }
+    }
+
     /// Receives messages once the Nodes are listed: before, every instance would look like one of another cluster. The first answer
     /// of the queue makes the service ready.
     async fn receive(self, poller: Poller) {

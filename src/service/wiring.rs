@@ -5,7 +5,7 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
-use crate::leases::election::Election;
+use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
@@ -60,9 +60,19 @@ impl Wiring {
     pub fn collector(&self) -> Option<Collector> {
         let (namespace, name) =
             self.settings.selection_rules.own_pod.as_ref().filter(|_| self.settings.collect_leases)?;
-        let election = Election::new(self.clients.kube.clone(), namespace, name, self.gate.clone(), self.clock);
+        let (client, gate) = (self.clients.kube.clone(), self.gate.clone());
+        let election = Election::new(Office::COLLECTOR, client, namespace, name, gate, self.clock);
         let election = (!self.settings.policy.dry_run).then_some(election);
         Some(Collector::new(&self.clients.kube, self.gate.clone(), self.clock, self.facts.clone(), election))
+    }
+
+    /// Returns the election of the replica that acts on what Nodes say; `None` in a dry run, in which all do. Its calls have a gate of
+    /// their own: the evictions of a storm must not cost the turn.
+    pub fn nodes_election(&self) -> Option<Election> {
+        let own_pod = self.settings.selection_rules.own_pod.as_ref();
+        let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
+        let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
+        Some(Election::new(Office::NODES, client, namespace, name, gate, self.clock))
     }
 
     pub fn queue(&self) -> Queue {
@@ -151,7 +161,7 @@ impl Wiring {
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
-            polls: self.settings.ec2_poll_interval.is_some(),
+            has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
             outcomes: OutcomeCache::default(),
             permits: Semaphore::new(MAX_NOTICES),
         }

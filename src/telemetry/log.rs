@@ -39,8 +39,11 @@ impl Subscriber for Log {
 
         match fact {
             // The service.
-            Fact::Started { queue, dry_run } => {
-                info!(version = env!("CARGO_PKG_VERSION"), queue, dry_run, "ebbtide starts");
+            Fact::Started { queue: "", sources, dry_run } => {
+                info!(version = env!("CARGO_PKG_VERSION"), source = %sources, dry_run, "ebbtide starts, without a queue");
+            }
+            Fact::Started { queue, sources, dry_run } => {
+                info!(version = env!("CARGO_PKG_VERSION"), queue, source = %sources, dry_run, "ebbtide starts");
             }
             Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
             Fact::StatusListening { address } => info!(%address, "serving the status page"),
@@ -48,13 +51,25 @@ impl Subscriber for Log {
             Fact::LogFilterChanged { filter } => warn!(filter, "the filter of the log was changed"),
             Fact::StatusFailed { error } => warn!(%error, "there is no status page"),
             Fact::NodesSynced { nodes } => info!(nodes, "Nodes listed"),
-            Fact::Ready => info!("ready: the Nodes are listed and the queue has answered"),
+            Fact::Ready => info!("ready: the Nodes are listed and the queue, if there is one, has answered"),
             Fact::WatchFailed { resource, error } => {
                 warn!(resource = resource.as_str(), %error, "list or watch failed; restarted");
             }
             Fact::ListsNotStreamed { resource, error } => {
                 info!(resource = resource.as_str(), %error, "the API server does not stream lists; using ordinary lists");
             }
+            Fact::AgentStarted { node } => info!(version = env!("CARGO_PKG_VERSION"), node, "ebbtide agent starts"),
+            Fact::AgentSays { node, kind, text: "" } => {
+                info!(node, kind = kind.as_str(), "the Node no longer says this")
+            }
+            Fact::AgentSays { node, kind, text } => info!(node, kind = kind.as_str(), text, "the Node says this now"),
+            Fact::SayingFailed { node, category } => {
+                warn!(node, category = category.as_str(), "the Node could not be patched; retried");
+            }
+            Fact::MetadataFailed { why, again: false } => {
+                warn!(reason = why.as_str(), remedy = why.remedy(), "the instance's metadata can't be read; retried");
+            }
+            Fact::MetadataAnswer => info!("the instance's metadata can be read again"),
             Fact::TaskPanicked { task } => {
                 error!(task = task.as_str(), "a task panicked; please report this with the log");
             }
@@ -125,6 +140,15 @@ impl Subscriber for Log {
                 about!(info, about, at_most = %Words(*at_most), "the instance has no Node yet; waiting for it");
             }
             Fact::NoticeListed { about } => about!(info, about, "EC2 lists this, but no message has told of it"),
+            Fact::NoticeSaid { about } => about!(info, about, "the Node says this"),
+            Fact::SayingRefused { on, annotation, error } => {
+                on!(warn, on, annotation, %error, "what a Node says is no notice; ignored");
+            }
+            Fact::NodesTurn { ours: true } => info!("this replica acts on what Nodes say now"),
+            Fact::NodesTurn { ours: false } => info!("another replica acts on what Nodes say now"),
+            Fact::NodesTurnUnknown { error, .. } => {
+                warn!(%error, "it is not known which replica acts on what Nodes say; retried");
+            }
             Fact::PollFailed { category: Category::Denied, error } => {
                 warn!(%error, "polling EC2 is not allowed: grant the permission, or unset --ec2-poll-interval");
             }
@@ -319,6 +343,7 @@ impl Subscriber for Log {
 
             // Not logged: `NodesSynced` names the first count, and the others serve Events, metrics and the history only.
             Fact::NodesKnown { .. }
+            | Fact::MetadataFailed { .. }
             | Fact::DrainProgress { .. }
             | Fact::NodeMarked { .. }
             | Fact::MarkedNodeGone { .. }

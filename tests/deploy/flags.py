@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from chart import ROOT
 
-CLI = "\n".join((ROOT / "src" / "cli" / name).read_text() for name in ("flags.rs", "flags/admission.rs", "flags/notify.rs", "flags/reporting.rs", "flags/servers.rs", "flags/traces.rs", "flags/waits.rs", "flags/values.rs"))
+CLI = "\n".join((ROOT / "src" / "cli" / name).read_text() for name in ("flags.rs", "flags/admission.rs", "flags/notify.rs", "flags/reporting.rs", "flags/servers.rs", "flags/source.rs", "flags/traces.rs", "flags/waits.rs", "flags/values.rs"))
 
 _ARGUMENT = re.compile(r"#\[arg\((?P<how>.*?)\)\]\s*pub (?P<field>\w+): (?P<type>[^\n]+),\n", re.DOTALL)
 _VARIABLE = re.compile(r'env = "(EBBTIDE_\w+)"')

@@ -16,6 +16,7 @@ KUBERNETES_KINDS = [
     "clusterrole-rbac-v1",
     "clusterrolebinding-rbac-v1",
     "configmap-v1",
+    "daemonset-apps-v1",
     "deployment-apps-v1",
     "networkpolicy-networking-v1",
     "pod-v1",
@@ -25,6 +26,12 @@ KUBERNETES_KINDS = [
     "service-v1",
     "serviceaccount-v1",
 ]
+
+SINCE_1_30 = [
+    "validatingadmissionpolicy-admissionregistration-v1",
+    "validatingadmissionpolicybinding-admissionregistration-v1",
+]
+"""Kinds that the chart creates from Kubernetes 1.30 on."""
 
 _MONITORING = "example/prometheus-operator-crd/monitoring.coreos.com_"
 CRDS = [
@@ -44,7 +51,8 @@ def write(folder: Path) -> None:
         (folder / version).mkdir()
         shipped = SCHEMAS / f"v{version}-local-strict"
         definitions = json.loads((shipped / "_definitions.json").read_text())["$defs"]
-        for file in KUBERNETES_KINDS:
+        since = [file for file in SINCE_1_30 if (shipped / f"{file}.json").exists()]
+        for file in [*KUBERNETES_KINDS, *since]:
             schema = standalone(json.loads((shipped / f"{file}.json").read_text()), definitions)
             (folder / version / f"{file}.json").write_text(json.dumps(schema))
         for module, file in CRDS:

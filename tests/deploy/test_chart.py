@@ -123,6 +123,7 @@ WITHOUT_EFFECT = {
     ("image", "tag"): "a digest is given",
     ("serviceAccount", "create"): "switches off; cordon-only.yaml has it",
     ("rbac", "create"): "switches off; see test_without_rbac_create_the_chart_creates_no_roles",
+    ("agent", "admissionPolicy"): "switches off; see test_an_agent_is_kept_to_its_own_node",
     ("rbac", "doctor"): "switches off; least.yaml has it",
     ("podDisruptionBudget", "maxUnavailable"): "minAvailable is given",
     ("podDisruptionBudget", "enabled"): "switches off; least.yaml has it",
@@ -383,6 +384,10 @@ TURNS: Rules = {
     ("ebbtide", "create", "leases", ""),
     *(("ebbtide", verb, "leases", "ebbtide-lease-collector") for verb in ("get", "update")),
 }
+NODES_TURN: Rules = {
+    ("ebbtide", "create", "leases", ""),
+    *(("ebbtide", verb, "leases", "ebbtide-nodes") for verb in ("get", "update")),
+}
 HARD = {"asgTerminate": "cordon", "spot": "report", "scheduledChange": "cordon", "capacityReservation": "ignore"}
 """Kinds whose deadline ends the capacity, with an action that does not drain."""
 
@@ -416,6 +421,9 @@ def actions(**chosen: str) -> str:
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),
         ("settings: {collectLeases: true, dryRun: true}", NODES | DRAINS | DELETES | NODE_LEASES),
         ("settings: {collectLeases: false}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
+        ("settings: {source: [queue, nodes]}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODES_TURN),
+        ("settings: {source: [queue, nodes], dryRun: true}", NODES | DRAINS | DELETES),
+        ("settings: {source: [queue]}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         (actions(), NODES | DRAINS | TELLS),
         (actions() + "settings: {events: none}", NODES | DRAINS),
         (actions(stateChange="ignore"), NODES | TELLS),
@@ -436,17 +444,38 @@ def test_permissions_match_the_settings(values: str, expected: Rules) -> None:
     assert rights(HELM4.objects("--set", "rbac.doctor=false", values=QUEUE + values)) == expected
 
 
-def test_roles_are_bound_to_the_service_account() -> None:
+def test_roles_are_bound_to_the_service_accounts() -> None:
     objects = HELM4.objects(values=EVERYTHING)
-    account = the("Deployment", objects)["spec"]["template"]["spec"]["serviceAccountName"]
-    assert the("ServiceAccount", objects)["metadata"]["name"] == account
+    accounts = {
+        each["spec"]["template"]["spec"]["serviceAccountName"] for each in objects if each["kind"] in {"Deployment", "DaemonSet"}
+    }
+    assert {each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"} == accounts
     roles = {(each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]) for each in objects}
-    bindings = [each for each in objects if each["kind"].endswith("Binding")]
-    assert len(bindings) == 3
+    bindings = [each for each in objects if each["kind"].endswith("RoleBinding")]
+    assert len(bindings) == 5
     for binding in bindings:
+        account = binding["subjects"][0]["name"]
+        assert account in accounts and account.endswith("-agent") == binding["metadata"]["name"].endswith("-agent")
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "ebbtide"}]
         role = binding["roleRef"]
         assert (role["kind"], binding["metadata"].get("namespace"), role["name"]) in roles
+
+
+def test_an_agent_is_kept_to_its_own_node() -> None:
+    values = "settings: {source: [nodes]}\nagent: {enabled: true}\n"
+    objects = HELM4.objects(values=values)
+    agent = [each for each in objects if each["metadata"]["name"].endswith("-agent")]
+    assert rights([each for each in agent if each["kind"].startswith("ClusterRole")]) == {("", "patch", "nodes", "")}
+    account = the("DaemonSet", objects)["spec"]["template"]["spec"]["serviceAccountName"]
+    policy = the("ValidatingAdmissionPolicy", objects)["spec"]
+    (condition,) = policy["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == 'system:serviceaccount:ebbtide:{account}'"
+    assert the("ValidatingAdmissionPolicyBinding", objects)["spec"]["validationActions"] == ["Deny"]
+    service = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
+    assert not service.items() <= the("DaemonSet", objects)["spec"]["template"]["metadata"]["labels"].items()
+    for flags in (["--kube-version", "1.29.0"], ["--set", "agent.admissionPolicy=false"]):
+        kinds = {each["kind"] for each in HELM4.objects(*flags, values=values)}
+        assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
 
 
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:

@@ -152,6 +152,8 @@ SENTENCES = [
         "notifications: {format: slack}",
         "notifications.format has no effect without notifications.existingSecret: name a Secret",
     ),
+    ("settings: {source: [nodes]}", "queueUrl has no effect with settings.source: [nodes]; add queue to it"),
+    ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",

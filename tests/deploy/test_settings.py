@@ -60,6 +60,7 @@ EXAMPLES = {
 SPECIAL = {
     "on": ("{spot: cordon, asgLaunch: ready}", "asg-launch=ready,spot=cordon"),
     "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
+    "source": ("[queue, nodes]", "queue,nodes"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
     "ec2PollInterval": ("5m", "5m"),

@@ -128,7 +128,10 @@ impl Stage {
     /// Starts a replica with changed clients.
     pub async fn start_with(&self, flags: &[&str], change: impl FnOnce(&mut Clients)) -> Replica {
         let url = self.world.aws.sqs.queue_url();
-        let mut all = vec!["ebbtide", "run", "--queue-url", &url, "--admin-address", "127.0.0.1:0"];
+        let mut all = vec!["ebbtide", "run", "--admin-address", "127.0.0.1:0"];
+        if !flags.windows(2).any(|pair| pair == ["--source", "nodes"]) {
+            all.extend(["--queue-url", &url]);
+        }
         if !flags.contains(&"--status-address") {
             all.extend(["--status-address", "off"]);
         }

@@ -21,6 +21,7 @@ mod pipeline {
     mod delivery;
     mod dry_run;
     mod journey;
+    mod nodes;
     mod polling;
 
     mod queue {

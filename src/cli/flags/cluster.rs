@@ -4,7 +4,7 @@ use clap::Args;
 use std::path::PathBuf;
 
 /// The choice of a cluster.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Cluster {
     /// The kubeconfig [default: KUBECONFIG, or ~/.kube/config, or the pod's service account]
     #[arg(long, value_name = "FILE", help_heading = "Cluster")]

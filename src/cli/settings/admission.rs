@@ -1,5 +1,6 @@
 //! Validation of the limits for who may write to the queue.
 
+use super::Sources;
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::pipeline::event::NoticeKind;
@@ -7,7 +8,7 @@ use crate::pipeline::interruption::{Actions, Admission, Verify};
 
 impl Problems {
     /// Reads the limits for who may write to the queue.
-    pub(super) fn admission(&mut self, flags: &flags::Admission, actions: Actions) -> Admission {
+    pub(super) fn admission(&mut self, flags: &flags::Admission, actions: Actions, sources: Sources) -> Admission {
         let flag = "--max-draining";
         let max_draining = flags.max_draining.as_deref().and_then(|text| self.at_most(flag, text));
         let drains = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind).drains());
@@ -15,7 +16,7 @@ impl Problems {
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
         self.idle("--verify", verify == Verify::Never && flags.max_draining.is_none(), "--max-draining");
-        Admission { max_draining, verify }
+        Admission { max_draining, verify, asks_aws: sources.call_aws() }
     }
 }
 

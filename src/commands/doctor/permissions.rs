@@ -4,7 +4,7 @@ use super::check::{Area, Check};
 use super::readings::{AccessReview, Permission, Readings};
 use crate::cli::settings::Settings;
 use crate::leases::collector::NODE_LEASES;
-use crate::leases::election::NAME as TURN;
+use crate::leases::election::Office;
 use crate::pipeline::drain::AtDeadline;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, ForLoadBalancers};
@@ -73,6 +73,9 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("", "events", "create", "no Event is written"));
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));
     }
+    if settings.sources.nodes {
+        needed.extend(office(settings, Office::NODES, "no replica acts on what Nodes say"));
+    }
     if settings.collect_leases {
         needed.extend(collector(settings));
     }
@@ -82,23 +85,25 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
 
 /// Returns the permissions of the lease collector: nodes' Leases in their one namespace, and its own Lease in its pod's namespace.
 fn collector(settings: &Settings) -> Vec<Permission> {
-    let lease = |verb, namespace: &str, name, without| Permission {
-        namespace: namespace.to_owned(),
-        name,
-        ..Permission::all("coordination.k8s.io", "leases", verb, without)
-    };
     let mut needed = vec![
         lease("list", NODE_LEASES, "", "no leaked Lease is found"),
         lease("delete", NODE_LEASES, "", "leaked Leases stay"),
     ];
-    // In a dry run every replica looks for leaked Leases, and none holds the Lease.
-    if let Some((namespace, _)) = settings.selection_rules.own_pod.as_ref().filter(|_| !settings.policy.dry_run) {
-        let without = "no replica becomes the collector, and leaked Leases stay";
-        needed.push(lease("create", namespace, "", without));
-        needed.push(lease("get", namespace, TURN, without));
-        needed.push(lease("update", namespace, TURN, without));
-    }
+    needed.extend(office(settings, Office::COLLECTOR, "no replica becomes the collector, and leaked Leases stay"));
     needed
+}
+
+fn lease(verb: &'static str, namespace: &str, name: &'static str, without: &'static str) -> Permission {
+    let namespace = namespace.to_owned();
+    Permission { namespace, name, ..Permission::all("coordination.k8s.io", "leases", verb, without) }
+}
+
+/// Returns the permissions of an office, by its Lease in the pod's namespace. In a dry run every replica has it, without a Lease.
+fn office(settings: &Settings, office: Office, without: &'static str) -> Vec<Permission> {
+    let own_pod = settings.selection_rules.own_pod.as_ref().filter(|_| !settings.policy.dry_run);
+    let Some((namespace, _)) = own_pod else { return Vec::new() };
+    let named = ["get", "update"].map(|verb| lease(verb, namespace, office.name, without));
+    [lease("create", namespace, "", without)].into_iter().chain(named).collect()
 }
 
 /// The doctor's own permission, without which it skips a check.

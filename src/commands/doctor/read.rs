@@ -164,6 +164,10 @@ struct QueueReadings {
 
 impl QueueReadings {
     async fn read(settings: &Settings, probe: &Probe) -> Self {
+        if !settings.sources.queue {
+            let none = || unknown("There is no queue.");
+            return Self { attributes: Err(none()), rules: Err(none()) };
+        }
         let attributes = aws::attributes(probe, &settings.queue_url).await;
         let rules = match queue_arn(attributes.as_ref().ok(), &settings.queue_url) {
             Some(arn) => aws::rules(probe, &arn).await,
@@ -259,25 +263,26 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     let members = OptionFuture::from(confirmed(NoticeKind::AsgTerminate).then(|| aws::members(probe)));
     let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
     let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
-    let (delete, extend, instances) = (aws::delete(probe, url), aws::extend(probe, url), aws::instances(probe));
+    let of_queue = settings.sources.queue;
+    let delete = OptionFuture::from(of_queue.then(|| aws::delete(probe, url)));
+    let extend = OptionFuture::from(of_queue.then(|| aws::extend(probe, url)));
+    let instances = aws::instances(probe);
     let (delete, extend, instances, changes, reservations, targets, spot_requests, members) =
         join!(delete, extend, instances, changes, reservations, targets, spot_requests, members);
     let trial = |call, subject: &str, answer| CallTrial {
         call,
         answers: vec![TrialAnswer { subject: subject.to_owned(), answer }],
     };
-    let always = [
-        trial(TrialCall::Delete, &queue, delete),
-        trial(TrialCall::Extend, &queue, extend),
-        trial(TrialCall::Instances, "", instances),
-    ];
+    let delete = delete.map(|answer| trial(TrialCall::Delete, &queue, answer));
+    let extend = extend.map(|answer| trial(TrialCall::Extend, &queue, answer));
+    let instances = Some(trial(TrialCall::Instances, "", instances));
     let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
     let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
     let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));
     let spot_requests = spot_requests.map(|answer| trial(TrialCall::SpotRequests, "", answer));
     let members = members.map(|answer| trial(TrialCall::Members, "", answer));
-    let others = [changes, reservations, spot_requests, members, targets];
-    always.into_iter().chain(others.into_iter().flatten()).collect()
+    let all = [delete, extend, instances, changes, reservations, spot_requests, members, targets];
+    all.into_iter().flatten().collect()
 }
 
 /// Tries the calls about lifecycle hooks on each group, because an IAM policy may require a tag that only some groups carry.

@@ -60,7 +60,7 @@ pub(super) const fn row(
 
 /// Returns the row of a value that only NTH's DaemonSet uses.
 pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
-    let why = "only NTH's DaemonSet (IMDS mode) uses it; Ebbtide has no DaemonSet";
+    let why = "only NTH's DaemonSet (IMDS mode) uses it; Ebbtide's agent has values of its own";
     row(key, default, &[], needless, why)
 }
 

@@ -517,7 +517,7 @@ To be done first:
   enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: create a queue and the EventBridge rules that fill it, and set queueUrl
 Not needed:
   serviceMonitor.create: NTH creates none in IMDS mode
-  daemonsetTolerations: only NTH's DaemonSet (IMDS mode) uses it; Ebbtide has no DaemonSet
+  daemonsetTolerations: only NTH's DaemonSet (IMDS mode) uses it; Ebbtide's agent has values of its own
 ";
     becomes(given, values, remarks);
     let (values, remarks, whole) = migrated("");

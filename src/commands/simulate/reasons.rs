@@ -44,6 +44,8 @@ pub(super) fn says(detail: &Detail) -> String {
             InstanceAction::Hibernate => "EC2 reclaims and hibernates the instance".to_owned(),
         },
         Detail::Rebalance => "the instance is at an elevated risk of interruption".to_owned(),
+        Detail::AsgTermination => "its Auto Scaling group terminates the instance".to_owned(),
+        Detail::TakenBack(_) => "the instance's metadata no longer say so".to_owned(),
         Detail::StateChange { state } => {
             let state = match state {
                 InstanceState::Stopping => "stopping",
@@ -207,6 +209,7 @@ pub(super) fn deadline(
         Detail::CapacityReservation { terminates_at: Some(_) } => "the notice names this time".to_owned(),
         Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
         Detail::Rebalance => "our own patience: no event says when, or whether, the instance ends".to_owned(),
+        Detail::AsgTermination | Detail::TakenBack(_) => "our own patience: the metadata name no time".to_owned(),
         Detail::StateChange { .. } => "2 minutes: EC2 names no time".to_owned(),
         Detail::ScheduledChange(change) => match change.start {
             Some(start) if clock.instant_of(start) <= chosen => named(start),

@@ -1,6 +1,6 @@
 //! Outcomes of notices that ended lately, for copies that come late.
 
-use crate::pipeline::event::Version;
+use crate::pipeline::event::{Identity, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,6 +38,14 @@ impl OutcomeCache {
     pub(super) fn get(&self, version: &Version) -> Option<NoticeOutcome> {
         let entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         entries.outcomes.get(version).filter(|(_, at)| at.elapsed() < KEPT_FOR).map(|(outcome, _)| *outcome)
+    }
+
+    /// Forgets the outcomes of the notice with this identity.
+    pub(super) fn forget(&self, identity: &Identity) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.outcomes.retain(|version, _| !version.is_of(identity));
+        let Entries { outcomes, order } = &mut *entries;
+        order.retain(|(version, _)| outcomes.contains_key(version));
     }
 
     /// Keeps the outcome of a notice that has ended for good.

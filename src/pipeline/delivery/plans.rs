@@ -9,9 +9,11 @@ use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::handled::{Known, Standing, known, standing};
+use crate::pipeline::node::handled::{Known, Standing, known, known_as, standing};
+use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::deadline_of;
 use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::says::same_as;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
@@ -108,7 +110,7 @@ impl Deliverer {
         if CapacityBlock::warned_of(&notice).is_some_and(|from| from > now) {
             return None;
         }
-        let told = match standing(&node, &notice) {
+        let told = match standing(&node, &notice, notice.identity.listed_as()) {
             Standing::Settled => return None,
             Standing::Told => true,
             Standing::Open => false,
@@ -155,8 +157,8 @@ impl Deliverer {
         let by = Instant::now() + CALL_TIMEOUT;
         let mut written = Ok(true);
         if let Some(listed) = notice.identity.listed_as().filter(|_| outcome.is_none_or(is_work)) {
-            // A plan that a message brought is none of EC2's list.
-            if plan.is_none_or(|plan| plan.message == *listed) {
+            // A plan that a message brought is none of EC2's list, nor of a Node.
+            if plan.is_none_or(|plan| plan.message == *listed || is_from_node(&plan.message)) {
                 written = marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
             }
         }
@@ -185,10 +187,12 @@ impl Deliverer {
         }
     }
 
-    /// Joins the notice of a message to the one that was acted on first because EC2 lists it.
+    /// Joins the notice of a message to the one that was acted on first because EC2 lists it, or because its Node gave it.
     pub(super) fn join_listed(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
         let node = self.interrupter.index.get(&notice.instance);
-        match node.and_then(|node| known(&node, &notice)) {
+        let now = self.interrupter.clock.now();
+        let as_said = |node: &Node| same_as(node, &notice, now).and_then(|said| known_as(node, &said));
+        match node.and_then(|node| as_said(&node).or_else(|| known(&node, &notice))) {
             None => self.join(notice, message),
             Some(Known::Same(identity)) => self.join(Notice { identity, ..notice }, message),
             Some(Known::Handled) => {
@@ -200,7 +204,7 @@ impl Deliverer {
 }
 
 /// Whether the notice was acted on.
-const fn is_work(outcome: NoticeOutcome) -> bool {
+pub(super) const fn is_work(outcome: NoticeOutcome) -> bool {
     use NoticeOutcome::{Excluded, Ignored, NotAdmitted, NotOurs, Planned, Reported};
     !matches!(outcome, Planned | Ignored | Reported | NotOurs | Excluded | NotAdmitted)
 }

@@ -30,7 +30,7 @@ impl Case {
     ) -> Finding {
         let Self { interrupter, notice, .. } = self;
         let verify = interrupter.policy.admission.verify;
-        let proof = Proof::of(notice);
+        let proof = Proof::of(notice).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
         let must_be_confirmed = verify == Verify::Always && proof.is_some();
         // A revision was confirmed before it was taken up, if it had to be.
         if admitted.is_some() {
@@ -74,7 +74,9 @@ impl Case {
                 return pending().await;
             }
             if proof.is_none() {
-                waiting.says("more nodes are drained than --max-draining allows, and AWS confirms no such notice");
+                waiting.says(
+                    "more nodes are drained than --max-draining allows, and AWS is not asked to confirm such a notice",
+                );
             }
             loop {
                 interrupter.draining.changed().await;

@@ -72,7 +72,7 @@ impl Proof {
     pub fn of(notice: &Notice) -> Option<Self> {
         match &notice.detail {
             Detail::Spot { .. } => Some(Self::SpotRequest),
-            Detail::AsgTerminate(_) => Some(Self::WaitsInGroup),
+            Detail::AsgTerminate(_) | Detail::AsgTermination => Some(Self::WaitsInGroup),
             Detail::StateChange { .. } => Some(Self::Stops),
             Detail::CapacityReservation { .. } if matches!(notice.identity, Identity::Block { .. }) => {
                 Some(Self::EndingBlock)
@@ -87,6 +87,7 @@ impl Proof {
             Detail::CapacityReservation { .. }
             | Detail::ScheduledChange(_)
             | Detail::Rebalance
+            | Detail::TakenBack(_)
             | Detail::AsgLaunch(_) => None,
         }
     }

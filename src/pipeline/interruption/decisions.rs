@@ -9,7 +9,7 @@ use super::{Completion, NoticeOutcome};
 use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{
-    Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
+    Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
@@ -281,8 +281,8 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
         _ if notice.is_withdrawn() => {
-            // What EC2 lists has no copies.
-            let noted = notice.identity.listed_as().is_none();
+            // What EC2 lists, and what a Node says, has no copies.
+            let noted = notice.identity.listed_as().is_none() && !matches!(notice.identity, Identity::Said { .. });
             NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)
         }
         _ => None,

@@ -143,6 +143,8 @@ pub struct Admission {
     pub max_draining: Option<AtMost>,
     /// Which notices AWS has to confirm.
     pub verify: Verify,
+    /// Whether AWS can be asked: not if the Nodes alone say what comes.
+    pub asks_aws: bool,
 }
 
 /// What is waited for before evictions, and between a drain and the hook's completion.

@@ -148,7 +148,10 @@ pub fn deadline(
         Detail::Spot { action: InstanceAction::Hibernate } => Deadline::hard(now),
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
         Detail::CapacityReservation { terminates_at } => shortened(terminates_at.map_or(at + WARNING_TIME, instant)),
-        Detail::Rebalance => Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT)),
+        // The group's hook has a timeout, which the metadata do not tell.
+        Detail::Rebalance | Detail::AsgTermination | Detail::TakenBack(_) => {
+            Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT))
+        }
         Detail::StateChange { .. } => {
             Deadline::soft(now + drain_timeout.map_or(SHUTDOWN_TIME, |timeout| timeout.min(SHUTDOWN_TIME)))
         }

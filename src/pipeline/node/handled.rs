@@ -1,17 +1,18 @@
-//! Notices that EC2 lists: how a Node shows that one was acted on, by whichever message or replica. Pure.
+//! Notices that EC2 lists, or that Nodes give: how a Node shows that one was acted on, by whichever message or replica. Pure.
 //!
 //! EC2 lists a change for weeks, and its mark may go before: by an uncordon, or after a restart. An annotation stays and says that the
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
 use super::mark::{NOTICE_PREFIX, crowded_out, guarded, key_of, notices, whole_seconds};
+use super::names::id_of;
 use super::plan::{Plan, plan_key};
 use crate::pipeline::event::{Detail, Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-/// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, or
-/// the end of the block.
+/// Prefix of the annotation of a notice that needs nothing any more: `ebbtide/handled.<id>`. Its value is the begin of the change, the
+/// end of the block, or the time that the Node names.
 const HANDLED_PREFIX: &str = "ebbtide/handled.";
 
 /// What a Node shows about a notice that EC2 lists.
@@ -34,9 +35,10 @@ pub enum Known {
     Same(Identity),
 }
 
-/// Returns what the Node shows about `notice`, which EC2 lists.
+/// Returns what the Node shows about `notice`, which EC2 lists, or which the Node itself gives. `own` is what its mark has in place of a
+/// message.
 #[must_use]
-pub fn standing(node: &Node, notice: &Notice) -> Standing {
+pub fn standing(node: &Node, notice: &Notice, own: Option<&str>) -> Standing {
     let identity = notice.identity.to_string();
     let is_there = |prefix: &str| node.annotations.contains_key(&key_of(prefix, &identity));
     if notice.is_withdrawn() {
@@ -45,29 +47,30 @@ pub fn standing(node: &Node, notice: &Notice) -> Standing {
         return if has_trace { Standing::Open } else { Standing::Settled };
     }
     let start = start_of(notice);
-    let own = key_of(HANDLED_PREFIX, &identity);
+    let handled = key_of(HANDLED_PREFIX, &identity);
     // A message has another identity for the same change.
-    let is_same = |key: &String| *key == own || key.starts_with(HANDLED_PREFIX) && notice.is_listed_by_ec2();
+    let is_same = |key: &String| *key == handled || key.starts_with(HANDLED_PREFIX) && notice.is_listed_by_ec2();
     if node.annotations.iter().any(|(key, text)| is_same(key) && *text == value(notice)) {
         return Standing::Settled;
     }
-    let own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();
+    let is_own = |plan: &Plan| Some(&*plan.event) == notice.identity.listed_as();
     let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
-    if plans().any(|plan| own(&plan)) {
+    if plans().any(|plan| is_own(&plan)) {
         return Standing::Settled;
     }
-    let told = brought_by_message(node, notice) || plans().next().is_some();
+    let told = brought_by_other(node, notice, own) || plans().next().is_some();
     if told { Standing::Told } else { Standing::Open }
 }
 
-/// Whether a mark on the Node is that of a message about the same announcement as `notice`, which EC2 lists.
-fn brought_by_message(node: &Node, notice: &Notice) -> bool {
+/// Whether a mark on the Node is that of a message, or of another source, about the same announcement as `notice`. `own` is what the
+/// mark has of this source in place of a message.
+fn brought_by_other(node: &Node, notice: &Notice, own: Option<&str>) -> bool {
     let key = key_of(NOTICE_PREFIX, &notice.identity.to_string());
     let start = start_of(notice);
     let mut marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str());
     marks.any(|(name, mark)| {
         let same = *name == key || mark.start.is_some() && mark.start == start;
-        same && Some(&*mark.message) != notice.identity.listed_as()
+        same && Some(&*mark.message) != own
     })
 }
 
@@ -89,7 +92,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
             let listed = |id: String| Identity::Health { arn: id, instance: instance.clone() };
             // The mark of a listed change names that change in place of a message.
             let marks = notices(node).filter(|(_, mark)| mark.kind == notice.kind().as_str() && mark.start == start);
-            let mut marks = marks.map(|(key, mark)| (key, listed(mark.message)));
+            let mut marks = marks.map(|(key, mark)| (key, listed(id_of(&mark.message).to_owned())));
             let marked = marks.find(|(key, listed)| **key == key_of(NOTICE_PREFIX, &listed.to_string()));
             let plans = || Plan::all(node).filter(|plan| Some(whole_seconds(plan.start)) == start);
             let planned = || plans().map(|plan| listed(plan.event)).find(|listed| listed.listed_as().is_some());
@@ -98,7 +101,7 @@ pub fn known(node: &Node, notice: &Notice) -> Option<Known> {
         (Identity::Block { .. }, _) => {
             let handled = node.annotations.get_key_value(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
             let handled = handled.is_some_and(|(key, text)| is_handled(key, text));
-            (handled && !brought_by_message(node, notice)).then_some(Known::Handled)
+            (handled && !brought_by_other(node, notice, notice.identity.listed_as())).then_some(Known::Handled)
         }
         _ => None,
     }
@@ -117,10 +120,27 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
 }
 
-/// Returns the begin of the announced change, or the end of the block, in whole seconds: AWS may move it.
+/// Whether the Node notes that exactly this notice needs nothing any more.
+pub(super) fn is_handled(node: &Node, notice: &Notice) -> bool {
+    let note = node.annotations.get(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));
+    note.is_some_and(|note| *note == value(notice))
+}
+
+/// Returns what is known about the notice of a message that is the same as `said`, which the Node gives.
+#[must_use]
+pub fn known_as(node: &Node, said: &Notice) -> Option<Known> {
+    let key = key_of(NOTICE_PREFIX, &said.identity.to_string());
+    if is_handled(node, said) {
+        return Some(Known::Handled);
+    }
+    node.annotations.contains_key(&key).then(|| Known::Same(said.identity.clone()))
+}
+
+/// Returns the begin of the announced change, the end of the block, or the time that the Node names, in whole seconds: AWS may move it.
 fn start_of(notice: &Notice) -> Option<Timestamp> {
     let at = match &notice.identity {
         Identity::Block { ends, .. } => *ends,
+        Identity::Said { at, .. } => *at,
         _ => notice.start(),
     };
     at.map(whole_seconds)

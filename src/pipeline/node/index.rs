@@ -6,6 +6,7 @@ mod watch;
 use super::mark::is_marked;
 use super::plan::Plan;
 use super::pool::Pools;
+use super::says::differs;
 use super::wire::{Node, NodeApi, TrimmedNode};
 use crate::fact::Facts;
 use crate::pipeline::event::InstanceId;
@@ -36,6 +37,8 @@ struct IndexInner {
     live: signal::Sender<bool>,
     /// The time whose Nodes the index shows at least, and the time that somebody wants to see.
     shown: signal::Sender<Shown>,
+    /// Signals that a Node says something else than before.
+    sayings: signal::Sender<()>,
     /// Signals that a Node has become Ready or is gone, or that one of our patches was answered.
     turns: signal::Sender<()>,
     /// Signals that the marks, or the labels of waves, of a Node have changed. Never without such labels.
@@ -114,6 +117,12 @@ impl Index {
     #[must_use]
     pub fn places(&self) -> signal::Receiver<()> {
         self.0.places.subscribe()
+    }
+
+    /// Returns a receiver that is signalled when a Node says something else than before.
+    #[must_use]
+    pub fn sayings(&self) -> signal::Receiver<()> {
+        self.0.sayings.subscribe()
     }
 
     /// Returns the instance's Node, as last seen; of several the one that is Ready.
@@ -213,16 +222,18 @@ impl Index {
 
     /// Stores a newer version of a known Node, such as the answer to a patch or a fresh read, before the watch delivers it.
     pub fn put(&self, node: Node) {
-        let marked = is_marked(&node);
+        let (marked, mut says) = (is_marked(&node), false);
         let mut nodes = self.lock();
         let known = nodes.named(&node.name).filter(|known| known.uid == node.uid);
         let moved = known.is_some() && self.moves_places(known, &node);
-        if known.is_some() {
+        if let Some(known) = known {
+            says = differs(Some(known), &node);
             nodes.apply(node);
         }
         drop(nodes);
         self.signal_places(moved);
         self.signal_marks(marked);
+        self.signal_sayings(says);
         self.signal_turns(true);
     }
 
@@ -254,6 +265,12 @@ impl Index {
     fn signal_places(&self, moved: bool) {
         if moved {
             self.0.places.send_replace(());
+        }
+    }
+
+    fn signal_sayings(&self, changed: bool) {
+        if changed {
+            self.0.sayings.send_replace(());
         }
     }
 

@@ -50,6 +50,7 @@ impl All {
                 retried("owner", category);
             }
             Fact::PollFailed { category, .. } => retried("poll", category),
+            Fact::NodesTurnUnknown { category, .. } => retried("nodes-turn", category),
             Fact::ConfirmationFailed { category, .. } => retried("confirm", category),
             Fact::NoticeUnusual { why, .. } => self.unusual.with_label_values(&[why.as_str()]).inc(),
             Fact::CordonFailed { category, .. } => retried("cordon", category),
@@ -125,6 +126,14 @@ impl All {
             | Fact::NoticeBegun { .. }
             | Fact::NodeAwaited { .. }
             | Fact::NoticeListed { .. }
+            | Fact::NoticeSaid { .. }
+            | Fact::SayingRefused { .. }
+            | Fact::NodesTurn { .. }
+            | Fact::AgentStarted { .. }
+            | Fact::AgentSays { .. }
+            | Fact::SayingFailed { .. }
+            | Fact::MetadataFailed { .. }
+            | Fact::MetadataAnswer
             | Fact::ChangePlanned { .. }
             | Fact::CordonForgone { .. }
             | Fact::NodeOutOfService { .. }

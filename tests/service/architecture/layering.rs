@@ -5,12 +5,13 @@ use std::fs;
 use std::path::Path;
 
 /// The folders of `src` from the top down. A folder imports those below it.
-const FOLDERS: [(&str, &[&str]); 9] = [
+const FOLDERS: [(&str, &[&str]); 10] = [
     ("commands", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
     ("service", &["cli", "telemetry", "pipeline", "leases", "clients", "runtime", "fact"]),
+    ("agent", &["telemetry", "pipeline", "clients", "runtime", "fact"]),
     ("cli", &["telemetry", "pipeline", "runtime", "fact"]),
     ("telemetry", &["clients", "runtime", "fact"]),
-    ("pipeline", &["clients", "runtime", "fact"]),
+    ("pipeline", &["leases", "clients", "runtime", "fact"]),
     ("leases", &["clients", "runtime", "fact"]),
     ("clients", &["runtime", "fact"]),
     ("runtime", &["fact"]),

@@ -45,6 +45,27 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end }}
 {{- end }}
 
+{{/* yes if the source, the second of the list, gives notices. */}}
+{{- define "ebbtide.hasSource" -}}
+{{- if has (index . 1) (default (list "queue") ((index . 0).Values.settings).source) }}yes{{ end }}
+{{- end }}
+
+{{/* The name of the agent's objects, and of its ServiceAccount. */}}
+{{- define "ebbtide.agent" -}}
+{{- printf "%s-agent" (include "ebbtide.fullname" . | trunc 57 | trimSuffix "-") }}
+{{- end }}
+
+{{/* The name label of the agent's pods: another than the service's, so that neither the Service nor the budget selects them. */}}
+{{- define "ebbtide.agentLabels" -}}
+app.kubernetes.io/name: {{ printf "%s-agent" (include "ebbtide.name" . | trunc 57) }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{/* yes if the API server admits changes by policies, and tells them the node of a token: from Kubernetes 1.30. */}}
+{{- define "ebbtide.agentPolicy" -}}
+{{- if and .Values.agent.enabled .Values.agent.admissionPolicy (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}yes{{ end }}
+{{- end }}
+
 {{- define "ebbtide.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "ebbtide.fullname" .) .Values.serviceAccount.name }}

@@ -37,8 +37,10 @@ containers:
       {{- toYaml . | nindent 6 }}
       {{- end }}
     env:
+      {{- with .Values.queueUrl }}
       - name: EBBTIDE_QUEUE_URL
-        value: {{ .Values.queueUrl | quote }}
+        value: {{ . | quote }}
+      {{- end }}
       {{- with include "ebbtide.region" . }}
       - name: AWS_REGION
         value: {{ . | quote }}

@@ -22,7 +22,7 @@ fn policy() -> Policy {
             volumes: Duration::ZERO,
             load_balancers: ForLoadBalancers::Nothing,
         },
-        admission: Admission { max_draining: None, verify: Verify::Unusual },
+        admission: Admission { max_draining: None, verify: Verify::Unusual, asks_aws: true },
         actions,
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
@@ -173,7 +173,7 @@ fn a_node_is_touched_only_once_its_notice_is_admitted() {
     policy.actions.set(NoticeKind::Rebalance, Action::Drain);
     let of_rebalance = path_of(&policy, Detail::Rebalance);
     assert_eq!(of_rebalance, "FindOwner Begin FindNode Cordon Drain End(Drained)", "AWS confirms none");
-    policy.admission = Admission { max_draining: Some(AtMost::Number(3)), verify: Verify::Unusual };
+    policy.admission = Admission { max_draining: Some(AtMost::Number(3)), verify: Verify::Unusual, asks_aws: true };
     let of_rebalance = path_of(&policy, Detail::Rebalance);
     assert_eq!(of_rebalance, "FindOwner Begin FindNode Admit FindNode Cordon Drain End(Drained)");
     policy.on_failed_drain = OnFailed::Continue;

@@ -24,6 +24,7 @@ use crate::clients::watch;
 use crate::clients::watch::{StartPacer, WatchError, WatchUpdate};
 use crate::fact::{Fact, Facts, NoticeKind, NoticeRef, WatchedResource};
 use crate::pipeline::node::mark::{has_new_drain, is_marked, notices};
+use crate::pipeline::node::says::differs;
 use crate::pipeline::node::{Node, NodeApi, TrimmedNode};
 use kube::api::{ListParams, ObjectList, VersionMatch};
 use std::collections::BTreeMap;
@@ -177,13 +178,14 @@ impl NodeWatch {
 
     /// Applies one event to the index.
     fn apply(&self, seen: WatchUpdate<TrimmedNode>) {
-        let (mut marked, mut turned, mut moved, mut gone) = (false, false, false, None);
+        let (mut marked, mut turned, mut says, mut moved, mut gone) = (false, false, false, false, None);
         let mut nodes = self.index.lock();
         let before = nodes.len();
         match seen {
             WatchUpdate::Applied(object) => {
                 if let Some(node) = self.index.read(object) {
                     marked = is_marked(&node);
+                    says = differs(nodes.named(&node.name).map(AsRef::as_ref), &node);
                     turned = node.ready && nodes.named(&node.name).is_none_or(|known| !known.ready);
                     if marked && nodes.named(&node.name).is_some_and(|known| has_new_drain(&node, known)) {
                         self.index.marked_elsewhere();
@@ -205,6 +207,7 @@ impl NodeWatch {
         drop(nodes);
         self.index.signal_places(moved);
         self.index.signal_marks(marked);
+        self.index.signal_sayings(says);
         self.index.signal_turns(turned);
         if after != before {
             self.facts.emit(&Fact::NodesKnown { nodes: after });
@@ -222,6 +225,7 @@ impl NodeWatch {
         self.index.showed(asked);
         self.index.signal_places(true);
         self.index.signal_marks(true);
+        self.index.signal_sayings(true);
         self.index.signal_turns(true);
         if let Some(synced) = self.first_sync.take() {
             self.index.marked().iter().for_each(|node| self.tell_marks(node));

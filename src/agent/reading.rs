@@ -1,0 +1,144 @@
+//! What an instance's metadata say, read into what the Node says. Pure.
+
+use crate::pipeline::node::says::{Said, SaidKind};
+use jiff::Timestamp;
+use jiff::fmt::rfc2822;
+use serde::Deserialize;
+
+/// Parser of the times of scheduled events, such as `21 Jan 2019 09:00:43 GMT`.
+const RFC_2822: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
+
+/// Returns the path of the metadata about this kind.
+pub(super) const fn path(kind: SaidKind) -> &'static str {
+    match kind {
+        SaidKind::Spot => "/latest/meta-data/spot/instance-action",
+        SaidKind::Rebalance => "/latest/meta-data/events/recommendations/rebalance",
+        SaidKind::Maintenance => "/latest/meta-data/events/maintenance/scheduled",
+        SaidKind::Termination => "/latest/meta-data/autoscaling/target-lifecycle-state",
+    }
+}
+
+#[derive(Deserialize)]
+struct InstanceAction {
+    action: String,
+    time: Timestamp,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Recommendation {
+    notice_time: Timestamp,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Event {
+    code: String,
+    event_id: String,
+    not_before: String,
+    #[serde(default)]
+    state: String,
+    #[serde(default)]
+    description: String,
+}
+
+impl Event {
+    /// Whether it is still to come: EC2 lists what is over for up to a week.
+    fn is_ahead(&self) -> bool {
+        let is_over = ["[Completed]", "[Canceled]"].iter().any(|prefix| self.description.starts_with(prefix));
+        matches!(&*self.state, "active" | "") && !is_over
+    }
+}
+
+/// Reads the answer about this kind. `None` if it announces nothing; `Err(())` if it is nonsense.
+pub(super) fn read(kind: SaidKind, text: &str) -> Result<Option<Said>, ()> {
+    let said = |what: String, at, id| Said { what, at, id };
+    let said = match kind {
+        SaidKind::Spot => {
+            let InstanceAction { action, time } = serde_json::from_str(text).map_err(drop)?;
+            said(action, Some(time), String::new())
+        }
+        SaidKind::Rebalance => {
+            let Recommendation { notice_time } = serde_json::from_str(text).map_err(drop)?;
+            said("rebalance".to_owned(), Some(notice_time), String::new())
+        }
+        SaidKind::Maintenance => {
+            let events: Vec<Event> = serde_json::from_str(text).map_err(drop)?;
+            let mut ahead = Vec::new();
+            for event in events.into_iter().filter(Event::is_ahead) {
+                ahead.push((RFC_2822.parse_timestamp(&event.not_before).map_err(drop)?, event));
+            }
+            // One annotation names one event: the next one.
+            let Some((at, event)) = ahead.into_iter().min_by_key(|(at, _)| *at) else { return Ok(None) };
+            said(event.code, Some(at), event.event_id)
+        }
+        SaidKind::Termination => match text.trim() {
+            "Terminated" => said("terminate".to_owned(), None, String::new()),
+            state if state.len() < 64 && state.bytes().all(|b| b.is_ascii_alphanumeric() || b == b':') => {
+                return Ok(None);
+            }
+            _ => return Err(()),
+        },
+    };
+    said.checked(kind).map(Some).map_err(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(kind: SaidKind, text: &str) -> Result<Option<String>, ()> {
+        read(kind, text).map(|said| said.map(|said| said.text()))
+    }
+
+    #[test]
+    fn what_the_metadata_say_is_said() {
+        use SaidKind::{Maintenance, Rebalance, Spot, Termination};
+        let events = r#"[
+            {"NotBefore": "21 Jan 2029 09:00:43 GMT", "Code": "system-reboot", "Description": "scheduled reboot",
+             "EventId": "instance-event-2", "NotAfter": "21 Jan 2029 09:17:23 GMT", "State": "active"},
+            {"NotBefore": "5 Jan 2029 09:00:43 GMT", "Code": "instance-stop", "Description": "[Canceled] stop",
+             "EventId": "instance-event-1", "State": "active"},
+            {"NotBefore": "20 Jan 2029 09:00:43 GMT", "Code": "instance-retirement", "EventId": "instance-event-3"},
+            {"NotBefore": "1 Jan 2029 09:00:43 GMT", "Code": "instance-stop", "EventId": "instance-event-4", "State": "completed"}
+        ]"#;
+        for (kind, answer, expected) in [
+            (
+                Spot,
+                r#"{"action": "stop", "time": "2029-09-18T08:22:00Z"}"#,
+                r#"{"what":"stop","at":"2029-09-18T08:22:00Z"}"#,
+            ),
+            (
+                Rebalance,
+                r#"{"noticeTime": "2029-10-27T08:22:00Z"}"#,
+                r#"{"what":"rebalance","at":"2029-10-27T08:22:00Z"}"#,
+            ),
+            (
+                Maintenance,
+                events,
+                r#"{"what":"instance-retirement","at":"2029-01-20T09:00:43Z","id":"instance-event-3"}"#,
+            ),
+            (Termination, "Terminated", r#"{"what":"terminate"}"#),
+        ] {
+            assert_eq!(text(kind, answer), Ok(Some(expected.to_owned())));
+            assert!(Said::parse(kind, expected).is_ok());
+        }
+        for (kind, answer) in
+            [(Maintenance, "[]"), (Termination, "InService"), (Termination, "Warmed:Stopped\n"), (Termination, "")]
+        {
+            assert_eq!(text(kind, answer), Ok(None), "{answer}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_nothing_that_can_be_said() {
+        for kind in SaidKind::ALL {
+            for answer in ["<html>Not Found</html>", "{", "{\"action\":1}", "[{}]", "\u{0}"] {
+                assert_eq!(text(kind, answer), Err(()), "{kind}: {answer}");
+            }
+        }
+        assert_eq!(text(SaidKind::Spot, r#"{"action":"explode","time":"2029-09-18T08:22:00Z"}"#), Err(()));
+        let event = r#"[{"NotBefore":"soon","Code":"a","EventId":"b","State":"active"}]"#;
+        assert_eq!(text(SaidKind::Maintenance, event), Err(()));
+    }
+}

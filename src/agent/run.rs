@@ -1,0 +1,157 @@
+//! The loop of the agent: reads the metadata every two seconds, and writes what they say on the Node when that changes.
+//!
+//! Nothing else is asked of the API server: no watch, no list, no read. So the agent does not know what the Node said before it started,
+//! and says all of it once at its start: what is not said any more is taken back, and a patch that changes nothing is not stored.
+
+use super::metadata::Metadata;
+use super::reading::{path, read};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
+use crate::fact::{Fact, Facts, MetadataFailure};
+use crate::pipeline::node::node_api;
+use crate::pipeline::node::says::SaidKind;
+use crate::runtime::random;
+use kube::api::{Patch, PatchParams};
+use serde_json::{Map, Value, json};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Interval between two readings of the metadata.
+const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Maximum interval between readings that fail.
+const MAX_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Number of readings without an announcement after which it is taken back: one that is lost for a moment undoes no drain.
+const READINGS_TO_TAKE_BACK: u32 = 3;
+
+/// Minimum and maximum wait before a patch that failed is tried again.
+const RETRY: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
+
+/// The agent of one node.
+pub struct Agent {
+    metadata: Metadata,
+    kube: kube::Client,
+    gate: Gate,
+    facts: Facts,
+    node: String,
+    kinds: [Saying; SaidKind::ALL.len()],
+}
+
+/// What is known about one kind.
+#[derive(Clone, Debug, Default)]
+struct Saying {
+    /// What the metadata say: `None` until they have answered.
+    read: Option<Option<String>>,
+    /// What the Node says: `None` until the agent has written it.
+    written: Option<Option<String>>,
+    /// Number of readings without an announcement.
+    silent: u32,
+}
+
+impl Saying {
+    fn note(&mut self, text: Option<String>) {
+        self.silent = if text.is_some() { 0 } else { self.silent.saturating_add(1) };
+        let was_said = self.read.as_ref().is_some_and(Option::is_some);
+        if text.is_some() || !was_said || self.silent >= READINGS_TO_TAKE_BACK {
+            self.read = Some(text);
+        }
+    }
+
+    /// Returns what is to be written, if the Node does not say it.
+    fn change(&self) -> Option<&Option<String>> {
+        self.read.as_ref().filter(|read| self.written.as_ref() != Some(read))
+    }
+}
+
+impl Agent {
+    /// Returns the agent of the Node `node`.
+    #[must_use]
+    pub fn new(metadata: Metadata, kube: kube::Client, facts: Facts, node: String) -> Self {
+        let gate = Gate::new(facts.clone());
+        Self { metadata, kube, gate, facts, node, kinds: Default::default() }
+    }
+
+    /// Works until it is dropped.
+    pub async fn run(mut self) {
+        self.facts.emit(&Fact::AgentStarted { node: &self.node });
+        let mut backoff = Backoff::new(INTERVAL * 2, MAX_INTERVAL);
+        let mut retry = Backoff::new(RETRY[0], RETRY[1]);
+        let (mut failed, mut refused): (Option<MetadataFailure>, Option<Category>) = (None, None);
+        let mut next_write = Instant::now();
+        loop {
+            let begun = Instant::now();
+            let failure = self.read_all().await;
+            if let Some(why) = failure {
+                self.facts.emit(&Fact::MetadataFailed { why, again: failed == Some(why) });
+            } else if failed.is_some() {
+                self.facts.emit(&Fact::MetadataAnswer);
+            }
+            failed = failure;
+            if Instant::now() >= next_write {
+                match self.write().await {
+                    Ok(()) => {
+                        retry.reset();
+                        refused = None;
+                    }
+                    Err(category) => {
+                        // A right that is missing is told once.
+                        if refused.replace(category) != Some(category) {
+                            self.facts.emit(&Fact::SayingFailed { node: &self.node, category });
+                        }
+                        next_write = Instant::now() + retry.step();
+                    }
+                }
+            }
+            let wait = if failed.is_some() { backoff.step() } else { random::jittered(INTERVAL, 0.8..1.2) };
+            if failed.is_none() {
+                backoff.reset();
+            }
+            sleep(wait.saturating_sub(begun.elapsed())).await;
+        }
+    }
+
+    /// Reads all metadata. A kind without an answer stays as it was. Returns the first failure; after one the rest is not asked.
+    async fn read_all(&mut self) -> Option<MetadataFailure> {
+        let mut nonsense = None;
+        for kind in SaidKind::ALL {
+            let said = match self.metadata.get(path(kind)).await {
+                Ok(Some(text)) => read(kind, &text),
+                Ok(None) => Ok(None),
+                Err(why) => return Some(why),
+            };
+            match said {
+                Ok(said) => self.kinds[kind as usize].note(said.map(|said| said.text())),
+                Err(()) => nonsense = Some(MetadataFailure::Nonsense),
+            }
+        }
+        nonsense
+    }
+
+    /// Writes what has changed, in one patch.
+    async fn write(&mut self) -> Result<(), Category> {
+        let changes =
+            SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?.clone())));
+        let changes: Vec<(SaidKind, Option<String>)> = changes.collect();
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let annotations: Map<String, Value> =
+            changes.iter().map(|(kind, text)| (kind.annotation(), json!(text))).collect();
+        let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+        let (api, params) = (node_api(self.kube.clone()), PatchParams::default());
+        let call = Call { verb: "patch", resource: "nodes", subject: &self.node };
+        let by = Instant::now() + CALL_TIMEOUT;
+        let answer = self.gate.kube(call, Class::Cordon, by, || api.patch(&self.node, &params, &patch)).await;
+        answer.map_err(|error| error.category)?;
+        for (kind, text) in changes {
+            let saying = &mut self.kinds[kind as usize];
+            let was_said = saying.written.as_ref().is_some_and(Option::is_some);
+            if text.is_some() || was_said {
+                let text = text.as_deref().unwrap_or_default();
+                self.facts.emit(&Fact::AgentSays { node: &self.node, kind, text });
+            }
+            saying.written = Some(text);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! The flags of `ebbtide agent`.
+
+use super::LogFormat;
+use super::cluster::Cluster;
+use clap::Args;
+
+/// The flags of `ebbtide agent`.
+#[derive(Args, Debug)]
+pub struct Agent {
+    /// The Node that the agent runs on, from the downward API
+    #[arg(long, env = "EBBTIDE_NODE_NAME", value_name = "NAME")]
+    pub node_name: String,
+
+    /// The instance metadata service; over IPv6 http://[fd00:ec2::254]
+    #[arg(long, env = "EBBTIDE_METADATA_ENDPOINT", value_name = "URL", default_value = "http://169.254.169.254")]
+    pub metadata_endpoint: String,
+
+    /// Address of /metrics and /healthz, or off
+    #[arg(long, env = "EBBTIDE_AGENT_ADDRESS", value_name = "ADDRESS|off", default_value = "[::]:8080")]
+    pub agent_address: String,
+
+    /// Format of the log
+    #[arg(long, env = "EBBTIDE_LOG_FORMAT", value_enum, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
+
+    /// Level of the log, or levels by module
+    #[arg(long, env = "EBBTIDE_LOG", value_name = "FILTER", default_value = "info")]
+    pub log: String,
+
+    /// The choice of a cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+}

@@ -1,0 +1,37 @@
+//! The flags of what gives notices.
+
+use clap::{Args, ValueEnum};
+
+/// What gives notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Source {
+    /// The messages of the queue.
+    Queue,
+    /// What the Nodes say.
+    Nodes,
+    /// What EC2 lists.
+    Looks,
+}
+
+/// The choice of what gives notices.
+#[derive(Args, Debug)]
+pub struct Sources {
+    /// The SQS queue that EventBridge and lifecycle hooks send to
+    #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL", help_heading = "Queue")]
+    pub queue_url: Option<String>,
+
+    /// What gives notices: queue, the messages of --queue-url; nodes, what ebbtide agent writes on the Nodes; looks, what EC2 lists at
+    /// --ec2-poll-interval [default: queue, and looks if its interval is set]
+    ///
+    /// With nodes alone AWS is never called, and no queue is needed; lifecycle hooks are left to their own timeout then.
+    #[arg(
+        long,
+        env = "EBBTIDE_SOURCE",
+        value_name = "SOURCE",
+        value_enum,
+        hide_possible_values = true,
+        value_delimiter = ',',
+        help_heading = "Queue"
+    )]
+    pub source: Vec<Source>,
+}

@@ -1,0 +1,163 @@
+//! Validation of what gives notices, and of what it needs.
+
+use super::problems::Problems;
+use crate::cli::flags;
+use crate::cli::flags::{Run, Source};
+use std::fmt;
+
+/// What gives notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources {
+    /// The messages of the queue.
+    pub queue: bool,
+    /// What the Nodes say.
+    pub nodes: bool,
+    /// What EC2 lists.
+    pub looks: bool,
+}
+
+impl Sources {
+    /// Whether AWS is called: not if the Nodes alone say what comes.
+    #[must_use]
+    pub const fn call_aws(self) -> bool {
+        self.queue || self.looks
+    }
+}
+
+impl fmt::Display for Sources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = [(self.queue, "queue"), (self.nodes, "nodes"), (self.looks, "looks")];
+        let named: Vec<_> = all.into_iter().filter(|(is_one, _)| *is_one).map(|(_, name)| name).collect();
+        f.write_str(&named.join(","))
+    }
+}
+
+impl Problems {
+    /// Returns what gives notices. By default the queue, even without its URL: one that was forgotten must not pass for a wish.
+    pub(super) fn sources(&mut self, flags: &Run, needs_queue: bool) -> Sources {
+        let named = &flags.sources.source;
+        let (url, interval) =
+            (flags.sources.queue_url.as_ref().is_some_and(|url| !url.is_empty()), flags.ec2_poll_interval.is_some());
+        if named.is_empty() {
+            return Sources { queue: true, nodes: false, looks: interval };
+        }
+        let has = |source| named.contains(&source);
+        let sources = Sources { queue: has(Source::Queue), nodes: has(Source::Nodes), looks: has(Source::Looks) };
+        if url && !sources.queue && needs_queue {
+            self.add(
+                "--queue-url",
+                format!("has no effect with --source {sources}; write --source queue,{sources}, or remove the URL"),
+            );
+        }
+        if interval && !sources.looks {
+            let all = Sources { looks: true, ..sources };
+            self.add(
+                "--ec2-poll-interval",
+                format!("has no effect with --source {sources}; write --source {all}, or remove the interval"),
+            );
+        }
+        if sources.looks && !interval {
+            self.add(
+                "--ec2-poll-interval",
+                "is missing, but --source names looks; set an interval such as 5m, or remove looks",
+            );
+        }
+        let is_anonymous = flags.pod_namespace.is_none() && flags.pod_name.is_none();
+        if sources.nodes && is_anonymous && !flags.dry_run && needs_queue {
+            self.add("--source", "nodes needs --pod-namespace and --pod-name, by which replicas elect the one that acts on them; set both from the downward API");
+        }
+        sources
+    }
+
+    /// Adds a problem for each setting that needs AWS, if the Nodes alone say what comes.
+    pub(super) fn without_aws(&mut self, flags: &Run, sources: Sources) {
+        if sources.call_aws() {
+            return;
+        }
+        let waits = flags.waits.wait_for_load_balancers != flags::WaitForLoadBalancers::Off;
+        for (flag, is_set) in [
+            ("--require-tag", flags.require_tag),
+            ("--verify", flags.admission.verify == flags::Verify::Always),
+            ("--wait-for-load-balancers", waits),
+            ("--health-issue", !flags.health_issue.is_empty()),
+            ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
+        ] {
+            if is_set {
+                let what = if flag == "--on" { "replace and ready need AWS, which is" } else { "needs AWS, which is" };
+                self.add(flag, format!("{what} not called with --source nodes alone; write --source queue,nodes and --queue-url, or remove it"));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cli::{Cli, Command, Settings};
+    use clap::Parser;
+
+    const URL: [&str; 2] = ["--queue-url", "https://sqs.eu-central-1.amazonaws.com/1/q"];
+    const POD: [&str; 4] = ["--pod-namespace", "ebbtide", "--pod-name", "ebbtide-1"];
+
+    fn read(flags: &[&[&str]]) -> Result<String, String> {
+        let flags = flags.concat();
+        let Command::Run(run) = Cli::try_parse_from(["ebbtide", "run"].iter().chain(&flags)).unwrap().command else {
+            panic!("it must be run")
+        };
+        Settings::from_flags(run).map(|settings| settings.sources.to_string()).map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn by_default_what_is_configured_gives_notices() {
+        assert_eq!(read(&[&URL]).unwrap(), "queue");
+        assert_eq!(read(&[&URL, &["--ec2-poll-interval", "5m"]]).unwrap(), "queue,looks");
+        assert_eq!(read(&[&URL, &POD, &["--source", "nodes,queue"]]).unwrap(), "queue,nodes");
+        assert_eq!(read(&[&POD, &["--source", "nodes"]]).unwrap(), "nodes");
+        assert_eq!(read(&[&["--source", "nodes", "--dry-run"]]).unwrap(), "nodes");
+        assert_eq!(read(&[&["--source", "looks", "--ec2-poll-interval", "5m"]]).unwrap(), "looks");
+    }
+
+    #[test]
+    fn a_contradiction_says_what_to_write() {
+        for (flags, expected) in [
+            (
+                vec![],
+                "--queue-url: is missing; give the queue's URL, or set EBBTIDE_QUEUE_URL; without a queue write --source nodes",
+            ),
+            (vec!["--source", "queue"], "--queue-url: is missing; "),
+            (vec!["--ec2-poll-interval", "5m"], "--queue-url: is missing; "),
+            (vec!["--source", "nodes"], "--source: nodes needs --pod-namespace and --pod-name"),
+            (vec!["--source", "looks"], "--ec2-poll-interval: is missing, but"),
+        ] {
+            let problem = read(&[&flags]).unwrap_err();
+            assert!(problem.starts_with(expected) && !problem.contains('\n'), "{flags:?}: {problem}");
+        }
+        let problem = read(&[&URL, &POD, &["--source", "nodes"]]).unwrap_err();
+        assert!(
+            problem.starts_with("--queue-url: ") && problem.contains("write --source queue,nodes, or"),
+            "{problem}"
+        );
+        let problem = read(&[&URL, &["--source", "queue", "--ec2-poll-interval", "5m"]]).unwrap_err();
+        assert!(
+            problem.starts_with("--ec2-poll-interval: ") && problem.contains("--source queue,looks, or"),
+            "{problem}"
+        );
+    }
+
+    #[test]
+    fn what_needs_aws_is_refused_with_nodes_alone() {
+        let needs: [&[&str]; 6] = [
+            &["--require-tag"],
+            &["--verify", "always"],
+            &["--wait-for-load-balancers", "wait"],
+            &["--health-issue", "AWS_EC2_A_FAULT=drain"],
+            &["--on", "asg-launch=ready"],
+            &["--on", "asg-terminate=replace"],
+        ];
+        for flags in needs {
+            let problem = read(&[&POD, &["--source", "nodes"], flags]).unwrap_err();
+            assert!(problem.starts_with(flags[0]) && !problem.contains('\n'), "{problem}");
+            assert!(problem.contains("--source queue,nodes"), "{problem}");
+            read(&[&URL, &POD, &["--source", "queue,nodes"], flags]).unwrap();
+        }
+    }
+}

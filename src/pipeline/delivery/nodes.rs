@@ -1,0 +1,240 @@
+//! Notices that Nodes give: what each says that its instance has been told.
+//!
+//! A message has a receipt, and a Node has none: one replica at a time takes what Nodes say, by a Kubernetes Lease. Its drains end early
+//! when it sees that another replica has the Lease, and at a shutdown. When the API server does not answer, nobody else has taken them,
+//! and they go on: what is done twice is harmless, and each write names the version that it replaces.
+
+use super::plans::is_work;
+use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
+use crate::clients::gate::{CALL_TIMEOUT, Category};
+use crate::fact::{Fact, NoticeRef};
+use crate::leases::election::{Election, Office, Turn};
+use crate::pipeline::event::Version;
+use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::handled::Standing;
+use crate::pipeline::node::says::{NodeNotice, said, standing_of, taken_back};
+use crate::pipeline::queue::VISIBILITY_TIMEOUT;
+use crate::runtime::random;
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+/// Interval between scans of what Nodes say, if none says anything new: for what could not be done before.
+const SCAN_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Pause before a notice that has not ended is taken again.
+const RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// Whose turn it is to act on what Nodes say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// Ours until then; afterwards nobody knows.
+    Ours(Instant),
+    /// That of another replica.
+    Theirs,
+}
+
+/// The end of the work on a notice: its version, and whether it needs nothing more of this process.
+type Done = (Version, bool);
+
+/// The work on what Nodes say.
+#[derive(Default)]
+struct Work<'a> {
+    running: FuturesUnordered<BoxFuture<'a, Done>>,
+    versions: HashSet<Version>,
+    /// The notices that need nothing more, and of which their Nodes carry no note: they were ignored, or reported.
+    ended: HashSet<Version>,
+    /// What was refused, by the Node's UID and the annotation, so that each value is told once.
+    refused: HashMap<(Arc<str>, String), String>,
+    /// Ends the work early.
+    cut: CancellationToken,
+}
+
+impl Deliverer {
+    /// Acts on what Nodes say, while it is this replica's turn, until `stop`. Without an election it always is.
+    pub async fn act_on_nodes(self: Arc<Self>, mut election: Option<Election>, stop: CancellationToken) {
+        let held = watch::Sender::new(Held::Theirs);
+        tokio::select! {
+            biased;
+            () = self.act_while_held(held.subscribe(), &stop) => {}
+            () = self.keep_turn(election.as_mut(), &held) => {}
+        }
+        if let Some(election) = election {
+            // A failure does not matter: the turn expires by itself.
+            let _ = election.give_back().await;
+        }
+    }
+
+    /// Takes the turn when it is free, and renews it. Never ends.
+    async fn keep_turn(&self, mut election: Option<&mut Election>, held: &watch::Sender<Held>) {
+        // Before that, every Node's silence would be a withdrawal.
+        self.interrupter.index.live().await;
+        let (mut had, mut told): (bool, Option<Category>) = (false, None);
+        loop {
+            let turn = match election.as_deref_mut() {
+                Some(election) => election.take_turn().await,
+                None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL }),
+            };
+            match turn {
+                Ok(turn) => {
+                    told = None;
+                    let ours = matches!(turn, Turn::Ours { .. });
+                    if election.is_some() && had != ours {
+                        self.facts.emit(&Fact::NodesTurn { ours });
+                    }
+                    had = ours;
+                    held.send_replace(match turn {
+                        Turn::Ours { until } => Held::Ours(until),
+                        Turn::Theirs { .. } => Held::Theirs,
+                    });
+                }
+                Err(error) => {
+                    let category = error.category;
+                    if told.replace(category) != Some(category) {
+                        self.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
+                    }
+                }
+            }
+            sleep(random::jittered(Office::LOOK, 0.9..1.1)).await;
+        }
+    }
+
+    async fn act_while_held(&self, mut held: watch::Receiver<Held>, stop: &CancellationToken) {
+        let index = &self.interrupter.index;
+        let mut sayings = index.sayings();
+        let mut work = Work::default();
+        let mut next = Instant::now();
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => return work.cut_short().await,
+                Some(done) = work.running.next() => work.note(done),
+                Ok(()) = held.changed() => {
+                    if *held.borrow() == Held::Theirs {
+                        work.cut_short().await;
+                    }
+                }
+                Ok(()) = sayings.changed() => {}
+                () = sleep_until(next) => {}
+            }
+            next = Instant::now() + random::jittered(SCAN_INTERVAL, 0.9..1.1);
+            let is_ours = matches!(*held.borrow_and_update(), Held::Ours(until) if Instant::now() < until);
+            if is_ours {
+                sayings.mark_unchanged();
+                self.take_up(&mut work);
+            }
+        }
+    }
+
+    /// Begins to act on all that Nodes say and that nobody acts on.
+    fn take_up<'a>(&'a self, work: &mut Work<'a>) {
+        let now = self.interrupter.clock.now();
+        let nodes = self.interrupter.index.all_that(|node| !node.is_excluded() && node.gives_notices());
+        let (mut given, mut refused) = (HashSet::new(), HashMap::new());
+        for node in nodes {
+            let mut due: Vec<NodeNotice> = taken_back(&node, now);
+            for (name, notice) in said(&node, now) {
+                match notice {
+                    Ok(notice) => due.push(notice),
+                    Err(error) => {
+                        let (key, text) = ((Arc::clone(&node.uid), name.clone()), &node.annotations[name]);
+                        if work.refused.get(&key) != Some(text) {
+                            self.facts.emit(&Fact::SayingRefused { on: node.named(), annotation: name, error: &error });
+                        }
+                        refused.insert(key, text.clone());
+                    }
+                }
+            }
+            for said in due {
+                let (standing, version) = (standing_of(&node, &said), said.notice.version());
+                given.insert(version.clone());
+                if standing != Standing::Settled && !work.ended.contains(&version) && work.versions.insert(version) {
+                    let (node, cut, told) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Told);
+                    work.running.push(Box::pin(self.carry_out_said(node, said, told, cut)));
+                }
+            }
+        }
+        work.ended.retain(|version| given.contains(version));
+        work.refused = refused;
+    }
+
+    /// Acts on a notice until it has ended, and notes that on its Node; if a message `told` of it, only notes it.
+    async fn carry_out_said(&self, node: Arc<Node>, said: NodeNotice, told: bool, cut: CancellationToken) -> Done {
+        let NodeNotice { notice, message } = said;
+        let (version, message): (_, Arc<str>) = (notice.version(), message.into());
+        let again = async |delay| {
+            tokio::select! { () = cut.cancelled() => {}, () = sleep(delay) => {} }
+            (notice.version(), false)
+        };
+        if !told {
+            let (kind, instance) = (notice.kind(), notice.instance.as_str());
+            let about = NoticeRef { kind, instance, node: Some(&node.name), message: &message };
+            self.facts.emit(&Fact::NoticeSaid { about });
+            let copy = self.join(notice.clone(), &message);
+            if let NoticeCopy::Running(_, seat) = &copy {
+                // A Node of this cluster gives it.
+                seat.shared().direct.store(true, Ordering::Release);
+            }
+            let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
+            let end = tokio::select! {
+                biased;
+                end = self.ended(&copy, &visibility) => Some(end),
+                () = cut.cancelled() => None,
+            };
+            copy.leave().await;
+            match end.map(|end| (verdict([end]), end)) {
+                None => return (version, false),
+                Some((Verdict::Release(after), _)) => return again(after.max(RETRY_DELAY).min(CRASH_DELAY)).await,
+                Some((_, Ok(NoticeOutcome::Failed))) if notice.is_withdrawn() => return again(CRASH_DELAY).await,
+                // It was taken back in the middle, and its withdrawal removes the note.
+                Some((_, Ok(NoticeOutcome::Withdrawn))) if !notice.is_withdrawn() => {
+                    self.outcomes.forget(&notice.identity);
+                    return (version, false);
+                }
+                // A plan is on the Node, and a notice without an effect leaves nothing there.
+                Some((Verdict::Delete, end)) if end.is_ok_and(|outcome| !is_work(outcome)) => return (version, true),
+                Some((Verdict::Delete, _)) => {}
+            }
+        }
+        if notice.is_withdrawn() {
+            // The Node may say the same again.
+            self.outcomes.forget(&notice.identity);
+        }
+        let by = Instant::now() + CALL_TIMEOUT;
+        let written = self.interrupter.marker.note_handled(&node, &notice, !notice.is_withdrawn(), by).await;
+        match written {
+            // A dry run stores no note.
+            Ok(_) => (version, true),
+            Err(error) => {
+                self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
+                again(CRASH_DELAY).await
+            }
+        }
+    }
+}
+
+impl Work<'_> {
+    fn note(&mut self, (version, is_settled): Done) {
+        self.versions.remove(&version);
+        if is_settled {
+            self.ended.insert(version);
+        }
+    }
+
+    /// Leaves all interruptions, and waits until they have stopped.
+    async fn cut_short(&mut self) {
+        self.cut.cancel();
+        while let Some(done) = self.running.next().await {
+            self.note(done);
+        }
+        self.cut = CancellationToken::new();
+    }
+}

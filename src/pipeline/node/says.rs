@@ -1,0 +1,295 @@
+//! What a Node says that its instance has been told: an annotation for each kind, which the agent on the node writes from the instance's
+//! metadata, and takes back. Pure.
+//!
+//! Whoever may patch a Node may write them, so they are read as strictly as messages. A Node that says something is the claim of its
+//! notice: it is acted on until the Node notes that it needs nothing any more, or until the annotation is gone.
+
+pub use crate::fact::SaidKind;
+
+use super::Node;
+use super::handled::{Standing, is_handled, standing};
+use super::mark::{name_of, notices};
+use super::names::{FROM_NODE, is_from_node};
+use super::plan::Plan;
+use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Prefix of the annotations: `ebbtide/says.<kind>`.
+const SAYS_PREFIX: &str = "ebbtide/says.";
+
+/// Maximum length of an annotation's value in bytes.
+const MAX_LENGTH: usize = 1024;
+
+/// Maximum length of a word or an id in bytes.
+const MAX_WORD: usize = 128;
+
+/// Time between EC2's warning of an interruption and the time that the metadata name for it.
+const WARNING: Duration = Duration::from_mins(2);
+
+/// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
+/// kept, and its agent is gone.
+const STALE_AFTER: Duration = Duration::from_mins(15);
+
+/// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
+const SAME_WITHIN: Duration = Duration::from_mins(2);
+
+impl SaidKind {
+    /// Returns the annotation's name.
+    #[must_use]
+    pub fn annotation(self) -> String {
+        format!("{SAYS_PREFIX}{self}")
+    }
+
+    /// Returns the kind of the notice.
+    #[must_use]
+    pub const fn notice(self) -> NoticeKind {
+        match self {
+            Self::Spot => NoticeKind::Spot,
+            Self::Rebalance => NoticeKind::Rebalance,
+            Self::Maintenance => NoticeKind::ScheduledChange,
+            Self::Termination => NoticeKind::AsgTerminate,
+        }
+    }
+}
+
+/// The value of an annotation.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Said {
+    /// What happens: EC2's action on a spot instance, the code of a scheduled change; else a word for people.
+    pub what: String,
+    /// When it happens; for a rebalance recommendation, when it was given.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub at: Option<Timestamp>,
+    /// What EC2 calls it, if it has an id.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub id: String,
+}
+
+/// Why what a Node says is no notice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadSaying {
+    /// The annotation's name names no kind.
+    #[error("it names none of the kinds {}", SaidKind::ALL.map(SaidKind::as_str).join(", "))]
+    Unknown,
+    /// The value is longer than the agent writes.
+    #[error("{0} bytes, and at most {MAX_LENGTH} are read")]
+    TooLong(usize),
+    /// The value is not of the form that the agent writes.
+    #[error("{0}")]
+    Malformed(String),
+    /// A field has an impossible value, or none.
+    #[error("its field {0} is missing or impossible")]
+    Field(&'static str),
+    /// The time has long passed.
+    #[error("its time has passed for more than {} minutes, and the node is still here", STALE_AFTER.as_secs() / 60)]
+    Stale,
+}
+
+/// A notice that a Node gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNotice {
+    /// The notice.
+    pub notice: Notice,
+    /// What its mark has in place of a message.
+    pub message: String,
+}
+
+impl Said {
+    /// Reads the value of an annotation of this kind.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn parse(kind: SaidKind, text: &str) -> Result<Self, BadSaying> {
+        if text.len() > MAX_LENGTH {
+            return Err(BadSaying::TooLong(text.len()));
+        }
+        // The reader's own words: they name the place, and repeat at most a field's name.
+        let said: Self = serde_json::from_str(text).map_err(|error| BadSaying::Malformed(clipped(&error)))?;
+        said.checked(kind)
+    }
+
+    /// Returns what is said, if a Node may say it.
+    ///
+    /// # Errors
+    /// As [`Said::parse`].
+    pub fn checked(self, kind: SaidKind) -> Result<Self, BadSaying> {
+        let is_word = |text: &str| {
+            text.len() <= MAX_WORD && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+        };
+        let is_action = matches!(&*self.what, "terminate" | "stop" | "hibernate");
+        if self.what.is_empty() || !is_word(&self.what) || kind == SaidKind::Spot && !is_action {
+            return Err(BadSaying::Field("what"));
+        }
+        if !is_word(&self.id) || self.id.is_empty() == (kind == SaidKind::Maintenance) {
+            return Err(BadSaying::Field("id"));
+        }
+        if self.at.is_none() && kind != SaidKind::Termination {
+            return Err(BadSaying::Field("at"));
+        }
+        Ok(self)
+    }
+
+    /// Returns the value of the annotation.
+    #[must_use]
+    pub fn text(&self) -> String {
+        super::mark::text(self)
+    }
+
+    /// Returns the notice for this instance. `now` bounds the notice's time: no notice is later than what tells of it, whatever clock
+    /// wrote it.
+    ///
+    /// # Errors
+    /// When its time has long passed.
+    fn notice(&self, kind: SaidKind, instance: &InstanceId, now: Timestamp) -> Result<NodeNotice, BadSaying> {
+        let said = |detail, at: Option<Timestamp>| {
+            let (kind, instance) = (kind.notice(), instance.clone());
+            let identity = Identity::Said { kind, at: self.at.filter(|_| at.is_some()), instance: instance.clone() };
+            Notice { identity, instance, at: at.map_or(now, |at| at.min(now)), detail }
+        };
+        let notice = match kind {
+            SaidKind::Spot => {
+                let ends = self.at.ok_or(BadSaying::Field("at"))?;
+                if now.duration_since(ends) > STALE_AFTER.try_into().unwrap_or_default() {
+                    return Err(BadSaying::Stale);
+                }
+                let action = match &*self.what {
+                    "hibernate" => InstanceAction::Hibernate,
+                    "stop" => InstanceAction::Stop,
+                    _ => InstanceAction::Terminate,
+                };
+                said(Detail::Spot { action }, ends.checked_sub(WARNING).ok())
+            }
+            SaidKind::Rebalance => said(Detail::Rebalance, self.at),
+            // Without a time: the agent that starts again can't know when its group decided.
+            SaidKind::Termination => said(Detail::AsgTermination, None),
+            SaidKind::Maintenance => Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now),
+        };
+        let by = match &notice.identity {
+            Identity::Said { at: Some(at), .. } => at.to_string(),
+            _ => self.id.clone(),
+        };
+        Ok(NodeNotice { notice, message: format!("{FROM_NODE}{kind}/{by}") })
+    }
+}
+
+/// Returns what the reader of JSON says, on one short line.
+fn clipped(error: &serde_json::Error) -> String {
+    let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+    error.to_string().chars().take(120).map(printable).collect()
+}
+
+/// Returns what the Node says, by the annotation's name: the notices, and what is none.
+pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Result<NodeNotice, BadSaying>)> {
+    let all = node.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX));
+    all.map(move |(name, text)| {
+        let kind = SaidKind::ALL.into_iter().find(|kind| name[SAYS_PREFIX.len()..] == *kind.as_str());
+        let kind = kind.ok_or(BadSaying::Unknown);
+        (name, kind.and_then(|kind| Said::parse(kind, text)?.notice(kind, &node.instance, now)))
+    })
+}
+
+/// Whether the Node says something else than it did `before`, if it was known then.
+pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
+    match before {
+        Some(before) => !before.sayings().eq(after.sayings()),
+        None => after.sayings().next().is_some(),
+    }
+}
+
+impl Node {
+    /// Returns the annotations in which the Node says something.
+    fn sayings(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX))
+    }
+
+    /// Whether the Node says something, or carries something of a notice that it gave.
+    #[must_use]
+    pub fn gives_notices(&self) -> bool {
+        self.sayings().next().is_some() || from_node(self).next().is_some()
+    }
+}
+
+/// Returns what marks and plans on the Node have in place of a message, if their notice came from the Node.
+fn from_node(node: &Node) -> impl Iterator<Item = String> {
+    let marks = notices(node).map(|(_, mark)| mark.message);
+    marks.chain(Plan::all(node).map(|plan| plan.message)).filter(|message| is_from_node(message))
+}
+
+/// Returns the withdrawals of what the Node no longer says, and still carries something of.
+#[must_use]
+pub fn taken_back(node: &Node, now: Timestamp) -> Vec<NodeNotice> {
+    let said: BTreeSet<String> = node
+        .sayings()
+        .filter_map(|(name, text)| {
+            let kind = SaidKind::ALL.into_iter().find(|kind| kind.annotation() == *name)?;
+            // What is stale is still said.
+            let notice = Said::parse(kind, text).ok()?.notice(kind, &node.instance, Timestamp::MIN).ok()?;
+            Some(notice.message)
+        })
+        .collect();
+    let termination = termination(node);
+    let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
+    let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !said.contains(message)).collect();
+    gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
+}
+
+fn termination(node: &Node) -> NodeNotice {
+    let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
+    let identity = Identity::Said { kind, at: None, instance: instance.clone() };
+    let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination };
+    NodeNotice { notice, message: format!("{FROM_NODE}{}/", SaidKind::Termination) }
+}
+
+/// Returns the withdrawal of the notice whose mark has this in place of a message.
+fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice> {
+    let (kind, by) = message.strip_prefix(FROM_NODE)?.split_once('/')?;
+    let kind = SaidKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+    let instance = node.instance.clone();
+    let notice = if kind == SaidKind::Maintenance {
+        Notice::listed((by, ""), instance, None, true, now)
+    } else {
+        let at = if kind == SaidKind::Termination { None } else { Some(by.parse().ok()?) };
+        let identity = Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
+        Notice { identity, instance, at: now, detail: Detail::TakenBack(kind.notice()) }
+    };
+    Some(NodeNotice { notice, message })
+}
+
+/// Returns how the Node stands to a notice that it gives.
+#[must_use]
+pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> Standing {
+    if notice.is_withdrawn() {
+        return Standing::Open;
+    }
+    let Identity::Said { .. } = &notice.identity else { return standing(node, notice, Some(message)) };
+    if is_handled(node, notice) {
+        return Standing::Settled;
+    }
+    let own = name_of(&notice.identity.to_string());
+    let is_same = |since: Option<Timestamp>| match notice.detail {
+        Detail::AsgTermination => true,
+        _ => since.is_some_and(|since| are_same(since, notice.at)),
+    };
+    let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
+    let told = others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since));
+    if told { Standing::Told } else { Standing::Open }
+}
+
+/// Returns the notice that the Node gives, if it is the same as that of an event, which has no id in common with the metadata.
+#[must_use]
+pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
+    let Identity::Event(_) = &notice.identity else { return None };
+    let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
+    said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
+}
+
+fn are_same(a: Timestamp, b: Timestamp) -> bool {
+    a.duration_since(b).unsigned_abs() <= SAME_WITHIN
+}
+
+#[cfg(test)]
+mod tests;

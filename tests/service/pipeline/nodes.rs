@@ -1,0 +1,279 @@
+//! `--source nodes`: what Nodes say is acted on by one replica at a time, without a queue.
+
+use crate::harness::{Replica, Stage, metric, node, s};
+use ebbtide::service::Exit;
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const SPOT: &str = "ebbtide/says.spot";
+const REBALANCE: &str = "ebbtide/says.rebalance";
+const MAINTENANCE: &str = "ebbtide/says.maintenance";
+const TERMINATION: &str = "ebbtide/says.termination";
+
+impl Stage {
+    /// Starts a replica in a pod of this name that has no queue.
+    async fn without_queue(&self, pod: &str, more: &[&str]) -> Replica {
+        let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", pod];
+        self.start(&[&flags, more].concat()).await
+    }
+
+    /// Starts a replica in a pod of this name that has a queue, too.
+    async fn with_both(&self, pod: &str, more: &[&str]) -> Replica {
+        let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", pod];
+        self.start(&[&flags, more].concat()).await
+    }
+
+    /// Has the n-th node say that its spot instance ends in so many seconds.
+    fn says_spot(&self, n: usize, ends_in: i64) {
+        let at = jiff::Timestamp::from_second(self.world.clock.now().as_second() + ends_in).unwrap();
+        self.annotate(n, SPOT, &format!("{{\"what\":\"terminate\",\"at\":\"{at}\"}}"));
+    }
+
+    fn takes_back(&self, n: usize, annotation: &str) {
+        self.world.kube.update_node(&node(n), |node| {
+            node.metadata.annotations.get_or_insert_default().remove(annotation);
+        });
+    }
+
+    fn handled(&self, n: usize) -> usize {
+        self.annotations(n).keys().filter(|key| key.starts_with("ebbtide/handled.")).count()
+    }
+
+    /// Returns the calls to AWS: those to the API server have a verb and a resource.
+    fn aws_calls(&self) -> Vec<String> {
+        self.world
+            .calls
+            .all()
+            .into_iter()
+            .map(|call| call.operation.clone())
+            .filter(|call| !call.contains(' '))
+            .collect()
+    }
+
+    fn nodes_holder(&self) -> Option<String> {
+        let leases = self.world.kube.leases("ebbtide").into_iter();
+        leases
+            .filter(|lease| lease.metadata.name.as_deref() == Some("ebbtide-nodes"))
+            .find_map(|it| it.spec?.holder_identity)
+    }
+}
+
+fn outcomes(replica: &Replica, kind: &str, outcome: &str) -> f64 {
+    metric(
+        &replica.metrics.render(&replica.tasks),
+        &format!("ebbtide_notices_total{{kind=\"{kind}\",outcome=\"{outcome}\"}}"),
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_said_by_a_node_drains_it_in_time_without_a_queue() {
+    let stage = Stage::new(3, 2);
+    let replica = stage.without_queue("a", &[]).await;
+    stage.until("ready", s(5), || metric(&replica.metrics.render(&replica.tasks), "ebbtide_ready") > 0.5).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+    stage.says_spot(1, 120);
+    stage.until("drained", s(10), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(1) == 1).await;
+    assert_eq!([0, 1, 2].map(|n| stage.cordoned(n)), [false, true, false]);
+    let evictions = stage.calls("create pods/eviction");
+    sleep(s(600)).await;
+    assert_eq!((evictions, stage.calls("create pods/eviction")), (2, 2), "once");
+    replica.ended_once("spot", "drained");
+    assert_eq!(stage.aws_calls(), Vec::<String>::new());
+    stage.rest_for(&[&replica], s(60)).await;
+    let (exit, took, tasks) = replica.stop().await;
+    assert!(exit == Exit::Clean && took < s(3), "{took:?}");
+    assert_eq!(stage.nodes_holder(), None, "given back");
+    tasks.gone(|_| true).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_that_metadata_tell_is_acted_on_as_its_kind_is() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.without_queue("a", &["--uncordon-after", "1h"]).await;
+    stage.annotate(0, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+    stage.annotate(1, TERMINATION, "{\"what\":\"terminate\"}");
+    let begin = stage.world.clock.now() + s(7200);
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(2, MAINTENANCE, &change);
+    stage.until("all ended", s(60), || (0..3).all(|n| stage.handled(n) == 1)).await;
+    assert_eq!((0..3).map(|n| stage.world.kube.pods_on(&node(n)).len()).collect::<Vec<_>>(), [1, 0, 0]);
+    assert!((0..3).all(|n| stage.cordoned(n)));
+    replica.ended_once("rebalance", "cordoned");
+    replica.ended_once("asg-terminate", "drained");
+    replica.ended_once("scheduled-change", "drained");
+    assert_eq!(stage.aws_calls(), Vec::<String>::new());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_notice_by_queue_and_node_is_one_drain() {
+    for queue_first in [true, false] {
+        let stage = Stage::slow(s(20));
+        let replica = stage.with_both("a", &[]).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+        if queue_first {
+            stage.spot(0);
+            stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+            stage.says_spot(0, 119);
+        } else {
+            stage.says_spot(0, 121);
+            stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+            stage.spot(0);
+        }
+        stage.until_handled(s(60)).await;
+        stage.until("noted", s(40), || stage.handled(0) == 1).await;
+        assert_eq!(
+            (stage.ends_of("slow").len(), stage.notices(0).len()),
+            (1, 1),
+            "one eviction, one mark\n{}",
+            stage.story()
+        );
+        sleep(s(300)).await;
+        assert_eq!(outcomes(&replica, "spot", "drained"), 1.0);
+        assert_eq!(outcomes(&replica, "spot", "joined"), if queue_first { 0.0 } else { 1.0 });
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_takes_over_within_ten_seconds_of_a_silent_death() {
+    let stage = Stage::new(1, 0);
+    for pod in ["a", "b"] {
+        stage.world.kube.add_pod(Pod::on(&node(0)).named(pod).grace(s(60)).stops_in(s(40)));
+    }
+    stage.block(0);
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    let second = stage.without_queue("second", &[]).await;
+    sleep(s(10)).await;
+    assert_eq!(stage.nodes_holder().as_deref(), Some("first"));
+    stage.says_spot(0, 120);
+    stage.until("tried", s(10), || !stage.tries_of("a").is_empty()).await;
+    assert_eq!(outcomes(&second, "spot", "drained"), 0.0);
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("a").len();
+    stage.until("taken over", s(10), || stage.tries_of("a").len() > tries).await;
+    assert_eq!(stage.nodes_holder().as_deref(), Some("second"));
+    stage.unblock(0);
+    stage.until("drained", s(60), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    assert_eq!((stage.ends_of("a").len(), stage.ends_of("b").len(), stage.notices(0).len()), (1, 1, 1));
+    second.ended_once("spot", "drained");
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
+    let stage = Stage::slow(s(60));
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    let second = stage.without_queue("second", &[]).await;
+    stage.says_spot(0, 120);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    let (exit, _, tasks) = first.stop().await;
+    assert_eq!(exit, Exit::Clean);
+    tasks.gone(|_| true).await;
+    stage.until("taken over", s(4), || stage.nodes_holder().as_deref() == Some("second")).await;
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    second.ended_once("spot", "drained");
+    assert_eq!(stage.ends_of("slow").len(), 1);
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+/// Nobody else can take it while the API server does not answer about the Lease: the drain goes on.
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_while_the_lease_can_not_be_renewed() {
+    let stage = Stage::slow(s(60));
+    let replica = stage.without_queue("a", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    stage.says_spot(0, 120);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.world.faults.add(Rule::on("update leases", Fault::Status(503)));
+    stage.world.faults.add(Rule::on("get leases", Fault::Status(503)));
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    replica.ended_once("spot", "drained");
+    stage.world.faults.clear();
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_is_undone_and_may_be_said_again() {
+    let stage = Stage::new(2, 1);
+    let replica = stage.without_queue("a", &[]).await;
+    let rebalance = format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now());
+    stage.block(1);
+    for _ in 0..2 {
+        stage.annotate(0, REBALANCE, &rebalance);
+        stage.says_spot(1, 3600);
+        stage.until("cordoned", s(60), || stage.cordoned(0) && stage.cordoned(1)).await;
+        stage.until("noted", s(60), || stage.handled(0) == 1).await;
+        stage.takes_back(0, REBALANCE);
+        stage.takes_back(1, SPOT);
+        stage.until("uncordoned", s(60), || !stage.cordoned(0) && !stage.cordoned(1)).await;
+        stage.until("forgotten", s(60), || (0..2).all(|n| stage.handled(n) == 0 && stage.notices(n).is_empty())).await;
+    }
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    assert_eq!(outcomes(&replica, "rebalance", "withdrawn"), 2.0);
+    assert_eq!(outcomes(&replica, "spot", "withdrawn"), 2.0);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Nobody remembers what the Node had said: its mark does.
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
+    let stage = Stage::new(1, 1);
+    let first = stage.without_queue("first", &["--on", "rebalance=drain"]).await;
+    stage.annotate(0, REBALANCE, &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()));
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    first.kill().await.gone(|_| true).await;
+    stage.takes_back(0, REBALANCE);
+    let second = stage.without_queue("second", &[]).await;
+    stage.until("uncordoned", s(20), || !stage.cordoned(0)).await;
+    assert!(stage.notices(0).is_empty());
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn garbage_is_told_once_and_drains_nothing() {
+    let stage = Stage::new(4, 1);
+    let replica = stage.without_queue("a", &[]).await;
+    stage.annotate(0, SPOT, "{\"what\":\"terminate\"");
+    stage.annotate(1, "ebbtide/says.everything", "{\"what\":\"terminate\"}");
+    stage.says_spot(2, -3600);
+    stage.world.kube.update_node(&node(3), |node| node.spec.get_or_insert_default().provider_id = None);
+    stage.says_spot(3, 120);
+    sleep(s(300)).await;
+    assert_eq!((0..4).filter(|n| stage.cordoned(*n)).count(), 0);
+    assert_eq!((stage.world.kube.evictions().len(), stage.calls("patch nodes")), (0, 0));
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Whoever may patch Nodes may have them say anything: the limit holds.
+#[tokio::test(start_paused = true)]
+async fn forged_notices_drain_no_more_nodes_than_allowed() {
+    let stage = Stage::new(10, 1);
+    for n in 0..10 {
+        stage.block(n);
+    }
+    let replica = stage.without_queue("a", &["--max-draining", "2", "--at-deadline", "leave"]).await;
+    (0..10).for_each(|n| stage.says_spot(n, 120));
+    sleep(s(60)).await;
+    assert_eq!((0..10).filter(|n| stage.cordoned(*n)).count(), 2, "{}", stage.story());
+    assert_eq!(stage.aws_calls(), Vec::<String>::new());
+    sleep(Duration::from_mins(10)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_writes_no_lease_and_cordons_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&["--source", "nodes", "--dry-run"]).await;
+    stage.says_spot(0, 120);
+    stage.until("ended", s(60), || outcomes(&replica, "spot", "drained") > 0.5).await;
+    sleep(s(300)).await;
+    assert_eq!((stage.cordoned(0), stage.nodes_holder(), outcomes(&replica, "spot", "drained")), (false, None, 1.0));
+    stage.rest_for(&[&replica], s(60)).await;
+}
