@@ -3,6 +3,7 @@
 //! This file is the map. A message's journey, left to right; the modules of [`pipeline`] come in its order:
 //!
 //! ```text
+//!   Nodes that say something, what EC2 lists ─Notice─▶ delivery, and from there on alike
 //!  SQS ─▶ queue ─Message─▶ event ─Notice(s)─▶ node ─Target─▶ interruption ─────────────▶ delivery ─▶ SQS delete | release
 //!           │               pure               index + owner   steps, one by one          ▲
 //!           └ lease: visibility extended       (one watch)     ├ heartbeat (owned)        │ one verdict a message,

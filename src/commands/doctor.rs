@@ -32,7 +32,7 @@ pub use check::{Area, Check, Status};
 pub use diagnosis::Diagnosis;
 
 use crate::cli::settings::Settings;
-use crate::clients::connect::{AvailableClients, Clients};
+use crate::clients::connect::{AvailableClients, Clients, ConnectError};
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts};
 use crate::runtime::clock::Clock;
@@ -93,7 +93,11 @@ pub async fn consult(settings: &Settings, clients: AvailableClients, clock: Cloc
 /// Makes the same checks at the start of the service and emits them as facts. Calls to the API server go through the service's own gate,
 /// with the lowest priority.
 pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, clock: Clock, facts: Facts) {
-    let diagnosis = diagnose(&settings, &Probe::new(clients.into(), gate, clock, Extent::START)).await;
+    let clients = match settings.sources.call_aws() {
+        true => clients.into(),
+        false => AvailableClients { aws: Err(ConnectError::NotCalled), kube: Ok(clients.kube) },
+    };
+    let diagnosis = diagnose(&settings, &Probe::new(clients, gate, clock, Extent::START)).await;
     for check in diagnosis.checks() {
         facts.emit(&Fact::Checked {
             area: check.area.as_str(),

@@ -17,6 +17,7 @@ mod proxy;
 
 /// The way of a message, by stage.
 mod pipeline {
+    mod agent;
     mod capacity_blocks;
     mod delivery;
     mod dry_run;

@@ -43,7 +43,10 @@ fn policy(queue: &str, rules: &str) -> String {
 
 fn settings(stage: &Stage, flags: &[&str]) -> Settings {
     let url = stage.world.aws.sqs.queue_url();
-    let mut words = vec!["ebbtide", "doctor", "--queue-url", &url];
+    let mut words = vec!["ebbtide", "doctor"];
+    if !flags.windows(2).any(|pair| pair == ["--source", "nodes"]) {
+        words.extend(["--queue-url", &url]);
+    }
     words.extend(flags);
     let Command::Doctor(doctor) = Cli::try_parse_from(words).expect("a test's flags must be flags").command else {
         panic!("doctor was given")
@@ -314,6 +317,23 @@ async fn without_clients_for_one_side_the_other_is_checked() {
     let report = consult(&settings, clients, clock).await;
     let failed = [("credentials", "settings", "failure"), ("permissions", "settings", "failure")];
     assert_eq!((faults(&report), report.checks().len()), (failed.to_vec(), 2), "{}", report.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_nodes_alone_nothing_is_asked_of_aws() {
+    let stage = healthy();
+    let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let clock = Clock::showing(stage.world.clock.now());
+    let clients = AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
+    let report = consult(&settings(&stage, &flags), clients, clock).await;
+    assert_eq!(faults(&report), [], "{}", report.text());
+    assert!(line(&report, "queue source").contains("AWS is not called"), "{}", report.text());
+    let replica = stage.start(&[&flags[..], &["--check-at-start", "true"]].concat()).await;
+    tokio::time::sleep(s(120)).await;
+    let calls = stage.world.calls.all();
+    assert!(calls.iter().all(|call| call.operation.contains(' ')), "{}", stage.story());
+    assert!(calls.iter().any(|call| call.operation == "create selfsubjectaccessreviews"), "{}", stage.story());
+    stage.rest_for(&[&replica], s(10)).await;
 }
 
 #[tokio::test(start_paused = true)]

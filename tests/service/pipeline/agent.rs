@@ -1,0 +1,304 @@
+//! `ebbtide agent`, with an instance metadata service in memory: what it says, and when, on its Node.
+
+use crate::harness::{Stage, node, s};
+use ebbtide::agent::{Agent, AgentMetrics, Metadata};
+use ebbtide::clients::connect::kube_client;
+use ebbtide::fact::{Fact, Facts, Subscriber};
+use ebbtide_sim::fault::{Fault, Rule};
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use kube::client::Body;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+use tower::service_fn;
+
+const ACTION: &str = "/latest/meta-data/spot/instance-action";
+const REBALANCE: &str = "/latest/meta-data/events/recommendations/rebalance";
+const SCHEDULED: &str = "/latest/meta-data/events/maintenance/scheduled";
+const STATE: &str = "/latest/meta-data/autoscaling/target-lifecycle-state";
+
+/// How the service answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Mood {
+    #[default]
+    Well,
+    Refuses,
+    Hangs,
+    Answers(u16),
+    Nonsense,
+    Floods,
+}
+
+/// An instance metadata service.
+#[derive(Clone, Default)]
+struct Service(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    mood: Mood,
+    texts: BTreeMap<&'static str, String>,
+    /// The tokens that were given, and the time of the last.
+    tokens: Vec<Instant>,
+    gets: usize,
+    life: Option<Duration>,
+}
+
+impl Service {
+    fn set(&self, path: &'static str, text: impl Into<String>) {
+        self.0.lock().unwrap().texts.insert(path, text.into());
+    }
+
+    fn clear(&self, path: &'static str) {
+        self.0.lock().unwrap().texts.remove(path);
+    }
+
+    fn mood(&self, mood: Mood) {
+        self.0.lock().unwrap().mood = mood;
+    }
+
+    fn count(&self) -> (usize, usize) {
+        let state = self.0.lock().unwrap();
+        (state.tokens.len(), state.gets)
+    }
+
+    fn client(&self) -> kube::Client {
+        let service = self.clone();
+        let answer = move |request: Request<Body>| {
+            let service = service.clone();
+            async move { service.answer(&request).await }
+        };
+        kube::Client::new(service_fn(answer), "default")
+    }
+
+    async fn answer(&self, request: &Request<Body>) -> Result<Response<Full<Bytes>>, std::io::Error> {
+        let mood = self.0.lock().unwrap().mood;
+        let said = |code: u16, text: String| Ok(Response::builder().status(code).body(Full::from(text)).unwrap());
+        match mood {
+            Mood::Refuses => return Err(std::io::Error::other("connection refused")),
+            Mood::Hangs => std::future::pending().await,
+            Mood::Answers(code) => return said(code, String::new()),
+            _ => {}
+        }
+        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let mut state = self.0.lock().unwrap();
+        let (path, now) = (request.uri().path().to_owned(), Instant::now());
+        if request.method() == Method::PUT {
+            assert_eq!(
+                (&*path, header("x-aws-ec2-metadata-token-ttl-seconds").as_deref()),
+                ("/latest/api/token", Some("21600"))
+            );
+            state.tokens.push(now);
+            return said(200, format!("token-{}", state.tokens.len()));
+        }
+        state.gets += 1;
+        let is_valid = state.tokens.last().is_some_and(|at| state.life.is_none_or(|life| now - *at < life));
+        if !is_valid || header("x-aws-ec2-metadata-token") != Some(format!("token-{}", state.tokens.len())) {
+            return said(401, String::new());
+        }
+        match (mood, state.texts.get(&*path)) {
+            (Mood::Nonsense, _) => said(200, "<html>portal</html>".to_owned()),
+            (Mood::Floods, _) => said(200, "x".repeat(100_000)),
+            (_, Some(text)) => said(200, text.clone()),
+            (_, None) => said(404, String::new()),
+        }
+    }
+}
+
+/// Counts the lines that the log would have.
+#[derive(Default)]
+struct Lines(Mutex<BTreeMap<String, usize>>);
+
+impl Subscriber for Lines {
+    fn note(&self, fact: &Fact<'_>) {
+        let line = match fact {
+            Fact::MetadataFailed { why, again: false } => why.as_str().to_owned(),
+            Fact::MetadataAnswer => "answer".to_owned(),
+            Fact::SayingFailed { .. } => "refused".to_owned(),
+            _ => return,
+        };
+        *self.0.lock().unwrap().entry(line).or_default() += 1;
+    }
+}
+
+/// A running agent.
+struct Running {
+    service: Service,
+    lines: Arc<Lines>,
+    metrics: Arc<AgentMetrics>,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    fn lines(&self, line: &str) -> usize {
+        self.lines.0.lock().unwrap().get(line).copied().unwrap_or_default()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Stage {
+    /// Starts the agent of the n-th node, whose instance has this metadata service.
+    fn agent(&self, n: usize, service: Service) -> Running {
+        let (lines, metrics) = (Arc::new(Lines::default()), Arc::new(AgentMetrics::default()));
+        let facts = Facts::to(vec![Arc::clone(&lines) as Arc<dyn Subscriber>, Arc::clone(&metrics) as _]);
+        let kube = kube_client(self.world.kube.client_builder());
+        let agent = Agent::new(Metadata::new(service.client()), kube, facts, node(n));
+        Running { service, lines, metrics, task: tokio::spawn(agent.run()) }
+    }
+
+    fn says(&self, n: usize) -> BTreeMap<String, String> {
+        self.annotations(n).into_iter().filter(|(name, _)| name.starts_with("ebbtide/says.")).collect()
+    }
+
+    fn in_seconds(&self, seconds: u64) -> String {
+        jiff::Timestamp::from_second((self.world.clock.now() + s(seconds)).as_second()).unwrap().to_string()
+    }
+}
+
+fn action(at: &str) -> String {
+    format!("{{\"action\": \"terminate\", \"time\": \"{at}\"}}")
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_spot_warning_in_the_metadata_ends_as_a_drain_in_time() {
+    let stage = Stage::new(2, 2);
+    let agents = [0, 1].map(|n| stage.agent(n, Service::default()));
+    let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let replica = stage.start(&flags).await;
+    sleep(s(30)).await;
+    agents[1].service.set(ACTION, action(&stage.in_seconds(120)));
+    stage.until("drained", s(15), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    assert!(stage.cordoned(1) && !stage.cordoned(0) && stage.says(0).is_empty());
+    assert!(agents[1].metrics.text().contains("ebbtide_agent_says{kind=\"spot\"} 1"));
+    agents[1].service.clear(ACTION);
+    stage.until("taken back", s(30), || !stage.cordoned(1) && stage.says(1).is_empty()).await;
+    replica.ended_once("spot", "drained");
+    assert!(agents[1].metrics.text().contains("ebbtide_agent_says{kind=\"spot\"} 0"));
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_api_server_is_asked_at_the_start_and_when_something_changes() {
+    let stage = Stage::new(1, 0);
+    // What an agent before has left, and others own.
+    stage.annotate(0, "ebbtide/says.rebalance", "{}");
+    stage.annotate(0, "ebbtide/ignore", "true");
+    let agent = stage.agent(0, Service::default());
+    stage.until("taken back", s(3), || stage.says(0).is_empty()).await;
+    sleep(s(600)).await;
+    assert_eq!(stage.world.calls.all().len(), 1, "{}", stage.story());
+    agent.service.set(REBALANCE, format!("{{\"noticeTime\": \"{}\"}}", stage.in_seconds(0)));
+    agent.service.set(STATE, "InService");
+    let event = "[{\"NotBefore\": \"21 Jan 2029 09:00:43 GMT\", \"Code\": \"system-reboot\", \"EventId\": \"instance-event-1\", \"State\": \"active\"}]";
+    agent.service.set(SCHEDULED, event);
+    sleep(s(600)).await;
+    let says = stage.says(0);
+    assert_eq!(says.keys().collect::<Vec<_>>(), ["ebbtide/says.maintenance", "ebbtide/says.rebalance"]);
+    assert_eq!(
+        says["ebbtide/says.maintenance"],
+        "{\"what\":\"system-reboot\",\"at\":\"2029-01-21T09:00:43Z\",\"id\":\"instance-event-1\"}"
+    );
+    agent.service.set(STATE, "Terminated");
+    agent.service.set(SCHEDULED, "[]");
+    sleep(s(600)).await;
+    assert_eq!(stage.says(0).into_keys().collect::<Vec<_>>(), ["ebbtide/says.rebalance", "ebbtide/says.termination"]);
+    // The removal waits for three readings.
+    assert_eq!(stage.calls("patch nodes"), 4, "{}", stage.story());
+    assert_eq!(stage.world.calls.all().len(), 4, "nothing but patches");
+    assert_eq!(stage.annotations(0)["ebbtide/ignore"], "true");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_fails_is_told_once_and_takes_nothing_back() {
+    for (mood, reason) in [
+        (Mood::Refuses, "unreachable"),
+        (Mood::Hangs, "timed-out"),
+        (Mood::Answers(429), "throttled"),
+        (Mood::Answers(500), "throttled"),
+        (Mood::Answers(403), "refused"),
+        (Mood::Nonsense, "nonsense"),
+        (Mood::Floods, "nonsense"),
+    ] {
+        let stage = Stage::new(1, 0);
+        let agent = stage.agent(0, Service::default());
+        agent.service.set(ACTION, action(&stage.in_seconds(120)));
+        stage.until("said", s(5), || stage.says(0).len() == 1).await;
+        agent.service.mood(mood);
+        let before = agent.service.count().1;
+        sleep(s(3600)).await;
+        assert_eq!((agent.lines(reason), stage.says(0).len(), stage.calls("patch nodes")), (1, 1, 1), "{mood:?}");
+        let asked = agent.service.count().1 - before;
+        assert!(asked < 4 * 300, "{asked} questions in an hour while {mood:?}");
+        let counted = format!("ebbtide_agent_metadata_failures_total{{reason=\"{reason}\"}} 0");
+        assert!(!agent.metrics.text().contains(&counted), "{}", agent.metrics.text());
+        agent.service.mood(Mood::Well);
+        agent.service.clear(ACTION);
+        stage.until("taken back", s(60), || stage.says(0).is_empty()).await;
+        assert_eq!(agent.lines("answer"), 1, "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_no_instance_of_ec2_is_left_alone() {
+    for (mood, reason) in [(Mood::Refuses, "unreachable"), (Mood::Hangs, "no-token"), (Mood::Answers(404), "not-ec2")] {
+        let stage = Stage::new(1, 0);
+        let service = Service::default();
+        service.mood(mood);
+        let agent = stage.agent(0, service);
+        sleep(s(3600)).await;
+        assert_eq!((agent.lines(reason), stage.world.calls.all().len()), (1, 0), "{mood:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_answer_takes_nothing_back() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    let said = action(&stage.in_seconds(120));
+    agent.service.set(ACTION, said.clone());
+    stage.until("said", s(5), || stage.says(0).len() == 1).await;
+    for _ in 0..10 {
+        agent.service.clear(ACTION);
+        sleep(s(3)).await;
+        agent.service.set(ACTION, said.clone());
+        sleep(s(5)).await;
+    }
+    assert_eq!((stage.says(0).len(), stage.calls("patch nodes")), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_is_renewed_at_half_of_its_life_and_when_it_is_refused() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    sleep(Duration::from_hours(3) - s(60)).await;
+    assert_eq!(agent.service.count().0, 1);
+    sleep(s(120)).await;
+    assert_eq!(agent.service.count().0, 2);
+    agent.service.0.lock().unwrap().life = Some(s(1800));
+    sleep(Duration::from_hours(2)).await;
+    assert!((5..=7).contains(&agent.service.count().0), "{:?}", agent.service.count());
+    assert_eq!(agent.lines("refused"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_patch_that_is_refused_is_tried_again_and_told_once() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    sleep(s(10)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    agent.service.set(ACTION, action(&stage.in_seconds(120)));
+    sleep(s(300)).await;
+    assert_eq!((agent.lines("refused"), stage.says(0).len()), (1, 0));
+    let tries = stage.calls("patch nodes");
+    assert!((10..40).contains(&tries), "{tries} tries");
+    stage.world.faults.clear();
+    stage.until("said", s(40), || stage.says(0).len() == 1).await;
+}
