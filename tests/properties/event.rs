@@ -19,6 +19,7 @@ fn sound(body: &str) -> Parsed {
                     Identity::Hook { group, hook, token } => said.extend([group.clone(), hook.clone(), token.clone()]),
                     Identity::Health { arn, .. } => said.push(arn.clone()),
                     Identity::Block { reservation, .. } => said.push(reservation.clone()),
+                    Identity::Said { .. } => panic!("no message is what a Node says: {notice:?}"),
                     Identity::Event(id) => said.push(id.clone()),
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {

@@ -26,6 +26,12 @@ collector() { # FOLDER
     (cd "$here/collector" && GOWORK=off CGO_ENABLED=0 with_go nice -n 10 go build -trimpath -o "$1/collector" .)
 }
 
+# Builds AWS's mock of the instance metadata service.
+metadata_mock() { # FOLDER
+    (cd "$here/metadata-mock" && GOWORK=off CGO_ENABLED=0 with_go nice -n 10 go build -trimpath -o "$1/ec2-metadata-mock" \
+        github.com/aws/amazon-ec2-metadata-mock/cmd/ec2-metadata-mock)
+}
+
 # Fetches ElasticMQ with Maven, and refuses jars other than those of jars.sha256.
 #
 # For a new release: change pom.xml, run Maven as below, and write the output of `sha256sum -- *.jar` to jars.sha256.
@@ -56,6 +62,9 @@ export_parts() {
     digest=$(cat "$here"/collector/{main.go,go.mod,go.sum} | sha256sum | cut -c 1-12)
     once "$cache/collector-$digest" collector
     EBBTIDE_COLLECTOR=$cache/collector-$digest/collector
+    digest=$(cat "$here"/metadata-mock/{go.mod,go.sum} | sha256sum | cut -c 1-12)
+    once "$cache/metadata-mock-$digest" metadata_mock
+    EBBTIDE_METADATA_MOCK=$cache/metadata-mock-$digest/ec2-metadata-mock
     digest=$(cat "$here"/elasticmq/{pom.xml,jars.sha256} | sha256sum | cut -c 1-12)
     once "$cache/elasticmq-$digest" elasticmq
     EBBTIDE_ELASTICMQ=$cache/elasticmq-$digest/jars
@@ -63,5 +72,5 @@ export_parts() {
     EBBTIDE_CONTROL_PLANE=$(with_go "$here/control-plane/build" "$cache" "${EBBTIDE_KUBERNETES:-}")
     EBBTIDE_KUBECTL=$(with_go "$here/control-plane/build-kubectl" "$cache")
     PYTHONDONTWRITEBYTECODE=1
-    export EBBTIDE_COLLECTOR EBBTIDE_ELASTICMQ EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
+    export EBBTIDE_COLLECTOR EBBTIDE_METADATA_MOCK EBBTIDE_ELASTICMQ EBBTIDE_CONTROL_PLANE EBBTIDE_KUBECTL PYTHONDONTWRITEBYTECODE
 }

@@ -37,11 +37,22 @@ def default_rules() -> list[Object]:
 def grant_collector(kube: Kube, user: str, namespace: str) -> None:
     """Grants a user the additional permissions for --collect-leases, with its pods in this namespace."""
     for role in _roles("everything", "Role"):
+        if role["metadata"]["name"].endswith("-nodes"):
+            continue
         where = NODE_LEASES if role["metadata"]["namespace"] == NODE_LEASES else namespace
         name = f"{user}-{namespace}"
         kube.create(f"{_API}/namespaces/{where}/roles", {"metadata": {"name": name}, "rules": role["rules"]})
         kube.create(f"{_API}/namespaces/{where}/rolebindings", _binding(name, user, "Role"))
         wait_held(kube, user, where, role["rules"])
+
+
+def grant_nodes(kube: Kube, user: str, namespace: str) -> None:
+    """Grants a user the additional permissions for the source `nodes`, with its pods in this namespace."""
+    (role,) = (each for each in _roles("everything", "Role") if each["metadata"]["name"].endswith("-nodes"))
+    name = f"{user}-{namespace}-nodes"
+    kube.create(f"{_API}/namespaces/{namespace}/roles", {"metadata": {"name": name}, "rules": role["rules"]})
+    kube.create(f"{_API}/namespaces/{namespace}/rolebindings", _binding(name, user, "Role"))
+    wait_held(kube, user, namespace, role["rules"])
 
 
 def grant_target_groups(kube: Kube, user: str) -> None:
@@ -78,7 +89,8 @@ def _may(kube: Kube, user: str, right: Object) -> bool:
 def _roles(snapshot: str, kind: str) -> list[Object]:
     """Returns the chart's roles; its templates/rbac.yaml gives the reason for each rule."""
     objects = yaml.safe_load_all((_SNAPSHOTS / f"{snapshot}.yaml").read_text())
-    return [each for each in objects if each and each["kind"] == kind]
+    agents = ("agent", "-agent")
+    return [each for each in objects if each and each["kind"] == kind and not each["metadata"]["name"].endswith(agents)]
 
 
 def _binding(name: str, user: str, kind: str) -> Object:

@@ -14,7 +14,7 @@ from .process import Process, free_port
 from .queues import CREDENTIALS, REGION
 from .wait import eventually
 
-LASTING = frozenset({"poller", "node-watch", "undo", "planner", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
+LASTING = frozenset({"poller", "node-watch", "undo", "planner", "node-source", "teller", "notifier", "tracer", "collector", "admin", "status", "batcher"})
 """Kinds of tasks that live as long as the service."""
 
 OURS = frozenset({"admin-connection", "status-connection"})
@@ -69,7 +69,7 @@ class Service:
         self._url = f"http://{self.address}"
         self.status = f"http://127.0.0.1:{free_port()}"
         """URL of the status page."""
-        queue = [] if variables else ["--queue-url", queue_url]
+        queue = [] if variables or "--source=nodes" in flags else ["--queue-url", queue_url]
         addresses = ["--admin-address", self.address]
         if not any(flag.startswith("--status-address") for flag in flags):
             addresses += ["--status-address", self.status.removeprefix("http://")]

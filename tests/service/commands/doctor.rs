@@ -327,7 +327,7 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let clients = AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
     let report = consult(&settings(&stage, &flags), clients, clock).await;
     assert_eq!(faults(&report), [], "{}", report.text());
-    assert!(line(&report, "queue source").contains("AWS is not called"), "{}", report.text());
+    assert!(line(&report, "queue source").contains("there is no queue"), "{}", report.text());
     let replica = stage.start(&[&flags[..], &["--check-at-start", "true"]].concat()).await;
     tokio::time::sleep(s(120)).await;
     let calls = stage.world.calls.all();

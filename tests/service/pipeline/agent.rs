@@ -5,6 +5,7 @@ use ebbtide::agent::{Agent, AgentMetrics, Metadata};
 use ebbtide::clients::connect::kube_client;
 use ebbtide::fact::{Fact, Facts, Subscriber};
 use ebbtide_sim::fault::{Fault, Rule};
+use http::request::Parts;
 use http::{Method, Request, Response};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -68,13 +69,13 @@ impl Service {
     fn client(&self) -> kube::Client {
         let service = self.clone();
         let answer = move |request: Request<Body>| {
-            let service = service.clone();
-            async move { service.answer(&request).await }
+            let (service, head) = (service.clone(), request.into_parts().0);
+            async move { service.answer(&head).await }
         };
         kube::Client::new(service_fn(answer), "default")
     }
 
-    async fn answer(&self, request: &Request<Body>) -> Result<Response<Full<Bytes>>, std::io::Error> {
+    async fn answer(&self, head: &Parts) -> Result<Response<Full<Bytes>>, std::io::Error> {
         let mood = self.0.lock().unwrap().mood;
         let said = |code: u16, text: String| Ok(Response::builder().status(code).body(Full::from(text)).unwrap());
         match mood {
@@ -83,10 +84,10 @@ impl Service {
             Mood::Answers(code) => return said(code, String::new()),
             _ => {}
         }
-        let header = |name: &str| request.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header = |name: &str| head.headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let mut state = self.0.lock().unwrap();
-        let (path, now) = (request.uri().path().to_owned(), Instant::now());
-        if request.method() == Method::PUT {
+        let (path, now) = (head.uri.path().to_owned(), Instant::now());
+        if head.method == Method::PUT {
             assert_eq!(
                 (&*path, header("x-aws-ec2-metadata-token-ttl-seconds").as_deref()),
                 ("/latest/api/token", Some("21600"))
@@ -180,7 +181,7 @@ async fn a_spot_warning_in_the_metadata_ends_as_a_drain_in_time() {
     assert!(agents[1].metrics.text().contains("ebbtide_agent_says{kind=\"spot\"} 1"));
     agents[1].service.clear(ACTION);
     stage.until("taken back", s(30), || !stage.cordoned(1) && stage.says(1).is_empty()).await;
-    replica.ended_once("spot", "drained");
+    replica.all_ended("spot", &[("drained", 1), ("withdrawn", 1)]);
     assert!(agents[1].metrics.text().contains("ebbtide_agent_says{kind=\"spot\"} 0"));
     stage.rest_for(&[&replica], s(60)).await;
 }
