@@ -85,7 +85,9 @@ impl<'a> Narration<'a> {
 
     /// Narrates the notice, from its owner to the calls that the service would make.
     pub async fn tell(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
-        let lookups = self.narrate(reader).await?;
+        let mut lookups = self.narrate(reader).await?;
+        let is_of_wave = |node: &Arc<Node>| node.labels.keys().any(|key| self.policy().is_of_wave(key));
+        lookups.wave_notes = usize::from(self.action.drains() && self.node.as_ref().is_some_and(is_of_wave));
         self.view.calls = calls::of(&self.view, lookups, self.settings);
         Ok(self.view)
     }
@@ -166,8 +168,6 @@ impl<'a> Narration<'a> {
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {
-                    lookups.wave_notes =
-                        usize::from(target.node.labels.keys().any(|key| self.policy().is_of_wave(key)));
                     self.drained(reader, begun, &target).await?;
                     let (groups, failures) =
                         target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
