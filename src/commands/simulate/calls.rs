@@ -22,8 +22,8 @@ pub(super) struct Lookups {
     pub ended_marks: bool,
     /// Whether the Auto Scaling group is asked to replace the instance, if that is considered.
     pub replacement: Option<bool>,
-    /// Whether the Node has the label of a wave.
-    pub in_wave: bool,
+    /// Number of notes on the Node for others that wait in its waves.
+    pub wave_notes: usize,
     /// The message's visibility timeout, if it is not the usual one.
     pub visibility_timeout: Option<Duration>,
 }
@@ -67,13 +67,13 @@ impl Calls {
             let outlasts = notice.hook.is_some() && notice.pods.iter().any(|pod| pod.grace_seconds > USUAL_GRACE);
             let outlasted = "; one if the drain outlasts the hook's own timeout";
             let when = if outlasts { when + outlasted } else { when };
-            let (is_made, for_others) = (is_made(notice, Wait::Wave), usize::from(lookups.in_wave));
-            let when = match (is_made, lookups.in_wave) {
+            let is_made = is_made(notice, Wait::Wave);
+            let when = match (is_made, lookups.wave_notes > 0) {
                 (true, _) => when + "; two for its place in the wave, and more if other replicas take it first",
                 (false, true) => when + "; one for the end of the drain, for the nodes that wait in its wave",
                 (false, false) => when,
             };
-            let most = most + 2 * holds + usize::from(outlasts) + for_others;
+            let most = most + 2 * holds + usize::from(outlasts) + lookups.wave_notes;
             self.add(to, "patch nodes", needed, (!is_made).then_some(most), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {

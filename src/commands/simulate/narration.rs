@@ -85,7 +85,9 @@ impl<'a> Narration<'a> {
 
     /// Narrates the notice, from its owner to the calls that the service would make.
     pub async fn tell(mut self, reader: &Reader<'_>) -> Result<NoticeView, KubeError> {
-        let lookups = self.narrate(reader).await?;
+        let mut lookups = self.narrate(reader).await?;
+        let is_of_wave = |node: &Arc<Node>| node.labels.keys().any(|key| self.policy().is_of_wave(key));
+        lookups.wave_notes = usize::from(self.action.drains() && self.node.as_ref().is_some_and(is_of_wave));
         self.view.calls = calls::of(&self.view, lookups, self.settings);
         Ok(self.view)
     }
@@ -157,9 +159,7 @@ impl<'a> Narration<'a> {
                     Finding::Cordoned(target)
                 }
                 Step::Delay { target, waits } => {
-                    let in_wave = waits.until(Wait::Wave);
-                    begun = self.delayed(reader, &target.node, waits, &mut lookups).await.unwrap_or(begun);
-                    Finding::Delayed(self.after_wave(target, in_wave))
+                    Finding::Delayed(self.delayed(reader, target, waits, &mut lookups, &mut begun).await)
                 }
                 Step::Settle { target, quiet, .. } => {
                     begun = Instant::now() + quiet;
@@ -168,7 +168,6 @@ impl<'a> Narration<'a> {
                     Finding::Delayed(target)
                 }
                 Step::Drain(target) => {
-                    lookups.in_wave = target.node.labels.keys().any(|key| self.policy().is_of_wave(key));
                     self.drained(reader, begun, &target).await?;
                     let (groups, failures) =
                         target_groups::of(self.notice, self.policy(), &self.view.pods, reader).await;
@@ -194,16 +193,17 @@ impl<'a> Narration<'a> {
         }
     }
 
-    /// Tells what is waited for before evictions. Returns the latest end.
+    /// Tells what is waited for before evictions, and when those have `begun` at the latest. Returns the target with its deadline then.
     async fn delayed(
         &mut self,
         reader: &Reader<'_>,
-        node: &Node,
+        target: Target,
         mut waits: Waits,
         lookups: &mut calls::Lookups,
-    ) -> Option<Instant> {
+        begun: &mut Instant,
+    ) -> Target {
         if let Some(until) = waits.until(Wait::Replacement) {
-            match reader.replacement(self.notice, node, until).await {
+            match reader.replacement(self.notice, &target.node, until).await {
                 Ok(()) => {
                     lookups.replacement = Some(!matches!(self.notice.detail, Detail::AsgTerminate(_)));
                 }
@@ -215,17 +215,14 @@ impl<'a> Narration<'a> {
                 }
             }
         }
-        let until = waits.end()?;
+        let Some(until) = waits.end() else { return target };
+        *begun = until;
         self.view.planned_waits.extend(planned::before(&waits));
         let only_delayed = waits.iter().all(|(wait, _)| wait == Wait::Delay);
         let why = if only_delayed { "--delay" } else { "at the latest, after the waits" };
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
-        Some(until)
-    }
-
-    /// Returns the target with the deadline after a wave that lasts until its latest end.
-    fn after_wave(&mut self, target: Target, until: Option<Instant>) -> Target {
-        let deadline = planned::after_wave(self.notice, &self.clock, target.deadline, until);
+        let in_wave = waits.until(Wait::Wave);
+        let deadline = planned::after_wave(self.notice, &self.clock, target.deadline, in_wave);
         if deadline != target.deadline {
             self.begin(deadline, Duration::ZERO);
             self.note("the times are those of the longest wait in its wave: a hook's time for the drain begins with the node's place");

@@ -119,6 +119,14 @@ impl Case {
         }
     }
 
+    /// Takes back what the Node says of the waits, or makes it right.
+    pub(super) async fn end_waits(&self, log: &WaitLog) {
+        self.end_hold(log, HoldPoint::BeforeDrain, false).await;
+        self.end_hold(log, HoldPoint::BeforeCompletion, false).await;
+        self.end_note(log).await;
+        self.end_place(false).await;
+    }
+
     /// Waits between the work, which ended like this, and the completion of the hook.
     pub(super) async fn wait(
         &self,
@@ -191,7 +199,7 @@ impl Case {
         let mut all = pin!(all);
         tokio::select! {
             biased;
-            _ = &mut all => None,
+            () = &mut all => None,
             cut = cut => {
                 // A deadline that has moved begins them again, with other ends.
                 if cut != Cut::Moved {

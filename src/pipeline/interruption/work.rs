@@ -187,10 +187,7 @@ impl Interruption {
                 case.end_dropped(&self.waited, if drains { WaitOutcome::CutShort } else { WaitOutcome::CalledOff });
             }
             if matches!(step, Step::Complete(_) | Step::LeaveHook | Step::End(_)) {
-                case.end_hold(&self.waited, HoldPoint::BeforeDrain, false).await;
-                case.end_hold(&self.waited, HoldPoint::BeforeCompletion, false).await;
-                case.end_note(&self.waited).await;
-                case.end_place(false).await;
+                case.end_waits(&self.waited).await;
             }
             // What calls is boxed, here and in what follows: an interruption mostly waits, and would hold room for its calls.
             finding = match step {

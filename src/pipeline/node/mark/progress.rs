@@ -37,8 +37,8 @@ impl Place {
         }
         let ends = ends.map(whole_seconds);
         let mark = match self {
-            Self::Evicts(_) if ends.is_some() => NoticeAnnotation { wave, deadline: ends, ends: None, ..known },
-            Self::Waits if ends.is_some() => NoticeAnnotation { wave, ends, ..known },
+            Self::Evicts(_) if ends.is_some() => NoticeAnnotation { deadline: ends, ends: None, wave, ..known },
+            Self::Waits if ends.is_some() => NoticeAnnotation { ends, wave, ..known },
             _ => NoticeAnnotation { wave, ..known },
         };
         Some(rewritten(node, identity, &mark))
