@@ -181,7 +181,7 @@ def compare(case: Case, nth: Release, ours: Release) -> None:
 @pytest.mark.parametrize(
     "name", [name if name == "queue" else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 )
-def test_the_migrated_chart_watches_the_same_with_rights_that_are_known(world: World, name: str) -> None:
+def test_nths_chart_migrated(world: World, name: str) -> None:
     case = CASES[name]
     home = {"kubernetes.io/hostname": world.node().name}
     values: Object = {**yaml.safe_load(case.values), "nodeSelector": home}

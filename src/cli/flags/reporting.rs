@@ -6,7 +6,7 @@ use clap::Args;
 /// What Kubernetes is told.
 #[derive(Args, Debug)]
 pub struct Reporting {
-    /// Which drains get Kubernetes Events, and the condition EbbtideDraining of the Node: blocked, all, lifecycle or none
+    /// Which drains get Kubernetes Events, and a condition of the Node: blocked, all, lifecycle or none
     ///
     /// blocked: drains that have been blocked for 5 s, with the reason and the deadline. all: every drain, from its start.
     /// lifecycle: all, with the Node conditions of KEP-5683, which is alpha.
@@ -21,7 +21,7 @@ pub struct Reporting {
     )]
     pub events: Events,
 
-    /// Which drains get the condition EbbtideDraining of the Node, in the same words [default: as --events]
+    /// Which drains get the condition of the Node, in the same words [default: as --events]
     ///
     /// The condition needs patch on nodes/status, Events need create and patch on events. For Events, lifecycle is all.
     #[arg(
