@@ -299,7 +299,9 @@ async fn a_takeover_goes_on_in_the_same_order() {
         stage.until_handled(s(120)).await;
         let begins = begins(&stage, 0..3);
         assert!(begins.len() == 3 && begins.windows(2).all(|pair| pair[1] - pair[0] >= s(20)), "{begins:?}");
-        tokens.iter().for_each(|token| stage.completed_once(token));
+        for token in &tokens {
+            stage.completed_once(token);
+        }
         stage.rest(&[&second]).await;
     }
 }
