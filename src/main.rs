@@ -31,6 +31,9 @@ use tracing_subscriber::{Layer, reload};
 /// at the start, 40 bytes each: the library's default of 128,000 would be a quarter of the memory of an idle process.
 const MAX_LOG_LINES: usize = 16_384;
 
+/// The same for the agent, which writes a line now and then.
+const MAX_AGENT_LINES: usize = 256;
+
 fn main() -> ExitCode {
     let cli = match Cli::read() {
         Ok(cli) => cli,
@@ -63,7 +66,7 @@ fn run_service(flags: Run) -> ExitCode {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    let (_log, filter) = start_log(format, &settings.log);
+    let (_log, filter) = start_log(format, &settings.log, MAX_LOG_LINES);
     block_on(serve(settings, filter))
 }
 
@@ -73,7 +76,7 @@ fn run_agent(flags: &AgentFlags) -> ExitCode {
         Ok(settings) => settings,
         Err(problems) => return refuse(2, &problems.to_string()),
     };
-    let (_log, _filter) = start_log(flags.log_format, &settings.log);
+    let (_log, _filter) = start_log(flags.log_format, &settings.log, MAX_AGENT_LINES);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(agent(settings, &chosen(flags.cluster.clone()))),
         Err(error) => refuse(1, &format!("the system gives no events: {error}")),
@@ -193,8 +196,8 @@ fn refuse(code: u8, problems: &str) -> ExitCode {
 }
 
 /// Starts the log. Lines go through a bounded buffer, which drops and counts them if the pipe is full: the log delays no drain.
-fn start_log(format: LogFormat, filter: &Targets) -> (WorkerGuard, LogFilter) {
-    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(MAX_LOG_LINES).finish(stdout());
+fn start_log(format: LogFormat, filter: &Targets, lines: usize) -> (WorkerGuard, LogFilter) {
+    let (writer, guard) = NonBlockingBuilder::default().buffered_lines_limit(lines).finish(stdout());
     let lines = tracing_subscriber::fmt::layer().with_writer(writer).with_target(false).with_ansi(false);
     let lines = match format {
         LogFormat::Text => lines.boxed(),

@@ -8,7 +8,7 @@ use super::reading::{path, read};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
 use crate::fact::{Fact, Facts, MetadataFailure};
 use crate::pipeline::node::node_api;
-use crate::pipeline::node::says::SaidKind;
+use crate::pipeline::node::says::{Said, SaidKind};
 use crate::runtime::random;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -37,29 +37,63 @@ pub struct Agent {
     kinds: [Saying; SaidKind::ALL.len()],
 }
 
+/// What the metadata or the Node say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+enum Words {
+    /// It is not known yet.
+    #[default]
+    Unknown,
+    /// Nothing.
+    Nothing,
+    /// This annotation's value.
+    Said(String),
+}
+
+impl Words {
+    /// Returns the annotation's value; `None` if there is to be none.
+    fn text(&self) -> Option<&str> {
+        match self {
+            Self::Said(text) => Some(text),
+            Self::Unknown | Self::Nothing => None,
+        }
+    }
+}
+
 /// What is known about one kind.
 #[derive(Clone, Debug, Default)]
 struct Saying {
-    /// What the metadata say: `None` until they have answered.
-    read: Option<Option<String>>,
-    /// What the Node says: `None` until the agent has written it.
-    written: Option<Option<String>>,
+    /// What the metadata say.
+    read: Words,
+    /// What the last reading that announced something said.
+    last: Option<Said>,
+    /// What the Node says: not known until the agent has written it.
+    written: Words,
     /// Number of readings without an announcement.
     silent: u32,
 }
 
 impl Saying {
-    fn note(&mut self, text: Option<String>) {
-        self.silent = if text.is_some() { 0 } else { self.silent.saturating_add(1) };
-        let was_said = self.read.as_ref().is_some_and(Option::is_some);
-        if text.is_some() || !was_said || self.silent >= READINGS_TO_TAKE_BACK {
-            self.read = Some(text);
+    fn note(&mut self, said: Option<Said>) {
+        let was_said = self.read.text().is_some();
+        let Some(said) = said else {
+            self.silent = self.silent.saturating_add(1);
+            if !was_said || self.silent >= READINGS_TO_TAKE_BACK {
+                self.read = Words::Nothing;
+            }
+            return;
+        };
+        self.silent = 0;
+        // A time that moves a little is no other notice: the drain goes on.
+        let is_told = was_said && self.last.as_ref().is_some_and(|last| said.repeats(last));
+        if !is_told {
+            self.read = Words::Said(said.text());
         }
+        self.last = Some(said);
     }
 
     /// Returns what is to be written, if the Node does not say it.
-    fn change(&self) -> Option<&Option<String>> {
-        self.read.as_ref().filter(|read| self.written.as_ref() != Some(read))
+    fn change(&self) -> Option<Words> {
+        (self.read != Words::Unknown && self.read != self.written).then(|| self.read.clone())
     }
 }
 
@@ -120,7 +154,7 @@ impl Agent {
                 Err(why) => return Some(why),
             };
             match said {
-                Ok(said) => self.kinds[kind as usize].note(said.map(|said| said.text())),
+                Ok(said) => self.kinds[kind as usize].note(said),
                 Err(()) => nonsense = Some(MetadataFailure::Nonsense),
             }
         }
@@ -129,28 +163,26 @@ impl Agent {
 
     /// Writes what has changed, in one patch.
     async fn write(&mut self) -> Result<(), Category> {
-        let changes =
-            SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?.clone())));
-        let changes: Vec<(SaidKind, Option<String>)> = changes.collect();
+        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
+        let changes: Vec<(SaidKind, Words)> = changes.collect();
         if changes.is_empty() {
             return Ok(());
         }
         let annotations: Map<String, Value> =
-            changes.iter().map(|(kind, text)| (kind.annotation(), json!(text))).collect();
+            changes.iter().map(|(kind, words)| (kind.annotation(), json!(words.text()))).collect();
         let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
         let (api, params) = (node_api(self.kube.clone()), PatchParams::default());
         let call = Call { verb: "patch", resource: "nodes", subject: &self.node };
         let by = Instant::now() + CALL_TIMEOUT;
         let answer = self.gate.kube(call, Class::Cordon, by, || api.patch(&self.node, &params, &patch)).await;
         answer.map_err(|error| error.category)?;
-        for (kind, text) in changes {
+        for (kind, words) in changes {
             let saying = &mut self.kinds[kind as usize];
-            let was_said = saying.written.as_ref().is_some_and(Option::is_some);
-            if text.is_some() || was_said {
-                let text = text.as_deref().unwrap_or_default();
+            if words.text().or(saying.written.text()).is_some() {
+                let text = words.text().unwrap_or_default();
                 self.facts.emit(&Fact::AgentSays { node: &self.node, kind, text });
             }
-            saying.written = Some(text);
+            saying.written = words;
         }
         Ok(())
     }

@@ -93,9 +93,10 @@ pub async fn consult(settings: &Settings, clients: AvailableClients, clock: Cloc
 /// Makes the same checks at the start of the service and emits them as facts. Calls to the API server go through the service's own gate,
 /// with the lowest priority.
 pub async fn check_at_start(settings: Settings, clients: Clients, gate: Gate, clock: Clock, facts: Facts) {
-    let clients = match settings.sources.call_aws() {
-        true => clients.into(),
-        false => AvailableClients { aws: Err(ConnectError::NotCalled), kube: Ok(clients.kube) },
+    let clients = if settings.sources.call_aws() {
+        clients.into()
+    } else {
+        AvailableClients { aws: Err(ConnectError::NotCalled), kube: Ok(clients.kube) }
     };
     let diagnosis = diagnose(&settings, &Probe::new(clients, gate, clock, Extent::START)).await;
     for check in diagnosis.checks() {

@@ -1,13 +1,13 @@
 //! The start of the service.
 
-use crate::cli::settings::Settings;
+use crate::cli::settings::{Settings, Sources};
 use crate::clients::connect::Clients;
 use crate::clients::gate::Gate;
 use crate::fact::{Fact, Facts, TaskKind};
 use crate::pipeline::node::{Index, node_api};
 use crate::pipeline::queue::Poller;
 use crate::runtime::clock::Clock;
-use crate::runtime::task::Tasks;
+use crate::runtime::task::{Handle, Tasks};
 use crate::service::running::{Service, StoppableTask};
 use crate::service::signals::Shutdown;
 use crate::service::wiring::{Wiring, subscribe, subscribe_notifier, subscribe_traces};
@@ -20,6 +20,7 @@ use crate::telemetry::page::Page;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Fuse};
 use futures_util::stream::FuturesUnordered;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -142,19 +143,8 @@ impl Service {
         let (sender, messages) = mpsc::unbounded_channel();
         let (answered, queue_answered) = oneshot::channel();
         let ready = Ready { nodes_synced, queue_answered, readiness: readiness.clone(), facts: facts.clone() };
-        let poller = if sources.queue {
-            let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
-            tasks.spawn(TaskKind::Poller, ready.receive(poller)).fuse()
-        } else {
-            let stop = stop.clone();
-            fixed.push(tasks.spawn(TaskKind::Poller, async move {
-                ready.without_queue(stop).await;
-                // The messages' channel stays open: nobody sends.
-                let _sender = sender;
-                std::future::pending().await
-            }));
-            Fuse::terminated()
-        };
+        let poller = Poller { queue: queue.clone(), messages: sender, answered, stop: stop.clone() };
+        let poller = ready.spawned(&tasks, sources, poller, &fixed);
         let deliverer = Arc::new(wiring.deliverer(queue, interrupter));
         let sayings = sources.nodes.then(|| {
             let work = Arc::clone(&deliverer).act_on_nodes(wiring.nodes_election(), stop);
@@ -218,16 +208,28 @@ struct Ready {
 }
 
 impl Ready {
-    /// Becomes ready once the Nodes are listed.
-    async fn without_queue(self, stop: CancellationToken) {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => {}
-            _ = self.nodes_synced => {
-                self.readiness.set(true);
-                self.facts.emit(&Fact::Ready);
-            }
+    /// Starts to receive messages. Without a queue starts a task that makes the service ready, one of the `fixed` ones.
+    fn spawned(
+        self,
+        tasks: &Tasks,
+        sources: Sources,
+        poller: Poller,
+        fixed: &FuturesUnordered<Handle<()>>,
+    ) -> Fuse<Handle<()>> {
+        if sources.queue {
+            return tasks.spawn(TaskKind::Poller, self.receive(poller)).fuse();
         }
+        fixed.push(tasks.spawn(TaskKind::Poller, self.without_queue(poller)));
+        Fuse::terminated()
+    }
+
+    /// Becomes ready once the Nodes are listed. Never ends; the poller keeps the channel of messages open.
+    async fn without_queue(self, _poller: Poller) {
+        if self.nodes_synced.await.is_ok() {
+            self.readiness.set(true);
+            self.facts.emit(&Fact::Ready);
+        }
+        pending::<()>().await;
     }
 
     /// Receives messages once the Nodes are listed: before, every instance would look like one of another cluster. The first answer

@@ -60,7 +60,7 @@ impl Subscriber for Log {
             }
             Fact::AgentStarted { node } => info!(version = env!("CARGO_PKG_VERSION"), node, "ebbtide agent starts"),
             Fact::AgentSays { node, kind, text: "" } => {
-                info!(node, kind = kind.as_str(), "the Node no longer says this")
+                info!(node, kind = kind.as_str(), "the Node no longer says this");
             }
             Fact::AgentSays { node, kind, text } => info!(node, kind = kind.as_str(), text, "the Node says this now"),
             Fact::SayingFailed { node, category } => {

@@ -11,7 +11,7 @@ from harness.agent import Agents
 from harness.control_plane import SERVICE
 from harness.kube import NODES, Kube, Object
 from harness.service import Service
-from harness.wait import eventually
+from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
 
 SAYS = "ebbtide/says."
@@ -48,6 +48,8 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
     agents.start(nodes[0], "asglifecycle", "--asg-termination-delay-sec", "3600")
     agents.start(nodes[1], "spot", "--action", "terminate")
     eventually("the node is drained", lambda: drained(world, nodes[1], ["agent"]), within=60)
+    # The mock counts the times from each question; they stay the same notice.
+    always("there is one mark of each kind", lambda: len(world.notices(nodes[1])) == 2, 10)
     assert set(says(world, nodes[1])) == {"rebalance", "spot"}
     assert not cordoned(world.see(nodes[0])) and says(world, nodes[0]) == {}
     assert world.recorder.calls() == [], "no call to AWS"
@@ -124,8 +126,5 @@ def test_the_token_of_one_node_touches_no_other(world: World, agents: Agents) ->
         {"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}},
     ]:
         assert "an agent of Ebbtide may change" in refused(kube, own_path, body), body
-    for path in [own_path, NODES, "/api/v1/pods"]:
-        with pytest.raises(AssertionError, match=": 403 "):
-            kube.get(path)
     # Others are not touched by the policy.
     world.annotate(other, "other", "x")

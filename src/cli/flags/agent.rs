@@ -6,12 +6,13 @@ use clap::Args;
 
 /// The flags of `ebbtide agent`.
 #[derive(Args, Debug)]
+#[allow(clippy::doc_markdown, reason = "the help shows addresses as they are written")]
 pub struct Agent {
     /// The Node that the agent runs on, from the downward API
     #[arg(long, env = "EBBTIDE_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
 
-    /// The instance metadata service; over IPv6 http://[fd00:ec2::254]
+    /// The instance metadata service, such as http://[fd00:ec2::254] over IPv6
     #[arg(long, env = "EBBTIDE_METADATA_ENDPOINT", value_name = "URL", default_value = "http://169.254.169.254")]
     pub metadata_endpoint: String,
 

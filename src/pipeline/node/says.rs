@@ -133,6 +133,16 @@ impl Said {
         Ok(self)
     }
 
+    /// Whether this is what `other` says, told again: at most its time has moved a little.
+    #[must_use]
+    pub fn repeats(&self, other: &Self) -> bool {
+        let is_near = match (self.at, other.at) {
+            (Some(at), Some(other)) => are_same(at, other),
+            (at, other) => at == other,
+        };
+        self.what == other.what && self.id == other.id && is_near
+    }
+
     /// Returns the value of the annotation.
     #[must_use]
     pub fn text(&self) -> String {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import requests
 
-from . import helm
+from . import helm, manifests
 from .kube import NAMESPACES, Kube, Object
 from .process import Process, free_port
 from .service import environment
@@ -43,12 +43,9 @@ class Agents:
                 self.account = each["metadata"]["name"]
                 world.kube.create(f"{NAMESPACES}/{world.name}/serviceaccounts", each)
 
-        # The owner of the pods, so that no drain evicts them. It has none of its own.
-        labels = {"app": "none"}
-        pod = {"metadata": {"labels": labels}, "spec": {"nodeSelector": labels, "containers": [{"name": "a", "image": "a"}]}}
-        spec = {"selector": {"matchLabels": labels}, "template": pod}
-        owner = world.kube.create(world.apps_path("daemonsets"), {"metadata": {"name": "agent"}, "spec": spec})
-        self._owner: str = owner["metadata"]["uid"]
+        daemons = manifests.daemon_set("agent", {manifests.WORLD: world.name}, False)
+        daemons["spec"]["template"]["spec"]["serviceAccountName"] = self.account
+        world.kube.create(world.apps_path("daemonsets"), daemons)
 
     def close(self) -> None:
         """Stops the processes, and deletes what is in no namespace."""
@@ -59,13 +56,13 @@ class Agents:
 
     def token(self, node: Node) -> str:
         """Returns the token that the kubelet gives the agent's pod on this node."""
-        world, name = self._world, f"agent-{node.name}"
-        spec = {"serviceAccountName": self.account, "nodeName": node.name, "containers": [{"name": "agent", "image": "agent"}]}
-        spec |= {"tolerations": [{"operator": "Exists"}]}
-        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "agent", "uid": self._owner}
-        metadata: Object = {"name": name, "labels": {"app": "agent"}, "ownerReferences": [owner]}
-        pod = world.kube.create(world.pods_path(), {"metadata": metadata, "spec": spec})
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
+        world = self._world
+
+        def running() -> list[Object]:
+            return [pod for pod in world.pods_of("agent") if pod["spec"].get("nodeName") == node.name]
+
+        meta = eventually(f"{node.name} has its agent's pod", running)[0]["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"]}
         path = f"{NAMESPACES}/{world.name}/serviceaccounts/{self.account}/token"
         made = world.kube.create(path, {"spec": {"boundObjectRef": bound}})
         return str(made["status"]["token"])

@@ -275,6 +275,23 @@ async fn a_lost_answer_takes_nothing_back() {
     assert_eq!((stage.says(0).len(), stage.calls("patch nodes")), (1, 1));
 }
 
+/// AWS calls the time approximate, and its mock counts it from each question.
+#[tokio::test(start_paused = true)]
+async fn a_time_that_moves_a_little_is_the_same_notice() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    for n in 0..200 {
+        agent.service.set(ACTION, action(&stage.in_seconds(120)));
+        stage.until("said", s(5), || stage.says(0).len() == 1).await;
+        sleep(s(2)).await;
+        assert!(stage.calls("patch nodes") <= 2, "{n}");
+    }
+    let patches = stage.calls("patch nodes");
+    agent.service.set(ACTION, action(&stage.in_seconds(1200)));
+    sleep(s(10)).await;
+    assert_eq!(stage.calls("patch nodes"), patches + 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_token_is_renewed_at_half_of_its_life_and_when_it_is_refused() {
     let stage = Stage::new(1, 0);
