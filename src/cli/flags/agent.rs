@@ -12,8 +12,15 @@ pub struct Agent {
     #[arg(long, env = "EBBTIDE_NODE_NAME", value_name = "NAME")]
     pub node_name: String,
 
-    /// The instance metadata service, such as http://[fd00:ec2::254] over IPv6
-    #[arg(long, env = "EBBTIDE_METADATA_ENDPOINT", value_name = "URL", default_value = "http://169.254.169.254")]
+    /// The instance metadata service.
+    // The address in the help would be a link here.
+    #[arg(
+        long,
+        env = "EBBTIDE_METADATA_ENDPOINT",
+        value_name = "URL",
+        default_value = "http://169.254.169.254",
+        help = "The instance metadata service, such as http://[fd00:ec2::254] over IPv6"
+    )]
     pub metadata_endpoint: String,
 
     /// Address of /metrics and /healthz, or off
