@@ -4,6 +4,7 @@ use crate::pipeline::node::says::{Said, SaidKind};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// Parser of the times of scheduled events, such as `21 Jan 2019 09:00:43 GMT`.
 const RFC_2822: rfc2822::DateTimeParser = rfc2822::DateTimeParser::new().relaxed_weekday(true);
@@ -43,6 +44,12 @@ struct Event {
 }
 
 impl Event {
+    /// Reads an event and its begin. `None` if it is nonsense, which hides no other event.
+    fn read(event: Value) -> Option<(Timestamp, Self)> {
+        let event: Self = serde_json::from_value(event).ok()?;
+        Some((RFC_2822.parse_timestamp(&event.not_before).ok()?, event))
+    }
+
     /// Whether it is still to come: EC2 lists what is over for up to a week.
     fn is_ahead(&self) -> bool {
         let is_over = ["[Completed]", "[Canceled]"].iter().any(|prefix| self.description.starts_with(prefix));
@@ -50,8 +57,9 @@ impl Event {
     }
 }
 
-/// Reads the answer about this kind. `None` if it announces nothing; `Err(())` if it is nonsense.
-pub(super) fn read(kind: SaidKind, text: &str) -> Result<Option<Said>, ()> {
+/// Reads the answer about this kind. `None` if it announces nothing; `Err(())` if it is nonsense. Of several events it is the one that
+/// was `last` said, for as long as it is listed, and then the next.
+pub(super) fn read(kind: SaidKind, text: &str, last: Option<&Said>) -> Result<Option<Said>, ()> {
     let said = |what: String, at, id| Said { what, at, id };
     let said = match kind {
         SaidKind::Spot => {
@@ -63,14 +71,22 @@ pub(super) fn read(kind: SaidKind, text: &str) -> Result<Option<Said>, ()> {
             said("rebalance".to_owned(), Some(notice_time), String::new())
         }
         SaidKind::Maintenance => {
-            let events: Vec<Event> = serde_json::from_str(text).map_err(drop)?;
-            let mut ahead = Vec::new();
-            for event in events.into_iter().filter(Event::is_ahead) {
-                ahead.push((RFC_2822.parse_timestamp(&event.not_before).map_err(drop)?, event));
+            let events: Vec<Value> = serde_json::from_str(text).map_err(drop)?;
+            let (mut ahead, mut nonsense) = (Vec::new(), false);
+            for event in events {
+                match Event::read(event) {
+                    Some((at, event)) if event.is_ahead() => ahead.push((at, event)),
+                    Some(_) => {}
+                    None => nonsense = true,
+                }
             }
-            // One annotation names one event: the next one.
-            let Some((at, event)) = ahead.into_iter().min_by_key(|(at, _)| *at) else { return Ok(None) };
-            said(event.code, Some(at), event.event_id)
+            // One annotation names one event. Another one that comes before it calls nothing off.
+            let is_other = |event: &Event| last.is_none_or(|last| last.id != event.event_id);
+            match ahead.into_iter().min_by_key(|(at, event)| (is_other(event), *at)) {
+                Some((at, event)) => said(event.code, Some(at), event.event_id),
+                None if nonsense => return Err(()),
+                None => return Ok(None),
+            }
         }
         SaidKind::Termination => match text.trim() {
             "Terminated" => said("terminate".to_owned(), None, String::new()),
@@ -88,7 +104,7 @@ mod tests {
     use super::*;
 
     fn text(kind: SaidKind, text: &str) -> Result<Option<String>, ()> {
-        read(kind, text).map(|said| said.map(|said| said.text()))
+        read(kind, text, None).map(|said| said.map(|said| said.text()))
     }
 
     #[test]
@@ -128,6 +144,11 @@ mod tests {
         {
             assert_eq!(text(kind, answer), Ok(None), "{answer}");
         }
+        let retirement = read(Maintenance, events, None).unwrap().unwrap();
+        let earlier =
+            events.replace("21 Jan 2029 09:00:43", "9 Jan 2029 09:00:43").replacen('[', r#"[{"Code": "x"},"#, 1);
+        let said = |last: Option<&Said>| read(Maintenance, &earlier, last).unwrap().unwrap().id;
+        assert_eq!((said(None), said(Some(&retirement))), ("instance-event-2".to_owned(), retirement.id.clone()));
     }
 
     #[test]

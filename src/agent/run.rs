@@ -1,7 +1,8 @@
 //! The loop of the agent: reads the metadata every two seconds, and writes what they say on the Node when that changes.
 //!
 //! Nothing else is asked of the API server: no watch, no list, no read. So the agent does not know what the Node said before it started,
-//! and says all of it once at its start: what is not said any more is taken back, and a patch that changes nothing is not stored.
+//! nor what others do to its annotations: it says all of it once at its start, and what is announced every ten minutes. A patch that changes
+//! nothing is not stored.
 
 use super::metadata::Metadata;
 use super::reading::{path, read};
@@ -20,6 +21,10 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum interval between readings that fail.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
+
+/// Interval in which it is said again for as long as it is announced: somebody may have removed it, or the Node. Recommendations and
+/// changes are announced for days, on many nodes.
+const SAID_AGAIN: Duration = Duration::from_mins(10);
 
 /// Number of readings without an announcement after which it is taken back: one that is lost for a moment undoes no drain.
 const READINGS_TO_TAKE_BACK: u32 = 3;
@@ -68,6 +73,8 @@ struct Saying {
     last: Option<Said>,
     /// What the Node says: not known until the agent has written it.
     written: Words,
+    /// When that was written.
+    written_at: Option<Instant>,
     /// Number of readings without an announcement.
     silent: u32,
 }
@@ -77,7 +84,7 @@ impl Saying {
         let was_said = self.read.text().is_some();
         let Some(said) = said else {
             self.silent = self.silent.saturating_add(1);
-            if !was_said || self.silent >= READINGS_TO_TAKE_BACK {
+            if self.read == Words::Nothing || self.silent >= READINGS_TO_TAKE_BACK {
                 self.read = Words::Nothing;
             }
             return;
@@ -91,9 +98,16 @@ impl Saying {
         self.last = Some(said);
     }
 
-    /// Returns what is to be written, if the Node does not say it.
-    fn change(&self) -> Option<Words> {
-        (self.read != Words::Unknown && self.read != self.written).then(|| self.read.clone())
+    /// Returns what the metadata say now, if something.
+    fn said(&self) -> Option<&Said> {
+        self.read.text().and(self.last.as_ref())
+    }
+
+    /// Returns what is to be written, if the Node does not say it, or with `again`, may not say it any longer.
+    fn change(&self, again: bool) -> Option<Words> {
+        let is_new = self.read != Words::Unknown && self.read != self.written;
+        let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= SAID_AGAIN);
+        (is_new || again && self.said().is_some() && is_old()).then(|| self.read.clone())
     }
 }
 
@@ -114,7 +128,7 @@ impl Agent {
         let mut next_write = Instant::now();
         loop {
             let begun = Instant::now();
-            let failure = self.read_all().await;
+            let (failure, is_lasting) = self.read_all().await;
             if let Some(why) = failure {
                 self.facts.emit(&Fact::MetadataFailed { why, again: failed == Some(why) });
             } else if failed.is_some() {
@@ -122,7 +136,7 @@ impl Agent {
             }
             failed = failure;
             if Instant::now() >= next_write {
-                match self.write().await {
+                match self.write(failed.is_none()).await {
                     Ok(()) => {
                         retry.reset();
                         refused = None;
@@ -136,34 +150,39 @@ impl Agent {
                     }
                 }
             }
-            let wait = if failed.is_some() { backoff.step() } else { random::jittered(INTERVAL, 0.8..1.2) };
-            if failed.is_none() {
+            let wait = if is_lasting { backoff.step() } else { random::jittered(INTERVAL, 0.8..1.2) };
+            if !is_lasting {
                 backoff.reset();
             }
             sleep(wait.saturating_sub(begun.elapsed())).await;
         }
     }
 
-    /// Reads all metadata. A kind without an answer stays as it was. Returns the first failure; after one the rest is not asked.
-    async fn read_all(&mut self) -> Option<MetadataFailure> {
-        let mut nonsense = None;
+    /// Reads all metadata. A kind without an answer stays as it was; after a failure the rest is not asked. Returns the failure, and
+    /// whether to wait longer for the next answers: nonsense about one kind must not delay the others.
+    async fn read_all(&mut self) -> (Option<MetadataFailure>, bool) {
+        let (mut nonsense, mut makes_sense) = (None, false);
         for kind in SaidKind::ALL {
             let said = match self.metadata.get(path(kind)).await {
-                Ok(Some(text)) => read(kind, &text),
+                Ok(Some(text)) => read(kind, &text, self.kinds[kind as usize].said()),
                 Ok(None) => Ok(None),
-                Err(why) => return Some(why),
+                Err(why) => return (Some(why), true),
             };
             match said {
-                Ok(said) => self.kinds[kind as usize].note(said),
+                Ok(said) => {
+                    makes_sense = true;
+                    self.kinds[kind as usize].note(said);
+                }
                 Err(()) => nonsense = Some(MetadataFailure::Nonsense),
             }
         }
-        nonsense
+        (nonsense, !makes_sense)
     }
 
-    /// Writes what has changed, in one patch.
-    async fn write(&mut self) -> Result<(), Category> {
-        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, self.kinds[kind as usize].change()?)));
+    /// Writes what has changed, in one patch; with `again` also what has been said for a while.
+    async fn write(&mut self, again: bool) -> Result<(), Category> {
+        let change = |kind| self.kinds[kind as usize].change(again);
+        let changes = SaidKind::ALL.into_iter().filter_map(|kind| Some((kind, change(kind)?)));
         let changes: Vec<(SaidKind, Words)> = changes.collect();
         if changes.is_empty() {
             return Ok(());
@@ -178,7 +197,8 @@ impl Agent {
         answer.map_err(|error| error.category)?;
         for (kind, words) in changes {
             let saying = &mut self.kinds[kind as usize];
-            if words.text().or(saying.written.text()).is_some() {
+            saying.written_at = Some(Instant::now());
+            if words != saying.written && words.text().or(saying.written.text()).is_some() {
                 let text = words.text().unwrap_or_default();
                 self.facts.emit(&Fact::AgentSays { node: &self.node, kind, text });
             }

@@ -146,7 +146,8 @@ impl Wiring {
     /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts })
+        let hears_aws = self.settings.sources.call_aws();
+        (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts, hears_aws })
     }
 
     /// Returns the polling of EC2, if the settings ask for it.

@@ -140,7 +140,7 @@ impl Deliverer {
         let nodes = self.interrupter.index.all_that(|node| !node.is_excluded() && node.gives_notices());
         let (mut given, mut refused) = (HashSet::new(), HashMap::new());
         for node in nodes {
-            let mut due: Vec<NodeNotice> = taken_back(&node, now);
+            let mut due: Vec<NodeNotice> = taken_back(&node, &self.interrupter.index.others(&node), now);
             for (name, notice) in said(&node, now) {
                 match notice {
                     Ok(notice) => due.push(notice),

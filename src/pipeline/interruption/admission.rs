@@ -136,8 +136,9 @@ impl Case {
 
     async fn accepts(&self, copy: &Notice) {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
-        let verify = policy.admission.verify;
-        let Some(proof) = Proof::of(copy).filter(|_| verify != Verify::Never && policy.admits(copy)) else { return };
+        let (verify, asks_aws) = (policy.admission.verify, policy.admission.asks_aws);
+        let needed = verify != Verify::Never && asks_aws && policy.admits(copy);
+        let Some(proof) = Proof::of(copy).filter(|_| needed) else { return };
         let had_room = async {
             while verify == Verify::Always || !draining.had_room(&copy.instance) {
                 draining.changed().await;

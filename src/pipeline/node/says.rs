@@ -15,6 +15,7 @@ use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notic
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Prefix of the annotations: `ebbtide/says.<kind>`.
@@ -229,21 +230,23 @@ fn from_node(node: &Node) -> impl Iterator<Item = String> {
     marks.chain(Plan::all(node).map(|plan| plan.message)).filter(|message| is_from_node(message))
 }
 
-/// Returns the withdrawals of what the Node no longer says, and still carries something of.
+/// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
+/// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it.
 #[must_use]
-pub fn taken_back(node: &Node, now: Timestamp) -> Vec<NodeNotice> {
-    let said: BTreeSet<String> = node
-        .sayings()
-        .filter_map(|(name, text)| {
-            let kind = SaidKind::ALL.into_iter().find(|kind| kind.annotation() == *name)?;
-            // What is stale is still said.
-            let notice = Said::parse(kind, text).ok()?.notice(kind, &node.instance, Timestamp::MIN).ok()?;
-            Some(notice.message)
-        })
-        .collect();
+pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<NodeNotice> {
+    let (mut said, mut unreadable) = (BTreeSet::new(), Vec::new());
+    for (name, text) in others.iter().map(|other| &**other).chain([node]).flat_map(Node::sayings) {
+        let Some(kind) = SaidKind::ALL.into_iter().find(|kind| kind.annotation() == *name) else { continue };
+        // What is stale is still said.
+        match Said::parse(kind, text).and_then(|said| said.notice(kind, &node.instance, Timestamp::MIN)) {
+            Ok(notice) => drop(said.insert(notice.message)),
+            Err(_) => unreadable.push(format!("{FROM_NODE}{kind}/")),
+        }
+    }
+    let is_said = |message: &String| said.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
     let termination = termination(node);
     let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
-    let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !said.contains(message)).collect();
+    let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_said(message)).collect();
     gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
 }
 

@@ -238,6 +238,25 @@ async fn what_is_taken_back_while_no_replica_runs_is_undone_by_the_next() {
     stage.rest_for(&[&second], s(60)).await;
 }
 
+/// A kubelet that was renamed leaves its former Node. Only the new one says something, and both carry the mark.
+#[tokio::test(start_paused = true)]
+async fn another_node_of_the_instance_that_says_nothing_takes_nothing_back() {
+    let stage = Stage::new(1, 0);
+    stage.world.kube.add_node("former", &crate::harness::instance(0));
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("slow").grace(s(60)).stops_in(s(40)));
+    let replica = stage.without_queue("one", &[]).await;
+    stage.says_spot(0, 120);
+    sleep(s(30)).await;
+    for name in [node(0), "former".to_owned()] {
+        let cordoned = stage.world.kube.node(&name).and_then(|node| node.spec?.unschedulable);
+        assert_eq!(cordoned, Some(true), "{name}: {}", stage.story());
+    }
+    sleep(s(30)).await;
+    replica.ended_once("spot", "drained");
+    assert_eq!(stage.world.kube.evictions().len(), 1, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_is_told_once_and_drains_nothing() {
     let stage = Stage::new(4, 1);

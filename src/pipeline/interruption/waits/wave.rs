@@ -24,6 +24,9 @@ const SEEN_AFTER: Duration = Duration::from_secs(2);
 /// gone.
 const PASSED_OVER: Duration = Duration::from_secs(5);
 
+/// Maximum number of nodes ahead for which the time grows: in a long line of nodes that wait for something else a wave must not last.
+const MAX_AHEAD: u32 = 15;
+
 /// Pause after a change, so that a storm of changes is looked at once.
 const CHANGES_PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,8 +65,9 @@ impl Case {
                         waiting.says(reason);
                         told_at = Some(Instant::now());
                     }
-                    let pass_at = ahead
-                        .map(|ahead| *room_since.get_or_insert_with(Instant::now) + PASSED_OVER + SEEN_AFTER * ahead);
+                    let pass_at = ahead.map(|ahead| {
+                        *room_since.get_or_insert_with(Instant::now) + PASSED_OVER + SEEN_AFTER * ahead.min(MAX_AHEAD)
+                    });
                     if pass_at.is_none() {
                         room_since = None;
                     }
