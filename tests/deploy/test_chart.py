@@ -478,6 +478,41 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
         assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
 
 
+AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"
+
+
+def test_agents_have_the_ways_out_of_the_service() -> None:
+    values = "commonLabels: {team: nodes}\n" + AGENTS.replace("true}", "true, resources: null, updateStrategy: {type: OnDelete}}")
+    made = the("DaemonSet", HELM4.objects(values=values))["spec"]
+    assert made["updateStrategy"] == {"type": "OnDelete"}
+    assert made["template"]["metadata"]["labels"]["team"] == "nodes"
+    assert "resources" not in made["template"]["spec"]["containers"][0]
+    assert "team" not in made["selector"]["matchLabels"], "a selector can't change"
+
+
+@pytest.mark.parametrize(("kind", "values"), [("PodMonitor", "podMonitor: {enabled: true}"), ("NetworkPolicy", "networkPolicy: {enabled: true}")])
+def test_agents_are_scraped_and_have_a_network_policy(kind: str, values: str) -> None:
+    objects = HELM4.objects(values=AGENTS + values)
+    selected = the(kind, objects, "ebbtide-agent")["spec"]["selector" if kind == "PodMonitor" else "podSelector"]["matchLabels"]
+    template = the("DaemonSet", objects)["spec"]["template"]
+    assert selected.items() <= template["metadata"]["labels"].items()
+    assert [each["name"] for each in template["spec"]["containers"][0]["ports"]] == ["metrics"]
+    assert the(kind, HELM4.objects(values=QUEUE + values))["metadata"]["name"] == "ebbtide"
+
+
+def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
+    objects = HELM4.objects("--set", "agent.hostNetwork=true", values=AGENTS + "networkPolicy: {enabled: true}")
+    assert the("NetworkPolicy", objects)["metadata"]["name"] == "ebbtide"
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_the_notes_say_that_no_agent_runs(enabled: str) -> None:
+    values = AGENTS.replace("enabled: true", f"enabled: {enabled}")
+    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
+    assert done.returncode == 0, done.stderr
+    assert ("no node is ever drained" in done.stdout.partition("NOTES:")[2]) == (enabled == "false")
+
+
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]
