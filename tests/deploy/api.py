@@ -27,6 +27,7 @@ KNOWN = _VERSIONS[_VERSIONS.index(OLDEST) :]
 
 APPS, CORE, NETWORKING = "io.k8s.api.apps.v1.", "io.k8s.api.core.v1.", "io.k8s.api.networking.v1."
 HANDED_ON = [
+    APPS + "DaemonSetUpdateStrategy",
     APPS + "DeploymentStrategy",
     CORE + "Affinity",
     CORE + "EnvFromSource",
@@ -59,6 +60,7 @@ SECCOMP = ["RuntimeDefault", "Localhost", "Unconfined"]
 EFFECTS = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
 WORDS = {
     "AppArmorProfile.type": SECCOMP,
+    "DaemonSetUpdateStrategy.type": ["RollingUpdate", "OnDelete"],
     "DeploymentStrategy.type": ["RollingUpdate", "Recreate"],
     "HostPathVolumeSource.type": [
         "",

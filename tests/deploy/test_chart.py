@@ -133,6 +133,17 @@ WITHOUT_EFFECT = {
 }
 
 
+NEEDED = {
+    ("queueUrl",),
+    ("actions", "asgLaunch"),
+    ("settings", "source"),
+    ("settings", "ec2PollInterval"),
+    ("notifications", "existingSecret"),
+    ("traces", "endpoint"),
+}
+"""Values without which the chart refuses others of everything.yaml."""
+
+
 def test_everything_sets_every_value() -> None:
     ours = {
         key[:1] if key[0] in FREE else key
@@ -141,7 +152,11 @@ def test_everything_sets_every_value() -> None:
     }
     set_here = leaves(yaml.safe_load(EVERYTHING))
     missing = [key for key in ours if not any(each[: len(key)] == key for each in set_here)]
-    known = {("nodeSelector", "kubernetes.io/os"), ("dashboard", "labels", "grafana_dashboard")}
+    known = {
+        ("nodeSelector", "kubernetes.io/os"),
+        ("agent", "nodeSelector", "kubernetes.io/os"),
+        ("dashboard", "labels", "grafana_dashboard"),
+    }
     assert set(missing) <= known, "everything.yaml does not set these"
 
 
@@ -152,8 +167,8 @@ def test_every_value_has_an_effect() -> None:
     whole = HELM4.template(values=yaml.safe_dump(values))
     idle = []
     for key in leaves(values):
-        if key == ("queueUrl",) or key in {("actions", "asgLaunch"), ("notifications", "existingSecret"), ("traces", "endpoint")}:
-            continue  # the chart needs this value
+        if key in NEEDED:
+            continue
         without = yaml.safe_load(yaml.safe_dump(values))
         within = without
         for each in key[:-1]:
@@ -476,6 +491,48 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     for flags in (["--kube-version", "1.29.0"], ["--set", "agent.admissionPolicy=false"]):
         kinds = {each["kind"] for each in HELM4.objects(*flags, values=values)}
         assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
+
+
+AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"
+
+
+def test_agents_have_the_ways_out_of_the_service() -> None:
+    ours = "true, resources: null, updateStrategy: {type: OnDelete}}"
+    values = "commonLabels: {team: nodes}\n" + AGENTS.replace("true}", ours)
+    made = the("DaemonSet", HELM4.objects(values=values))["spec"]
+    assert made["updateStrategy"] == {"type": "OnDelete"}
+    assert made["template"]["metadata"]["labels"]["team"] == "nodes"
+    assert "resources" not in made["template"]["spec"]["containers"][0]
+    assert "team" not in made["selector"]["matchLabels"], "a selector can't change"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "selector"),
+    [
+        ("PodMonitor", "podMonitor: {enabled: true}", "selector"),
+        ("NetworkPolicy", "networkPolicy: {enabled: true}", "podSelector"),
+    ],
+)
+def test_agents_are_scraped_and_have_a_network_policy(kind: str, values: str, selector: str) -> None:
+    objects = HELM4.objects(values=AGENTS + values)
+    selected = the(kind, objects, "ebbtide-agent")["spec"][selector]["matchLabels"]
+    template = the("DaemonSet", objects)["spec"]["template"]
+    assert selected.items() <= template["metadata"]["labels"].items()
+    assert [each["name"] for each in template["spec"]["containers"][0]["ports"]] == ["metrics"]
+    assert the(kind, HELM4.objects(values=QUEUE + values))["metadata"]["name"] == "ebbtide"
+
+
+def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
+    objects = HELM4.objects("--set", "agent.hostNetwork=true", values=AGENTS + "networkPolicy: {enabled: true}")
+    assert the("NetworkPolicy", objects)["metadata"]["name"] == "ebbtide"
+
+
+@pytest.mark.parametrize("enabled", ["true", "false"])
+def test_the_notes_say_that_no_agent_runs(enabled: str) -> None:
+    values = AGENTS.replace("enabled: true", f"enabled: {enabled}")
+    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
+    assert done.returncode == 0, done.stderr
+    assert ("no node is ever drained" in done.stdout.partition("NOTES:")[2]) == (enabled == "false")
 
 
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:

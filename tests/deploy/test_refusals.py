@@ -42,6 +42,10 @@ TYPOS = [
     ("actions: drain", "at '/actions': got string, want object"),
     ("aws: {regoin: eu-west-1}", "at '/aws': additional properties 'regoin' not allowed"),
     ("aws: {region: Ireland}", "at '/aws/region': 'Ireland' does not match pattern"),
+    ("image: {repository: /ebbtide}", "at '/image/repository': '/ebbtide' does not match pattern"),
+    ("image: {repository: ''}", "at '/image/repository': '' does not match pattern"),
+    ("agent: {updateStrategy: {type: Recreate}}", "at '/agent/updateStrategy/type': value must be one of 'RollingUpdate', "),
+    ("agent: {affinity: {nodeAfinity: {}}}", "at '/agent/affinity': additional properties 'nodeAfinity' not allowed"),
     ("image: {digest: abc}", "at '/image/digest': 'abc' does not match pattern"),
     ("terminationGracePeriodSeconds: 5", "at '/terminationGracePeriodSeconds': minimum: got 5, want 15"),
     ("serviceAccount: {annotations: {eks.amazonaws.com/role-arn: ebb}}", "role-arn': 'ebb' does not match pattern"),
@@ -143,6 +147,9 @@ EQUAL = [
 
 ON = "on is not a value: write actions, with kinds in camelCase, as in "
 BLANKET = "tolerations must not tolerate node.kubernetes.io/unschedulable, as "
+ALONE = "queueUrl: ''\nsettings: {source: [nodes]"
+"""The beginning of values with what Nodes say alone."""
+
 SENTENCES = [
     (
         "traces: {existingSecret: collector}",
@@ -154,6 +161,39 @@ SENTENCES = [
     ),
     ("settings: {source: [nodes]}", "queueUrl has no effect with settings.source: [nodes]; add queue to it"),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
+    *[
+        (ALONE + setting, f"{name} needs AWS, which is not called with settings.source: [nodes] alone; write [queue, nodes]")
+        for setting, name in [
+            (", requireTag: true}", "settings.requireTag"),
+            (", verify: always}", "settings.verify"),
+            (", waitForLoadBalancers: wait}", "settings.waitForLoadBalancers"),
+            (", waitForLoadBalancers: deregister}", "settings.waitForLoadBalancers"),
+            (", healthIssue: {AWS_EC2_A_FAULT: drain}}", "settings.healthIssue"),
+            ("}\nactions: {asgTerminate: replace}", "actions.asgTerminate: replace"),
+            ("}\nactions: {asgLaunch: ready}", "actions.asgLaunch: ready"),
+        ]
+    ],
+    ("settings: {source: [queue, looks]}", "settings.ec2PollInterval is missing, but settings.source names looks; set"),
+    (
+        "settings: {source: [queue, nodes], ec2PollInterval: 5m}",
+        "settings.ec2PollInterval has no effect with settings.source: [queue, nodes]; write [queue, nodes, looks], or",
+    ),
+    ("admin: {port: 8081}", "admin.port and status.port are both 8081: choose different ports"),
+    ("status: {port: 8080, shared: true}", "admin.port and status.port are both 8080: choose different ports"),
+    *[
+        (
+            f"hostNetwork: true\nsettings: {{source: [queue, nodes]}}\nagent: {{enabled: true, hostNetwork: true, port: {port}}}",
+            f"agent.port and {name} are both {port}, and both use the node's network: choose different ports",
+        )
+        for port, name in ((8080, "admin.port"), (8081, "status.port"))
+    ],
+    *[
+        (
+            f"replicaCount: {replicas}\npodDisruptionBudget: {{minAvailable: {least}}}",
+            f"podDisruptionBudget.minAvailable is {least} with a replicaCount of {replicas}: no pod of Ebbtide could be evicted",
+        )
+        for replicas, least in ((2, "2"), (2, "3"), (2, "51%"), (3, "100%"), (1, "1%"), (0, "1"))
+    ],
     ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",
@@ -189,6 +229,19 @@ SENTENCES = [
     ("tolerations: [{operator: Exists, effect: NoSchedule}]", BLANKET),
     ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", BLANKET),
     ("extraEnv: [{name: EBBTIDE_DRY_RUN, value: 'true'}]", "must not set EBBTIDE_DRY_RUN: set settings.dryRun instead"),
+    ("extraEnv: [{name: EBBTIDE_ON, value: spot=drain}]", "must not set EBBTIDE_ON: set actions instead"),
+    ("extraEnv: [{name: EBBTIDE_QUEUE_URL, value: a}]", "must not set EBBTIDE_QUEUE_URL: set queueUrl instead"),
+    ("extraEnv: [{name: EBBTIDE_POD_NAME, value: a}]", "must not set EBBTIDE_POD_NAME, which the chart sets: remove it"),
+    ("extraEnv: [{name: EBBTIDE_NOTIFY_PROXY, value: a}]", "EBBTIDE_NOTIFY_PROXY: set notifications.proxy instead"),
+    (
+        "agent: {extraEnv: [{name: EBBTIDE_METADATA_ENDPOINT, value: a}]}",
+        "agent.extraEnv must not set EBBTIDE_METADATA_ENDPOINT: set agent.metadataEndpoint instead",
+    ),
+    ("agent: {podLabels: {app.kubernetes.io/name: a}}", "agent.podLabels must not set app.kubernetes.io/name, which the"),
+    (
+        "agent: {resources: {requests: {memory: 64Mi}}}",
+        "agent.resources.requests.memory is 64Mi, above agent.resources.limits.memory, 48Mi: set both, or set one",
+    ),
     ("extraEnv: [{name: AWS_REGION, value: eu-west-1}]", "extraEnv must not set AWS_REGION: set aws.region instead"),
     ("podLabels: {app.kubernetes.io/name: a}", "podLabels must not set app.kubernetes.io/name, which the chart sets"),
     (
@@ -276,6 +329,17 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "resources: {requests: {memory: 512Mi}, limits: {memory: null}}",
         *[f"resources: {{requests: {{memory: {one}}}, limits: {{memory: {other}}}}}" for one, other in EQUAL],
         *[f"resources: {{requests: {{memory: {less}}}, limits: {{memory: {more}}}}}" for more, less in ABOVE],
+        "settings: {source: [looks, queue], ec2PollInterval: 5m}",
+        "settings: {ec2PollInterval: 5m}",
+        "settings: {source: [queue, nodes], requireTag: true}\nactions: {asgTerminate: replace}",
+        "admin: {port: 8081}\nstatus: {enabled: false}",
+        "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true, port: 8080}",
+        "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true}\nhostNetwork: true",
+        "podDisruptionBudget: {minAvailable: 50%}",
+        "replicaCount: 0\npodDisruptionBudget: {minAvailable: 0}",
+        "podDisruptionBudget: {enabled: false, minAvailable: 2}",
+        "extraEnv: [{name: EBBTIDE_NOTIFY_PROXY, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
+        "agent: {resources: null, updateStrategy: {type: OnDelete}}",
         "extraVolumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: a, audience: b}}]}}]",
     ],
 )
@@ -293,7 +357,7 @@ def test_on_is_refused_on_the_command_line(helm: Helm) -> None:
 # Empty values, such as a section whose lines are all commented out. helm drops their defaults.
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-KUBERNETES_OWN = {"strategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
+KUBERNETES_OWN = {"strategy", "updateStrategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
 """Maps with defaults from which null removes a key, as usual in helm."""
 
 
@@ -312,7 +376,7 @@ def says_something(default: Any) -> bool:
     return any(map(says_something, default.values())) if isinstance(default, dict) else bool(default)
 
 
-EMPTY = [each for each in sections(DEFAULTS) if each[0] not in {("queueUrl",), ("resources",)}]
+EMPTY = [each for each in sections(DEFAULTS) if each[0] not in {("queueUrl",), ("resources",), ("agent", "resources")}]
 
 
 @pytest.mark.parametrize("helm", HELMS, ids=lambda helm: helm.name)
