@@ -70,9 +70,9 @@ pub(super) fn problems(error: &Error) -> String {
     }
 }
 
-/// Returns a flag without its value, as in `--node <NAME>`.
+/// Returns a flag without its value, as in `--node <NAME>`, or a positional argument without its brackets, as in `[FILE]`.
 fn name(arg: &str) -> &str {
-    arg.split([' ', '[', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+    arg.split([' ', '[', ']', '=']).find(|word| !word.is_empty()).unwrap_or_default()
 }
 
 /// Returns the command, from the usage that clap shows for it.
@@ -125,6 +125,11 @@ mod tests {
                 "ebbtide migrate a b",
                 "\"b\" is more than ebbtide migrate takes; ebbtide migrate --help shows what it takes".to_owned(),
             ),
+            (
+                "ebbtide status -n x 127.0.0.1:1",
+                "--namespace: is not possible with ADDRESS; remove one".to_owned(),
+            ),
+            ("ebbtide simulate --kind spot --node n f", "--kind: is not possible with FILE; remove one".to_owned()),
             ("ebbtide send --node n --node m", "--node: is given twice; remove one".to_owned()),
             ("ebbtide status --watch --output json", "--watch: is not possible with --output; remove one".to_owned()),
             (
