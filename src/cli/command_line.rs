@@ -86,6 +86,10 @@ mod tests {
         assert_eq!(dry(&["--dry-run=false"]), Ok(false));
         assert_eq!(dry(&["--dry-run=perhaps"]), Err(ErrorKind::ValueValidation));
         assert!(dry(&["--dry-run", "false"]).is_err(), "a word apart is another argument");
+        let checks = |args: &[&str]| run(args).map(|run| run.check_at_start).map_err(|error| error.kind());
+        assert_eq!((checks(&[]), checks(&["--check-at-start"])), (Ok(true), Ok(true)));
+        assert_eq!(checks(&["--check-at-start=false"]), Ok(false));
+        assert!(checks(&["--check-at-start", "false"]).is_err(), "as for the others");
     }
 
     #[test]
