@@ -49,14 +49,15 @@ impl Cli {
     #[must_use]
     pub fn complete() -> Command {
         let switch = |arg: Arg| {
-            if !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
+            let is_on = arg.get_default_values().first().is_some_and(|value| value == "true");
+            if !is_on && !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
                 return arg;
             }
             let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("BOOL");
             arg.value_parser(BoolishValueParser::new())
                 .default_missing_value("true")
-                .default_value("false")
-                .hide_default_value(true)
+                .default_value(if is_on { "true" } else { "false" })
+                .hide_default_value(!is_on)
                 .hide_possible_values(true)
         };
         Self::command().mut_subcommands(|command| command.mut_args(switch))

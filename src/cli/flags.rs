@@ -379,12 +379,7 @@ pub struct Run {
         env = "EBBTIDE_CHECK_AT_START",
         value_parser = BoolishValueParser::new(),
         action = clap::ArgAction::Set,
-        num_args = 0..=1,
-        require_equals = true,
-        value_name = "BOOL",
         default_value = "true",
-        default_missing_value = "true",
-        hide_possible_values = true,
         help_heading = "Process"
     )]
     pub check_at_start: bool,
