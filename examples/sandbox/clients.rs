@@ -16,7 +16,7 @@ use std::net::SocketAddr;
 pub fn settings(queue_url: &str, (admin, status): (SocketAddr, Option<SocketAddr>), flags: &[&str]) -> Settings {
     let (admin, status) = (admin.to_string(), status.map_or_else(|| "off".to_owned(), |status| status.to_string()));
     // The start-up checks examine the AWS set-up, and the sandbox has none.
-    let mut words = vec!["ebbtide", "run", "--queue-url", queue_url, "--check-at-start", "false"];
+    let mut words = vec!["ebbtide", "run", "--queue-url", queue_url, "--check-at-start=false"];
     words.extend(["--admin-address", &admin, "--status-address", &status]);
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));

@@ -49,14 +49,15 @@ impl Cli {
     #[must_use]
     pub fn complete() -> Command {
         let switch = |arg: Arg| {
-            if !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
+            let is_on = arg.get_default_values().first().is_some_and(|value| value == "true");
+            if !is_on && !matches!(arg.get_action(), ArgAction::SetTrue) || arg.is_required_set() {
                 return arg;
             }
             let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("BOOL");
             arg.value_parser(BoolishValueParser::new())
                 .default_missing_value("true")
-                .default_value("false")
-                .hide_default_value(true)
+                .default_value(if is_on { "true" } else { "false" })
+                .hide_default_value(!is_on)
                 .hide_possible_values(true)
         };
         Self::command().mut_subcommands(|command| command.mut_args(switch))
@@ -86,6 +87,10 @@ mod tests {
         assert_eq!(dry(&["--dry-run=false"]), Ok(false));
         assert_eq!(dry(&["--dry-run=perhaps"]), Err(ErrorKind::ValueValidation));
         assert!(dry(&["--dry-run", "false"]).is_err(), "a word apart is another argument");
+        let checks = |args: &[&str]| run(args).map(|run| run.check_at_start).map_err(|error| error.kind());
+        assert_eq!((checks(&[]), checks(&["--check-at-start"])), (Ok(true), Ok(true)));
+        assert_eq!(checks(&["--check-at-start=false"]), Ok(false));
+        assert!(checks(&["--check-at-start", "false"]).is_err(), "as for the others");
     }
 
     #[test]

@@ -379,7 +379,6 @@ pub struct Run {
         env = "EBBTIDE_CHECK_AT_START",
         value_parser = BoolishValueParser::new(),
         action = clap::ArgAction::Set,
-        value_name = "true|false",
         default_value = "true",
         help_heading = "Process"
     )]

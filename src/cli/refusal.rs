@@ -1,7 +1,8 @@
 //! Errors of the command line in the words of all other errors: what is wrong, on what, and what to do.
 
-use clap::Error;
+use super::flags::Cli;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Arg, Error};
 use std::error::Error as _;
 
 /// Returns the problems of a command line, one a line.
@@ -35,7 +36,8 @@ pub(super) fn problems(error: &Error) -> String {
             format!("{flag}: \"{value}\" can't be used: {why}; write {arg}")
         }
         ErrorKind::UnknownArgument if arg.starts_with('-') => {
-            format!("{arg}: is no flag of {command}; {command} --help lists them{}", instead(ContextKind::SuggestedArg))
+            let near = longer(&command, arg).unwrap_or_else(|| instead(ContextKind::SuggestedArg));
+            format!("{arg}: is no flag of {command}; {command} --help lists them{near}")
         }
         ErrorKind::UnknownArgument => {
             format!("\"{arg}\" is more than {command} takes; {command} --help shows what it takes")
@@ -70,9 +72,19 @@ pub(super) fn problems(error: &Error) -> String {
     }
 }
 
-/// Returns a flag without its value, as in `--node <NAME>`.
+/// Returns a flag without its value, as in `--node <NAME>`, or a positional argument without its brackets, as in `[FILE]`.
 fn name(arg: &str) -> &str {
-    arg.split([' ', '[', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+    arg.split([' ', '[', ']', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+}
+
+/// Returns a hint to the only long flag of the command that begins with the letter of an unknown short one.
+fn longer(command: &str, arg: &str) -> Option<String> {
+    let letter = arg.strip_prefix('-').filter(|letter| letter.len() == 1)?;
+    let cli = Cli::complete();
+    let command = cli.find_subcommand(command.strip_prefix("ebbtide ")?)?;
+    let mut flags = command.get_arguments().filter_map(Arg::get_long).filter(|flag| flag.starts_with(letter));
+    let flag = flags.next().filter(|_| flags.next().is_none())?;
+    Some(format!("; did you mean --{flag}?"))
 }
 
 /// Returns the command, from the usage that clap shows for it.
@@ -89,7 +101,6 @@ fn command(error: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::Cli;
 
     fn refused(line: &str) -> String {
         let error = Cli::complete().try_get_matches_from(line.split(' ')).unwrap_err();
@@ -122,9 +133,20 @@ mod tests {
                 "--nod: is no flag of ebbtide send; ebbtide send --help lists them; did you mean --node?".to_owned(),
             ),
             (
+                "ebbtide migrate a -o b",
+                "-o: is no flag of ebbtide migrate; ebbtide migrate --help lists them; did you mean --output?"
+                    .to_owned(),
+            ),
+            ("ebbtide run -o", "-o: is no flag of ebbtide run; ebbtide run --help lists them".to_owned()),
+            (
                 "ebbtide migrate a b",
                 "\"b\" is more than ebbtide migrate takes; ebbtide migrate --help shows what it takes".to_owned(),
             ),
+            ("ebbtide status -n x 127.0.0.1:1", "--namespace: is not possible with ADDRESS; remove one".to_owned()),
+            ("ebbtide status --port 1", "--namespace: is missing; give --namespace <NAME>".to_owned()),
+            ("ebbtide status -l a=b", "--namespace: is missing; give --namespace <NAME>".to_owned()),
+            ("ebbtide status --port 1 127.0.0.1:1", "--port: is not possible with ADDRESS; remove one".to_owned()),
+            ("ebbtide simulate --kind spot --node n f", "--kind: is not possible with FILE; remove one".to_owned()),
             ("ebbtide send --node n --node m", "--node: is given twice; remove one".to_owned()),
             ("ebbtide status --watch --output json", "--watch: is not possible with --output; remove one".to_owned()),
             (

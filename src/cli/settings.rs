@@ -3,6 +3,7 @@
 
 mod admission;
 mod agent;
+mod hook;
 mod notifications;
 mod problems;
 mod replacements;
@@ -12,6 +13,7 @@ mod traces;
 mod waits;
 
 pub use agent::AgentSettings;
+pub use hook::lifecycle_hook;
 pub use notifications::notifications;
 pub use sources::Sources;
 
@@ -450,8 +452,7 @@ mod tests {
             "ebbtide-1",
             "--events",
             "all",
-            "--check-at-start",
-            "false",
+            "--check-at-start=false",
             "--collect-leases",
         ])
         .unwrap();

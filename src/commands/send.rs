@@ -24,15 +24,15 @@ use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 /// Sends the message of the command line.
 pub async fn send(mut flags: Send) -> Answer {
     let cluster = chosen(std::mem::take(&mut flags.cluster));
-    if !flags.yes && !stdin().is_terminal() {
-        return Answer::wrong(
-            &"send has the service drain a Node, and asks before: answer in a terminal, or give --yes",
-        );
-    }
     let mut request = match SendRequest::of(flags) {
         Ok(request) => request,
         Err(error) => return Answer::wrong(&error),
     };
+    if !request.yes && !stdin().is_terminal() {
+        return Answer::wrong(
+            &"send has the service drain a Node, and asks before: answer in a terminal, or give --yes",
+        );
+    }
     request.context = connect::context(&cluster);
     let clock = Clock::system();
     match clients(clock, QueueUrl::region_of(&request.queue_url), &cluster).await {
@@ -72,7 +72,8 @@ impl SendRequest {
     fn of(flags: Send) -> Result<Self, SettingsError> {
         let Send { kind, node, queue_url, group, hook, yes, .. } = flags;
         let queue_url = settings::queue_url(queue_url)?;
-        Ok(Self { kind, node, queue_url, hook: group.zip(hook), yes, context: None })
+        let hook = settings::lifecycle_hook(kind, group, hook)?;
+        Ok(Self { kind, node, queue_url, hook, yes, context: None })
     }
 
     async fn send(&self, clients: &Clients, clock: Clock, answer: impl FnOnce(&str) -> bool) -> Answer {

@@ -26,7 +26,7 @@ use crate::cli::answer::Answer;
 use crate::cli::flags::borrowed::Borrowed;
 use crate::cli::flags::simulate::Simulate;
 use crate::cli::output::Output;
-use crate::cli::settings::{Settings, SettingsError};
+use crate::cli::settings::{Settings, SettingsError, lifecycle_hook};
 use crate::clients::connect::{Clients, ClusterChoice, clients_without_region};
 use crate::clients::gate::KubeError;
 use crate::commands::cluster::chosen;
@@ -105,7 +105,10 @@ impl Question {
         let Borrowed { output, cluster, run, .. } = borrowed;
         let settings = Settings::without_queue(run).map_err(Refusal::Settings)?;
         let source = match (kind, node) {
-            (Some(kind), Some(node)) => MessageSource::Made { kind, node, hook: group.zip(hook) },
+            (Some(kind), Some(node)) => {
+                let hook = lifecycle_hook(kind, group, hook).map_err(Refusal::Settings)?;
+                MessageSource::Made { kind, node, hook }
+            }
             _ => MessageSource::Body(input::read(file.as_deref())?),
         };
         Ok(Self { source, settings, output, cluster: chosen(cluster) })

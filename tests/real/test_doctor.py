@@ -197,7 +197,7 @@ def test_the_service_checks_the_set_up_at_start(world: World, good: SetUp) -> No
     world.aws.remove_rule(good.rule("spot"))
 
     service = world.checked_service(
-        lambda: world.service("--check-at-start", "true"), lambda counts: counts["failure"] == 1
+        lambda: world.service("--check-at-start"), lambda counts: counts["failure"] == 1
     )
     eventually("the service is at rest", service.at_rest)
     warnings = [line for line in service.process.log.read_text().splitlines() if "the set-up has a fault" in line]

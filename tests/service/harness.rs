@@ -136,8 +136,8 @@ impl Stage {
             all.extend(["--status-address", "off"]);
         }
         // Tests count calls, and their set-up has only what they need: a test of the start checks sets this flag itself.
-        if !flags.contains(&"--check-at-start") {
-            all.extend(["--check-at-start", "false"]);
+        if !flags.contains(&"--check-at-start=true") {
+            all.push("--check-at-start=false");
         }
         if !flags.contains(&"--settle") {
             all.extend(["--settle", "0s"]);

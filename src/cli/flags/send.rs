@@ -19,12 +19,12 @@ pub struct Send {
     #[arg(long, env = "EBBTIDE_QUEUE_URL", value_name = "URL")]
     pub queue_url: Option<String>,
 
-    /// For a lifecycle action: the Auto Scaling group [default: the instance's]
-    #[arg(long, value_name = "NAME", requires = "hook")]
+    /// For a lifecycle action, together with --hook: the Auto Scaling group [default: the instance's]
+    #[arg(long, value_name = "NAME")]
     pub group: Option<String>,
 
-    /// For a lifecycle action: the group's lifecycle hook [default: the group's first]
-    #[arg(long, value_name = "NAME", requires = "group")]
+    /// For a lifecycle action, together with --group: its lifecycle hook [default: the first of the instance's group]
+    #[arg(long, value_name = "NAME")]
     pub hook: Option<String>,
 
     /// Send it without a question

@@ -20,12 +20,12 @@ pub struct Simulate {
     #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
     pub node: Option<String>,
 
-    /// For a created lifecycle action: the Auto Scaling group [default: the instance's]
-    #[arg(long, value_name = "NAME", requires = "kind", requires = "hook", help_heading = "Message")]
+    /// For a created lifecycle action, together with --hook: the Auto Scaling group [default: the instance's]
+    #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
     pub group: Option<String>,
 
-    /// For a created lifecycle action: the group's lifecycle hook [default: the group's first]
-    #[arg(long, value_name = "NAME", requires = "kind", requires = "group", help_heading = "Message")]
+    /// For a created lifecycle action, together with --group: its lifecycle hook [default: the first of the instance's group]
+    #[arg(long, value_name = "NAME", requires = "kind", help_heading = "Message")]
     pub hook: Option<String>,
 
     /// The flags of the service, and those that go with them.

@@ -16,11 +16,18 @@ pub struct Status {
     pub namespace: Option<String>,
 
     /// With --namespace: the labels of the replicas' pods
-    #[arg(short = 'l', long, value_name = "LABELS", default_value = "app.kubernetes.io/name=ebbtide")]
+    #[arg(
+        short = 'l',
+        long,
+        value_name = "LABELS",
+        default_value = "app.kubernetes.io/name=ebbtide",
+        requires = "namespace",
+        conflicts_with = "address"
+    )]
     pub selector: String,
 
     /// With --namespace: the port of their status pages
-    #[arg(long, value_name = "PORT", default_value_t = 8081)]
+    #[arg(long, value_name = "PORT", default_value_t = 8081, requires = "namespace", conflicts_with = "address")]
     pub port: u16,
 
     /// Format of the output

@@ -328,7 +328,7 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let report = consult(&settings(&stage, &flags), clients, clock).await;
     assert_eq!(faults(&report), [], "{}", report.text());
     assert!(line(&report, "queue source").contains("there is no queue"), "{}", report.text());
-    let replica = stage.start(&[&flags[..], &["--check-at-start", "true"]].concat()).await;
+    let replica = stage.start(&[&flags[..], &["--check-at-start=true"]].concat()).await;
     tokio::time::sleep(s(120)).await;
     let calls = stage.world.calls.all();
     assert!(calls.iter().all(|call| call.operation.contains(' ')), "{}", stage.story());
@@ -439,7 +439,7 @@ fn counted(replica: &Replica) -> [String; 3] {
 async fn the_service_checks_once_when_ready() {
     let stage = healthy();
     stage.world.aws.sqs.set_dead_letter(3);
-    let replica = stage.start(&["--check-at-start", "true"]).await;
+    let replica = stage.start(&["--check-at-start=true"]).await;
     stage.until("the checks are counted", s(15), || replica.metric(OK) > 20.0).await;
     assert_eq!(counted(&replica), ["1", "0", "2"], "the dead-letter queue; and what is always skipped");
     assert_eq!(stage.calls("GetCallerIdentity"), 1);
@@ -457,12 +457,12 @@ async fn hanging_start_checks_delay_neither_a_drain_nor_the_shutdown() {
     for operation in ["GetCallerIdentity", "GetQueueAttributes", "create selfsubjectaccessreviews", "list pods"] {
         stage.world.faults.add(Rule::on(operation, Fault::Hang).subject(""));
     }
-    let replica = stage.start(&["--check-at-start", "true"]).await;
+    let replica = stage.start(&["--check-at-start=true"]).await;
     stage.until("ready", s(2), || replica.metric("ebbtide_ready ") > 0.0).await;
     stage.spot(0);
     stage.until_handled(s(20)).await;
     assert!(stage.ends_of("web-0-0").len() == 1);
-    let late = stage.start(&["--check-at-start", "true"]).await;
+    let late = stage.start(&["--check-at-start=true"]).await;
     stage.until("ready", s(2), || late.metric("ebbtide_ready ") > 0.0).await;
     let (_, took, _) = late.stop().await;
     assert!(took < s(3), "{took:?}");

@@ -3,7 +3,7 @@
 use crate::harness::{Stage, instance, node, s};
 use clap::Parser;
 use ebbtide::cli::{Answer, Cli, Command};
-use ebbtide::commands::send::send_with;
+use ebbtide::commands::send::{send, send_with};
 use ebbtide::runtime::Clock;
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
@@ -121,6 +121,33 @@ async fn an_error_says_what_to_do() {
     stage.world.faults.add(Rule::on("get nodes", Fault::Status(403)));
     says(stage.send(&["--yes", "--kind", "spot", "--node", "node-0"]).await, 1, "get nodes");
     assert!(stage.world.aws.sqs.is_empty());
+}
+
+/// Whether standard input is a terminal or not.
+#[tokio::test(start_paused = true)]
+async fn wrong_flags_are_told_before_the_question() {
+    let line = ["ebbtide", "send", "--queue-url", "foo", "--kind", "spot", "--node", "node-0"];
+    let Command::Send(flags) = Cli::try_parse_from(line).expect("a test's flags must be flags").command else {
+        panic!("it must be send")
+    };
+    let answer = send(flags).await;
+    assert!(answer.code == 2 && answer.problems.starts_with("--queue-url: \"foo\""), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_lifecycle_action_takes_a_group_and_a_hook() {
+    let stage = Stage::new(1, 1);
+    stage.allow(0, "true");
+    for (flags, told) in [
+        (&["--kind", "spot", "--group", "g", "--hook", "h"][..], "--group: is only for asg-terminate and asg-launch"),
+        (&["--kind", "asg-launch", "--hook", "h"], "--group: is missing, but --hook is set"),
+    ] {
+        let answer = stage.send(&[&["--yes", "--node", "node-0"], flags].concat()).await;
+        assert!(answer.code == 2 && answer.problems.starts_with(told), "{answer:?}");
+        let answer = stage.simulate(&[&["--node", "node-0"], flags].concat()).await;
+        assert!(answer.code == 2 && answer.problems.starts_with(told), "{answer:?}");
+    }
+    assert_eq!(stage.calls("SendMessage"), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,7 +29,7 @@ const READS: [&str; 9] = [
 
 impl Stage {
     /// Runs `ebbtide simulate` with these flags.
-    async fn simulate(&self, flags: &[&str]) -> Answer {
+    pub(super) async fn simulate(&self, flags: &[&str]) -> Answer {
         self.simulate_at(self.world.clock.now(), flags).await
     }
 
