@@ -30,7 +30,8 @@ pub fn lost(nth: &NthValue<'_>) -> Conversion {
     if is_empty(nth.value) { Conversion::Nothing } else { nth.lost() }
 }
 
-fn is_empty(value: &Value) -> bool {
+/// Whether a value is empty, as Helm sees it.
+pub fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::String(text) => text.is_empty(),
@@ -232,10 +233,9 @@ pub fn complete_after(nth: &NthValue<'_>) -> Conversion {
         Conversion::Set(_) if is("cordonOnly", true) => {
             Conversion::Lost("with cordonOnly no hook is completed, so there is nothing to delay".to_owned())
         }
-        // IMDS mode then ignores the hooks of groups.
-        Conversion::Set(_) if !nth.queue && is("enableASGLifecycleDraining", false) => Conversion::Lost(
-            "without enableASGLifecycleDraining no hook is completed, so there is nothing to delay".to_owned(),
-        ),
+        Conversion::Set(_) if !nth.queue => {
+            Conversion::Lost("without a queue no hook is completed, so there is nothing to delay".to_owned())
+        }
         other => other,
     }
 }

@@ -1,5 +1,6 @@
 //! A row of the table: a value of NTH's chart and its converter; and the argument and the result of a conversion.
 
+use super::modes;
 use serde_json::Value;
 
 /// A value of NTH's chart.
@@ -58,10 +59,19 @@ pub(super) const fn row(
     Row { key, default, to, why, convert }
 }
 
-/// Returns the row of a value that only NTH's DaemonSet uses.
+/// Returns the row of a value of NTH's DaemonSet for which the agent has none.
 pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
-    let why = "only NTH's DaemonSet (IMDS mode) uses it; Ebbtide's agent has values of its own";
-    row(key, default, &[], needless, why)
+    row(key, default, &[], modes::of_daemonset, "only NTH's DaemonSet uses it; Ebbtide's agent has no such value")
+}
+
+/// Returns the row of a value of NTH's DaemonSet that the agent has, too.
+pub(super) const fn of_agent(
+    key: &'static str,
+    default: &'static str,
+    to: &'static [&'static str],
+    convert: Converter,
+) -> Row {
+    row(key, default, to, convert, "only NTH's DaemonSet (IMDS mode) uses it")
 }
 
 /// Converts a value that Ebbtide does not need.
