@@ -1,7 +1,6 @@
 //! Converters of values that depend on NTH's mode, on other values, or on the name of a variable.
 
-use super::conversions::is_empty;
-use super::conversions::{if_on, lost, maps, needless, same_number, same_switch, switch, text, texts, wrong};
+use super::conversions::{if_on, is_empty, maps, needless, same_number, same_switch, switch, text, texts, wrong};
 use super::pods;
 use super::row::{Conversion, NthValue};
 use serde_json::{Value, json};
@@ -66,11 +65,6 @@ pub fn queue_url(nth: &NthValue<'_>) -> Conversion {
         Conversion::Set(set) if nth.value.as_str().and_then(path).is_none() => nth.differs(set),
         other => other,
     }
-}
-
-/// Loses a value of NTH's DaemonSet that the agent does not have.
-pub fn of_daemonset(nth: &NthValue<'_>) -> Conversion {
-    if nth.queue { needless(nth) } else { lost(nth) }
 }
 
 /// Converts the switch for the node's network.

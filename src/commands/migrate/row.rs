@@ -1,6 +1,5 @@
 //! A row of the table: a value of NTH's chart and its converter; and the argument and the result of a conversion.
 
-use super::modes;
 use serde_json::Value;
 
 /// A value of NTH's chart.
@@ -61,7 +60,7 @@ pub(super) const fn row(
 
 /// Returns the row of a value of NTH's DaemonSet for which the agent has none.
 pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
-    row(key, default, &[], modes::of_daemonset, "only NTH's DaemonSet uses it; Ebbtide's agent has no such value")
+    row(key, default, &[], of_daemonset, "only NTH's DaemonSet uses it; Ebbtide's agent has no such value")
 }
 
 /// Returns the row of a value of NTH's DaemonSet that the agent has, too.
@@ -77,6 +76,26 @@ pub(super) const fn of_agent(
 /// Converts a value that Ebbtide does not need.
 pub fn needless(_: &NthValue<'_>) -> Conversion {
     Conversion::Needless
+}
+
+/// Loses a value of NTH's DaemonSet that the agent does not have.
+fn of_daemonset(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        _ if nth.queue => Conversion::Needless,
+        value if is_empty(value) => Conversion::Nothing,
+        _ => nth.lost(),
+    }
+}
+
+/// Whether a value is empty, as Helm sees it.
+pub fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
 }
 
 impl NthValue<'_> {

@@ -586,6 +586,7 @@ fn pods_of_the_agent_run_where_nths_did() {
         ("instanceMetadataURL: http://proxy/path", "", "instanceMetadataURL: is not http://HOST"),
         ("updateStrategy: {type: OnDelete}", "", "updateStrategy: only NTH's DaemonSet uses it"),
         ("completeLifecycleActionDelaySeconds: 5", "", "completeLifecycleActionDelaySeconds: without a queue"),
+        ("enableOutOfServiceTaint: true", "", "enableOutOfServiceTaint: EC2's state changes"),
         ("metadataTries: 5", "", "metadataTries: the agent asks again"),
     ] {
         let (made, remarks) = agent(given);
