@@ -62,6 +62,19 @@ const QUEUE_MODE: [NthDefault; 3] = [
     },
 ];
 
+/// The behaviour of NTH's IMDS mode.
+const IMDS_MODE: [NthDefault; 2] = [
+    NthDefault { path: "actions.rebalance", value: "ignore", why: "NTH's default in IMDS mode; Ebbtide's is cordon" },
+    NthDefault {
+        path: "agent.hostNetwork",
+        value: "true",
+        why: "NTH's default; not needed with a metadata hop limit of 2",
+    },
+];
+
+/// Values of queue mode that the chart or the service refuse without a queue.
+const QUEUE_ONLY: [&str; 4] = ["queueURL", "checkTagBeforeDraining", "heartbeatInterval", "heartbeatUntil"];
+
 /// The promise of both of NTH's modes: it evicts, and never deletes.
 const BUDGETS: NthDefault = NthDefault {
     path: "settings.atDeadline",
@@ -195,31 +208,39 @@ pub fn run(Migrate { values, output, strict }: &Migrate) -> Answer {
 /// The reason why the text is not a values file.
 pub fn convert(text: &str) -> Result<Migration, ValuesError> {
     let nth = Value::Object(read::values(text)?);
+    if nth["aws-node-termination-handler"].is_object() {
+        return Err(ValuesError::OfParent);
+    }
     let queue = conversions::switch(&nth["enableSqsTerminationDraining"]) == Some(true);
     let (mut values, mut remarks) = (Values::default(), Vec::new());
     for row in rows() {
         let value = row.key.split('.').fold(&nth, |value, part| &value[part]);
         let value = NthValue { all: &nth, queue, row, value };
         // Like Helm, this treats null as unset. A default of NTH needs no conversion.
-        if !value.value.is_null() && !value.is_default() {
+        if !queue && !value.value.is_null() && QUEUE_ONLY.contains(&row.key) {
+            remarks.push(remark(Topic::Needless, row.key, "only NTH's queue mode reads it"));
+        } else if !value.value.is_null() && !value.is_default() {
             carry_over(&value, &mut values, &mut remarks);
         }
     }
-    if queue {
-        for NthDefault { path, value, why } in QUEUE_MODE {
-            values.put(path, if value == "true" { json!(true) } else { json!(value) }, why);
+    let defaults: &[NthDefault] = if queue { &QUEUE_MODE } else { &IMDS_MODE };
+    for NthDefault { path, value, why } in defaults {
+        values.put(path, if *value == "true" { json!(true) } else { json!(value) }, why);
+    }
+    if !queue {
+        values.put("settings.source", json!(["nodes"]), "NTH's IMDS mode: no queue");
+        values.put("agent.enabled", json!(true), "NTH's IMDS mode: a DaemonSet");
+        for (value, path, key) in modes::agent_pods(&nth) {
+            values.put(&path, value.clone(), key);
         }
-    } else {
-        let text = "it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: create a queue and the \
-                    EventBridge rules that fill it, and set queueUrl";
-        remarks.push(remark(Topic::Missing, "enableSqsTerminationDraining", text));
+        let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks, so none is \
+                    completed: each waits for its timeout, unless there is a queue, too";
+        remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", text));
     }
     values.put(BUDGETS.path, json!(BUDGETS.value), BUDGETS.why);
-    if !values.has("queueUrl") {
+    if queue && !values.has("queueUrl") {
         values.put("queueUrl", json!(""), "must be set");
-        if queue {
-            remarks.push(remark(Topic::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
-        }
+        remarks.push(remark(Topic::Missing, "queueURL", "is not set; set queueUrl to the URL of the queue"));
     }
     unknown(&nth, &mut remarks);
     remarks.sort_by_key(|remark| remark.topic);
@@ -254,9 +275,7 @@ fn unknown(nth: &Value, remarks: &mut Vec<Remark>) {
         if name == "global" {
             continue;
         }
-        let text = if name == "aws-node-termination-handler" {
-            "these are values of a parent chart; give the part below this name as a file of its own".to_owned()
-        } else if groups.contains(name.as_str()) {
+        let text = if groups.contains(name.as_str()) {
             "must be a map, and is left out".to_owned()
         } else {
             match nearest(&name, &known) {

@@ -1,6 +1,6 @@
 //! Converters of single values.
 
-pub use super::row::needless;
+pub use super::row::{is_empty, needless};
 
 use super::row::{Conversion, NthValue};
 use crate::cli::settings::MIN_HEARTBEAT_INTERVAL;
@@ -28,16 +28,6 @@ pub fn wrong(wanted: &str) -> Conversion {
 /// Converts a value that Ebbtide does not have.
 pub fn lost(nth: &NthValue<'_>) -> Conversion {
     if is_empty(nth.value) { Conversion::Nothing } else { nth.lost() }
-}
-
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::String(text) => text.is_empty(),
-        Value::Array(list) => list.is_empty(),
-        Value::Object(map) => map.is_empty(),
-        _ => false,
-    }
 }
 
 /// Copies a text.
@@ -232,10 +222,9 @@ pub fn complete_after(nth: &NthValue<'_>) -> Conversion {
         Conversion::Set(_) if is("cordonOnly", true) => {
             Conversion::Lost("with cordonOnly no hook is completed, so there is nothing to delay".to_owned())
         }
-        // IMDS mode then ignores the hooks of groups.
-        Conversion::Set(_) if !nth.queue && is("enableASGLifecycleDraining", false) => Conversion::Lost(
-            "without enableASGLifecycleDraining no hook is completed, so there is nothing to delay".to_owned(),
-        ),
+        Conversion::Set(_) if !nth.queue => {
+            Conversion::Lost("without a queue no hook is completed, so there is nothing to delay".to_owned())
+        }
         other => other,
     }
 }
@@ -298,6 +287,9 @@ pub fn own_grace(nth: &NthValue<'_>) -> Conversion {
 /// Converts the out-of-service taint, which Ebbtide sets at another time.
 pub fn out_of_service(nth: &NthValue<'_>) -> Conversion {
     match if_on(nth) {
+        Conversion::Set(_) if !nth.queue => {
+            Conversion::Lost("EC2's state changes tell when to taint, and without a queue none come".to_owned())
+        }
         Conversion::Set(set) => nth.differs(set),
         other => other,
     }

@@ -1,7 +1,10 @@
-//! The rows of NTH's IMDS mode: a DaemonSet, which Ebbtide does not have.
+//! The rows of NTH's IMDS mode: a DaemonSet, like Ebbtide's agent.
 
-use super::row::{Row, daemonset_only, row};
+use super::row::{Row, daemonset_only, of_agent, row};
 use super::{conversions, modes};
+
+/// Why no DNS policy of NTH is needed.
+const DNS: &str = "the chart sets the policy that suits `agent.hostNetwork`";
 
 /// Values for IMDS mode.
 pub(super) const IMDS: &[Row] = &[
@@ -11,14 +14,25 @@ pub(super) const IMDS: &[Row] = &[
     daemonset_only("linuxPodAnnotations", "{}"),
     daemonset_only("windowsPodAnnotations", "{}"),
     daemonset_only("updateStrategy", r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%"}}"#),
-    daemonset_only("daemonsetPriorityClassName", r#""system-node-critical""#),
+    of_agent(
+        "daemonsetPriorityClassName",
+        r#""system-node-critical""#,
+        &["agent.priorityClassName"],
+        modes::agent_priority,
+    ),
     row("podMonitor.create", "false", &["podMonitor.enabled"], modes::pod_monitor, "NTH creates none in queue mode"),
     row("podMonitor.namespace", "null", &["podMonitor.namespace"], modes::pod_monitor, ""),
     row("podMonitor.labels", "{}", &["podMonitor.labels"], modes::pod_monitor, ""),
     row("podMonitor.interval", r#""30s""#, &["podMonitor.interval"], modes::pod_monitor, ""),
     row("podMonitor.sampleLimit", "5000", &["podMonitor.sampleLimit"], modes::pod_monitor, ""),
-    daemonset_only("useHostNetwork", "true"),
-    daemonset_only("dnsPolicy", r#""""#),
+    row(
+        "useHostNetwork",
+        "true",
+        &["agent.hostNetwork"],
+        modes::agent_network,
+        "carried over even if unset, in IMDS mode; not needed with a metadata hop limit of 2",
+    ),
+    row("dnsPolicy", r#""""#, &[], conversions::needless, DNS),
     row(
         "dnsConfig",
         "{}",
@@ -26,10 +40,10 @@ pub(super) const IMDS: &[Row] = &[
         conversions::lost,
         "only NTH's DaemonSet uses it; the chart sets its own, which you can change there",
     ),
-    daemonset_only("linuxDnsPolicy", r#""ClusterFirstWithHostNet""#),
+    row("linuxDnsPolicy", r#""ClusterFirstWithHostNet""#, &[], conversions::needless, DNS),
     daemonset_only("windowsDnsPolicy", r#""ClusterFirst""#),
-    daemonset_only("daemonsetNodeSelector", "{}"),
-    daemonset_only("linuxNodeSelector", "{}"),
+    of_agent("daemonsetNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
+    of_agent("linuxNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
     daemonset_only("windowsNodeSelector", "{}"),
     daemonset_only(
         "daemonsetAffinity",
@@ -37,11 +51,11 @@ pub(super) const IMDS: &[Row] = &[
     ),
     daemonset_only("linuxAffinity", "{}"),
     daemonset_only("windowsAffinity", "{}"),
-    daemonset_only("daemonsetTolerations", r#"[{"operator":"Exists"}]"#),
-    daemonset_only("linuxTolerations", "[]"),
+    of_agent("daemonsetTolerations", r#"[{"operator":"Exists"}]"#, &["agent.tolerations"], modes::agent_tolerations),
+    of_agent("linuxTolerations", "[]", &["agent.tolerations"], modes::agent_tolerations),
     daemonset_only("windowsTolerations", "[]"),
     row("enableProbesServer", "false", &[], conversions::needless, "`/healthz` and `/readyz` are always served"),
-    daemonset_only("metadataTries", "3"),
+    row("metadataTries", "3", &[], conversions::needless, "the agent asks again until the metadata answer"),
     row(
         "enableSpotInterruptionDraining",
         "true",

@@ -27,7 +27,13 @@ pub(super) const QUEUE: &[Row] = &[
     row("serviceMonitor.sampleLimit", "5000", &["serviceMonitor.sampleLimit"], modes::service_monitor, ""),
     row("priorityClassName", r#""system-cluster-critical""#, &["priorityClassName"], conversions::text, ""),
     row("awsRegion", r#""""#, &["aws.region"], conversions::text, ""),
-    row("queueURL", r#""""#, &["queueUrl"], conversions::text, ""),
+    row(
+        "queueURL",
+        r#""""#,
+        &["queueUrl"],
+        modes::queue_url,
+        "is not a queue's URL, `https://sqs.REGION.amazonaws.com/ACCOUNT/NAME`, which the chart requires",
+    ),
     row(
         "workers",
         "10",

@@ -1,9 +1,9 @@
 //! Converters of values that depend on NTH's mode, on other values, or on the name of a variable.
 
-use super::conversions::{if_on, same_number, switch, text, wrong};
+use super::conversions::{if_on, is_empty, maps, needless, same_number, same_switch, switch, text, texts, wrong};
 use super::pods;
 use super::row::{Conversion, NthValue};
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Converts a value of the `PodMonitor`, which NTH creates only in IMDS mode.
 pub fn pod_monitor(nth: &NthValue<'_>) -> Conversion {
@@ -53,6 +53,85 @@ pub fn imds_rebalance(nth: &NthValue<'_>) -> Conversion {
     } else {
         "ignore"
     })
+}
+
+/// Converts the URL of the queue, which the chart checks in the same way.
+pub fn queue_url(nth: &NthValue<'_>) -> Conversion {
+    let path = |url: &str| {
+        let (_, path) = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"))?.split_once('/')?;
+        path.chars().find(|c| *c != '/')
+    };
+    match text(nth) {
+        Conversion::Set(set) if nth.value.as_str().and_then(path).is_none() => nth.differs(set),
+        other => other,
+    }
+}
+
+/// Converts the switch for the node's network.
+pub fn agent_network(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue { needless(nth) } else { same_switch(nth) }
+}
+
+/// Converts the priority class of NTH's DaemonSet.
+pub fn agent_priority(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        _ if nth.queue => needless(nth),
+        Value::String(name) => nth.set(name.as_str()),
+        _ => wrong("a text"),
+    }
+}
+
+/// Converts the address of the metadata. The agent takes one without a path.
+pub fn agent_metadata(nth: &NthValue<'_>) -> Conversion {
+    let host = |url: &str| url.strip_prefix("http://").map(|host| host.trim_end_matches('/').to_owned());
+    match nth.value.as_str() {
+        _ if nth.queue => needless(nth),
+        Some("") => Conversion::Nothing,
+        Some(url) => match host(url).filter(|host| !host.is_empty() && !host.contains('/')) {
+            Some(host) => nth.set(format!("http://{host}")),
+            None => Conversion::Lost("is not http://HOST, which the agent requires".to_owned()),
+        },
+        None => wrong("a text"),
+    }
+}
+
+/// Converts labels of the nodes that have a pod of NTH's DaemonSet.
+pub fn agent_selector(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue || is_covered(nth, "nodeSelector") { of_other_key(nth) } else { texts(nth) }
+}
+
+/// Converts taints that the pods of NTH's DaemonSet tolerate.
+pub fn agent_tolerations(nth: &NthValue<'_>) -> Conversion {
+    match nth.value.as_array() {
+        _ if nth.queue || is_covered(nth, "tolerations") => of_other_key(nth),
+        // Without any, ours would be all.
+        Some(list) if list.is_empty() && nth.row.key.starts_with("daemonset") => nth.set(nth.value.clone()),
+        _ => maps(nth),
+    }
+}
+
+fn of_other_key(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue { needless(nth) } else { Conversion::Nothing }
+}
+
+/// Whether another value takes precedence: `linux…`, then the value for both modes, then `daemonset…`.
+fn is_covered(nth: &NthValue<'_>, common: &str) -> bool {
+    let given = |key: &str| !is_empty(&nth.all[key]);
+    nth.row.key.starts_with("daemonset") && (given(common) || given(&linux(common)))
+}
+
+/// Where the agent's pods run, as NTH's values for both modes say: our value, its name, and NTH's name.
+pub fn agent_pods(all: &Value) -> impl Iterator<Item = (&Value, String, &'static str)> {
+    let given = ["nodeSelector", "tolerations"].into_iter().filter(|key| is_empty(&all[linux(key)]));
+    given.map(|key| (&all[key], format!("agent.{key}"), key)).filter(|(value, _, key)| match *key {
+        "tolerations" => value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_object)),
+        _ => value.as_object().is_some_and(|map| !map.is_empty() && map.values().all(Value::is_string)),
+    })
+}
+
+fn linux(key: &str) -> String {
+    let (first, rest) = key.split_at(1);
+    format!("linux{}{rest}", first.to_uppercase())
 }
 
 /// NTH's own variables that Ebbtide does not need.

@@ -12,6 +12,9 @@ pub enum ValuesError {
     /// The document is not a map.
     #[error("is not a map of values; give a values file of NTH's chart")]
     NotAMap,
+    /// The values are in a parent chart's.
+    #[error("has the values of a parent chart; give the part below aws-node-termination-handler as a file of its own")]
+    OfParent,
     /// The file has several documents.
     #[error("has a second document on line {line}; give one values file")]
     MultipleDocuments {

@@ -58,15 +58,44 @@ pub(super) const fn row(
     Row { key, default, to, why, convert }
 }
 
-/// Returns the row of a value that only NTH's DaemonSet uses.
+/// Returns the row of a value of NTH's DaemonSet for which the agent has none.
 pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
-    let why = "only NTH's DaemonSet (IMDS mode) uses it; Ebbtide's agent has values of its own";
-    row(key, default, &[], needless, why)
+    row(key, default, &[], of_daemonset, "only NTH's DaemonSet uses it; Ebbtide's agent has no such value")
+}
+
+/// Returns the row of a value of NTH's DaemonSet that the agent has, too.
+pub(super) const fn of_agent(
+    key: &'static str,
+    default: &'static str,
+    to: &'static [&'static str],
+    convert: Converter,
+) -> Row {
+    row(key, default, to, convert, "only NTH's DaemonSet (IMDS mode) uses it")
 }
 
 /// Converts a value that Ebbtide does not need.
 pub fn needless(_: &NthValue<'_>) -> Conversion {
     Conversion::Needless
+}
+
+/// Loses a value of NTH's DaemonSet that the agent does not have.
+fn of_daemonset(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        _ if nth.queue => Conversion::Needless,
+        value if is_empty(value) => Conversion::Nothing,
+        _ => nth.lost(),
+    }
+}
+
+/// Whether a value is empty, as Helm sees it.
+pub fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        Value::Object(map) => map.is_empty(),
+        _ => false,
+    }
 }
 
 impl NthValue<'_> {

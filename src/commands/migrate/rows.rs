@@ -1,6 +1,6 @@
 //! The table: the conversion of each value of NTH's chart 0.27.6.
 
-use super::row::{Row, daemonset_only, row};
+use super::row::{Row, of_agent, row};
 use super::{conversions, daemonset, deployment, modes, pods, webhooks};
 
 /// A section of the README of NTH's chart.
@@ -39,7 +39,7 @@ pub fn rows() -> impl Iterator<Item = &'static Row> {
 
 /// Returns the row of a part of NTH's webhook template.
 const fn webhook_template(key: &'static str) -> Row {
-    let why = "is a Go template: write it anew as a minijinja template in `notifications.template`; see the counterparts of NTH's fields";
+    let why = "is a Go template: write it anew as a minijinja template in `notifications.template`; see the counterparts of NTH's fields. Until then Ebbtide's own JSON is sent; for Slack set `notifications.format: slack`";
     row(key, r#""""#, &[], webhooks::template, why)
 }
 
@@ -292,7 +292,13 @@ const COMMON: &[Row] = &[
     webhook_template("webhookTemplate"),
     webhook_template("webhookTemplateConfigMapName"),
     webhook_template("webhookTemplateConfigMapKey"),
-    row("enableSqsTerminationDraining", "false", &[], conversions::queue_mode, "Ebbtide has only this mode"),
+    row(
+        "enableSqsTerminationDraining",
+        "false",
+        &["settings.source", "agent.enabled"],
+        conversions::queue_mode,
+        "if it is not `true`, NTH's IMDS mode: `[nodes]` and `true`",
+    ),
 ];
 
 /// Values for tests of NTH.
@@ -300,6 +306,12 @@ const TESTING: &[Row] = &[
     row("awsEndpoint", r#""""#, &[], conversions::lost, "for tests, set `AWS_ENDPOINT_URL` in `extraEnv`"),
     row("awsAccessKeyID", "null", &[], conversions::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
     row("awsSecretAccessKey", "null", &[], conversions::lost, "give the pod a role, by IRSA or EKS Pod Identity"),
-    daemonset_only("instanceMetadataURL", r#""""#),
-    daemonset_only("procUptimeFile", r#""/proc/uptime""#),
+    of_agent("instanceMetadataURL", r#""""#, &["agent.metadataEndpoint"], modes::agent_metadata),
+    row(
+        "procUptimeFile",
+        r#""/proc/uptime""#,
+        &[],
+        conversions::needless,
+        "Ebbtide does not read how long the node has been up",
+    ),
 ];

@@ -364,12 +364,15 @@ fn lost_and_different_values_have_remarks() {
         ),
         (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
         (UNKNOWN, "image: v1", "image: must be a map, and is left out"),
-        (
-            UNKNOWN,
-            "aws-node-termination-handler: {replicas: 2}",
-            "aws-node-termination-handler: these are values of a parent chart",
-        ),
     ]);
+}
+
+#[test]
+fn a_queue_url_is_what_the_chart_takes() {
+    for url in ["nonsense", "arn:aws:sqs:eu-west-1:123456789012:nth", "https://sqs.eu-west-1.amazonaws.com/"] {
+        let (values, remarks, whole) = migrated(&format!("enableSqsTerminationDraining: true\nqueueURL: {url}"));
+        assert!(values.contains(url) && remarks.contains("queueURL: is not a queue's URL") && !whole, "{remarks}");
+    }
 }
 
 /// Names, labels, ports and objects of NTH's namespace.
@@ -489,6 +492,23 @@ fn resources_know_the_defaults_of_our_chart() {
     assert_eq!(found, known);
 }
 
+/// What IMDS mode has without a value.
+const AGENT: &str = "\
+actions:
+  rebalance: ignore  # NTH's default in IMDS mode; Ebbtide's is cordon
+settings:
+  source: [\"nodes\"]  # NTH's IMDS mode: no queue
+  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
+agent:
+  hostNetwork: true  # NTH's default; not needed with a metadata hop limit of 2
+  enabled: true  # NTH's IMDS mode: a DaemonSet
+";
+
+const HOOKS: &str = "\
+Carried over, but not the same:
+  enableSqsTerminationDraining: is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks, so none is completed: each waits for its timeout, unless there is a queue, too
+";
+
 #[test]
 fn values_of_imds_mode() {
     let given = "
@@ -496,42 +516,93 @@ enableSpotInterruptionDraining: false
 enableRebalanceMonitoring: true
 enableScheduledEventDraining: \"false\"
 daemonsetTolerations: []
+daemonsetPriorityClassName: mine
+useHostNetwork: false
+instanceMetadataURL: http://[fd00:ec2::254]/
+queueURL: https://sqs.eu-west-1.amazonaws.com/123456789012/nth
+checkTagBeforeDraining: true
 podMonitor: {create: true, interval: 15s, sampleLimit: \"900\"}
 serviceMonitor: {create: true}
 ";
     let values = "\
-queueUrl: \"\"  # must be set
 actions:
   spot: ignore  # enableSpotInterruptionDraining
   scheduledChange: ignore  # enableScheduledEventDraining
   rebalance: cordon  # enableRebalanceMonitoring
 settings:
+  source: [\"nodes\"]  # NTH's IMDS mode: no queue
   atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
+agent:
+  priorityClassName: mine  # daemonsetPriorityClassName
+  hostNetwork: false  # useHostNetwork
+  tolerations: []  # daemonsetTolerations
+  metadataEndpoint: \"http://[fd00:ec2::254]\"  # instanceMetadataURL
+  enabled: true  # NTH's IMDS mode: a DaemonSet
 podMonitor:
   enabled: true  # podMonitor.create
   interval: 15s  # podMonitor.interval
   sampleLimit: 900  # podMonitor.sampleLimit
 ";
-    let remarks = "\
-To be done first:
-  enableSqsTerminationDraining: it is not true, so these values are for NTH's IMDS mode, a DaemonSet. Ebbtide reads a queue: create a queue and the EventBridge rules that fill it, and set queueUrl
-Not needed:
+    let remarks = format!(
+        "{HOOKS}Not needed:
   serviceMonitor.create: NTH creates none in IMDS mode
-  daemonsetTolerations: only NTH's DaemonSet (IMDS mode) uses it; Ebbtide's agent has values of its own
-";
-    becomes(given, values, remarks);
-    let (values, remarks, whole) = migrated("");
-    let nothing = "\
-queueUrl: \"\"  # must be set
-settings:
-  atDeadline: leave  # NTH leaves pods that a budget protects; Ebbtide's default deletes them in time for their grace period
-";
-    assert_eq!((&*values, whole), (nothing, false));
-    assert!(remarks.starts_with("To be done first:\n  enableSqsTerminationDraining: it is not true"), "{remarks}");
+  queueURL: only NTH's queue mode reads it
+  checkTagBeforeDraining: only NTH's queue mode reads it
+"
+    );
+    becomes(given, values, &remarks);
+    becomes("", AGENT, HOOKS);
     assert_eq!(migrated("# nothing but a comment\n"), migrated(""));
     assert_eq!(migrated("---\n---\n---\n"), migrated(""));
     let (_, remarks, _) = migrated("enableSqsTerminationDraining: yes");
     assert_eq!(remarks, "To be done first:\n  queueURL: is not set; set queueUrl to the URL of the queue\n");
+}
+
+/// Of three values NTH's DaemonSet takes one.
+#[test]
+fn pods_of_the_agent_run_where_nths_did() {
+    let agent = |given: &str| {
+        let (values, remarks, _) = migrated(given);
+        let new: Vec<&str> = values.lines().filter(|line| !AGENT.contains(&format!("{line}\n"))).collect();
+        (new.join("\n"), remarks.replace(HOOKS, ""))
+    };
+    for (given, values, remark) in [
+        ("daemonsetNodeSelector: {a: b}", "  nodeSelector:  # daemonsetNodeSelector\n    a: b", ""),
+        (
+            "daemonsetNodeSelector: {a: b}\nlinuxNodeSelector: {c: d}",
+            "  nodeSelector:  # linuxNodeSelector\n    c: d",
+            "",
+        ),
+        (
+            "daemonsetNodeSelector: {a: b}\nnodeSelector: {e: f}",
+            "  nodeSelector:  # nodeSelector\n    e: f\nnodeSelector:  # nodeSelector\n  e: f",
+            "",
+        ),
+        (
+            "linuxTolerations: [{key: a}]\ndaemonsetTolerations: []",
+            "  tolerations:  # linuxTolerations\n    - key: a",
+            "",
+        ),
+        ("instanceMetadataURL: http://proxy/path", "", "instanceMetadataURL: is not http://HOST"),
+        ("updateStrategy: {type: OnDelete}", "", "updateStrategy: only NTH's DaemonSet uses it"),
+        ("completeLifecycleActionDelaySeconds: 5", "", "completeLifecycleActionDelaySeconds: without a queue"),
+        ("enableOutOfServiceTaint: true", "", "enableOutOfServiceTaint: EC2's state changes"),
+        ("metadataTries: 5", "", "metadataTries: the agent asks again"),
+    ] {
+        let (made, remarks) = agent(given);
+        assert_eq!(made, values, "{given}");
+        assert!(remarks.contains(remark) && remarks.is_empty() == remark.is_empty(), "{given}: {remarks}");
+    }
+    // In queue mode NTH has no DaemonSet.
+    for given in [
+        "useHostNetwork: false",
+        "linuxTolerations: [{key: a}]",
+        "daemonsetNodeSelector: {a: b}",
+        "updateStrategy: {a: b}",
+    ] {
+        let (values, remarks) = one(given);
+        assert!(values.is_empty() && remarks.starts_with(NEEDLESS), "{given}: {values}{remarks}");
+    }
 }
 
 #[test]
@@ -543,6 +614,7 @@ fn each_error_is_one_sentence() {
     let wide = format!("a: [{}]", "1,".repeat(50_000));
     let table = [
         ("just words", "is not a map of values"),
+        ("aws-node-termination-handler: {replicas: 2}", "has the values of a parent chart; give the part below"),
         ("- a\n- b", "is not a map of values"),
         ("a: 1\na: 2", "has a twice, the second time on line 2; remove one"),
         ("a: 1\n---\nb: 2", "has a second document on line"),

@@ -15,11 +15,12 @@ enum Entry {
 }
 
 /// The order of our chart's values.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "queueUrl",
     "aws",
     "actions",
     "settings",
+    "agent",
     "notifications",
     "admin",
     "replicaCount",

@@ -9,7 +9,7 @@ use serde_json::Value;
 const MAX_GROWTH: (usize, usize) = (64, 16_384);
 
 /// Values that `migrate` makes; others it copies.
-const MADE: [&str; 5] = ["/settings", "/on", "/notifications", "/aws", "/admin"];
+const MADE: [&str; 6] = ["/settings", "/on", "/notifications", "/aws", "/admin", "/agent/metadataEndpoint"];
 
 /// Converts a values file.
 pub fn check(text: &str) {
@@ -58,7 +58,8 @@ pub fn check(text: &str) {
 /// Returns the flags that the chart makes of values.
 fn arguments(values: &Value) -> Vec<String> {
     // The user's own URL is copied as it is; the service names a wrong one at its start.
-    let mut arguments = vec!["--queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/queue".to_owned()];
+    let queue = "--queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/queue".to_owned();
+    let mut arguments = if values["settings"]["source"].is_null() { vec![queue] } else { Vec::new() };
     let mut add = |name: &str, value: &Value| {
         let text = match value {
             Value::Null | Value::Bool(false) => return,
