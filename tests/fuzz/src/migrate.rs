@@ -9,7 +9,7 @@ use serde_json::Value;
 const MAX_GROWTH: (usize, usize) = (64, 16_384);
 
 /// Values that `migrate` makes; others it copies.
-const MADE: [&str; 6] = ["/settings", "/on", "/notifications", "/aws", "/admin", "/agent/metadataEndpoint"];
+const MADE: [&str; 6] = ["/settings", "/actions", "/notifications", "/aws", "/admin", "/agent/metadataEndpoint"];
 
 /// Converts a values file.
 pub fn check(text: &str) {
@@ -59,7 +59,9 @@ pub fn check(text: &str) {
 fn arguments(values: &Value) -> Vec<String> {
     // The user's own URL is copied as it is; the service names a wrong one at its start.
     let queue = "--queue-url=https://sqs.eu-west-1.amazonaws.com/123456789012/queue".to_owned();
-    let mut arguments = if values["settings"]["source"].is_null() { vec![queue] } else { Vec::new() };
+    // The chart always names the pod.
+    let mut arguments = vec!["--pod-namespace=ebbtide".to_owned(), "--pod-name=ebbtide-1".to_owned()];
+    arguments.extend(values["settings"]["source"].is_null().then_some(queue));
     let mut add = |name: &str, value: &Value| {
         let text = match value {
             Value::Null | Value::Bool(false) => return,
