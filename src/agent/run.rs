@@ -81,17 +81,16 @@ struct Saying {
 
 impl Saying {
     fn note(&mut self, said: Option<Said>) {
-        let was_said = self.read.text().is_some();
         let Some(said) = said else {
             self.silent = self.silent.saturating_add(1);
-            if self.read == Words::Nothing || self.silent >= READINGS_TO_TAKE_BACK {
+            if self.silent >= READINGS_TO_TAKE_BACK {
                 self.read = Words::Nothing;
             }
             return;
         };
         self.silent = 0;
         // A time that moves a little is no other notice: the drain goes on.
-        let is_told = was_said && self.last.as_ref().is_some_and(|last| said.repeats(last));
+        let is_told = self.said().is_some_and(|last| said.repeats(last));
         if !is_told {
             self.read = Words::Said(said.text());
         }

@@ -150,8 +150,8 @@ impl Said {
         super::mark::text(self)
     }
 
-    /// Returns the notice for this instance. `now` bounds the notice's time: no notice is later than what tells of it, whatever clock
-    /// wrote it.
+    /// Returns the notice for this instance. `now` bounds the notice's time: a notice is never later than the annotation that gives it,
+    /// whatever clock wrote it.
     ///
     /// # Errors
     /// When its time has long passed.
@@ -183,7 +183,7 @@ impl Said {
             Identity::Said { at: Some(at), .. } => at.to_string(),
             _ => self.id.clone(),
         };
-        Ok(NodeNotice { notice, message: format!("{FROM_NODE}{kind}/{by}") })
+        Ok(NodeNotice { notice, message: in_place_of_message(kind.as_str(), &by) })
     }
 }
 
@@ -195,12 +195,24 @@ fn clipped(error: &serde_json::Error) -> String {
 
 /// Returns what the Node says, by the annotation's name: the notices, and what is none.
 pub fn said(node: &Node, now: Timestamp) -> impl Iterator<Item = (&String, Result<NodeNotice, BadSaying>)> {
-    let all = node.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX));
-    all.map(move |(name, text)| {
-        let kind = SaidKind::ALL.into_iter().find(|kind| name[SAYS_PREFIX.len()..] == *kind.as_str());
-        let kind = kind.ok_or(BadSaying::Unknown);
+    node.sayings().map(move |(name, text)| {
+        let kind = kind_named(kind_in(name)).ok_or(BadSaying::Unknown);
         (name, kind.and_then(|kind| Said::parse(kind, text)?.notice(kind, &node.instance, now)))
     })
+}
+
+/// Returns the word for the kind in the name of an annotation.
+fn kind_in(annotation: &str) -> &str {
+    annotation.strip_prefix(SAYS_PREFIX).unwrap_or_default()
+}
+
+fn kind_named(word: &str) -> Option<SaidKind> {
+    SaidKind::ALL.into_iter().find(|kind| kind.as_str() == word)
+}
+
+/// Returns what a mark has in place of a message.
+fn in_place_of_message(kind: &str, by: &str) -> String {
+    format!("{FROM_NODE}{kind}/{by}")
 }
 
 /// Whether the Node says something else than it did `before`, if it was known then.
@@ -234,16 +246,17 @@ fn from_node(node: &Node) -> impl Iterator<Item = String> {
 /// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it.
 #[must_use]
 pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<NodeNotice> {
-    let (mut said, mut unreadable) = (BTreeSet::new(), Vec::new());
-    for (name, text) in others.iter().map(|other| &**other).chain([node]).flat_map(Node::sayings) {
-        let Some(kind) = SaidKind::ALL.into_iter().find(|kind| kind.annotation() == *name) else { continue };
-        // What is stale is still said.
-        match Said::parse(kind, text).and_then(|said| said.notice(kind, &node.instance, Timestamp::MIN)) {
-            Ok(notice) => drop(said.insert(notice.message)),
-            Err(_) => unreadable.push(format!("{FROM_NODE}{kind}/")),
+    let (mut messages, mut unreadable) = (BTreeSet::new(), Vec::new());
+    // What is stale is still said.
+    let all = others.iter().map(|other| &**other).chain([node]).flat_map(|node| said(node, Timestamp::MIN));
+    for (name, notice) in all {
+        match notice {
+            Ok(notice) => drop(messages.insert(notice.message)),
+            Err(_) => unreadable.push(in_place_of_message(kind_in(name), "")),
         }
     }
-    let is_said = |message: &String| said.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
+    let is_said =
+        |message: &String| messages.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
     let termination = termination(node);
     let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
     let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_said(message)).collect();
@@ -254,13 +267,13 @@ fn termination(node: &Node) -> NodeNotice {
     let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
     let identity = Identity::Said { kind, at: None, instance: instance.clone() };
     let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination };
-    NodeNotice { notice, message: format!("{FROM_NODE}{}/", SaidKind::Termination) }
+    NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
 }
 
 /// Returns the withdrawal of the notice whose mark has this in place of a message.
 fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice> {
     let (kind, by) = message.strip_prefix(FROM_NODE)?.split_once('/')?;
-    let kind = SaidKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
+    let kind = kind_named(kind)?;
     let instance = node.instance.clone();
     let notice = if kind == SaidKind::Maintenance {
         Notice::listed((by, ""), instance, None, true, now)
