@@ -315,8 +315,9 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
         _ => notice.start(),
     };
-    // A restart before the begin is a return, too, from what was announced before it.
-    let announced = Some(notice.at).filter(|_| comes_back(&notice.detail) == Some(ReturnSign::Boot));
+    // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
+    let is_spot = matches!(notice.detail, Detail::Spot { .. });
+    let announced = Some(notice.at).filter(|_| !is_spot && comes_back(&notice.detail) == Some(ReturnSign::Boot));
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
     superseded

@@ -221,7 +221,7 @@ impl Interruption {
                         case.drain(&target, self.hook.as_ref(), early.take()),
                         case.end_hold(&self.waited, HoldPoint::BeforeDrain, true),
                         case.end_note(&self.waited),
-                        case.note_evictions(),
+                        case.note_evictions(target.deadline),
                     )
                     .await;
                     case.end_place(true).await;

@@ -136,9 +136,12 @@ impl Case {
         Some(Target { deadline, ..target.clone() })
     }
 
-    /// Says on the Node that evictions have begun, if its mark says that they wait: the wait was cut short, or its time was over.
-    pub(in crate::pipeline::interruption) async fn note_evictions(&self) {
-        self.change_place(|place| place == Some(Place::Waits), || Place::Evicts(self.interrupter.clock.now())).await;
+    /// Says on the Node that evictions have begun, if its mark says that they wait: the wait was cut short, or its time was over. The
+    /// deadline of a hook has been put off by the wait.
+    pub(in crate::pipeline::interruption) async fn note_evictions(&self, deadline: Deadline) {
+        let ends = matches!(deadline, Deadline::Hook(_)).then_some(deadline);
+        let evicts = || Place::Evicts(self.interrupter.clock.now());
+        self.change_place(|place| place == Some(Place::Waits), evicts, ends).await;
     }
 
     /// Says on the Node that its place in its waves is free, if it had or wanted one, or was `drained` without one.
@@ -148,10 +151,15 @@ impl Case {
             Some(Place::Over) => false,
             None => drained,
         };
-        self.change_place(ends, || Place::Over).await;
+        self.change_place(ends, || Place::Over, None).await;
     }
 
-    async fn change_place(&self, changes: impl Fn(Option<Place>) -> bool, to: impl Fn() -> Place) {
+    async fn change_place(
+        &self,
+        changes: impl Fn(Option<Place>) -> bool,
+        to: impl Fn() -> Place,
+        ends: Option<Deadline>,
+    ) {
         let Self { interrupter, notice, node, .. } = self;
         let waves = &interrupter.policy.waits.waves;
         let (Some(node), false) = (node, waves.is_empty()) else { return };
@@ -164,7 +172,7 @@ impl Case {
             if !is_of_wave || !changes(place_of(&known, &identity)) {
                 return;
             }
-            let Err(error) = Box::pin(self.note_place(node, to(), None)).await else { return };
+            let Err(error) = Box::pin(self.note_place(node, to(), ends)).await else { return };
             let wait = error.wait(backoff.step());
             if error.category == Category::Denied || Instant::now() + wait >= by {
                 return;

@@ -324,6 +324,27 @@ async fn a_takeover_after_the_hook_s_own_time_leaves_the_drain_its_time() {
     stage.rest(&[&second]).await;
 }
 
+/// A drain that another notice begins cuts the wait of the hook short, whose time counts from then: a restart before that is over is no
+/// return.
+#[tokio::test(start_paused = true)]
+async fn a_restart_after_a_wait_that_was_cut_short_leaves_the_hook_its_time() {
+    let stage = zones("a");
+    stage.block(0);
+    let replica = stage.start(&[&ONE[..], &["--hold", "both"]].concat()).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    sleep(s(30)).await;
+    let (code, now) = ("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", stage.world.clock.now());
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(140)));
+    sleep(s(71)).await;
+    assert!(place(&stage, 0).ends_with('Z'), "{}", stage.story());
+    sleep(s(80)).await;
+    stage.reboot(0).await;
+    stage.until("completed", s(300), || !stage.action(&token).completions.is_empty()).await;
+    stage.completed_once(&token);
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_is_uncordoned_by_hand_leaves_the_wave() {
     let (stage, replica) = taken(&[]).await;

@@ -180,6 +180,25 @@ async fn a_spot_warning_from_before_the_restart_is_not_acted_on() {
     stage.rest(&[&replica]).await;
 }
 
+/// The restart was a scheduled one, and the spot instance is stopped all the same.
+#[tokio::test(start_paused = true)]
+async fn a_spot_warning_from_before_a_restart_that_was_another_event_is_acted_on() {
+    let stage = Stage::new(1, 2);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    let (code, now) = ("AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED", stage.world.clock.now());
+    stage.world.aws.sqs.send(messages::scheduled_change("h", code, &[&instance(0)], now, now + s(10)));
+    stage.until_handled(s(30)).await;
+    stage.world.kube.reboot(&node(0));
+    stage.until("released", s(5), || !stage.cordoned(0)).await;
+    stage.unblock(0);
+    stage.world.aws.sqs.send(messages::spot("late", &instance(0), now).replace("\"terminate\"", "\"stop\""));
+    stage.until_handled(s(60)).await;
+    replica.all_ended("spot", &[("drained", 1)]);
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 /// AWS repeats its Health events, also after the change.
 #[tokio::test(start_paused = true)]
 async fn a_scheduled_change_that_is_sent_again_after_the_reboot_does_not_cordon_the_node_for_good() {
