@@ -2,7 +2,7 @@
 #![allow(clippy::disallowed_methods, reason = "the program measures real time")]
 
 use clap::{Arg, ArgMatches, Command, value_parser};
-use ebbtide_explorer::plan::{Kind, Plan};
+use ebbtide_explorer::plan::{Kind, Plan, Teller};
 use ebbtide_explorer::{shrink, world};
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -45,6 +45,9 @@ impl Tally {
             *self.faults.entry(sort.to_owned()).or_default() += 1;
         }
         for notice in &plan.notices {
+            if notice.teller != Teller::Queue {
+                *self.notices.entry("said by a Node").or_default() += 1;
+            }
             let kind = match notice.kind {
                 Kind::Spot(_) => "spot",
                 Kind::Rebalance => "rebalance",

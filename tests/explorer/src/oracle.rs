@@ -64,6 +64,8 @@ pub struct Seen {
     pub booted: BTreeMap<usize, i64>,
     /// Ends of the Nodes' instances.
     pub gone: BTreeMap<usize, i64>,
+    /// Notices that Nodes have taken back.
+    pub taken_back: BTreeSet<usize>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.

@@ -55,6 +55,8 @@ pub struct Flags {
     pub uncordon_after: Option<u64>,
     /// `--on-failed-drain`, but for `continue`.
     pub on_failed: Option<&'static str>,
+    /// `--source queue,nodes`.
+    pub nodes: bool,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
 }
@@ -125,7 +127,7 @@ pub enum Budget {
     Shared,
 }
 
-/// A message, or several copies of it.
+/// A message, or several copies of it, or what a Node says.
 #[derive(Clone, Debug)]
 pub struct Notice {
     /// Second at which it is sent.
@@ -140,6 +142,21 @@ pub struct Notice {
     pub copies: Vec<u64>,
     /// Whether the capacity goes as the notice says.
     pub real: bool,
+    /// Who tells of it.
+    pub teller: Teller,
+    /// Seconds after which the Node takes it back.
+    pub taken_back: Option<u64>,
+}
+
+/// Who tells of a notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Teller {
+    /// A message.
+    Queue,
+    /// The Node, by the agent's annotation.
+    Node,
+    /// Both at the same time.
+    Both,
 }
 
 /// Whose instance a notice names.
@@ -230,8 +247,10 @@ impl Plan {
     /// Returns the second from which on nothing new happens, and nothing goes wrong.
     #[must_use]
     pub fn calm_from(&self) -> u64 {
-        let sent =
-            self.notices.iter().map(|notice| notice.at + notice.copies.iter().max().copied().unwrap_or_default());
+        let sent = self
+            .notices
+            .iter()
+            .map(|notice| notice.at + notice.copies.iter().copied().chain(notice.taken_back).max().unwrap_or_default());
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
     }
 
@@ -270,6 +289,8 @@ impl Flags {
             (self.leave_pods, "--at-deadline=leave"),
             (self.rebalance_drains, "--on=rebalance=drain"),
             (self.ready, "--on=asg-launch=ready"),
+            (self.nodes, "--source=queue,nodes"),
+            (self.nodes, "--pod-namespace=ebbtide"),
         ];
         args.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned()));
         args.extend(self.heartbeat.map(|how| format!("--heartbeat={how}")));

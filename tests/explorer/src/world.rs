@@ -101,6 +101,15 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     if oracle.seen().broken.is_some() {
         return ends;
     }
+    if plan.flags.nodes {
+        // No message tells when the work on what a Node says is over.
+        for replica in &replicas {
+            if timeout(BOUND, replica.tasks.gone(TaskKind::transient)).await.is_err() {
+                oracle.breaks("the world comes to rest", "work on what a Node says goes on");
+                return ends;
+            }
+        }
+    }
     stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;
     // The last mark was set before all messages were deleted.
     sleep(oracle.expiry().max(oracle.retry()).unwrap_or_default()).await;
@@ -133,7 +142,10 @@ async fn keep(
     calm: Duration,
     stop: &CancellationToken,
 ) -> (Replica, [u32; 2]) {
-    let flags = plan.flags.args();
+    let mut flags = plan.flags.args();
+    if plan.flags.nodes {
+        flags.push(format!("--pod-name=replica-{slot}"));
+    }
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let (mut counts, mut ends) = ([0, 0], plan.replicas[slot].iter());
     loop {

@@ -1,7 +1,7 @@
 //! What the plan and the documents say of a notice: which Node it drains, when that may end, and whether it is over.
 
 use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
-use crate::plan::{Kind, NodePlan, PodKind, Target};
+use crate::plan::{Kind, NodePlan, PodKind, Target, Teller};
 use ebbtide_sim::aws::ActionState;
 
 impl Oracle {
@@ -40,6 +40,8 @@ impl Oracle {
                     false => soft,
                 }
             }
+            // The metadata name neither the hook nor its time.
+            Kind::Terminate(..) if notice.teller == Teller::Node => soft(sent.at + patience.unwrap_or(s(3600))),
             Kind::Terminate(timeout, ..) => {
                 let off = self.plan.flags.heartbeat == Some("off");
                 let window = s(timeout);
@@ -99,13 +101,29 @@ impl Oracle {
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
     }
 
+    /// Returns the drains that are left to do of what Nodes say: such a notice has no message that says so.
+    pub fn left_to_do(&self) -> Vec<String> {
+        let seen = &self.seen();
+        let is_said = |sent: &&Sent| {
+            let notice = &self.plan.notices[sent.notice];
+            notice.teller == Teller::Node && drains(notice.kind, &self.plan.flags) && self.stands(notice.target)
+        };
+        seen.sent.iter().filter(is_said).filter_map(|sent| self.not_over(seen, sent)).collect()
+    }
+
+    /// Whether the Node alone told of the notice, and has taken it back.
+    pub(super) fn is_taken_back(&self, seen: &Seen, sent: &Sent) -> bool {
+        self.plan.notices[sent.notice].teller == Teller::Node && seen.taken_back.contains(&sent.notice)
+    }
+
     /// Returns why a notice's drain is not over, if it is not.
     pub(super) fn not_over(&self, seen: &Seen, sent: &Sent) -> Option<String> {
         let notice = &self.plan.notices[sent.notice];
         let Target::Node(node) = notice.target else { return None };
         let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let left = self.left(node);
-        if let_go || left.is_empty() || self.ended(sent).is_some() || self.is_late(seen, sent, node) {
+        let is_over = self.ended(sent).is_some() || self.is_late(seen, sent, node) || self.is_taken_back(seen, sent);
+        if let_go || left.is_empty() || is_over {
             return None;
         }
         let text =

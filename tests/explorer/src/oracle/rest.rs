@@ -59,6 +59,7 @@ impl Oracle {
             | Kind::Garbage(_)
             | Kind::State("pending" | "terminated")
             | Kind::Terminate(_, _, Owner::Others) => true,
+            _ if self.is_taken_back(seen, sent) => true,
             kind => comes_back(kind) && marked(sent).is_some_and(|at| booted > *at.max(&joined)),
         };
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(n);
@@ -66,7 +67,9 @@ impl Oracle {
             return;
         }
         let mut marks = node.metadata.annotations.unwrap_or_default();
-        marks.retain(|key, _| key.starts_with("ebbtide/") && key != "ebbtide/booted");
+        // What a Node says, and that it has been handled, stays until it is taken back.
+        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled."];
+        marks.retain(|key, _| key.starts_with("ebbtide/") && !stays.iter().any(|known| key.starts_with(known)));
         let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
         if !marks.is_empty() || cordoned != plan.cordoned {
             self.broke(seen, "no mark on a node that stays", format!("node-{n}: {marks:?}, cordoned {cordoned}"));

@@ -1,6 +1,6 @@
 //! The plan that a seed stands for.
 
-use super::{Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Span, Target, Trouble};
+use super::{Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Span, Target, Teller, Trouble};
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
@@ -86,14 +86,43 @@ impl Plan {
         };
         let nodes = many(rng, nodes, node);
         let notices = 1..nodes.len() * 3 + 2;
-        let notices = many(rng, notices, |rng| notice(rng, nodes.len()));
+        let mut notices = many(rng, notices, |rng| notice(rng, nodes.len()));
         let calm = chance(rng, 20);
         let faults = if calm { Vec::new() } else { many(rng, 1..8, span) };
         let ends = if chance(rng, 30) { 0..1 } else { 0..4 };
         let count = one(rng, &[1, 1, 1, 2, 2, 2, 3]);
         let replicas = (0..count).map(|_| many(rng, ends.clone(), end)).collect();
         let clock_ahead = some(rng, 10, |rng| rng.i64(0..200)).unwrap_or_default();
-        Self { seed, flags: flags(rng), clock_ahead, replicas, nodes, notices, faults }
+        let mut flags = flags(rng);
+        flags.nodes = chance(rng, 30);
+        if flags.nodes {
+            tellers(rng, &mut notices);
+        }
+        Self { seed, flags, clock_ahead, replicas, nodes, notices, faults }
+    }
+}
+
+/// Lets Nodes tell of some notices: each of one of its kind, because there is one annotation for each kind.
+fn tellers(rng: &mut Rng, notices: &mut [Notice]) {
+    let mut said = Vec::new();
+    for notice in notices {
+        let kind = std::mem::discriminant(&notice.kind);
+        let has_annotation = matches!(
+            notice.kind,
+            Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us)
+        );
+        if !has_annotation || !matches!(notice.target, Target::Node(_)) || said.contains(&(notice.target, kind)) {
+            continue;
+        }
+        notice.teller = one(rng, &[Teller::Queue, Teller::Node, Teller::Node, Teller::Both]);
+        if notice.teller != Teller::Queue {
+            said.push((notice.target, kind));
+            notice.age = 0;
+            notice.taken_back = some(rng, 25, |rng| rng.u64(1..200));
+        }
+        if notice.teller == Teller::Node {
+            notice.copies.clear();
+        }
     }
 }
 
@@ -116,6 +145,7 @@ fn flags(rng: &mut Rng) -> Flags {
         // A world with the default takes long, and shows no more.
         uncordon_after: some(rng, 90, |_| 60),
         on_failed: some(rng, 40, |rng| one(rng, &["leave", "abandon"])),
+        nodes: false,
         others: others.concat(),
     }
 }
@@ -189,6 +219,8 @@ fn notice(rng: &mut Rng, nodes: usize) -> Notice {
         age: some(rng, 20, |rng| one(rng, &[1, 30, 100, 130, 1000])).unwrap_or_default(),
         copies: if chance(rng, 25) { many(rng, 1..3, |rng| rng.u64(..90)) } else { Vec::new() },
         real: chance(rng, 85),
+        teller: Teller::Queue,
+        taken_back: None,
     }
 }
 

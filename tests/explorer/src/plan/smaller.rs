@@ -1,6 +1,6 @@
 //! Plans with one thing less.
 
-use super::{Flags, NodePlan, Plan, Target};
+use super::{Flags, NodePlan, Plan, Target, Teller};
 
 impl Plan {
     /// Returns plans with one thing less.
@@ -26,6 +26,10 @@ impl Plan {
             with(&|plan| drop(plan.notices.remove(n)));
             if !self.notices[n].copies.is_empty() {
                 with(&|plan| plan.notices[n].copies.clear());
+            }
+            if self.notices[n].teller != Teller::Queue {
+                with(&|plan| plan.notices[n].teller = Teller::Queue);
+                with(&|plan| plan.notices[n].taken_back = None);
             }
             if self.notices[n].age > 0 {
                 with(&|plan| plan.notices[n].age = 0);
@@ -61,7 +65,9 @@ impl Plan {
                 with(&|plan| drop(plan.flags.others.drain(n..=n + values)));
             }
         }
-        with(&|plan| plan.flags = Flags { others: plan.flags.others.clone(), ..Flags::default() });
+        with(&|plan| {
+            plan.flags = Flags { others: plan.flags.others.clone(), nodes: plan.flags.nodes, ..Flags::default() };
+        });
         with(&|plan| plan.clock_ahead = 0);
         all
     }

@@ -3,7 +3,7 @@
 use super::{Oracle, Plan, Stage};
 use crate::harness::{instance, node, s};
 use crate::oracle::Sent;
-use crate::plan::{Budget, Kind, NodePlan, Owner, PodKind, PodPlan, Target, Trouble};
+use crate::plan::{Budget, Kind, NodePlan, Notice, Owner, PodKind, PodPlan, Target, Teller, Trouble};
 use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::fault::Rule;
 use ebbtide_sim::kube::{Interrupt, Limit, Pod};
@@ -22,6 +22,7 @@ enum Event {
     LetGo(usize, bool),
     Send(usize),
     Copy(usize),
+    TakeBack(usize),
     Faults,
     Complete(usize),
     Gone(usize),
@@ -105,12 +106,14 @@ impl<'a> Live<'a> {
                 looked = now;
                 self.terminate_the_completed();
             }
-            if now > calm && self.due.is_empty() && self.stage.world.aws.sqs.is_empty() {
+            let left = || self.oracle.left_to_do();
+            if now > calm && self.due.is_empty() && self.stage.world.aws.sqs.is_empty() && left().is_empty() {
                 return;
             }
             if now > bound {
                 let open = self.oracle.seen().sent.iter().filter(|sent| !sent.open.is_empty()).count();
-                return self.oracle.breaks("the world comes to rest", format!("{open} notices have messages"));
+                let text = format!("{open} notices have messages, and of what Nodes say is left: {:?}", left());
+                return self.oracle.breaks("the world comes to rest", text);
             }
         }
     }
@@ -203,6 +206,7 @@ impl<'a> Live<'a> {
                 sent.messages.push(message.clone());
                 sent.open.insert(message);
             }
+            Event::TakeBack(n) => self.take_back(n),
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
                 let token =
@@ -221,7 +225,56 @@ impl<'a> Live<'a> {
                 self.oracle.seen().started.insert(n, at);
                 self.oracle.seen().booted.insert(n, at);
                 world.kube.reboot(&node(n));
+                // The agent starts, too, and the metadata no longer tell of what is over.
+                let is_over = |&sent: &usize| {
+                    let Notice { at, kind, target, teller, .. } = self.plan.notices[sent];
+                    let over = match kind {
+                        Kind::Spot(_) => at + 120,
+                        Kind::Change(code, after) if code.contains("REBOOT") => at.saturating_add_signed(after),
+                        _ => u64::MAX,
+                    };
+                    target == Target::Node(n) && teller != Teller::Queue && s(over) <= now
+                };
+                (0..self.plan.notices.len()).filter(is_over).for_each(|sent| self.take_back(sent));
             }
+        }
+    }
+
+    /// Has the Node say what the notice tells. Returns whether there is a Node.
+    fn say(&self, n: usize) -> bool {
+        let (notice, now) = (&self.plan.notices[n], self.stage.world.clock.now());
+        let Target::Node(of) = notice.target else { return false };
+        let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
+        let value = match notice.kind {
+            Kind::Spot(action) => {
+                let after = if action == "hibernate" { 0 } else { 120 };
+                format!(r#"{{"what":"{action}","at":"{}"}}"#, at(after))
+            }
+            Kind::Rebalance => format!(r#"{{"what":"rebalance","at":"{now}"}}"#),
+            Kind::Change(code, after) => {
+                let code = code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-");
+                format!(r#"{{"what":"{code}","at":"{}","id":"instance-event-{n}"}}"#, at(after))
+            }
+            _ => r#"{"what":"terminate"}"#.to_owned(),
+        };
+        let stands = self.stage.world.kube.node(&node(of)).is_some();
+        if stands {
+            self.stage.world.kube.update_node(&node(of), |node| {
+                node.metadata.annotations.get_or_insert_default().insert(annotation(notice.kind), value);
+            });
+        }
+        stands
+    }
+
+    fn take_back(&self, n: usize) {
+        let Notice { kind, target: Target::Node(of), .. } = self.plan.notices[n] else { return };
+        let mut seen = self.oracle.seen();
+        if seen.sent.iter().any(|sent| sent.notice == n) {
+            seen.taken_back.insert(n);
+            drop(seen);
+            self.stage.world.kube.update_node(&node(of), |node| {
+                node.metadata.annotations.get_or_insert_default().remove(&annotation(kind));
+            });
         }
     }
 
@@ -258,6 +311,30 @@ impl<'a> Live<'a> {
         let (now, id) = (world.clock.now(), Self::id(notice.target));
         let at = now - s(notice.age);
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
+        if notice.teller != Teller::Queue {
+            let said = Sent {
+                notice: n,
+                at: i64::try_from(elapsed.as_millis()).unwrap_or_default(),
+                open: BTreeSet::new(),
+                messages: Vec::new(),
+                token: None,
+            };
+            // Before the Node says it, so that nobody acts on what the oracle does not know.
+            let is_told = notice.teller == Teller::Node && self.stands(notice.target);
+            if is_told {
+                self.oracle.seen().sent.push(said);
+            }
+            if self.say(n) {
+                self.oracle.note(format!("{notice:?} is said"));
+                self.due.extend(notice.taken_back.map(|after| (elapsed + s(after), Event::TakeBack(n))));
+            }
+            if notice.teller == Teller::Node {
+                if is_told {
+                    self.follow(n);
+                }
+                return;
+            }
+        }
         let mut token = None;
         let mut begin = |terminating: bool, timeout: u64, name: String| {
             let spec = if terminating { HookSpec::terminating(s(timeout)) } else { HookSpec::launching(s(timeout)) };
@@ -291,6 +368,27 @@ impl<'a> Live<'a> {
         if let Kind::Terminate(_, _, Owner::Early(after)) = notice.kind {
             self.due.insert((elapsed + s(after), Event::Complete(n)));
         }
+        self.follow(n);
+        let message = world.aws.sqs.send(body.clone());
+        self.oracle.note(format!("{notice:?} is sent as {message}"));
+        self.bodies.insert(n, body);
+        let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
+        self.oracle.seen().sent.push(Sent {
+            notice: n,
+            at,
+            open: [message.clone()].into(),
+            messages: vec![message],
+            token,
+        });
+    }
+
+    fn stands(&self, target: Target) -> bool {
+        matches!(target, Target::Node(n) if self.stage.world.kube.node(&node(n)).is_some())
+    }
+
+    /// Lets the capacity go as the notice says.
+    fn follow(&mut self, n: usize) {
+        let (notice, elapsed) = (&self.plan.notices[n], self.stage.world.clock.elapsed());
         if let (Target::Node(node), true) = (notice.target, notice.real) {
             let gone = |after: u64| (elapsed + s(after.saturating_sub(notice.age)), Event::Gone(node));
             match notice.kind {
@@ -303,20 +401,11 @@ impl<'a> Live<'a> {
                     let boot = (gone(after).0, Event::Boot(node));
                     self.due.insert(if code.contains("REBOOT") { boot } else { gone(after) });
                 }
+                // Nobody keeps the hook that the metadata tell of.
+                Kind::Terminate(timeout, ..) if notice.teller == Teller::Node => drop(self.due.insert(gone(timeout))),
                 _ => {}
             }
         }
-        let message = world.aws.sqs.send(body.clone());
-        self.oracle.note(format!("{notice:?} is sent as {message}"));
-        self.bodies.insert(n, body);
-        let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
-        self.oracle.seen().sent.push(Sent {
-            notice: n,
-            at,
-            open: [message.clone()].into(),
-            messages: vec![message],
-            token,
-        });
     }
 
     /// Removes the Nodes of instances whose terminating hook has ended, some time later.
@@ -332,4 +421,15 @@ impl<'a> Live<'a> {
             }
         }
     }
+}
+
+/// Returns the annotation by which the agent tells of a notice of this kind: docs/agent.md.
+fn annotation(kind: Kind) -> String {
+    let said = match kind {
+        Kind::Spot(_) => "spot",
+        Kind::Rebalance => "rebalance",
+        Kind::Change(..) => "maintenance",
+        _ => "termination",
+    };
+    format!("ebbtide/says.{said}")
 }
