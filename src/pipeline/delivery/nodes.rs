@@ -9,10 +9,11 @@ use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeRef};
 use crate::leases::election::{Election, Office, Turn};
-use crate::pipeline::event::Version;
+use crate::pipeline::event::{Detail, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::Standing;
+use crate::pipeline::node::mark::is_told_to_terminate;
 use crate::pipeline::node::says::{NodeNotice, said, standing_of, taken_back};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
@@ -20,6 +21,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -188,6 +190,7 @@ impl Deliverer {
                 biased;
                 end = self.ended(&copy, &visibility) => Some(end),
                 () = cut.cancelled() => None,
+                () = self.told_with_a_hook(&notice) => None,
             };
             copy.leave().await;
             match end.map(|end| (verdict([end]), end)) {
@@ -218,6 +221,18 @@ impl Deliverer {
                 again(CRASH_DELAY).await
             }
         }
+    }
+}
+
+impl Deliverer {
+    /// Waits until a lifecycle hook's message has told, to whichever replica, what the notice is a hint of: the hook's deadline decides,
+    /// and its mark has taken the place of the hint's.
+    async fn told_with_a_hook(&self, notice: &Notice) {
+        if notice.detail != Detail::AsgTermination {
+            return pending().await;
+        }
+        let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
+        self.interrupter.index.until(&notice.instance, told).await;
     }
 }
 

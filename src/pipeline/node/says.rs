@@ -8,7 +8,7 @@ pub use crate::fact::SaidKind;
 
 use super::Node;
 use super::handled::{Standing, is_handled, standing};
-use super::mark::{name_of, notices};
+use super::mark::{is_told_to_terminate, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
@@ -296,12 +296,12 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
         return Standing::Settled;
     }
     let own = name_of(&notice.identity.to_string());
-    let is_same = |since: Option<Timestamp>| match notice.detail {
-        Detail::AsgTermination => true,
-        _ => since.is_some_and(|since| are_same(since, notice.at)),
-    };
+    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
     let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
-    let told = others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since));
+    let told = match notice.detail {
+        Detail::AsgTermination => is_told_to_terminate(node),
+        _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
+    };
     if told { Standing::Told } else { Standing::Open }
 }
 
