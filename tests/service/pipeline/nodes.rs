@@ -7,9 +7,9 @@ use ebbtide_sim::kube::Pod;
 use std::time::Duration;
 use tokio::time::sleep;
 
-const SPOT: &str = "ebbtide/says.spot";
+pub const SPOT: &str = "ebbtide/says.spot";
 const REBALANCE: &str = "ebbtide/says.rebalance";
-const MAINTENANCE: &str = "ebbtide/says.maintenance";
+pub const MAINTENANCE: &str = "ebbtide/says.maintenance";
 pub const TERMINATION: &str = "ebbtide/says.termination";
 
 impl Stage {

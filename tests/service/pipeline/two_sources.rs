@@ -1,9 +1,10 @@
 //! `--source queue,nodes`: a message and a Node tell of the same, and a Node takes back what it has said.
 
 use super::nodes::{TERMINATION, outcomes};
-use crate::harness::{Replica, Stage, node, s};
+use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
+use std::sync::atomic::Ordering;
 use tokio::time::sleep;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -61,7 +62,7 @@ async fn a_hook_s_message_and_its_node_s_word_are_one_notice() {
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_comes_in_the_middle_of_its_node_s_drain_goes_on_with_it() {
     let stage = Stage::slow(s(60));
-    stage.world.kube.add_node(&node(1), &crate::harness::instance(1));
+    stage.world.kube.add_node(&node(1), &instance(1));
     stage.world.kube.add_pod(Pod::on(&node(1)).named("next").stops_in(s(2)));
     (0..2).for_each(|n| stage.label(n, ZONE, "a"));
     let replica = stage.with_both("a", &WAVES).await;
@@ -118,4 +119,71 @@ async fn the_hook_s_replica_goes_on_with_what_another_began_for_the_node() {
     assert_eq!((stage.ends_of("web-1-0").len(), stage.handled(1)), (1, 1));
     assert_eq!([&first, &second].map(|it| outcomes(it, "asg-terminate", "drained")), ["0", "1"].map(String::from));
     stage.rest(&[&first, &second]).await;
+}
+
+/// Returns a replica of a world whose clock is ahead of that of all others.
+async fn ahead(stage: &Stage, seconds: i64, pod: &str) -> (Stage, Replica) {
+    let ahead = Stage { world: stage.world.clone(), clock_ahead: std::sync::Arc::default() };
+    ahead.clock_ahead.store(seconds, Ordering::Relaxed);
+    let replica = ahead.without_queue(pod, &[]).await;
+    (ahead, replica)
+}
+
+/// What a Node says decides, and no clock.
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_clock_is_behind_removes_the_mark_of_one_that_was_ahead() {
+    let stage = Stage::new(1, 1);
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    says_termination(&stage, 0);
+    stage.until("noted", s(40), || stage.handled(0) == 1).await;
+    first.kill().await.gone(|_| true).await;
+    let second = stage.without_queue("second", &[]).await;
+    has_its_turn_within(&stage, "second").await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+async fn has_its_turn_within(stage: &Stage, pod: &str) {
+    stage.until("its turn", s(15), || stage.nodes_holder().as_deref() == Some(pod)).await;
+}
+
+/// The same in the middle of the drain.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ() {
+    let stage = Stage::slow(s(30));
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    has_its_turn(&stage, "first").await;
+    says_termination(&stage, 0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    let second = stage.without_queue("second", &[]).await;
+    first.kill().await.gone(|_| true).await;
+    has_its_turn_within(&stage, "second").await;
+    sleep(s(3)).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+/// A withdrawal takes time, and what the Node says meanwhile stays.
+#[tokio::test(start_paused = true)]
+async fn a_late_withdrawal_leaves_what_is_said_again() {
+    use ebbtide_sim::fault::{Fault, Rule};
+    let stage = Stage::slow(s(60));
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    has_its_turn(&stage, "first").await;
+    says_termination(&stage, 0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    // The patch that removes the mark conflicts, and is made anew from the newest Node.
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(409)));
+    stage.takes_back(0, TERMINATION);
+    sleep(s(3)).await;
+    stage.world.faults.clear();
+    says_termination(&stage, 0);
+    stage.until("noted", s(120), || stage.handled(0) == 1).await;
+    sleep(s(60)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
+    stage.rest_for(&[&first], s(60)).await;
 }
