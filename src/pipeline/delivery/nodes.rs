@@ -196,7 +196,11 @@ impl Deliverer {
             match end.map(|end| (verdict([end]), end)) {
                 None => return (version, false),
                 Some((Verdict::Release(after), _)) => return again(after.max(RETRY_DELAY).min(CRASH_DELAY)).await,
-                Some((_, Ok(NoticeOutcome::Failed))) if notice.is_withdrawn() => return again(CRASH_DELAY).await,
+                // It failed, AWS has not confirmed it, or it joined work that ended before it could be called off: the mark stays till then.
+                Some((_, Ok(outcome))) if notice.is_withdrawn() && is_undone(outcome) => {
+                    self.outcomes.forget(&notice.identity);
+                    return again(CRASH_DELAY).await;
+                }
                 // It was taken back in the middle, and its withdrawal removes the note.
                 Some((_, Ok(NoticeOutcome::Withdrawn))) if !notice.is_withdrawn() => {
                     self.outcomes.forget(&notice.identity);
@@ -234,6 +238,11 @@ impl Deliverer {
         let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
         self.interrupter.index.until(&notice.instance, told).await;
     }
+}
+
+/// Whether a withdrawal that has ended so may have left what it withdraws.
+const fn is_undone(outcome: NoticeOutcome) -> bool {
+    matches!(outcome, NoticeOutcome::NotAdmitted) || is_work(outcome) && !matches!(outcome, NoticeOutcome::Withdrawn)
 }
 
 impl Work<'_> {

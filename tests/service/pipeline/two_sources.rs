@@ -1,6 +1,6 @@
 //! `--source queue,nodes`: a message and a Node tell of the same, and a Node takes back what it has said.
 
-use super::nodes::{TERMINATION, outcomes};
+use super::nodes::{MAINTENANCE, TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -165,6 +165,27 @@ async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ
     stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
     stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
     stage.rest_for(&[&second], s(60)).await;
+}
+
+/// A withdrawal that EC2 has to confirm comes to nothing before the drain ends.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
+    let stage = Stage::slow(s(40));
+    let begin = jiff::Timestamp::from_second(stage.world.clock.now().as_second() + 7200).unwrap();
+    stage.world.aws.ec2.schedule(&instance(0), ("instance-event-1", "instance-stop"), begin);
+    let replica = stage.with_both("a", &["--verify", "always"]).await;
+    has_its_turn(&stage, "a").await;
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(0, MAINTENANCE, &change);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.takes_back(0, MAINTENANCE);
+    stage.until("drained", s(60), || !stage.has_pod("slow")).await;
+    sleep(s(60)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "EC2 lists the change");
+    stage.world.aws.ec2.close("instance-event-1", "Canceled");
+    stage.until("uncordoned", s(120), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&replica], s(60)).await;
 }
 
 /// A withdrawal takes time, and what the Node says meanwhile stays.
