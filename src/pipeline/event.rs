@@ -133,6 +133,8 @@ impl Notice {
             (Detail::CapacityReservation { terminates_at }, Detail::CapacityReservation { terminates_at: known }) => {
                 terminates_at.zip(*known).is_some_and(|(ends, known)| ends < known)
             }
+            // What a Node says, and that it no longer does, is seen in this order, whatever the clocks say.
+            (Detail::TakenBack(_), _) | (_, Detail::TakenBack(_)) => self.version() != other.version(),
             _ => self.at > other.at && self.version() != other.version(),
         }
     }

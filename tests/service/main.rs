@@ -24,6 +24,7 @@ mod pipeline {
     mod journey;
     mod nodes;
     mod polling;
+    mod two_sources;
 
     mod queue {
         mod clock;

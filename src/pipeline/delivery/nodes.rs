@@ -9,10 +9,11 @@ use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeRef};
 use crate::leases::election::{Election, Office, Turn};
-use crate::pipeline::event::Version;
+use crate::pipeline::event::{Detail, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::Standing;
+use crate::pipeline::node::mark::is_told_to_terminate;
 use crate::pipeline::node::says::{NodeNotice, said, standing_of, taken_back};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
@@ -20,6 +21,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use std::collections::{HashMap, HashSet};
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -188,12 +190,17 @@ impl Deliverer {
                 biased;
                 end = self.ended(&copy, &visibility) => Some(end),
                 () = cut.cancelled() => None,
+                () = self.told_with_a_hook(&notice) => None,
             };
             copy.leave().await;
             match end.map(|end| (verdict([end]), end)) {
                 None => return (version, false),
                 Some((Verdict::Release(after), _)) => return again(after.max(RETRY_DELAY).min(CRASH_DELAY)).await,
-                Some((_, Ok(NoticeOutcome::Failed))) if notice.is_withdrawn() => return again(CRASH_DELAY).await,
+                // It failed, AWS has not confirmed it, or it joined work that ended before it could be called off: the mark stays till then.
+                Some((_, Ok(outcome))) if notice.is_withdrawn() && is_undone(outcome) => {
+                    self.outcomes.forget(&notice.identity);
+                    return again(CRASH_DELAY).await;
+                }
                 // It was taken back in the middle, and its withdrawal removes the note.
                 Some((_, Ok(NoticeOutcome::Withdrawn))) if !notice.is_withdrawn() => {
                     self.outcomes.forget(&notice.identity);
@@ -219,6 +226,23 @@ impl Deliverer {
             }
         }
     }
+}
+
+impl Deliverer {
+    /// Waits until a lifecycle hook's message has told, to whichever replica, what the notice is a hint of: the hook's deadline decides,
+    /// and its mark has taken the place of the hint's.
+    async fn told_with_a_hook(&self, notice: &Notice) {
+        if notice.detail != Detail::AsgTermination {
+            return pending().await;
+        }
+        let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);
+        self.interrupter.index.until(&notice.instance, told).await;
+    }
+}
+
+/// Whether a withdrawal that has ended so may have left what it withdraws.
+const fn is_undone(outcome: NoticeOutcome) -> bool {
+    matches!(outcome, NoticeOutcome::NotAdmitted) || is_work(outcome) && !matches!(outcome, NoticeOutcome::Withdrawn)
 }
 
 impl Work<'_> {

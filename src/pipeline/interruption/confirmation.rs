@@ -3,7 +3,7 @@
 
 use crate::clients::batch::{Batcher, Unanswered};
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
-use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
 use crate::pipeline::node::{Listing, by_id, describe};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -80,6 +80,7 @@ impl Proof {
             Detail::ScheduledChange(ScheduledChange { start, is_issue: false, withdrawn: true, .. }) => {
                 Some(Self::UnlistedChange { start: *start })
             }
+            Detail::TakenBack(NoticeKind::ScheduledChange) => Some(Self::UnlistedChange { start: None }),
             Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
                 Some(Self::ListedChange { hard: *hard, start: *start })
             }

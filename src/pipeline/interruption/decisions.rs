@@ -9,12 +9,13 @@ use super::{Completion, NoticeOutcome};
 use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{
-    Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
+    Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
 use crate::pipeline::node::release::{LATE_AFTER, NodeRelease, awaits_boot, booted_after, is_back, restarted_after};
 use crate::pipeline::node::replacement::AskedReplacement;
+use crate::pipeline::node::says::taken_back_marks;
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Ending;
 use std::time::Duration;
@@ -280,9 +281,10 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
+        Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
-            // What EC2 lists, and what a Node says, has no copies.
-            let noted = notice.identity.listed_as().is_none() && !matches!(notice.identity, Identity::Said { .. });
+            // What EC2 lists has no copies.
+            let noted = notice.identity.listed_as().is_none();
             NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)
         }
         _ => None,

@@ -208,18 +208,23 @@ impl Case {
         }
     }
 
-    /// Says on the Node that the hook is kept longer than its mark tells, when that is so. Never ends.
-    pub(super) async fn keep_marked(&self, hook: Option<&KeptHook>) -> Infallible {
-        let Self { interrupter, notice, .. } = self;
-        let known = self.node.as_ref().and_then(|node| interrupter.index.newest(node));
-        if let (Some(node), Some(hook)) = (known, hook) {
-            let marked = deadline_of(&node, &notice.identity.to_string(), notice.start());
-            let (marked, ends) = (marked.map(|at| interrupter.clock.instant_of(at)), hook.deadline().at());
+    /// Says on the Node that the work goes on until `ends`, which is later than its mark tells, when that is so. Never ends.
+    pub(super) async fn keep_marked(&self, ends: Option<Instant>) -> Infallible {
+        if let (Some(node), Some(ends)) = (&self.node, ends) {
+            let marked = self.marked_deadline(node);
             if let Some(marked) = marked.filter(|marked| ends > *marked + TERMINATION_GRACE) {
-                Box::pin(self.put_off_mark(&node, marked, ends)).await;
+                Box::pin(self.put_off_mark(node, marked, ends)).await;
             }
         }
         pending().await
+    }
+
+    /// Returns the deadline that the notice's mark on the Node names.
+    fn marked_deadline(&self, node: &Node) -> Option<Instant> {
+        let Self { interrupter, notice, .. } = self;
+        let known = interrupter.index.newest(node)?;
+        let marked = deadline_of(&known, &notice.identity.to_string(), notice.start())?;
+        Some(interrupter.clock.instant_of(marked))
     }
 
     /// Cordons a Node that has joined the instance since its cordon, with the notice's mark, by which the cordon is undone.
@@ -303,7 +308,8 @@ impl Case {
         let (mut deadline, mut plan) = (shared.add(self.mark_name(), own()), shared.plan());
         // Its deadline does not move.
         drop(early);
-        let (mut is_over, mut marked) = (false, target.deadline.at());
+        // Another replica's mark names an earlier end, if our patience has begun later.
+        let (mut is_over, mut marked) = (false, self.marked_deadline(&target.node).unwrap_or(target.deadline.at()));
         loop {
             let lengthened = deadline.deadline();
             let ends = lengthened.at();

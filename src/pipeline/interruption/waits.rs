@@ -86,6 +86,7 @@ impl Case {
             return Finding::Delayed(target.clone());
         }
         let in_wave = waits.until(Wait::Wave).map(|until| self.put_off(hook, until));
+        let ends = hook.map_or(target.deadline, KeptHook::deadline).at();
         let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {
             tokio::select! {
@@ -94,7 +95,7 @@ impl Case {
                 () = drainer.uncordoned(&target.node) => Cut::Uncordoned,
                 () = started => Cut::Drains,
                 cut = cut_by(hook) => cut,
-                never = self.keep_marked(hook), if in_wave.is_some() => match never {},
+                never = self.keep_marked(Some(ends)), if in_wave.is_some() => match never {},
             }
         };
         let mut cut = pin!(cut);
@@ -146,7 +147,7 @@ impl Case {
                 biased;
                 () = uncordoned => Cut::Uncordoned,
                 cut = cut_by(hook) => cut,
-                never = self.keep_marked(hook) => match never {},
+                never = self.keep_marked(hook.map(|hook| hook.deadline().at())) => match never {},
             }
         };
         match self.side_by_side(waits, cut, hook, log).await {

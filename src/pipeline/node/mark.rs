@@ -4,9 +4,11 @@
 //! Node, so that nothing is removed that was there before. Both are on the Node, so any replica can undo the work of another, also
 //! after a restart.
 
+mod hint;
 mod progress;
 
-pub use progress::{Place, WaveState, place_of, wave_state};
+pub use hint::is_told_to_terminate;
+pub use progress::{Place, WaveState, deadline_of, deadlines_of, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
 use super::Node;
@@ -173,6 +175,9 @@ impl Mark {
     /// Returns the patch that writes the mark; `None` if the Node has all of it.
     #[must_use]
     pub fn patch(&self, node: &Node, settings: &MarkSettings) -> Option<Value> {
+        if self.is_needless(node) {
+            return None;
+        }
         let missing = self.missing_taints(node, settings);
         let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
@@ -203,6 +208,7 @@ impl Mark {
         let mut notice = self.notice.clone();
         notice.boot = node.boot.to_string();
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
+        self.adopt(node, &mut annotations, &mut notice);
         if !unmarkable {
             annotations[&self.key] = text(&notice).into();
         }
@@ -244,21 +250,9 @@ pub fn newest_copy(node: &Node, identity: &str) -> Option<Timestamp> {
     mark_of(node, identity)?.since
 }
 
-/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
-/// another time than `start`.
-#[must_use]
-pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
-    mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
-}
-
 /// Returns the names of the marks on the Node.
 pub fn mark_names(node: &Node) -> impl Iterator<Item = &String> {
     node.annotations.keys().filter(|key| key.starts_with(NOTICE_PREFIX))
-}
-
-/// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
-pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
-    notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
 }
 
 /// Returns the begin of the change by the mark of the notice with this identity, if a copy that is newer than `at` has left it: another

@@ -5,6 +5,7 @@ use super::mark::{
     crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at,
     written,
 };
+use super::names::is_from_node;
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
 use super::{Node, hold};
@@ -108,6 +109,17 @@ impl NodeRelease {
         let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
         let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
         (!keys.is_empty() || is_new).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None, withdrawn })
+    }
+
+    /// Returns the mark and the plan of the notice with this identity, if only the Node's own word has left them.
+    #[must_use]
+    pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
+        let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
+        // A plan has the same field for the message.
+        let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_from_node(&read(value).message));
+        let keys: Vec<_> = names.into_iter().filter(is_said).collect();
+        let reason = UndoReason::Withdrawn;
+        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None })
     }
 
     fn of(

@@ -8,9 +8,10 @@ pub use crate::fact::SaidKind;
 
 use super::Node;
 use super::handled::{Standing, is_handled, standing};
-use super::mark::{name_of, notices};
+use super::mark::{is_told_to_terminate, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
+use super::release::NodeRelease;
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -275,14 +276,23 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
     let (kind, by) = message.strip_prefix(FROM_NODE)?.split_once('/')?;
     let kind = kind_named(kind)?;
     let instance = node.instance.clone();
-    let notice = if kind == SaidKind::Maintenance {
-        Notice::listed((by, ""), instance, None, true, now)
-    } else {
-        let at = if kind == SaidKind::Termination { None } else { Some(by.parse().ok()?) };
-        let identity = Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
-        Notice { identity, instance, at: now, detail: Detail::TakenBack(kind.notice()) }
+    let said = |at| Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
+    let identity = match kind {
+        SaidKind::Maintenance => Identity::Health { arn: by.to_owned(), instance: instance.clone() },
+        SaidKind::Termination => said(None),
+        SaidKind::Spot | SaidKind::Rebalance => said(Some(by.parse().ok()?)),
     };
+    let notice = Notice { identity, instance, at: now, detail: Detail::TakenBack(kind.notice()) };
     Some(NodeNotice { notice, message })
+}
+
+/// Returns the marks that the withdrawal of the notice with this identity removes: those that the Node's word has left, unless the Node
+/// says it again. No clock decides, because the Node's, that of the replica that left them and ours may differ.
+#[must_use]
+pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease> {
+    let mut said = said(node, Timestamp::MIN).filter_map(|(_, said)| said.ok());
+    let is_said = said.any(|said| said.notice.identity == *identity);
+    NodeRelease::of_taken_back(node, &identity.to_string()).filter(|_| !is_said)
 }
 
 /// Returns how the Node stands to a notice that it gives.
@@ -296,12 +306,12 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
         return Standing::Settled;
     }
     let own = name_of(&notice.identity.to_string());
-    let is_same = |since: Option<Timestamp>| match notice.detail {
-        Detail::AsgTermination => true,
-        _ => since.is_some_and(|since| are_same(since, notice.at)),
-    };
+    let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
     let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
-    let told = others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since));
+    let told = match notice.detail {
+        Detail::AsgTermination => is_told_to_terminate(node),
+        _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
+    };
     if told { Standing::Told } else { Standing::Open }
 }
 

@@ -7,37 +7,37 @@ use ebbtide_sim::kube::Pod;
 use std::time::Duration;
 use tokio::time::sleep;
 
-const SPOT: &str = "ebbtide/says.spot";
+pub const SPOT: &str = "ebbtide/says.spot";
 const REBALANCE: &str = "ebbtide/says.rebalance";
-const MAINTENANCE: &str = "ebbtide/says.maintenance";
-const TERMINATION: &str = "ebbtide/says.termination";
+pub const MAINTENANCE: &str = "ebbtide/says.maintenance";
+pub const TERMINATION: &str = "ebbtide/says.termination";
 
 impl Stage {
     /// Starts a replica in a pod of this name that has no queue.
-    async fn without_queue(&self, pod: &str, more: &[&str]) -> Replica {
+    pub async fn without_queue(&self, pod: &str, more: &[&str]) -> Replica {
         let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", pod];
         self.start(&[&flags, more].concat()).await
     }
 
     /// Starts a replica in a pod of this name that has a queue, too.
-    async fn with_both(&self, pod: &str, more: &[&str]) -> Replica {
+    pub async fn with_both(&self, pod: &str, more: &[&str]) -> Replica {
         let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", pod];
         self.start(&[&flags, more].concat()).await
     }
 
     /// Has the n-th node say that its spot instance ends in so many seconds.
-    fn says_spot(&self, n: usize, ends_in: i64) {
+    pub fn says_spot(&self, n: usize, ends_in: i64) {
         let at = jiff::Timestamp::from_second(self.world.clock.now().as_second() + ends_in).unwrap();
         self.annotate(n, SPOT, &format!("{{\"what\":\"terminate\",\"at\":\"{at}\"}}"));
     }
 
-    fn takes_back(&self, n: usize, annotation: &str) {
+    pub fn takes_back(&self, n: usize, annotation: &str) {
         self.world.kube.update_node(&node(n), |node| {
             node.metadata.annotations.get_or_insert_default().remove(annotation);
         });
     }
 
-    fn handled(&self, n: usize) -> usize {
+    pub fn handled(&self, n: usize) -> usize {
         self.annotations(n).keys().filter(|key| key.starts_with("ebbtide/handled.")).count()
     }
 
@@ -52,7 +52,7 @@ impl Stage {
             .collect()
     }
 
-    fn nodes_holder(&self) -> Option<String> {
+    pub fn nodes_holder(&self) -> Option<String> {
         let leases = self.world.kube.leases("ebbtide").into_iter();
         leases
             .filter(|lease| lease.metadata.name.as_deref() == Some("ebbtide-nodes"))
@@ -61,7 +61,7 @@ impl Stage {
 }
 
 /// Returns the number of notices of this kind that have ended so, as the metrics show it.
-fn outcomes(replica: &Replica, kind: &str, outcome: &str) -> String {
+pub fn outcomes(replica: &Replica, kind: &str, outcome: &str) -> String {
     let (text, begin) = (
         replica.metrics.render(&replica.tasks),
         format!("ebbtide_notices_total{{kind=\"{kind}\",outcome=\"{outcome}\"}} "),

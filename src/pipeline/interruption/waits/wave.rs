@@ -53,7 +53,7 @@ impl Case {
             // While the index is blind, a place that looks free may be taken.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
-            if let Some(Place::Evicts(_)) = place_of(&known, &identity) {
+            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, &identity) {
                 // A takeover.
                 return WaitOutcome::Met;
             }

@@ -61,6 +61,18 @@ pub fn place_of(node: &Node, identity: &str) -> Option<Place> {
     Place::read(&mark_of(node, identity)?.wave)
 }
 
+/// Returns the deadline of the drain for the notice with this identity, by its mark on the Node; `None` if its change begins at
+/// another time than `start`.
+#[must_use]
+pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Option<Timestamp> {
+    mark_of(node, identity).filter(|mark| mark.start == start.map(whole_seconds))?.deadline
+}
+
+/// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
+pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
+    notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+}
+
 /// How far a Node is in its wave, by the marks of all its drains. Those that evict without a place, such as for spot warnings, come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaveState {

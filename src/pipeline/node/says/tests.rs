@@ -136,6 +136,21 @@ fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&change.identity, true));
 }
 
+/// Whatever the clocks say.
+#[test]
+fn a_withdrawal_removes_the_mark_of_the_node_s_word_unless_it_is_said_again() {
+    let mut node = spot();
+    let own = given(&node).remove(0).unwrap();
+    let identity = own.notice.identity.clone();
+    mark(&mut node, &identity.to_string(), "spot", "2036-11-24T21:59:30Z", &own.message);
+    assert_eq!(taken_back_marks(&node, &identity), None, "it says so");
+    node.annotations.remove("ebbtide/says.spot");
+    assert!(taken_back_marks(&node, &identity).is_some());
+    let message = node.annotations.iter_mut().find(|(name, _)| name.starts_with("ebbtide/notice.")).unwrap().1;
+    *message = message.replace(&own.message, "m-1");
+    assert_eq!(taken_back_marks(&node, &identity), None, "a message has left it");
+}
+
 #[test]
 fn an_event_about_the_same_is_known() {
     let node = spot();

@@ -306,6 +306,31 @@ async fn a_takeover_goes_on_in_the_same_order() {
     }
 }
 
+/// Its own patience begins anew with the takeover, and so the place lasts longer than the first replica's mark says.
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_is_taken_over_keeps_its_place_to_its_end() {
+    let flags = [&ONE[..], &["--drain-timeout", "rebalance=10m"]].concat();
+    let stage = zones("aa");
+    stage.block(0);
+    let first = stage.start(&flags).await;
+    stage.rebalance(0);
+    sleep(s(300)).await;
+    first.kill().await.gone(|_| true).await;
+    let second = stage.start(&flags).await;
+    sleep(s(60)).await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    // The first mark's deadline, and the time that it counts after it.
+    sleep(s(600 + 60 - 360 + 30)).await;
+    assert_eq!(stage.first_eviction(1), None, "{}", stage.story());
+    sleep(s(180)).await;
+    assert_eq!(stage.first_eviction(1), None, "{}", stage.story());
+    stage.until_handled(s(240)).await;
+    stage.completed_once(&token);
+    assert!(stage.first_eviction(1) >= Some(s(300 + 600)), "{}", stage.story());
+    second.all_ended("rebalance", &[("blocked", 1)]);
+    stage.rest(&[&second]).await;
+}
+
 /// After an hour in the wave another replica goes on: the hook's own time is long over, and the drain has all of it.
 #[tokio::test(start_paused = true)]
 async fn a_takeover_after_the_hook_s_own_time_leaves_the_drain_its_time() {

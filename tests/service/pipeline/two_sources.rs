@@ -1,0 +1,210 @@
+//! `--source queue,nodes`: a message and a Node tell of the same, and a Node takes back what it has said.
+
+use super::nodes::{MAINTENANCE, TERMINATION, outcomes};
+use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
+use std::sync::atomic::Ordering;
+use tokio::time::sleep;
+
+const ZONE: &str = "topology.kubernetes.io/zone";
+const WAVES: [&str; 6] =
+    ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d"];
+
+/// Has the n-th node say that its group terminates the instance.
+fn says_termination(stage: &Stage, n: usize) {
+    stage.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
+}
+
+async fn has_its_turn(stage: &Stage, pod: &str) {
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some(pod)).await;
+}
+
+/// Returns a world of two nodes of a zone, in which a drain that nothing ends has the place of the zone's wave.
+async fn wave_that_is_taken(first: &str) -> (Stage, Replica) {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.label(n, ZONE, "a"));
+    stage.block(0);
+    let replica = stage.with_both(first, &WAVES).await;
+    has_its_turn(&stage, first).await;
+    stage.rebalance(0);
+    stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+    (stage, replica)
+}
+
+/// The Node knows neither hook nor timeout, and half of its hour would end the wave for both.
+#[tokio::test(start_paused = true)]
+async fn a_hook_s_message_and_its_node_s_word_are_one_notice() {
+    for hook_first in [true, false] {
+        let (stage, replica) = wave_that_is_taken("a").await;
+        let mut token = String::new();
+        for hook in [hook_first, !hook_first] {
+            if hook {
+                token = stage.terminate(1, s(300), Wrapping::Event);
+            } else {
+                says_termination(&stage, 1);
+            }
+            stage.until("cordoned", s(10), || stage.cordoned(1)).await;
+        }
+        sleep(s(2 * 3600)).await;
+        assert_eq!(stage.first_eviction(1), None, "{hook_first}");
+        assert_eq!((stage.notices(1).len(), stage.notices(1)[0]["wave"].as_str()), (1, Some("waits")));
+        stage.unblock(0);
+        stage.until_handled(s(60)).await;
+        stage.until("noted", s(40), || stage.handled(1) == 1).await;
+        stage.completed_once(&token);
+        assert_eq!((stage.ends_of("web-1-0").len(), outcomes(&replica, "asg-terminate", "drained")), (1, "1".into()));
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The drain goes on in its place, with the hook's deadline.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_comes_in_the_middle_of_its_node_s_drain_goes_on_with_it() {
+    let stage = Stage::slow(s(60));
+    stage.world.kube.add_node(&node(1), &instance(1));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("next").stops_in(s(2)));
+    (0..2).for_each(|n| stage.label(n, ZONE, "a"));
+    let replica = stage.with_both("a", &WAVES).await;
+    has_its_turn(&stage, "a").await;
+    says_termination(&stage, 0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.rebalance(1);
+    sleep(s(10)).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until("the hook's mark", s(5), || stage.notices(0)[0]["message"] != "node/termination/").await;
+    sleep(s(30)).await;
+    assert_eq!((stage.has_pod("slow"), stage.first_eviction(1)), (true, None), "the place is taken");
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    assert_eq!((stage.ends_of("slow").len(), stage.notices(0).len()), (1, 1), "{}", stage.story());
+    assert_eq!(outcomes(&replica, "asg-terminate", "drained"), "1");
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_whose_node_was_drained_before_waits_for_nothing() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.label(n, ZONE, "a"));
+    let replica = stage.with_both("a", &WAVES).await;
+    has_its_turn(&stage, "a").await;
+    says_termination(&stage, 0);
+    stage.until("noted", s(20), || stage.handled(0) == 1).await;
+    stage.block(1);
+    stage.rebalance(1);
+    stage.until("tried", s(20), || !stage.tries_of("web-1-0").is_empty()).await;
+    let token = stage.terminate(0, s(300), Wrapping::Event);
+    stage.until("completed", s(10), || !stage.action(&token).completions.is_empty()).await;
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    assert_eq!(stage.notices(0).len(), 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// One replica has the Node's word, and another receives the hook's message.
+#[tokio::test(start_paused = true)]
+async fn the_hook_s_replica_goes_on_with_what_another_began_for_the_node() {
+    let (stage, first) = wave_that_is_taken("a").await;
+    let other = stage.with_own_queue();
+    let second = other.with_both("b", &WAVES).await;
+    says_termination(&stage, 1);
+    stage.until("cordoned", s(10), || stage.cordoned(1)).await;
+    let token = other.terminate(1, s(300), Wrapping::Event);
+    sleep(s(3600)).await;
+    assert_eq!((stage.first_eviction(1), stage.notices(1).len()), (None, 1));
+    stage.unblock(0);
+    other.until_handled(s(60)).await;
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    assert_eq!((stage.ends_of("web-1-0").len(), stage.handled(1)), (1, 1));
+    assert_eq!([&first, &second].map(|it| outcomes(it, "asg-terminate", "drained")), ["0", "1"].map(String::from));
+    stage.rest(&[&first, &second]).await;
+}
+
+/// Returns a replica of a world whose clock is ahead of that of all others.
+async fn ahead(stage: &Stage, seconds: i64, pod: &str) -> (Stage, Replica) {
+    let ahead = Stage { world: stage.world.clone(), clock_ahead: std::sync::Arc::default() };
+    ahead.clock_ahead.store(seconds, Ordering::Relaxed);
+    let replica = ahead.without_queue(pod, &[]).await;
+    (ahead, replica)
+}
+
+/// What a Node says decides, and no clock.
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_clock_is_behind_removes_the_mark_of_one_that_was_ahead() {
+    let stage = Stage::new(1, 1);
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    says_termination(&stage, 0);
+    stage.until("noted", s(40), || stage.handled(0) == 1).await;
+    first.kill().await.gone(|_| true).await;
+    let second = stage.without_queue("second", &[]).await;
+    has_its_turn_within(&stage, "second").await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+async fn has_its_turn_within(stage: &Stage, pod: &str) {
+    stage.until("its turn", s(15), || stage.nodes_holder().as_deref() == Some(pod)).await;
+}
+
+/// The same in the middle of the drain.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ() {
+    let stage = Stage::slow(s(30));
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    has_its_turn(&stage, "first").await;
+    says_termination(&stage, 0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    let second = stage.without_queue("second", &[]).await;
+    first.kill().await.gone(|_| true).await;
+    has_its_turn_within(&stage, "second").await;
+    sleep(s(3)).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+/// A withdrawal that EC2 has to confirm comes to nothing before the drain ends.
+#[tokio::test(start_paused = true)]
+async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
+    let stage = Stage::slow(s(40));
+    let begin = jiff::Timestamp::from_second(stage.world.clock.now().as_second() + 7200).unwrap();
+    stage.world.aws.ec2.schedule(&instance(0), ("instance-event-1", "instance-stop"), begin);
+    let replica = stage.with_both("a", &["--verify", "always"]).await;
+    has_its_turn(&stage, "a").await;
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(0, MAINTENANCE, &change);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.takes_back(0, MAINTENANCE);
+    stage.until("drained", s(60), || !stage.has_pod("slow")).await;
+    sleep(s(60)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "EC2 lists the change");
+    stage.world.aws.ec2.close("instance-event-1", "Canceled");
+    stage.until("uncordoned", s(120), || !stage.cordoned(0)).await;
+    stage.until("forgotten", s(60), || stage.handled(0) == 0 && stage.notices(0).is_empty()).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A withdrawal takes time, and what the Node says meanwhile stays.
+#[tokio::test(start_paused = true)]
+async fn a_late_withdrawal_leaves_what_is_said_again() {
+    use ebbtide_sim::fault::{Fault, Rule};
+    let stage = Stage::slow(s(60));
+    let (_, first) = ahead(&stage, 3600, "first").await;
+    has_its_turn(&stage, "first").await;
+    says_termination(&stage, 0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    // The patch that removes the mark conflicts, and is made anew from the newest Node.
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(409)));
+    stage.takes_back(0, TERMINATION);
+    sleep(s(3)).await;
+    stage.world.faults.clear();
+    says_termination(&stage, 0);
+    stage.until("noted", s(120), || stage.handled(0) == 1).await;
+    sleep(s(60)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
+    stage.rest_for(&[&first], s(60)).await;
+}
