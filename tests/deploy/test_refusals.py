@@ -242,6 +242,7 @@ SENTENCES = [
         "agent: {extraEnv: [{name: EBBTIDE_METADATA_ENDPOINT, value: a}]}",
         "agent.extraEnv must not set EBBTIDE_METADATA_ENDPOINT: set agent.metadataEndpoint instead",
     ),
+    ("agent: {podLabels: {ebbtide/agent: 'no'}}", "agent.podLabels must not set ebbtide/agent, which the chart sets: remove it"),
     ("agent: {podLabels: {app.kubernetes.io/name: a}}", "agent.podLabels must not set app.kubernetes.io/name, which"),
     (
         "agent: {resources: {requests: {memory: 64Mi}}}",
