@@ -1,4 +1,4 @@
-//! The pages of the agent: `/metrics` and `/healthz`. A few numbers, written by hand: the service's metrics would take a megabyte.
+//! The pages of the agent: `/metrics`, `/healthz` and `/readyz`. A few numbers, written by hand: the service's metrics would take a megabyte.
 
 use crate::fact::{Fact, Facts, MetadataFailure, SaidKind, Subscriber, TaskKind};
 use crate::runtime::task::Tasks;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// The numbers that the agent shows.
 #[derive(Debug, Default)]
@@ -18,9 +18,40 @@ pub struct AgentMetrics {
     failures: [AtomicU64; MetadataFailure::ALL.len()],
     refused: AtomicU64,
     says: [AtomicBool; SaidKind::ALL.len()],
+    /// The last failure of the metadata, as 1 and its number; 0 if they could be read.
+    failing: AtomicU8,
+    /// The result of the last patch: one of the constants below, or 0 if there was none.
+    written: AtomicU8,
 }
 
+/// [`AgentMetrics::written`] if the Node was patched.
+const WRITTEN: u8 = 1;
+
+/// [`AgentMetrics::written`] if the patch failed.
+const REFUSED: u8 = 2;
+
 impl AgentMetrics {
+    /// Returns whether the agent can do its work, and in a line for people why.
+    ///
+    /// It reads no Node, so it does not know whether its node is an EC2 instance. Where nothing answers as EC2's service does, it counts as none:
+    /// there is nothing to say, and a rollout must not wait for that. The log and the metrics tell it.
+    ///
+    /// # Errors
+    /// The reason why it can't.
+    pub fn ready(&self) -> Result<String, String> {
+        let failing = self.failing.load(Ordering::Relaxed).checked_sub(1);
+        match failing.and_then(|number| MetadataFailure::ALL.get(usize::from(number))) {
+            Some(why) if why.is_absence() => Ok(format!("ok: nothing to do without EC2's metadata service ({why})\n")),
+            Some(why) => Err(format!("the instance's metadata can't be read: {why}; {}\n", why.remedy())),
+            // The first patch comes after the first readings.
+            None => match self.written.load(Ordering::Relaxed) {
+                WRITTEN => Ok("ok\n".to_owned()),
+                REFUSED => Err("the Node can't be patched; the log says why\n".to_owned()),
+                _ => Err("the agent starts\n".to_owned()),
+            },
+        }
+    }
+
     /// Returns the numbers in Prometheus' text format.
     #[must_use]
     pub fn text(&self) -> String {
@@ -44,8 +75,15 @@ impl AgentMetrics {
 impl Subscriber for AgentMetrics {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
-            Fact::MetadataFailed { why, .. } => drop(self.failures[*why as usize].fetch_add(1, Ordering::Relaxed)),
-            Fact::KubeCall { result: Err(_), .. } => drop(self.refused.fetch_add(1, Ordering::Relaxed)),
+            Fact::MetadataFailed { why, .. } => {
+                self.failures[*why as usize].fetch_add(1, Ordering::Relaxed);
+                self.failing.store(*why as u8 + 1, Ordering::Relaxed);
+            }
+            Fact::MetadataAnswer => self.failing.store(0, Ordering::Relaxed),
+            Fact::KubeCall { result, .. } => {
+                self.refused.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
+                self.written.store(if result.is_ok() { WRITTEN } else { REFUSED }, Ordering::Relaxed);
+            }
             Fact::AgentSays { kind, text, .. } => self.says[*kind as usize].store(!text.is_empty(), Ordering::Relaxed),
             _ => {}
         }
@@ -82,8 +120,12 @@ impl Answers for AgentPages {
         }
         match request.uri().path() {
             "/healthz" => plain(StatusCode::OK, "ok\n"),
+            "/readyz" => match self.0.ready() {
+                Ok(text) => plain(StatusCode::OK, text),
+                Err(why) => plain(StatusCode::SERVICE_UNAVAILABLE, why),
+            },
             "/metrics" => plain(StatusCode::OK, self.0.text()),
-            _ => plain(StatusCode::NOT_FOUND, "not found; try /metrics, /healthz\n"),
+            _ => plain(StatusCode::NOT_FOUND, "not found; try /metrics, /healthz, /readyz\n"),
         }
     }
 }

@@ -75,6 +75,8 @@ struct Saying {
     written: Words,
     /// When that was written.
     written_at: Option<Instant>,
+    /// Whether a patch failed since: it may have been made without an answer, so the next one says all again.
+    unsure: bool,
     /// Number of readings without an announcement.
     silent: u32,
 }
@@ -104,7 +106,7 @@ impl Saying {
 
     /// Returns what is to be written, if the Node does not say it, or with `again`, may not say it any longer.
     fn change(&self, again: bool) -> Option<Words> {
-        let is_new = self.read != Words::Unknown && self.read != self.written;
+        let is_new = self.read != Words::Unknown && (self.read != self.written || self.unsure);
         let is_old = || self.written_at.is_some_and(|at| at.elapsed() >= SAID_AGAIN);
         (is_new || again && self.said().is_some() && is_old()).then(|| self.read.clone())
     }
@@ -193,6 +195,9 @@ impl Agent {
         let call = Call { verb: "patch", resource: "nodes", subject: &self.node };
         let by = Instant::now() + CALL_TIMEOUT;
         let answer = self.gate.kube(call, Class::Cordon, by, || api.patch(&self.node, &params, &patch)).await;
+        for (kind, _) in &changes {
+            self.kinds[*kind as usize].unsure = answer.is_err();
+        }
         answer.map_err(|error| error.category)?;
         for (kind, words) in changes {
             let saying = &mut self.kinds[kind as usize];

@@ -2,12 +2,14 @@
 
 use crate::cli::answer::Answer;
 use crate::cli::flags::notify::Notify;
+use crate::cli::output::Output;
 use crate::cli::settings;
 use crate::clients::connect;
 use crate::fact::NotificationPhase;
 use crate::runtime::clock::Clock;
 use crate::telemetry::notify::{Courier, NotifySettings, sample};
 use aws_smithy_runtime_api::client::http::SharedHttpConnector;
+use serde_json::json;
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -17,33 +19,49 @@ const ORDER: [NotificationPhase; NotificationPhase::ALL.len()] =
 
 /// Sends the samples. The exit code is 0 if the receiver accepts all, 1 if not, 2 for wrong flags.
 pub async fn notify(flags: Notify) -> Answer {
-    let Notify { test: _, notifications, cluster_name, pod_name } = flags;
+    let Notify { test: _, output, notifications, cluster_name, pod_name } = flags;
     let named = |name: Option<String>| name.filter(|name| !name.is_empty());
     let settings = match settings::notifications(notifications, named(cluster_name), named(pod_name)) {
         Ok(settings) => settings,
         Err(problems) => return Answer::wrong(&problems),
     };
     match connect::webhook(settings.proxy()) {
-        Ok(connector) => send_samples(settings, connector, Clock::system()).await,
+        Ok(connector) => send_samples(settings, connector, Clock::system(), output).await,
         Err(error) => Answer::failed(&error),
     }
 }
 
 /// Sends a sample of each chosen phase.
-async fn send_samples(settings: NotifySettings, connector: SharedHttpConnector, clock: Clock) -> Answer {
+async fn send_samples(
+    settings: NotifySettings,
+    connector: SharedHttpConnector,
+    clock: Clock,
+    output: Output,
+) -> Answer {
     let settings = Arc::new(settings);
     let courier = Courier::new(Arc::clone(&settings), connector, clock);
     let chosen = settings.phases.any();
-    let (mut said, mut problems) = (String::new(), Vec::new());
+    let (mut said, mut samples, mut problems) = (String::new(), Vec::new(), Vec::new());
     for phase in ORDER.into_iter().filter(|phase| chosen.has(*phase)) {
-        match courier.send(&sample::to_send(phase, clock.now(), &settings)).await {
+        let sample = match courier.send(&sample::to_send(phase, clock.now(), &settings)).await {
             Ok(accepted) => {
                 let body = if accepted.body.is_empty() { String::new() } else { format!(": {}", accepted.body) };
                 // Writing to a String can't fail.
                 let _ = writeln!(said, "{phase}: {} accepted it with {}{body}", courier.host(), accepted.status);
+                json!({ "phase": phase.as_str(), "status": accepted.status, "body": accepted.body, "error": null })
             }
-            Err(error) => problems.push(format!("{phase}: {}: {error}", courier.host())),
-        }
+            Err(error) => {
+                problems.push(format!("{phase}: {}: {error}", courier.host()));
+                json!({ "phase": phase.as_str(), "status": null, "body": "", "error": error.to_string() })
+            }
+        };
+        samples.push(sample);
     }
-    Answer { code: u8::from(!problems.is_empty()), problems: problems.join("\n"), said, ..Answer::default() }
+    let report = json!({ "receiver": courier.host(), "samples": samples });
+    Answer {
+        code: u8::from(!problems.is_empty()),
+        problems: problems.join("\n"),
+        said: output.of(&report, || said),
+        ..Answer::default()
+    }
 }

@@ -6,6 +6,7 @@
 use crate::cli::answer::Answer;
 use crate::cli::flags::EKS_HOOKS;
 use crate::cli::flags::send::Send;
+use crate::cli::output::Output;
 use crate::cli::settings;
 use crate::cli::settings::SettingsError;
 use crate::clients::connect;
@@ -19,6 +20,7 @@ use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
+use serde_json::json;
 use std::io::{BufRead, IsTerminal, Write, stderr, stdin};
 
 /// Sends the message of the command line.
@@ -64,16 +66,17 @@ struct SendRequest {
     hook: Option<(String, String)>,
     /// Whether nobody is asked.
     yes: bool,
+    output: Output,
     /// The context of the kubeconfig, if there is one.
     context: Option<String>,
 }
 
 impl SendRequest {
     fn of(flags: Send) -> Result<Self, SettingsError> {
-        let Send { kind, node, queue_url, group, hook, yes, .. } = flags;
+        let Send { kind, node, queue_url, group, hook, yes, output, .. } = flags;
         let queue_url = settings::queue_url(queue_url)?;
         let hook = settings::lifecycle_hook(kind, group, hook)?;
-        Ok(Self { kind, node, queue_url, hook, yes, context: None })
+        Ok(Self { kind, node, queue_url, hook, yes, output, context: None })
     }
 
     async fn send(&self, clients: &Clients, clock: Clock, answer: impl FnOnce(&str) -> bool) -> Answer {
@@ -100,7 +103,17 @@ impl SendRequest {
             return Answer::failed(&"nothing was sent");
         }
         match test_message::send(&clients.aws.sqs, &facts, &self.queue_url, &message.body).await {
-            Ok(id) => Answer::well(self.sent(&message, &id)),
+            Ok(id) => {
+                let report = json!({
+                    "kind": self.kind.as_str(),
+                    "node": &*message.node.name,
+                    "instance": message.node.instance.as_str(),
+                    "message_id": id,
+                    "identity": message.identity,
+                    "queue": self.queue_url,
+                });
+                Answer::well(self.output.of(&report, || self.sent(&message, &id)))
+            }
             Err(error) => Answer::failed(&self.not_sent(&error)),
         }
     }

@@ -362,4 +362,10 @@ impl MetadataFailure {
             Self::TimedOut | Self::Throttled | Self::Nonsense => "nothing, if it ends soon",
         }
     }
+
+    /// Whether there is no metadata service of EC2 at all, as on a node that is no EC2 instance.
+    #[must_use]
+    pub const fn is_absence(self) -> bool {
+        matches!(self, Self::Unreachable | Self::NotEc2)
+    }
 }

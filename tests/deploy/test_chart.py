@@ -186,8 +186,10 @@ OTHERS = [pytest.param(version, marks=pytest.mark.slow) for version in KNOWN[1:-
 
 @pytest.mark.parametrize("version", [KNOWN[0], *OTHERS, KNOWN[-1]])
 def test_valid_for_kubernetes(version: str, schemas: Path) -> None:
+    # The chart refuses the policy there.
+    without_policy = ["--set", "agent.admissionPolicy=false"] if int(version.split(".")[1]) < 30 else []
     for case in cases():
-        made = HELM4.template(values=case.read_text(), kubernetes=version)
+        made = HELM4.template(*without_policy, values=case.read_text(), kubernetes=version)
         refused = conform(made, version, schemas)
         assert not refused, f"{case.name}: {refused}"
 
@@ -488,9 +490,15 @@ def test_an_agent_is_kept_to_its_own_node() -> None:
     assert the("ValidatingAdmissionPolicyBinding", objects)["spec"]["validationActions"] == ["Deny"]
     service = the("Deployment", objects)["spec"]["selector"]["matchLabels"]
     assert not service.items() <= the("DaemonSet", objects)["spec"]["template"]["metadata"]["labels"].items()
-    for flags in (["--kube-version", "1.29.0"], ["--set", "agent.admissionPolicy=false"]):
-        kinds = {each["kind"] for each in HELM4.objects(*flags, values=values)}
-        assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
+    without = ["--set", "agent.admissionPolicy=false"]
+    kinds = {each["kind"] for each in HELM4.objects(*without, values=values)}
+    assert "DaemonSet" in kinds and "ValidatingAdmissionPolicy" not in kinds
+    # A version that an old helm invents must not leave it out silently.
+    refused = HELM4.try_template(values=values, kubernetes="1.29.15")
+    assert refused.returncode != 0
+    assert "agent.admissionPolicy needs Kubernetes 1.30, and this is v1.29.15: give helm template" in refused.stderr
+    assert not HELM4.try_template(*without, values=values, kubernetes="1.29.15").returncode
+    assert not HELM4.try_template(values=values, kubernetes="1.30.0").returncode
 
 
 AGENTS = "queueUrl: ''\nsettings: {source: [nodes]}\nagent: {enabled: true}\n"

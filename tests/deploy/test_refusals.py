@@ -195,6 +195,10 @@ SENTENCES = [
         )
         for replicas, least in ((2, "2"), (2, "3"), (2, "51%"), (3, "100%"), (1, "1%"))
     ],
+    *[
+        (f"podDisruptionBudget: {{maxUnavailable: {most}}}", f"podDisruptionBudget.maxUnavailable is {most}: no pod of Ebbtide")
+        for most in ("0", "0%", "00%")
+    ],
     ("queueUrl: ''", "queueUrl is required: set the URL of the SQS queue that EventBridge sends to, as in --set"),
     (
         "queueUrl: arn:aws:sqs:eu-west-1:123456789012:ebbtide",
@@ -238,6 +242,7 @@ SENTENCES = [
         "agent: {extraEnv: [{name: EBBTIDE_METADATA_ENDPOINT, value: a}]}",
         "agent.extraEnv must not set EBBTIDE_METADATA_ENDPOINT: set agent.metadataEndpoint instead",
     ),
+    ("agent: {podLabels: {ebbtide/agent: 'no'}}", "agent.podLabels must not set ebbtide/agent, which the chart sets: remove it"),
     ("agent: {podLabels: {app.kubernetes.io/name: a}}", "agent.podLabels must not set app.kubernetes.io/name, which"),
     (
         "agent: {resources: {requests: {memory: 64Mi}}}",
@@ -339,6 +344,10 @@ def test_values_of_a_parent_chart_are_accepted(values: str) -> None:
         "podDisruptionBudget: {minAvailable: 50%}",
         "replicaCount: 0\npodDisruptionBudget: {minAvailable: 1}",
         "podDisruptionBudget: {enabled: false, minAvailable: 2}",
+        "podDisruptionBudget: {maxUnavailable: 1%}",
+        "podDisruptionBudget: {maxUnavailable: 0, minAvailable: 1}",
+        "podDisruptionBudget: {enabled: false, maxUnavailable: 0}",
+        "replicaCount: 0\npodDisruptionBudget: {maxUnavailable: 0%}",
         "extraEnv: [{name: EBBTIDE_NOTIFY_PROXY, valueFrom: {secretKeyRef: {name: a, key: b}}}]",
         "agent: {resources: null, updateStrategy: {type: OnDelete}}",
         "extraVolumes: [{name: a, projected: {sources: [{serviceAccountToken: {path: a, audience: b}}]}}]",

@@ -1,6 +1,7 @@
 //! The flags of notifications, which `ebbtide run` and `ebbtide notify` share.
 
 use super::NotifyFormat;
+use crate::cli::output::Output;
 use crate::telemetry::outbound::Secret;
 use clap::Args;
 use std::path::PathBuf;
@@ -109,6 +110,10 @@ pub struct Notify {
     /// Send tests; nothing else is possible
     #[arg(long, required = true)]
     pub test: bool,
+
+    /// Format of the output
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
 
     /// The flags of the service that are about notifications.
     #[command(flatten)]

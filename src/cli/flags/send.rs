@@ -1,6 +1,7 @@
 //! The flags of `ebbtide send`.
 
 use super::cluster::Cluster;
+use crate::cli::output::Output;
 use crate::pipeline::event::NoticeKind;
 use clap::Args;
 
@@ -26,6 +27,10 @@ pub struct Send {
     /// For a lifecycle action, together with --group: its lifecycle hook [default: the first of the instance's group]
     #[arg(long, value_name = "NAME")]
     pub hook: Option<String>,
+
+    /// Format of the output
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "table")]
+    pub output: Output,
 
     /// Send it without a question
     #[arg(short, long)]

@@ -269,10 +269,36 @@ pub fn budget(nth: &NthValue<'_>) -> Conversion {
         (None, _) => Conversion::Nothing,
         (Some((field, count)), None) if count.is_u64() || count.as_str().is_some_and(percent) => {
             let ours = nth.row.to.iter().find(|to| to.rsplit('.').next() == Some(field));
-            ours.map_or_else(|| nth.lost(), |to| Conversion::Set(vec![((*to).to_owned(), count.clone())]))
+            match ours {
+                None => nth.lost(),
+                Some(_) if lets_none_go(field, count, replicas(nth)) => Conversion::Differs(
+                    vec![(nth.row.to[0].to_owned(), json!(1))],
+                    format!(
+                        "{field} lets none of {} pods be evicted, and no drain of their nodes would end: the chart refuses it; maxUnavailable: 1 instead",
+                        replicas(nth)
+                    ),
+                ),
+                Some(to) => Conversion::Set(vec![((*to).to_owned(), count.clone())]),
+            }
         }
         _ => nth.lost(),
     }
+}
+
+/// Returns the number of pods that Ebbtide's chart will run: NTH's, unless that is its default.
+fn replicas(nth: &NthValue<'_>) -> i64 {
+    nth.other("replicas").and_then(number).filter(|replicas| *replicas != 1).unwrap_or(2)
+}
+
+/// Whether a disruption budget, which rounds up, never allows an eviction.
+fn lets_none_go(field: &str, count: &Value, replicas: i64) -> bool {
+    let percent =
+        count.as_str().and_then(|text| text.strip_suffix('%')).and_then(|percent| percent.parse::<i64>().ok());
+    let pods = percent.map_or_else(
+        || count.as_i64().unwrap_or(i64::MAX),
+        |percent| percent.saturating_mul(replicas).saturating_add(99) / 100,
+    );
+    replicas > 0 && if field == "minAvailable" { pods > 0 && pods >= replicas } else { pods == 0 }
 }
 
 /// Converts the grace period of NTH's own pod.

@@ -12,7 +12,7 @@ pub(super) const QUEUE: &[Row] = &[
         "{}",
         &["podDisruptionBudget.maxUnavailable", "podDisruptionBudget.minAvailable"],
         conversions::budget,
-        "the chart takes one of the two, and sets the rest itself",
+        "the chart takes one of the two, sets the rest itself, and refuses a budget that lets no pod go",
     ),
     row(
         "serviceMonitor.create",

@@ -246,6 +246,11 @@ fn each_value_of_queue_mode_by_itself() {
             "podDisruptionBudget:\n  maxUnavailable: \"25%\"  # podDisruptionBudget",
         ),
         ("podDisruptionBudget: {minAvailable: 1}", "podDisruptionBudget:\n  minAvailable: 1  # podDisruptionBudget"),
+        (
+            "podDisruptionBudget: {minAvailable: 50%}",
+            "podDisruptionBudget:\n  minAvailable: \"50%\"  # podDisruptionBudget",
+        ),
+        ("podDisruptionBudget: {minAvailable: 0}", "podDisruptionBudget:\n  minAvailable: 0  # podDisruptionBudget"),
         ("terminationGracePeriodSeconds: 40", "terminationGracePeriodSeconds: 40  # terminationGracePeriodSeconds"),
         (
             "extraEnv: [{name: HTTPS_PROXY, value: p}, {name: TAINT_EFFECT, value: x}]",
@@ -365,6 +370,33 @@ fn lost_and_different_values_have_remarks() {
         (UNKNOWN, "image: {repo: 3}", "image.repo: is unknown"),
         (UNKNOWN, "image: v1", "image: must be a map, and is left out"),
     ]);
+}
+
+/// As the chart counts: the default of its `replicaCount` is 2, and a percentage is rounded up.
+#[test]
+fn a_budget_that_lets_no_pod_go_becomes_one_that_does() {
+    for (replicas, budget) in [
+        ("", "minAvailable: 2"),
+        ("replicas: 1", "minAvailable: 51%"),
+        ("replicas: 3", "minAvailable: 100%"),
+        ("replicas: 4", "minAvailable: 4"),
+        ("", "maxUnavailable: 0"),
+        ("replicas: 5", "maxUnavailable: 0%"),
+    ] {
+        let given = format!("{replicas}\npodDisruptionBudget: {{{budget}}}");
+        let (values, remarks) = one(&given);
+        assert!(
+            values.ends_with("podDisruptionBudget:\n  maxUnavailable: 1  # podDisruptionBudget"),
+            "{given}: {values}"
+        );
+        let field = budget.split(':').next().unwrap_or_default();
+        assert!(
+            remarks.contains(&format!("{DIFFERS}  podDisruptionBudget: {field} lets none of ")),
+            "{given}: {remarks}"
+        );
+    }
+    let (values, remarks) = one("replicas: 4\npodDisruptionBudget: {minAvailable: 3}");
+    assert!(values.contains("minAvailable: 3") && remarks.is_empty(), "{values}{remarks}");
 }
 
 #[test]

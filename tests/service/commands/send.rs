@@ -167,3 +167,28 @@ async fn nothing_is_sent_unless_somebody_says_yes() {
     assert_eq!(stage.send_if(&flags, |_| true).await.code, 0);
     assert_eq!(stage.calls("SendMessage"), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_program_reads_what_was_sent() {
+    let stage = Stage::new(1, 1);
+    stage.allow(0, "true");
+    let replica = stage.start(&[]).await;
+    let flags = ["--yes", "--kind", "spot", "--node", "node-0", "--output"];
+    let answer = stage.send(&[&flags[..], &["json"]].concat()).await;
+    let report: serde_json::Value = serde_json::from_str(&answer.said).unwrap();
+    stage.until_handled(s(60)).await;
+    let (sent, queue) = (stage.world.aws.sqs.deleted(), stage.world.aws.sqs.queue_url());
+    assert!(report["identity"].as_str().unwrap().starts_with("ebbtide-test-"), "{report}");
+    let expected = serde_json::json!({
+        "kind": "spot", "node": "node-0", "instance": instance(0), "message_id": sent[0], "identity": report["identity"],
+        "queue": queue,
+    });
+    assert_eq!((answer.code, report), (0, expected));
+    let answer = stage.send(&[&flags[..], &["yaml"]].concat()).await;
+    assert!(answer.said.contains("\nkind: spot\n") && answer.said.contains("\nnode: node-0\n"), "{}", answer.said);
+    // A failure is told on standard error alone, as that of `ebbtide status`.
+    let answer = stage.send(&["--yes", "--kind", "spot", "--node", "node-9", "-o", "json"]).await;
+    assert_eq!((answer.code, answer.said.as_str()), (1, ""), "{answer:?}");
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}

@@ -220,6 +220,7 @@ async fn the_api_server_is_asked_at_the_start_and_when_something_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_is_told_once_and_takes_nothing_back() {
+    let is_ready = |agent: &Running| agent.metrics.ready().is_ok();
     for (mood, reason) in [
         (Mood::Refuses, "unreachable"),
         (Mood::Hangs, "timed-out"),
@@ -239,12 +240,16 @@ async fn a_service_that_fails_is_told_once_and_takes_nothing_back() {
         assert_eq!((agent.lines(reason), stage.says(0).len(), stage.calls("patch nodes")), (1, 1, 1), "{mood:?}");
         let asked = agent.service.count().1 - before;
         assert!(asked < 4 * 300, "{asked} questions in an hour while {mood:?}");
+        // Where nothing answers as EC2 does, there is nothing that a rollout could wait for.
+        assert_eq!(is_ready(&agent), reason == "unreachable", "{mood:?}: {:?}", agent.metrics.ready());
+        let told = agent.metrics.ready().unwrap_or_else(|why| why);
+        assert!(told.contains(reason), "{mood:?}: {told}");
         let counted = format!("ebbtide_agent_metadata_failures_total{{reason=\"{reason}\"}} 0");
         assert!(!agent.metrics.text().contains(&counted), "{}", agent.metrics.text());
         agent.service.mood(Mood::Well);
         agent.service.clear(ACTION);
         stage.until("taken back", s(60), || stage.says(0).is_empty()).await;
-        assert_eq!(agent.lines("answer"), 1, "{mood:?}");
+        assert_eq!((agent.lines("answer"), is_ready(&agent)), (1, true), "{mood:?}");
     }
 }
 
@@ -257,6 +262,10 @@ async fn a_node_that_is_no_instance_of_ec2_is_left_alone() {
         let agent = stage.agent(0, service);
         sleep(s(3600)).await;
         assert_eq!((agent.lines(reason), stage.world.calls.all().len()), (1, 0), "{mood:?}");
+        // A service that gives no token is there: the hop limit.
+        let told = agent.metrics.ready();
+        assert_eq!(told.is_ok(), reason != "no-token", "{told:?}");
+        assert!(told.is_ok() || told.is_err_and(|why| why.contains("set the metadata hop limit")), "{mood:?}");
     }
 }
 
@@ -335,4 +344,34 @@ async fn a_patch_that_is_refused_is_tried_again_and_told_once() {
     assert!((10..40).contains(&tries), "{tries} tries");
     stage.world.faults.clear();
     stage.until("said", s(40), || stage.says(0).len() == 1).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agent_is_ready_once_it_has_patched_its_node() {
+    let stage = Stage::new(1, 0);
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let agent = stage.agent(0, Service::default());
+    sleep(s(1)).await;
+    assert_eq!(agent.metrics.ready(), Err("the agent starts\n".to_owned()));
+    sleep(s(60)).await;
+    let why = agent.metrics.ready().unwrap_err();
+    assert_eq!((why.as_str(), agent.lines("refused")), ("the Node can't be patched; the log says why\n", 1));
+    stage.world.faults.clear();
+    stage.until("ready", s(40), || agent.metrics.ready() == Ok("ok\n".to_owned())).await;
+}
+
+/// What a patch without an answer has written is taken back as anything else, and a patch that failed leaves no agent unready for ever.
+#[tokio::test(start_paused = true)]
+async fn a_patch_without_an_answer_may_have_been_made() {
+    let stage = Stage::new(1, 0);
+    let agent = stage.agent(0, Service::default());
+    sleep(s(10)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::LostResponse));
+    agent.service.set(ACTION, action(&stage.in_seconds(120)));
+    stage.until("said", s(5), || stage.says(0).len() == 1).await;
+    agent.service.clear(ACTION);
+    sleep(s(10)).await;
+    assert!(agent.metrics.ready().is_err());
+    stage.world.faults.clear();
+    stage.until("taken back", s(60), || stage.says(0).is_empty() && agent.metrics.ready().is_ok()).await;
 }

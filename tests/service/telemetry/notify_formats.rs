@@ -471,6 +471,18 @@ async fn the_command_sends_each_chosen_phase_and_shows_the_answers() {
     };
     assert_eq!((code, said, problems), (1, String::new(), ["blocked", "failed"].map(problem).concat()));
 
+    // The report has the failures, too, and no secret.
+    let (code, said, problems) = tested(&["--notify-url", &broken.url(), "--notify", "failed", "-o", "json"]).await;
+    let error = "answered 500: *** is broken; the receiver is overloaded or broken";
+    let sample = serde_json::json!({ "phase": "failed", "status": null, "body": "", "error": error });
+    let report = serde_json::json!({ "receiver": host, "samples": [sample] });
+    assert_eq!((code, serde_json::from_str::<serde_json::Value>(&said).unwrap()), (1, report));
+    assert!(problems.contains(error), "{problems}");
+    let (code, said, problems) = tested(&["--notify-url", &server.url(), "--notify", "done", "-o", "yaml"]).await;
+    let sample = "samples:\n  - body: ok\n    error: null\n    phase: done\n    status: 200\n";
+    let report = format!("receiver: \"127.0.0.1:{}\"\n{sample}", server.port);
+    assert_eq!((code, said, problems), (0, report, String::new()));
+
     let (code, _, problems) = tested(&[]).await;
     assert_eq!(
         (code, problems.as_str()),

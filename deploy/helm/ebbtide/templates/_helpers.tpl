@@ -61,11 +61,6 @@ app.kubernetes.io/name: {{ printf "%s-agent" (include "ebbtide.name" . | trunc 5
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
-{{/* yes if the API server admits changes by policies, and tells them the node of a token: from Kubernetes 1.30. */}}
-{{- define "ebbtide.agentPolicy" -}}
-{{- if and .Values.agent.enabled .Values.agent.admissionPolicy (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version) }}yes{{ end }}
-{{- end }}
-
 {{- define "ebbtide.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create }}
 {{- default (include "ebbtide.fullname" .) .Values.serviceAccount.name }}
