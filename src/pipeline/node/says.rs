@@ -8,7 +8,7 @@ pub use crate::fact::SaidKind;
 
 use super::Node;
 use super::handled::{Standing, is_handled, standing};
-use super::mark::{is_told_to_terminate, name_of, notices};
+use super::mark::{is_told_to_terminate, mark_of, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
@@ -315,10 +315,14 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if told { Standing::Told } else { Standing::Open }
 }
 
-/// Returns the notice that the Node gives, if it is the same as that of an event, which has no id in common with the metadata.
+/// Returns the notice that the Node gives, if it is the same as that of an event, which has no id in common with the metadata. `None`
+/// also if the event's own mark is on the Node: then the Node's notice is left to the message, which goes on with its work.
 #[must_use]
 pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     let Identity::Event(_) = &notice.identity else { return None };
+    if mark_of(node, &notice.identity.to_string()).is_some() {
+        return None;
+    }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
     said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
 }

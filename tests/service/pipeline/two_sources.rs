@@ -208,3 +208,24 @@ async fn a_late_withdrawal_leaves_what_is_said_again() {
     assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
     stage.rest_for(&[&first], s(60)).await;
 }
+
+/// Both sources take the notice up before either sees the other's mark, and the process is killed: each must not leave the rest of the
+/// drain to the other.
+#[tokio::test(start_paused = true)]
+async fn a_drain_of_both_sources_goes_on_after_a_kill() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let first = stage.with_both("a", &[]).await;
+    has_its_turn(&stage, "a").await;
+    stage.says_spot(0, 120);
+    stage.spot(0);
+    stage.until("two marks", s(5), || stage.notices(0).len() == 2).await;
+    first.kill().await.gone(|_| true).await;
+    let second = stage.with_both("a", &[]).await;
+    sleep(s(50)).await;
+    assert_eq!(stage.world.aws.sqs.deleted(), Vec::<String>::new(), "{}", stage.story());
+    stage.unblock(0);
+    stage.until_handled(s(30)).await;
+    assert_eq!(stage.ends_of("web-0-0").len(), 1);
+    stage.rest(&[&second]).await;
+}
