@@ -76,6 +76,8 @@ pub struct Seen {
     /// When a message was first named by a mark.
     marked: BTreeMap<String, i64>,
     tried: BTreeMap<String, i64>,
+    /// First completions, by the action's token.
+    completing: BTreeMap<String, i64>,
     /// First evictions from the Nodes.
     begun: BTreeSet<usize>,
     refused: BTreeMap<String, u32>,

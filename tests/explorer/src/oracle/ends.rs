@@ -1,7 +1,7 @@
 //! What the plan and the documents say of a notice: which Node it drains, when that may end, and whether it is over.
 
 use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
-use crate::plan::{Kind, NodePlan, PodKind, Target, Teller};
+use crate::plan::{Kind, NodePlan, PodKind, Span, Target, Teller, Trouble};
 use ebbtide_sim::aws::ActionState;
 
 impl Oracle {
@@ -60,7 +60,14 @@ impl Oracle {
     /// Returns the earliest hard deadlines of a Node's drain. A lifecycle action that has ended is one: docs/draining.md, "Lifecycle
     /// hooks".
     pub(super) fn hard_ends(&self, seen: &Seen, node: usize) -> Vec<i64> {
-        let of = |sent: &Sent| self.ends(sent).hard.into_iter().chain(self.ended(sent));
+        // All hooks of an instance end with the first, and one that can't be looked up may end soon.
+        let is_lookup = |span: &Span| matches!(span.trouble, Trouble::Calls("*" | "DescribeLifecycleHooks", ..));
+        let lookups_fail = self.plan.faults.iter().any(is_lookup);
+        let of = |sent: &Sent| {
+            let ends = self.ends(sent);
+            let unknown = ends.soft.filter(|_| lookups_fail && sent.token.is_some());
+            ends.hard.into_iter().chain(unknown).chain(self.ended(sent))
+        };
         self.drains_of(seen, node).flat_map(of).collect()
     }
 

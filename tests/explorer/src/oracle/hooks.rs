@@ -1,7 +1,7 @@
 //! Rules about lifecycle hooks and messages.
 
 use super::{Oracle, Seen, Sent, drains};
-use crate::plan::{Kind, Owner, Target, Trouble};
+use crate::plan::{Kind, Notice, Owner, Target, Trouble};
 use ebbtide_sim::calls::Call;
 use ebbtide_sim::messages::Wrapping;
 
@@ -66,8 +66,12 @@ impl Oracle {
             return self.broke(seen, "no completion of a hook that is not ours", format!("{} {why}", call.subject));
         }
         let Some(sent) = sent else { return };
-        let kind = self.plan.notices[sent.notice].kind;
-        if let (Kind::Terminate(..), Some(why)) = (kind, self.not_over(seen, &sent)) {
+        let Notice { kind, target, .. } = self.plan.notices[sent.notice];
+        let first = *seen.completing.entry(call.subject.clone()).or_insert(self.now());
+        // Its Node may join while the call is repeated.
+        let joined_later =
+            matches!(target, Target::Node(node) if seen.started.get(&node).is_some_and(|at| *at > first));
+        if let (Kind::Terminate(..), Some(why), false) = (kind, self.not_over(seen, &sent), joined_later) {
             self.broke(seen, "no completion while a pod could be evicted", why);
         }
     }
