@@ -1,6 +1,6 @@
 //! Rules about lifecycle hooks and messages.
 
-use super::{Oracle, Seen, Sent, drains};
+use super::{Oracle, Seen, Sent, drains, s};
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
 use ebbtide_sim::calls::Call;
 use ebbtide_sim::messages::Wrapping;
@@ -84,7 +84,10 @@ impl Oracle {
         let notice = &self.plan.notices[sent.notice];
         let Target::Node(node) = notice.target else { return };
         let on_failed = self.plan.flags.on_failed;
-        let left = self.left(node);
+        let mut left = self.left(node);
+        // A pod may come while the call is repeated.
+        let first = seen.completing.get(&call.subject).copied().unwrap_or_default();
+        left.retain(|name| self.pod(name).is_some_and(|(_, pod)| pod.comes.is_none_or(|at| s(at) < first)));
         let wrong = match notice.kind {
             Kind::Terminate(..) if result == "ABANDON" => on_failed != Some("abandon"),
             // An action whose own time is over: as late as that, it may also be one of a node that has come back.

@@ -102,21 +102,23 @@ impl Plan {
     }
 }
 
-/// Lets Nodes tell of some notices: each of one of its kind, because there is one annotation for each kind.
-fn tellers(rng: &mut Rng, notices: &mut [Notice]) {
+/// Lets Nodes tell of some notices: each of one of its kind, because there is one annotation for each kind, and two notices of a kind
+/// within two minutes are the same for a Node.
+fn tellers(rng: &mut Rng, notices: &mut Vec<Notice>) {
+    let of = |notice: &Notice| (notice.target, std::mem::discriminant(&notice.kind));
     let mut said = Vec::new();
-    for notice in notices {
-        let kind = std::mem::discriminant(&notice.kind);
+    for notice in notices.iter_mut() {
+        let own = of(notice);
         let has_annotation = matches!(
             notice.kind,
             Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us)
         );
-        if !has_annotation || !matches!(notice.target, Target::Node(_)) || said.contains(&(notice.target, kind)) {
+        if !has_annotation || !matches!(notice.target, Target::Node(_)) || said.contains(&own) {
             continue;
         }
         notice.teller = one(rng, &[Teller::Queue, Teller::Node, Teller::Node, Teller::Both]);
         if notice.teller != Teller::Queue {
-            said.push((notice.target, kind));
+            said.push(own);
             notice.age = 0;
             notice.taken_back = some(rng, 25, |rng| rng.u64(1..200));
         }
@@ -124,6 +126,7 @@ fn tellers(rng: &mut Rng, notices: &mut [Notice]) {
             notice.copies.clear();
         }
     }
+    notices.retain(|notice| notice.teller != Teller::Queue || !said.contains(&of(notice)));
 }
 
 fn flags(rng: &mut Rng) -> Flags {
