@@ -12,7 +12,7 @@ use super::mark::{is_told_to_terminate, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
-use super::told::is_only_said;
+use super::told::{are_same, is_only_said};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -35,9 +35,6 @@ const WARNING: Duration = Duration::from_mins(2);
 /// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
 /// kept, and its agent is gone.
 const STALE_AFTER: Duration = Duration::from_mins(15);
-
-/// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
-const SAME_WITHIN: Duration = Duration::from_mins(2);
 
 impl SaidKind {
     /// Returns the annotation's name.
@@ -322,10 +319,6 @@ pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     let Identity::Event(_) = &notice.identity else { return None };
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
     said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
-}
-
-pub(super) fn are_same(a: Timestamp, b: Timestamp) -> bool {
-    a.duration_since(b).unsigned_abs() <= SAME_WITHIN
 }
 
 #[cfg(test)]

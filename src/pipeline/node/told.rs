@@ -4,9 +4,18 @@ use super::Node;
 use super::mark::{NOTICE_PREFIX, NoticeAnnotation, guarded, read};
 use super::names::is_from_node;
 use super::plan::PLAN_PREFIX;
-use super::says::are_same;
 use crate::pipeline::event::{Identity, Notice};
+use jiff::Timestamp;
 use serde_json::{Map, Value, json};
+use std::time::Duration;
+
+/// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
+const SAME_WITHIN: Duration = Duration::from_mins(2);
+
+/// Whether these are times of the same notice.
+pub(super) fn are_same(a: Timestamp, b: Timestamp) -> bool {
+    a.duration_since(b).unsigned_abs() <= SAME_WITHIN
+}
 
 /// Whether a mark or a plan is only of the Node's word. A plan has the same fields.
 pub(super) fn is_only_said(mark: &NoticeAnnotation) -> bool {
