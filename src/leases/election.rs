@@ -52,6 +52,9 @@ impl Office {
     pub const LOOK: Duration = Duration::from_secs(2);
 }
 
+/// Maximum number of tries to give a turn back: each after another write of the Lease.
+const GIVE_BACK_TRIES: usize = 3;
+
 /// The election, from one replica's view.
 pub struct Election {
     office: Office,
@@ -64,6 +67,8 @@ pub struct Election {
     observed: Option<Observation>,
     /// The Lease as we wrote it, if we hold it.
     held: Option<Lease>,
+    /// Whether it may be ours: nobody has told us otherwise since we began to write it.
+    may_be_ours: bool,
 }
 
 /// A Lease, and the time at which its last change was read.
@@ -103,7 +108,7 @@ impl Election {
     #[must_use]
     pub fn new(office: Office, client: Client, namespace: &str, identity: &str, gate: Gate, clock: Clock) -> Self {
         let api = Api::namespaced(client, namespace);
-        Self { office, api, gate, clock, identity: identity.to_owned(), observed: None, held: None }
+        Self { office, api, gate, clock, identity: identity.to_owned(), observed: None, held: None, may_be_ours: false }
     }
 
     /// Whether it was ours when last looked at.
@@ -122,12 +127,16 @@ impl Election {
         let name = self.office.name;
         let call = Call { verb: "get", resource: "leases", subject: name };
         let found = self.call(call, || self.api.get_opt(name)).await?;
+        self.may_be_ours = true;
         let write = match found {
             None => self.write(None).await,
             Some(found) => {
                 let spec = found.spec.clone().unwrap_or_default();
                 match self.observe(spec, Instant::now()) {
-                    Step::Wait(until) => return Ok(Turn::Theirs { until }),
+                    Step::Wait(until) => {
+                        self.may_be_ours = false;
+                        return Ok(Turn::Theirs { until });
+                    }
                     step => self.write(Some((found, step))).await,
                 }
             }
@@ -149,12 +158,35 @@ impl Election {
     ///
     /// # Errors
     /// What the API server said.
-    pub async fn give_back(self) -> Result<(), KubeError> {
-        let Some(mut lease) = self.held.clone() else { return Ok(()) };
-        let spec = lease.spec.get_or_insert_default();
-        spec.holder_identity = None;
-        spec.renew_time = Some(MicroTime(self.clock.now()));
-        self.replace(lease).await.map(drop)
+    pub async fn give_back(mut self) -> Result<(), KubeError> {
+        let mut result = Ok(());
+        for _ in 0..GIVE_BACK_TRIES {
+            let Some(mut lease) = self.ours().await? else { return Ok(()) };
+            let spec = lease.spec.get_or_insert_default();
+            spec.holder_identity = None;
+            spec.renew_time = Some(MicroTime(self.clock.now()));
+            result = self.replace(lease).await.map(drop);
+            // A renewal that was given up has reached the API server after all.
+            if !matches!(&result, Err(error) if error.category == Category::Conflict) {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Returns our Lease, if it is ours. When a renewal was given up halfway, only the API server knows.
+    async fn ours(&mut self) -> Result<Option<Lease>, KubeError> {
+        if let Some(held) = self.held.take() {
+            return Ok(Some(held));
+        }
+        if !self.may_be_ours {
+            return Ok(None);
+        }
+        let name = self.office.name;
+        let call = Call { verb: "get", resource: "leases", subject: name };
+        let found = self.call(call, || self.api.get_opt(name)).await?;
+        let is_ours = |spec: &LeaseSpec| spec.holder_identity.as_deref() == Some(&*self.identity);
+        Ok(found.filter(|found| found.spec.as_ref().is_some_and(is_ours)))
     }
 
     fn observe(&mut self, spec: LeaseSpec, now: Instant) -> Step {

@@ -18,6 +18,7 @@ use crate::pipeline::event::{CapacityBlock, Identity, IgnoreReason, Notice, Noti
 use crate::pipeline::interruption::{Interrupter, MessageLink, NoticeOutcome, Seat, Slots};
 use crate::pipeline::queue::{LeaseEnd, Message, Queue, VISIBILITY_TIMEOUT};
 use crate::runtime::task::TaskError;
+use futures_util::future::join;
 use futures_util::{StreamExt, stream};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -238,10 +239,15 @@ impl Deliverer {
             // The first needs none: a message that names one instance must not wait for those that name thousands.
             let _permit = if number > 0 { self.permits.acquire().await.ok() } else { None };
             let polled = Some(&notice).filter(|notice| self.has_other_sources && self.is_told_first(notice)).cloned();
+            let said = self.has_other_sources.then(|| self.said_before(&notice, message)).flatten();
             let copy = Arc::new(self.join_listed(notice, message));
             let lock = || copies.lock().unwrap_or_else(PoisonError::into_inner);
             lock().insert(number, Arc::clone(&copy));
-            let end = self.ended(&copy, visibility).await;
+            let end = self.ended(&copy, visibility);
+            let end = match said {
+                Some(said) => Box::pin(join(end, self.note_message(said, message))).await.0,
+                None => end.await,
+            };
             if let (Some(notice), Ok(outcome)) = (polled, end) {
                 Box::pin(self.note_told(&notice, outcome)).await;
             }

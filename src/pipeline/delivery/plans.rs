@@ -4,7 +4,7 @@
 
 use super::polling::{Answers, Polling};
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
-use crate::clients::gate::CALL_TIMEOUT;
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Identity, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
@@ -14,6 +14,7 @@ use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::deadline_of;
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::says::same_as;
+use crate::pipeline::node::told;
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
@@ -22,12 +23,16 @@ use futures_util::stream::FuturesUnordered;
 use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 /// Mean interval between scans of the plans on Nodes, and of what EC2 lists.
 const SCAN_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Maximum time for the note that a message has told what the Node had said.
+const NOTE_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A notice that is due, without a message.
 struct Due {
@@ -187,6 +192,27 @@ impl Deliverer {
         }
     }
 
+    /// Returns the notice of a message with the Node that has said the same before.
+    pub(super) fn said_before(&self, notice: &Notice, message: &str) -> Option<(Arc<Node>, Notice)> {
+        let node = self.interrupter.index.get(&notice.instance)?;
+        told::patch(&node, notice, message).is_some().then(|| (node, notice.clone()))
+    }
+
+    /// Notes on the Node that a message has told what the Node had said.
+    pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
+        let by = Instant::now() + NOTE_TIMEOUT;
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let patch = |current: &Node| told::patch(current, &notice, message);
+        while let Err(error) = self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch).await {
+            self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
+            let wait = error.wait(backoff.step());
+            if error.category == Category::Denied || Instant::now() + wait >= by {
+                return;
+            }
+            sleep(wait).await;
+        }
+    }
+
     /// Joins the notice of a message to the one that was acted on first because EC2 lists it, or because its Node gave it.
     pub(super) fn join_listed(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
         let node = self.interrupter.index.get(&notice.instance);
@@ -194,7 +220,13 @@ impl Deliverer {
         let as_said = |node: &Node| same_as(node, &notice, now).and_then(|said| known_as(node, &said));
         match node.and_then(|node| as_said(&node).or_else(|| known(&node, &notice))) {
             None => self.join(notice, message),
-            Some(Known::Same(identity)) => self.join(Notice { identity, ..notice }, message),
+            Some(Known::Same(identity)) => {
+                let copy = self.join(Notice { identity, ..notice }, message);
+                if let NoticeCopy::Running(_, seat) = &copy {
+                    seat.shared().told.store(true, Ordering::Release);
+                }
+                copy
+            }
             Some(Known::Handled) => {
                 self.tell_joined(&notice, message);
                 NoticeCopy::Late(NoticeOutcome::Drained)

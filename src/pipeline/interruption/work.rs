@@ -14,14 +14,14 @@ use super::{
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
-use crate::pipeline::event::{Hook, Notice};
+use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::node::{Index, Marker, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -74,6 +74,8 @@ pub struct MessageLink {
     pub visibility_timeout: watch::Sender<Duration>,
     /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
     pub direct: AtomicBool,
+    /// Whether a message has brought it: then no Node takes it back.
+    pub told: AtomicBool,
 }
 
 impl MessageLink {
@@ -84,13 +86,15 @@ impl MessageLink {
             notice: watch::Sender::new(notice),
             visibility_timeout: watch::Sender::new(visibility_timeout),
             direct: AtomicBool::new(false),
+            told: AtomicBool::new(false),
         }
     }
 
     /// Passes on a copy that revises the notice: the interruption begins again with it.
     pub fn revise(&self, copy: &Arc<Notice>) {
         self.notice.send_if_modified(|known| {
-            let newer = copy.revises(known);
+            let is_told = || self.told.load(Ordering::Acquire);
+            let newer = copy.revises(known) && !(matches!(copy.detail, Detail::TakenBack(_)) && is_told());
             if newer {
                 known.clone_from(copy);
             }

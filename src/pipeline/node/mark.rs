@@ -76,6 +76,9 @@ pub(super) struct NoticeAnnotation {
     pub start: Option<Timestamp>,
     /// The message that brought the notice; the change or the reservation that EC2 lists, if none did.
     pub message: String,
+    /// The message that has told what only the Node had said before.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub told: String,
     /// The Node's boot ID at the time of the mark. Another one ends the notice.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub boot: String,
@@ -182,8 +185,8 @@ impl Mark {
         let unlabelled = settings.exclude_from_load_balancers && !node.labels.contains_key(EXCLUDE_LABEL);
         // A mark from before a restart of the node is about to be removed, so it must be written again; and so must one of a change that
         // was put off.
-        let marked = node.annotations.get(&self.key).map(|value| read(value));
-        let marked = marked.is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
+        let known = node.annotations.get(&self.key).map(|value| read(value));
+        let marked = known.as_ref().is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
         // The Node is drained for others, too, and carries no more marks.
         let unmarkable = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
         if node.cordoned && (marked || unmarkable) && missing.is_empty() && !unlabelled {
@@ -207,6 +210,7 @@ impl Mark {
         }
         let mut notice = self.notice.clone();
         notice.boot = node.boot.to_string();
+        notice.told = known.map(|known| known.told).unwrap_or_default();
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);
         if !unmarkable {

@@ -3,13 +3,14 @@
 
 use super::Node;
 use super::mark::{guarded, is_full, key_of, text};
+use super::names::is_from_node;
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// Prefix of the annotation of a planned change: `ebbtide/planned.<id>`.
-const PLAN_PREFIX: &str = "ebbtide/planned.";
+pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
 
 /// The notice of a change that is not near yet.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -25,6 +26,9 @@ pub struct Plan {
     pub event: String,
     /// The message that brought the notice; the same id, if none did.
     pub message: String,
+    /// The message that has told what only the Node had said before.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    told: String,
 }
 
 impl Plan {
@@ -41,6 +45,7 @@ impl Plan {
             hard: change.hard,
             event: arn.clone(),
             message: message.to_owned(),
+            told: String::new(),
         })
     }
 
@@ -83,6 +88,11 @@ impl Plan {
         let key = self.key(node);
         let is_there = node.annotations.get(&key).is_some_and(|value| *value == text(self));
         is_there.then(|| guarded(node, &json!({ key: Value::Null }), &json!({}), json!({})))
+    }
+
+    /// Whether only the Node's word has left it.
+    pub(super) fn is_only_said(&self) -> bool {
+        is_from_node(&self.message) && self.told.is_empty()
     }
 
     /// Whether the Node keeps it, or has room for it. A change that is not kept is acted on at once.

@@ -5,9 +5,9 @@ use super::mark::{
     crowded_out, guarded, key_of, mark_of, notices, out_of_service, read, text, undo, whole_seconds, withdrawn_at,
     written,
 };
-use super::names::is_from_node;
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
+use super::told::is_only_said;
 use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
@@ -115,8 +115,7 @@ impl NodeRelease {
     #[must_use]
     pub fn of_taken_back(node: &Node, identity: &str) -> Option<Self> {
         let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
-        // A plan has the same field for the message.
-        let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_from_node(&read(value).message));
+        let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
         let keys: Vec<_> = names.into_iter().filter(is_said).collect();
         let reason = UndoReason::Withdrawn;
         (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None })

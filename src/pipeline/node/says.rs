@@ -12,6 +12,7 @@ use super::mark::{is_told_to_terminate, mark_of, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
+use super::told::{are_same, is_only_said};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -34,9 +35,6 @@ const WARNING: Duration = Duration::from_mins(2);
 /// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
 /// kept, and its agent is gone.
 const STALE_AFTER: Duration = Duration::from_mins(15);
-
-/// Maximum difference between the times of a notice as the metadata and as an event name them. An instance is not interrupted twice in it.
-const SAME_WITHIN: Duration = Duration::from_mins(2);
 
 impl SaidKind {
     /// Returns the annotation's name.
@@ -237,10 +235,10 @@ impl Node {
     }
 }
 
-/// Returns what marks and plans on the Node have in place of a message, if their notice came from the Node.
+/// Returns what marks and plans on the Node have in place of a message, if their notice came from the Node alone.
 fn from_node(node: &Node) -> impl Iterator<Item = String> {
-    let marks = notices(node).map(|(_, mark)| mark.message);
-    marks.chain(Plan::all(node).map(|plan| plan.message)).filter(|message| is_from_node(message))
+    let marks = notices(node).filter(|(_, mark)| is_only_said(mark)).map(|(_, mark)| mark.message);
+    marks.chain(Plan::all(node).filter(Plan::is_only_said).map(|plan| plan.message))
 }
 
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
@@ -325,10 +323,6 @@ pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
     }
     let mut said = said(node, now).filter_map(|(_, said)| said.ok()).map(|said| said.notice);
     said.find(|said| said.kind() == notice.kind() && are_same(said.at, notice.at))
-}
-
-fn are_same(a: Timestamp, b: Timestamp) -> bool {
-    a.duration_since(b).unsigned_abs() <= SAME_WITHIN
 }
 
 #[cfg(test)]

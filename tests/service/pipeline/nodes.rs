@@ -185,6 +185,24 @@ async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     stage.rest_for(&[&second], s(60)).await;
 }
 
+/// The answer to a renewal of the Lease is under way when the shutdown comes.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_during_a_renewal_gives_the_turn_back_too() {
+    let stage = Stage::slow(s(60));
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    let second = stage.without_queue("second", &[]).await;
+    stage.world.faults.add(Rule::on("update leases", Fault::Slow(s(1))));
+    let renewals = stage.calls("update leases");
+    stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+    let (exit, took, tasks) = first.stop().await;
+    stage.world.faults.clear();
+    assert!(exit == Exit::Clean && took < s(4), "{took:?}");
+    tasks.gone(|_| true).await;
+    stage.until("taken over", s(3), || stage.nodes_holder().as_deref() == Some("second")).await;
+    stage.rest_for(&[&second], s(60)).await;
+}
+
 /// Nobody else can take it while the API server does not answer about the Lease: the drain goes on.
 #[tokio::test(start_paused = true)]
 async fn a_drain_goes_on_while_the_lease_can_not_be_renewed() {

@@ -1,6 +1,6 @@
 //! `--source queue,nodes`: a message and a Node tell of the same, and a Node takes back what it has said.
 
-use super::nodes::{MAINTENANCE, TERMINATION, outcomes};
+use super::nodes::{MAINTENANCE, SPOT, TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
@@ -228,4 +228,36 @@ async fn a_drain_of_both_sources_goes_on_after_a_kill() {
     stage.until_handled(s(30)).await;
     assert_eq!(stage.ends_of("web-0-0").len(), 1);
     stage.rest(&[&second]).await;
+/// The Node's word came first, and a message has told the same since.
+#[tokio::test(start_paused = true)]
+async fn a_node_does_not_take_back_what_a_message_has_told_too() {
+    for (kind, ended) in [(SPOT, false), (SPOT, true), (MAINTENANCE, false), (MAINTENANCE, true)] {
+        let stage = Stage::slow(s(40));
+        let begin = stage.world.clock.now() + s(1200);
+        let begin = jiff::Timestamp::from_second(begin.as_second()).unwrap();
+        let replica = stage.with_both("a", &[]).await;
+        has_its_turn(&stage, "a").await;
+        let change = format!("{{\"what\":\"instance-retirement\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+        if kind == SPOT {
+            stage.says_spot(0, 121);
+        } else {
+            stage.annotate(0, MAINTENANCE, &change);
+        }
+        stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+        if ended {
+            stage.until("noted", s(60), || stage.handled(0) == 1).await;
+        }
+        if kind == SPOT {
+            stage.spot(0);
+        } else {
+            stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), begin, "upcoming");
+        }
+        sleep(s(5)).await;
+        stage.takes_back(0, kind);
+        stage.until_handled(s(90)).await;
+        sleep(s(90)).await;
+        assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{kind} {ended}\n{}", stage.story());
+        assert_eq!(outcomes(&replica, if kind == SPOT { "spot" } else { "scheduled-change" }, "drained"), "1");
+        stage.rest_for(&[&replica], s(60)).await;
+    }
 }
