@@ -228,6 +228,8 @@ async fn a_drain_of_both_sources_goes_on_after_a_kill() {
     stage.until_handled(s(30)).await;
     assert_eq!(stage.ends_of("web-0-0").len(), 1);
     stage.rest(&[&second]).await;
+}
+
 /// The Node's word came first, and a message has told the same since.
 #[tokio::test(start_paused = true)]
 async fn a_node_does_not_take_back_what_a_message_has_told_too() {
