@@ -121,7 +121,7 @@ pub async fn make(
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
     let is_of_wave = |key: &str| waves.iter().any(|wave| *wave.label == *key);
-    let node = Node::from_wire(object, selector, is_of_wave)
+    let node = Node::from_wire(object, selector, is_of_wave, &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));

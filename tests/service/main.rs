@@ -19,6 +19,7 @@ mod proxy;
 mod pipeline {
     mod agent;
     mod capacity_blocks;
+    mod conditions;
     mod delivery;
     mod dry_run;
     mod journey;

@@ -28,7 +28,8 @@ impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
-        if self.action(notice) == Action::Ignore {
+        // What is no longer so is undone, whatever the settings are now.
+        if self.action(notice) == Action::Ignore && !matches!(notice.detail, Detail::TakenBack(_)) {
             return Some(NoticeOutcome::Ignored);
         }
         let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
@@ -65,6 +66,8 @@ impl Policy {
         match detail {
             // An instance that is terminated in the pool itself is no Node.
             Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => None,
+            // The Node that was broken is gone.
+            Detail::Condition(_) | Detail::StatusCheck(_) => None,
             Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
             _ => Some(deadline),
         }
@@ -208,6 +211,7 @@ impl Policy {
         self.waits.load_balancers == ForLoadBalancers::Deregister
             && !self.dry_run
             && self.action(notice).drains()
+            && !notice.kind().is_repair()
             && comes_back(&notice.detail).is_none()
     }
 
@@ -282,7 +286,8 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
         }
         _ if notice.is_withdrawn() => {
             // What EC2 lists, and what a Node says, has no copies.
-            let noted = notice.identity.listed_as().is_none() && !matches!(notice.identity, Identity::Said { .. });
+            let is_said = matches!(notice.identity, Identity::Said { .. } | Identity::Condition { .. });
+            let noted = notice.identity.listed_as().is_none() && !is_said;
             NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)
         }
         _ => None,

@@ -121,6 +121,11 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
 }
 
+/// Whether the Node notes that some notice needs nothing any more.
+pub(super) fn has_notes(node: &Node) -> bool {
+    node.annotations.keys().any(|key| key.starts_with(HANDLED_PREFIX))
+}
+
 /// Whether the Node notes that exactly this notice needs nothing any more.
 pub(super) fn is_handled(node: &Node, notice: &Notice) -> bool {
     let note = node.annotations.get(&key_of(HANDLED_PREFIX, &notice.identity.to_string()));

@@ -6,7 +6,7 @@
 
 mod progress;
 
-pub use progress::{Place, WaveState, place_of, wave_state};
+pub use progress::{Place, WaveState, is_going, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
 use super::Node;

@@ -7,10 +7,13 @@
 pub use crate::fact::SaidKind;
 
 use super::Node;
-use super::handled::{Standing, is_handled, standing};
+use super::conditions;
+use super::conditions::ConditionRule;
+use super::handled::{Standing, has_notes, is_handled, standing};
 use super::mark::{name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
+use super::replacement::AskedReplacement;
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -215,11 +218,12 @@ fn in_place_of_message(kind: &str, by: &str) -> String {
     format!("{FROM_NODE}{kind}/{by}")
 }
 
-/// Whether the Node says something else than it did `before`, if it was known then.
+/// Whether the Node says something else than it did `before`, if it was known then, or has other conditions.
 pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
+    let names = |node: &'_ Node| node.conditions.iter().map(|condition| condition.name.clone()).collect::<Vec<_>>();
     match before {
-        Some(before) => !before.sayings().eq(after.sayings()),
-        None => after.sayings().next().is_some(),
+        Some(before) => !before.sayings().eq(after.sayings()) || names(before) != names(after),
+        None => after.sayings().next().is_some() || !after.conditions.is_empty(),
     }
 }
 
@@ -229,10 +233,11 @@ impl Node {
         self.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX))
     }
 
-    /// Whether the Node says something, or carries something of a notice that it gave.
+    /// Whether the Node says something or has a condition, or carries something of a notice that it gave.
     #[must_use]
     pub fn gives_notices(&self) -> bool {
-        self.sayings().next().is_some() || from_node(self).next().is_some()
+        let is_carrying = || from_node(self).next().is_some() || has_notes(self);
+        !self.conditions.is_empty() || self.sayings().next().is_some() || is_carrying()
     }
 }
 
@@ -243,9 +248,10 @@ fn from_node(node: &Node) -> impl Iterator<Item = String> {
 }
 
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
-/// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it.
+/// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it. `rules` are those of
+/// conditions: what a condition had done to a Node that its group was asked to replace is not undone, because that Node goes.
 #[must_use]
-pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<NodeNotice> {
+pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], now: Timestamp) -> Vec<NodeNotice> {
     let (mut messages, mut unreadable) = (BTreeSet::new(), Vec::new());
     // What is stale is still said.
     let all = others.iter().map(|other| &**other).chain([node]).flat_map(|node| said(node, Timestamp::MIN));
@@ -255,10 +261,21 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<Node
             Err(_) => unreadable.push(in_place_of_message(kind_in(name), "")),
         }
     }
+    let nodes = others.iter().map(|other| &**other).chain([node]);
+    // One that a renamed kubelet has left says nothing of the instance.
+    let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
+    messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
+    if AskedReplacement::of(node).is_some() {
+        unreadable.push(conditions::message(""));
+    }
     let is_said =
         |message: &String| messages.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
     let termination = termination(node);
     let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
+    let is_noted = |notice: &NodeNotice| is_handled(node, &notice.notice);
+    let of_rules =
+        rules.iter().filter(|_| has_notes(node)).map(|rule| conditions::gone(&rule.name, &node.instance, now));
+    let noted = noted.into_iter().chain(of_rules.filter(is_noted).map(|notice| notice.message));
     let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_said(message)).collect();
     gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
 }
@@ -273,6 +290,9 @@ fn termination(node: &Node) -> NodeNotice {
 /// Returns the withdrawal of the notice whose mark has this in place of a message.
 fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice> {
     let (kind, by) = message.strip_prefix(FROM_NODE)?.split_once('/')?;
+    if kind == conditions::CONDITION {
+        return Some(conditions::gone(by, &node.instance, now));
+    }
     let kind = kind_named(kind)?;
     let instance = node.instance.clone();
     let notice = if kind == SaidKind::Maintenance {
@@ -291,9 +311,15 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if notice.is_withdrawn() {
         return Standing::Open;
     }
-    let Identity::Said { .. } = &notice.identity else { return standing(node, notice, Some(message)) };
+    let is_condition = matches!(notice.identity, Identity::Condition { .. });
+    if !is_condition && !matches!(notice.identity, Identity::Said { .. }) {
+        return standing(node, notice, Some(message));
+    }
     if is_handled(node, notice) {
         return Standing::Settled;
+    }
+    if is_condition {
+        return Standing::Open;
     }
     let own = name_of(&notice.identity.to_string());
     let is_same = |since: Option<Timestamp>| match notice.detail {

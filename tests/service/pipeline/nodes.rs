@@ -14,7 +14,7 @@ const TERMINATION: &str = "ebbtide/says.termination";
 
 impl Stage {
     /// Starts a replica in a pod of this name that has no queue.
-    async fn without_queue(&self, pod: &str, more: &[&str]) -> Replica {
+    pub async fn without_queue(&self, pod: &str, more: &[&str]) -> Replica {
         let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", pod];
         self.start(&[&flags, more].concat()).await
     }
@@ -37,7 +37,7 @@ impl Stage {
         });
     }
 
-    fn handled(&self, n: usize) -> usize {
+    pub fn handled(&self, n: usize) -> usize {
         self.annotations(n).keys().filter(|key| key.starts_with("ebbtide/handled.")).count()
     }
 
@@ -52,7 +52,7 @@ impl Stage {
             .collect()
     }
 
-    fn nodes_holder(&self) -> Option<String> {
+    pub fn nodes_holder(&self) -> Option<String> {
         let leases = self.world.kube.leases("ebbtide").into_iter();
         leases
             .filter(|lease| lease.metadata.name.as_deref() == Some("ebbtide-nodes"))
@@ -61,7 +61,7 @@ impl Stage {
 }
 
 /// Returns the number of notices of this kind that have ended so, as the metrics show it.
-fn outcomes(replica: &Replica, kind: &str, outcome: &str) -> String {
+pub fn outcomes(replica: &Replica, kind: &str, outcome: &str) -> String {
     let (text, begin) = (
         replica.metrics.render(&replica.tasks),
         format!("ebbtide_notices_total{{kind=\"{kind}\",outcome=\"{outcome}\"}} "),
