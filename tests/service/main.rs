@@ -25,6 +25,7 @@ mod pipeline {
     mod journey;
     mod nodes;
     mod polling;
+    mod status_checks;
 
     mod queue {
         mod clock;

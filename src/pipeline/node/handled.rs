@@ -26,6 +26,15 @@ pub enum Standing {
     Settled,
 }
 
+/// A notice that a Node gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNotice {
+    /// The notice.
+    pub notice: Notice,
+    /// What its mark has in place of a message.
+    pub message: String,
+}
+
 /// What is known about the notice of a message that EC2 lists as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {

@@ -4,7 +4,7 @@ mod table;
 mod watch;
 
 use super::brake::Brake;
-use super::conditions::ConditionRule;
+use super::condition::ConditionRule;
 use super::mark::is_marked;
 use super::plan::Plan;
 use super::pool::Pools;

@@ -4,11 +4,12 @@
 //! Whoever may patch a Node may write them, so they are read as strictly as messages. A Node that says something is the claim of its
 //! notice: it is acted on until the Node notes that it needs nothing any more, or until the annotation is gone.
 
+pub use super::handled::NodeNotice;
 pub use crate::fact::SaidKind;
 
 use super::Node;
+use super::condition::ConditionRule;
 use super::conditions;
-use super::conditions::ConditionRule;
 use super::handled::{Standing, has_notes, is_handled, standing};
 use super::mark::{name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
@@ -91,15 +92,6 @@ pub enum BadSaying {
     /// The time has long passed.
     #[error("its time has passed for more than {} minutes, and the node is still here", STALE_AFTER.as_secs() / 60)]
     Stale,
-}
-
-/// A notice that a Node gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeNotice {
-    /// The notice.
-    pub notice: Notice,
-    /// What its mark has in place of a message.
-    pub message: String,
 }
 
 impl Said {

@@ -1,6 +1,6 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
-use super::conditions::{Condition as Named, ConditionRule, DRAINING_CONDITION};
+use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, OWN_PREFIX};
 use super::pool::Pool;
 use crate::clients::trimmed::Trimmed;
