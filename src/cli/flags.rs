@@ -105,10 +105,10 @@ pub struct Run {
 
     /// Action for a kind of notice; once per kind
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, status-check; for node-condition see
-    /// --on-condition. Actions: drain, replace, cordon, report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon,
-    /// asg-launch=ignore and status-check=report. Only drain, replace and ready touch lifecycle hooks. replace: as drain, but first the
-    /// Auto Scaling group launches another node.
+    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition,
+    /// status-check. Actions: drain, replace, cordon, report, ignore (for asg-launch: ready, report, ignore; for node-condition see
+    /// --on-condition). Default: drain, but rebalance=cordon, asg-launch=ignore and status-check=report. Only drain, replace and ready
+    /// touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
