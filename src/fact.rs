@@ -15,7 +15,7 @@ pub use label::{
 };
 pub use outcome::{
     Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
-    Replacement, SaidKind, Unusual, Wait, WaitOutcome,
+    RepairStop, Replacement, SaidKind, Unusual, Wait, WaitOutcome,
 };
 
 use jiff::SignedDuration;
@@ -152,6 +152,9 @@ pub enum Fact<'a> {
     NoticeSaid { about: NoticeRef<'a> },
     /// What a Node says in this annotation is no notice. Emitted once for each value.
     SayingRefused { on: NodeRef<'a>, annotation: &'a str, error: &'a dyn fmt::Display },
+    /// Work on this number of broken `nodes` does not begin; it was another number `before`. `share`: how many nodes are broken, of how
+    /// many; for [`RepairStop::Zones`], zones.
+    RepairsHeld { kind: NoticeKind, why: RepairStop, nodes: usize, before: usize, share: (usize, usize) },
     /// This replica begins to act on what Nodes say (`ours`), or another one does.
     NodesTurn { ours: bool },
     /// It could not be found out whose turn it is to act on what Nodes say; retried. Emitted once until it can, or fails differently.

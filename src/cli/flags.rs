@@ -105,9 +105,10 @@ pub struct Run {
 
     /// Action for a kind of notice; once per kind
     ///
-    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation. Actions: drain, replace,
-    /// cordon, report, ignore (for asg-launch: ready, report, ignore). Default: drain, but rebalance=cordon and asg-launch=ignore. Only
-    /// drain, replace and ready touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
+    /// Kinds: asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, node-condition,
+    /// status-check. Actions: drain, replace, cordon, report, ignore (for asg-launch: ready, report, ignore; for node-condition see
+    /// --on-condition). Default: drain, but rebalance=cordon, asg-launch=ignore and status-check=report. Only drain, replace and ready
+    /// touch lifecycle hooks. replace: as drain, but first the Auto Scaling group launches another node.
     #[arg(long, env = "EBBTIDE_ON", value_name = "KIND=ACTION", value_delimiter = ',', help_heading = "Notices")]
     pub on: Vec<String>,
 
@@ -165,7 +166,7 @@ pub struct Run {
     )]
     pub registration_grace: String,
 
-    /// Ask EC2 at this interval, 1m to 1h, for scheduled changes and ends of Capacity Blocks that no message told of, such as 5m [default: never]
+    /// Ask EC2 at this interval, 1m to 1h, for scheduled changes, ends of Capacity Blocks and failing status checks that no message told of, such as 5m [default: never]
     ///
     /// EventBridge may lose events. Needs ec2:DescribeInstanceStatus and ec2:DescribeCapacityReservations.
     #[arg(long, env = "EBBTIDE_EC2_POLL_INTERVAL", value_name = "DURATION", help_heading = "Notices")]

@@ -110,7 +110,8 @@ mod tests {
 
     #[test]
     fn each_error_says_what_is_wrong_and_what_to_do() {
-        let kinds = "asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation";
+        let kinds = "asg-terminate, asg-launch, spot, rebalance, state-change, scheduled-change, capacity-reservation, \
+                     node-condition, status-check";
         for (line, expected) in [
             (
                 "ebbtide simluate",

@@ -3,6 +3,7 @@
 
 mod admission;
 mod agent;
+mod conditions;
 mod hook;
 mod notifications;
 mod problems;
@@ -161,7 +162,8 @@ impl Settings {
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
         let status_address = (flags.servers.status_address != "off")
             .then(|| problems.address("--status-address", &flags.servers.status_address));
-        let actions = problems.actions(&flags.on);
+        let mut actions = problems.actions(&flags.on);
+        let conditions = problems.conditions(&flags.sources.on_condition, sources, &mut actions);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
@@ -208,6 +210,7 @@ impl Settings {
             flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
             actions,
+            conditions: conditions.into(),
             health_issues,
             lead,
             drain_timeout,
@@ -282,9 +285,11 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
-    let Run { on, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
+    let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
+    let on_condition = &mut sources.on_condition;
     let flags::Waits { delay, wave, hold, complete_after, max_replacements, .. } = waits;
-    for list in [on, health_issue, ignore_hook, drain_timeout, delay, wave, hold, when, taint, startup_taint] {
+    let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
+    for list in of_notices.into_iter().chain([delay, wave, hold, taint, startup_taint]) {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -390,13 +395,13 @@ mod tests {
         let settings = settings(&[]).unwrap();
         let policy = &settings.policy;
         let on = NoticeKind::ALL.map(|kind| policy.actions.of(kind).as_str());
-        assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain"]);
-        assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 7]);
-        assert_eq!(NoticeKind::ALL.map(|kind| policy.waits.delay.of(kind)), [None; 7]);
+        assert_eq!(on, ["drain", "ignore", "drain", "cordon", "drain", "drain", "drain", "ignore", "report"]);
+        assert_eq!(NoticeKind::ALL.map(|kind| policy.drain_timeout.of(kind)), [None; 9]);
+        assert_eq!(NoticeKind::ALL.map(|kind| policy.waits.delay.of(kind)), [None; 9]);
         assert_eq!(policy.settle, Duration::from_secs(1));
         let stands =
             NoticeKind::ALL.map(|kind| policy.stands(kind, policy.actions.of(kind)).map(|stands| stands.as_secs()));
-        assert_eq!(stands, [None, None, None, Some(1200), None, None, None]);
+        assert_eq!(stands, [None, None, None, Some(1200), None, None, None, None, None]);
         assert_eq!((policy.heartbeats, policy.registration_grace), (Heartbeats::Auto, Duration::from_secs(30)));
         assert_eq!(policy.ignored_hooks, ["Terminate-LC-Hook", "Launch-LC-Hook"]);
         assert_eq!((policy.on_failed_drain, policy.on_failed_launch), (OnFailed::Continue, OnFailed::Leave));
@@ -477,8 +482,17 @@ mod tests {
 
     #[test]
     fn an_empty_value_says_as_much_as_none() {
-        let flags =
-            ["on", "drain-timeout", "delay", "taint", "startup-taint", "pod-grace", "complete-after", "uncordon-after"];
+        let flags = [
+            "on",
+            "on-condition",
+            "drain-timeout",
+            "delay",
+            "taint",
+            "startup-taint",
+            "pod-grace",
+            "complete-after",
+            "uncordon-after",
+        ];
         let more = ["ec2-poll-interval", "node-selector", "pod-selector", "pod-name", "pod-namespace"];
         let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
@@ -679,7 +693,7 @@ mod tests {
         for wrong in ["59s", "2h", "0s", "often"] {
             assert_eq!(problems(&[flag, wrong]), [flag], "{wrong}");
         }
-        let ignored = ["--on", "scheduled-change=ignore", "--on", "capacity-reservation=ignore", flag, "5m"];
+        let ignored = ["--on", "scheduled-change=ignore,capacity-reservation=ignore,status-check=ignore", flag, "5m"];
         assert_eq!(problems(&ignored), [flag]);
         assert_eq!(settings(&[flag, "5m"]).unwrap().ec2_poll_interval, Some(Duration::from_mins(5)));
         assert_eq!(problems(&["--collect-leases", "--pod-namespace", "kube-system"]), ["--pod-name"]);

@@ -34,7 +34,7 @@ use crate::commands::test_message;
 use crate::commands::test_message::GroupHook;
 use crate::commands::test_message::{HookError, MessageRequest, TestMessageError};
 use crate::pipeline::event;
-use crate::pipeline::event::{IgnoreReason, Notice, NoticeKind, Notices, Parsed};
+use crate::pipeline::event::{Detail, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, Notices, Parsed};
 use crate::pipeline::queue::QueueUrl;
 use crate::runtime::clock::Clock;
 use narration::Narration;
@@ -193,7 +193,11 @@ impl Question {
             Ok(GroupHook { group: MADE_UP.0.to_owned(), hook: MADE_UP.1.to_owned() })
         };
         let made = test_message::make(&reader.sources(), request, reader.clock.now(), fallback).await?;
+        let instance = made.node.instance.clone();
         reader.know(made.node);
+        if !request.kind.has_messages() {
+            return Ok(self.simulate_repairs(reader, request.kind, &instance).await?);
+        }
         let notices = match event::parse(&made.body) {
             Parsed::Notices(notices) => notices,
             _ => Notices::default(),
@@ -204,6 +208,38 @@ impl Question {
             notice.notes.push(format!("{why}: the group and the hook are made up; --group and --hook name others"));
         }
         Ok(simulation)
+    }
+
+    /// Simulates what would be done if the node were broken: for each condition that there is a rule for, or for a status check.
+    async fn simulate_repairs(
+        &self,
+        reader: &mut Reader<'_>,
+        kind: NoticeKind,
+        instance: &InstanceId,
+    ) -> Result<Simulation, KubeError> {
+        let now = reader.clock.now();
+        let of_rules = self.settings.policy.conditions.iter();
+        let details: Vec<Detail> = match kind {
+            NoticeKind::NodeCondition => of_rules.map(|rule| Detail::Condition(rule.name.to_string())).collect(),
+            _ => vec![Detail::StatusCheck("instance")],
+        };
+        let mut notices = Vec::new();
+        for detail in details {
+            let identity = match &detail {
+                Detail::Condition(name) => Identity::Condition { condition: name.clone(), instance: instance.clone() },
+                _ => Identity::Health { arn: kind.as_str().to_owned(), instance: instance.clone() },
+            };
+            let notice = Notice { identity, instance: instance.clone(), at: now, detail };
+            notices.push(self.simulate_notice(reader, &notice).await?);
+        }
+        let what =
+            notices.is_empty().then(|| "there is no --on-condition: no condition of a Node is acted on".to_owned());
+        let (class, reason) = match what {
+            Some(_) => (MessageClass::Ignored, Some(kind.as_str())),
+            None => (MessageClass::Notices, None),
+        };
+        let message = MessageView { what, reason, ..MessageView::of(class) };
+        Ok(Simulation { notices, ..self.simulation(reader.clock, message) })
     }
 
     async fn simulate_notices(&self, reader: &mut Reader<'_>, found: Notices) -> Result<Simulation, KubeError> {

@@ -44,6 +44,11 @@ pub enum TestMessageError {
         "Node {0} does not allow tests, which cordon and drain it; to allow them: kubectl annotate node {0} {ALLOW}=true"
     )]
     NotAllowed(String),
+    /// No message brings notices of this kind.
+    #[error(
+        "no message brings {0}: the Node itself says it, or EC2 is asked; ebbtide simulate shows what would be done"
+    )]
+    NoMessage(NoticeKind),
     /// The lifecycle hook is not known.
     #[error("{0}; give --group NAME and --hook NAME")]
     NoHook(#[from] HookError),
@@ -118,10 +123,13 @@ pub async fn make(
     fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
 ) -> Result<TestMessage, TestMessageError> {
     let Sources { clients, selector, waves, .. } = sources;
+    if request.sent && !request.kind.has_messages() {
+        return Err(TestMessageError::NoMessage(request.kind));
+    }
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
     let is_of_wave = |key: &str| waves.iter().any(|wave| *wave.label == *key);
-    let node = Node::from_wire(object, selector, is_of_wave)
+    let node = Node::from_wire(object, selector, is_of_wave, &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));

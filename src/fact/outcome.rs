@@ -19,6 +19,10 @@ labels! {
         ScheduledChange => "scheduled-change",
         /// A capacity reservation takes its capacity back.
         CapacityReservation => "capacity-reservation",
+        /// A condition of the Node says that it is broken.
+        NodeCondition => "node-condition",
+        /// EC2's checks of the instance, its host or its volumes fail.
+        StatusCheck => "status-check",
     }
 }
 
@@ -52,10 +56,22 @@ impl NoticeKind {
         }
     }
 
+    /// Whether messages bring notices of this kind.
+    #[must_use]
+    pub const fn has_messages(self) -> bool {
+        !self.is_repair()
+    }
+
+    /// Whether the node itself is broken, and AWS announces nothing.
+    #[must_use]
+    pub const fn is_repair(self) -> bool {
+        matches!(self, Self::NodeCondition | Self::StatusCheck)
+    }
+
     /// Whether a drain for a notice of this kind has time to wait for others.
     #[must_use]
     pub const fn waits_in_waves(self) -> bool {
-        matches!(self, Self::AsgTerminate | Self::Rebalance | Self::ScheduledChange)
+        self.is_repair() || matches!(self, Self::AsgTerminate | Self::Rebalance | Self::ScheduledChange)
     }
 }
 
@@ -138,6 +154,18 @@ labels! {
         TooManyDrains => "too-many-drains",
         /// AWS does not confirm it.
         NotConfirmed => "not-confirmed",
+    }
+}
+
+labels! {
+    /// Why no work on a broken node begins: the cause is not the node.
+    RepairStop {
+        /// More than half of the zones, and at least two, have a fifth of their nodes broken.
+        Zones => "zones",
+        /// More than a fifth of the nodes of its group are broken.
+        Group => "group",
+        /// More than a fifth of all nodes are broken.
+        Cluster => "cluster",
     }
 }
 

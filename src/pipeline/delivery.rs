@@ -7,6 +7,7 @@ mod nodes;
 mod outcome_cache;
 mod plans;
 mod polling;
+mod repairs;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;

@@ -104,6 +104,8 @@ impl Notice {
             Detail::StateChange { .. } => NoticeKind::StateChange,
             Detail::ScheduledChange(_) => NoticeKind::ScheduledChange,
             Detail::CapacityReservation { .. } => NoticeKind::CapacityReservation,
+            Detail::Condition(_) => NoticeKind::NodeCondition,
+            Detail::StatusCheck(_) => NoticeKind::StatusCheck,
             Detail::TakenBack(kind) => kind,
         }
     }
@@ -255,6 +257,13 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
+    /// A condition of a Node, `TYPE=STATUS`, for as long as the Node has it.
+    Condition {
+        /// The condition.
+        condition: String,
+        /// The instance.
+        instance: InstanceId,
+    },
     /// Any other event, by EventBridge's id.
     Event(String),
 }
@@ -266,7 +275,7 @@ impl Identity {
         match self {
             Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
             Self::Block { reservation, .. } => Some(reservation),
-            Self::Hook { .. } | Self::Said { .. } | Self::Event(_) => None,
+            Self::Hook { .. } | Self::Said { .. } | Self::Condition { .. } | Self::Event(_) => None,
         }
     }
 }
@@ -280,6 +289,7 @@ impl fmt::Display for Identity {
             Self::Block { reservation, ends: None, instance } => write!(f, "{reservation}/{instance}"),
             Self::Said { kind, at: Some(at), instance } => write!(f, "node/{kind}/{at}/{instance}"),
             Self::Said { kind, at: None, instance } => write!(f, "node/{kind}/{instance}"),
+            Self::Condition { condition, instance } => write!(f, "node/condition/{condition}/{instance}"),
             Self::Event(id) => f.write_str(id),
         }
     }
@@ -339,7 +349,11 @@ pub enum Detail {
         /// The end of the instance, if the event names it.
         terminates_at: Option<Timestamp>,
     },
-    /// The instance's metadata no longer announce what they did, of this kind.
+    /// The Node has this condition, `TYPE=STATUS`, for longer than it may.
+    Condition(String),
+    /// These of EC2's status checks fail: `system`, `instance`, `attached-ebs`.
+    StatusCheck(&'static str),
+    /// What the Node said, or EC2 listed, of this kind is no longer so.
     TakenBack(NoticeKind),
 }
 
@@ -419,6 +433,12 @@ pub struct Version {
 }
 
 impl Version {
+    /// Returns the identity, if the notice is about a condition of a Node.
+    #[must_use]
+    pub const fn of_condition(&self) -> Option<&Identity> {
+        if matches!(self.identity, Identity::Condition { .. }) { Some(&self.identity) } else { None }
+    }
+
     /// Whether this is a version of the notice with this identity.
     #[must_use]
     pub fn is_of(&self, identity: &Identity) -> bool {
@@ -444,7 +464,7 @@ impl Notice {
         match &self.identity {
             Identity::Hook { token, .. } => token.starts_with(TEST),
             Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
-            Identity::Block { .. } | Identity::Said { .. } => false,
+            Identity::Block { .. } | Identity::Said { .. } | Identity::Condition { .. } => false,
             Identity::Event(id) => id.starts_with(TEST),
         }
     }

@@ -13,10 +13,15 @@
 //! plan      a change that a Node is drained for later
 //! release   which marks are due for removal, and the patch that removes them
 //! says      what a Node says that its instance has been told
+//! condition, conditions  the conditions of Nodes that the settings name, and the notices that they give
+//! brake     whether so many nodes are broken that the cause is not the nodes
 //! releaser  the task that removes marks when they are due
 //! replacement  notes on a Node that its group replaces, and on the new one
 //! ```
 
+mod brake;
+mod condition;
+mod conditions;
 pub mod handled;
 pub mod hold;
 mod index;
@@ -35,8 +40,10 @@ pub mod says;
 pub mod told;
 mod wire;
 
+pub use brake::{Brake, Share};
+pub use condition::{ConditionRule, DRAINING_CONDITION};
 pub use index::Index;
-pub use listing::Listing;
+pub use listing::{Listing, passing_checks};
 pub use marker::{CordonOutcome, Marker, Released};
 pub use names::{IGNORE_ANNOTATION, is_from_node};
 pub use owner::{

@@ -144,6 +144,13 @@ impl Subscriber for Log {
             Fact::SayingRefused { on, annotation, error } => {
                 on!(warn, on, annotation, %error, "what a Node says is no notice; ignored");
             }
+            Fact::RepairsHeld { kind, why, nodes, before: 0, share: (broken, of) } => {
+                warn!(%kind, %why, nodes, broken, of, "too many nodes are broken at once; no work on more of them begins");
+            }
+            Fact::RepairsHeld { kind, why, nodes: 0, .. } => {
+                info!(%kind, %why, "not too many nodes are broken any more; work on them begins");
+            }
+            Fact::RepairsHeld { .. } => {}
             Fact::NodesTurn { ours: true } => info!("this replica acts on what Nodes say now"),
             Fact::NodesTurn { ours: false } => info!("another replica acts on what Nodes say now"),
             Fact::NodesTurnUnknown { error, .. } => {

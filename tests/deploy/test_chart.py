@@ -433,6 +433,15 @@ def actions(**chosen: str) -> str:
         ("settings: {waitForLoadBalancers: \"off\"}", NODES | DRAINS | VOLUMES | DELETES | TELLS),
         ("settings: {waitForLoadBalancers: deregister, dryRun: true}", NODES | DRAINS | DELETES),
         (actions() + "settings: {waitForLoadBalancers: wait}", NODES | DRAINS | TELLS),
+        (
+            actions(stateChange="report") + "settings: {source: [queue, nodes], onCondition: ['A=True:5m=drain']}",
+            NODES | DRAINS | TELLS | NODES_TURN,
+        ),
+        (
+            actions(stateChange="report") + "settings: {source: [queue, nodes], onCondition: ['A=True:5m=cordon']}",
+            NODES | TELLS | NODES_TURN,
+        ),
+        (actions(stateChange="report", statusCheck="drain"), NODES | DRAINS | TELLS),
         (actions() + "settings: {waitForLoadBalancers: deregister}", NODES | DRAINS | TELLS | BALANCERS),
         ("settings: {atDeadline: leave, events: none}", NODES | DRAINS | VOLUMES),
         ("settings: {collectLeases: true}", NODES | DRAINS | VOLUMES | DELETES | TELLS | NODE_LEASES | TURNS),

@@ -160,6 +160,10 @@ SENTENCES = [
         "notifications.format has no effect without notifications.existingSecret: name a Secret",
     ),
     ("settings: {source: [nodes]}", "queueUrl has no effect with settings.source: [nodes]; add queue to it"),
+    (
+        "settings: {onCondition: ['Ready=Unknown:5m=drain']}",
+        "settings.onCondition has no effect without nodes in settings.source: set settings.source: [queue, nodes]",
+    ),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
         (ALONE + setting, f"{name} needs AWS, which is not called with settings.source: [nodes] alone; write [queue")
@@ -169,6 +173,7 @@ SENTENCES = [
             (", waitForLoadBalancers: wait}", "settings.waitForLoadBalancers"),
             (", waitForLoadBalancers: deregister}", "settings.waitForLoadBalancers"),
             (", healthIssue: {AWS_EC2_A_FAULT: drain}}", "settings.healthIssue"),
+            (", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}", "settings.onCondition"),
             ("}\nactions: {asgTerminate: replace}", "actions.asgTerminate: replace"),
             ("}\nactions: {asgLaunch: ready}", "actions.asgLaunch: ready"),
         ]

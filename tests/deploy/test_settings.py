@@ -61,6 +61,7 @@ SPECIAL = {
     "on": ("{spot: cordon, asgLaunch: ready}", "asg-launch=ready,spot=cordon"),
     "healthIssue": ("{AWS_EC2_A_FAULT: cordon, AWS_EC2_B: drain}", "AWS_EC2_A_FAULT=cordon,AWS_EC2_B=drain"),
     "source": ("[queue, nodes]", "queue,nodes"),
+    "onCondition": ("['A=False:5m=drain', 'Ready=Unknown:1h=report']", "A=False:5m=drain,Ready=Unknown:1h=report"),
     "ignoreHook": ("[mine, theirs]", "mine,theirs"),
     "registrationGrace": ("1m30s", "1m30s"),
     "ec2PollInterval": ("5m", "5m"),
@@ -108,6 +109,9 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
     # Some settings need asgLaunch: ready; the chart refuses them without it.
     queue = QUEUE + ("" if flag.key == "on" else "actions: {asgLaunch: ready}\n")
     values = values.replace(QUEUE, queue)
+    if flag.key == "onCondition":
+        nodes = "settings:\n  source: [queue, nodes]\n"
+        queue, values = queue + nodes, values.replace("settings:\n", nodes)
     before = environment(HELM4.objects(values=queue))
     now = environment(HELM4.objects(values=values))
     assert flag.variable not in before, "the chart sets the variable without a value"
@@ -155,17 +159,20 @@ def test_one_drain_timeout_is_for_all_kinds() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_kinds_reach_the_program_in_its_own_words(kind: str) -> None:
-    values = yaml.safe_dump({"actions": {CAMEL[kind]: "report"}, "settings": {"drainTimeout": {CAMEL[kind]: "9m"}}})
+    # Each condition of a Node has its own action.
+    chosen = {} if kind == "node-condition" else {CAMEL[kind]: "report"}
+    values = yaml.safe_dump({"actions": chosen, "settings": {"drainTimeout": {CAMEL[kind]: "9m"}}})
     described = environment(HELM4.objects(values=QUEUE + values))
-    assert described["EBBTIDE_ON"] == f"{kind}=report"
+    assert described.get("EBBTIDE_ON") == (f"{kind}=report" if chosen else None)
     assert described["EBBTIDE_DRAIN_TIMEOUT"] == f"{kind}=9m"
 
 
 def test_the_schema_has_the_programs_kinds() -> None:
-    assert len(KINDS) == 7
+    assert len(KINDS) == 9
     settings = SCHEMA["properties"]["settings"]["properties"]
     kinds = list(CAMEL.values())
-    assert list(SCHEMA["properties"]["actions"]["properties"]) == kinds
+    # Each condition of a Node has its own action.
+    assert list(SCHEMA["properties"]["actions"]["properties"]) == [kind for kind in kinds if kind != "nodeCondition"]
     assert list(settings["delay"]["properties"]) == kinds
     assert list(settings["drainTimeout"]["properties"]) == list(settings["hold"]["properties"]) == ["all", *kinds]
 
@@ -197,9 +204,10 @@ def test_the_described_defaults_match_the_program() -> None:
             if flag.type == "bool" and not flag.default:
                 assert documented[flag.key] == "off", flag.key
     described = " ".join(CLI.replace("///", "").split())
-    assert "Default: drain, but rebalance=cordon and asg-launch=ignore." in described
-    actions = {kind: {"rebalance": "cordon", "asg-launch": "ignore"}.get(kind, "drain") for kind in KINDS}
-    assert {kind: documented[CAMEL[kind]].strip("`") for kind in KINDS} == actions
+    assert "Default: drain, but rebalance=cordon, asg-launch=ignore and status-check=report." in described
+    others = {"rebalance": "cordon", "asg-launch": "ignore", "status-check": "report"}
+    actions = {kind: others.get(kind, "drain") for kind in KINDS if kind != "node-condition"}
+    assert {kind: documented[CAMEL[kind]].strip("`") for kind in actions} == actions
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,13 @@ mod proxy;
 mod pipeline {
     mod agent;
     mod capacity_blocks;
+    mod conditions;
     mod delivery;
     mod dry_run;
     mod journey;
     mod nodes;
     mod polling;
+    mod status_checks;
     mod two_sources;
 
     mod queue {

@@ -3,7 +3,8 @@
 use crate::harness::{Replica, Stage, instance, metric, node, s};
 use ebbtide_sim::aws::{Action, HookSpec};
 use ebbtide_sim::messages::{self, Wrapping};
-use k8s_openapi::api::core::v1::{Node, NodeSpec, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeSpec, Taint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,6 +52,21 @@ impl Stage {
     pub fn annotate(&self, n: usize, key: &str, value: &str) {
         let (key, value) = (key.to_owned(), value.to_owned());
         self.change(n, |node| drop(node.metadata.annotations.get_or_insert_default().insert(key, value)));
+    }
+
+    /// Sets a condition of the n-th node. Its transition was so many seconds ago, by the clock of whoever writes it.
+    pub fn set_condition(&self, n: usize, kind: &str, status: &str, ago: i64) {
+        let at = jiff::Timestamp::from_second(self.world.clock.now().as_second() - ago).expect("a time of our days");
+        self.change(n, |node| {
+            let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+            conditions.retain(|condition| condition.type_ != kind);
+            conditions.push(NodeCondition {
+                type_: kind.to_owned(),
+                status: status.to_owned(),
+                last_transition_time: Some(Time(at)),
+                ..NodeCondition::default()
+            });
+        });
     }
 
     /// Sets the condition Ready of the n-th node.

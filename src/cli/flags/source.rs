@@ -34,4 +34,18 @@ pub struct Sources {
         help_heading = "Queue"
     )]
     pub source: Vec<Source>,
+
+    /// What to do about a Node that has had a condition for longer than tolerated, such as KernelReady=False:10m=replace: report, cordon,
+    /// drain or replace; once per condition
+    ///
+    /// Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes
+    /// in --source. No work begins while more than a fifth of a group or of all nodes, or most zones, are affected.
+    #[arg(
+        long,
+        env = "EBBTIDE_ON_CONDITION",
+        value_name = "TYPE=STATUS:TOLERATION=ACTION",
+        value_delimiter = ',',
+        help_heading = "Notices"
+    )]
+    pub on_condition: Vec<String>,
 }

@@ -188,7 +188,7 @@ impl Problems {
 
     /// Adds a problem if EC2 is polled for kinds that are ignored.
     pub(super) fn idle_polls(&mut self, interval: Option<Duration>, actions: Actions) {
-        let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation];
+        let polled = [NoticeKind::ScheduledChange, NoticeKind::CapacityReservation, NoticeKind::StatusCheck];
         let ignored = polled.into_iter().all(|kind| actions.of(kind) == Action::Ignore);
         self.idle(
             "--ec2-poll-interval",
@@ -260,6 +260,10 @@ impl Problems {
     }
 
     fn action(&mut self, kind: NoticeKind, action: &str) -> Option<Action> {
+        if kind == NoticeKind::NodeCondition {
+            self.add("--on", format!("{kind} has an action for each condition; write --on-condition TYPE=STATUS:TOLERATION=ACTION instead"));
+            return None;
+        }
         let found = kind.actions().iter().copied().find(|known| known.as_str() == action);
         if found.is_none() {
             let names: Vec<_> = kind.actions().iter().map(|action| action.as_str()).collect();

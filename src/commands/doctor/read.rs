@@ -257,7 +257,8 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     let queue = queue_arn(None, url).unwrap_or_else(|| url.clone());
     let confirmed = |kind| aws_calls::confirms(settings, kind);
     let listed = |kind| aws_calls::polls(settings, kind) || confirmed(kind);
-    let changes = OptionFuture::from(listed(NoticeKind::ScheduledChange).then(|| aws::changes(probe)));
+    let statuses = listed(NoticeKind::ScheduledChange) || aws_calls::polls(settings, NoticeKind::StatusCheck);
+    let changes = OptionFuture::from(statuses.then(|| aws::changes(probe)));
     let reservations = OptionFuture::from(listed(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
     let spot_requests = OptionFuture::from(confirmed(NoticeKind::Spot).then(|| aws::spot_requests(probe)));
     let members = OptionFuture::from(confirmed(NoticeKind::AsgTerminate).then(|| aws::members(probe)));

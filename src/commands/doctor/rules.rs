@@ -49,6 +49,7 @@ fn samples(kind: NoticeKind, settings: &Settings) -> Vec<Value> {
         NoticeKind::CapacityReservation => {
             vec![event("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning", json!({}))]
         }
+        NoticeKind::NodeCondition | NoticeKind::StatusCheck => Vec::new(),
     }
 }
 
@@ -65,7 +66,12 @@ const fn variants(kind: NoticeKind) -> &'static [(&'static str, &'static str)] {
             ("aws.ec2", "Capacity Block Reservation Expiration Warning"),
             ("aws.ec2", "EC2 Interruptible Capacity Reservation Instance Interruption Warning"),
         ],
-        NoticeKind::AsgTerminate | NoticeKind::AsgLaunch | NoticeKind::StateChange | NoticeKind::ScheduledChange => &[],
+        NoticeKind::AsgTerminate
+        | NoticeKind::AsgLaunch
+        | NoticeKind::StateChange
+        | NoticeKind::ScheduledChange
+        | NoticeKind::NodeCondition
+        | NoticeKind::StatusCheck => &[],
     }
 }
 
@@ -104,6 +110,8 @@ fn wanted(kind: NoticeKind, settings: &Settings) -> &'static str {
        "EC2 Interruptible Capacity Reservation Instance Interruption Warning",
        "Capacity Block Expiration Warning", "Capacity Block Reservation Expiration Warning"]}"#
         }
+        // No event tells of them.
+        NoticeKind::NodeCondition | NoticeKind::StatusCheck => "",
     }
 }
 
@@ -117,7 +125,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Ok(rules) => rules,
         Err(error) => return vec![unread(error)],
     };
-    let kinds = NoticeKind::ALL.into_iter().filter(|kind| acts(*kind, settings));
+    let kinds = NoticeKind::ALL.into_iter().filter(|kind| kind.has_messages() && acts(*kind, settings));
     let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
     rules.unread.iter().map(unread).chain(checks).collect()
 }

@@ -114,7 +114,12 @@ impl<'a> Reader<'a> {
             let api = node_api(self.clients.kube.clone());
             let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
             let nodes = objects.into_iter().filter_map(|node| {
-                Node::from_wire(node, &self.settings.node_selector, |key| self.settings.policy.is_of_wave(key))
+                Node::from_wire(
+                    node,
+                    &self.settings.node_selector,
+                    |key| self.settings.policy.is_of_wave(key),
+                    &self.settings.policy.conditions,
+                )
             });
             let mut nodes: Vec<_> = nodes.collect();
             // Of several Nodes of an instance the index returns the one that is Ready.

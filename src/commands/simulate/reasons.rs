@@ -45,7 +45,9 @@ pub(super) fn says(detail: &Detail) -> String {
         },
         Detail::Rebalance => "the instance is at an elevated risk of interruption".to_owned(),
         Detail::AsgTermination => "its Auto Scaling group terminates the instance".to_owned(),
-        Detail::TakenBack(_) => "the instance's metadata no longer say so".to_owned(),
+        Detail::Condition(condition) => format!("the Node has the condition {condition} for longer than tolerated"),
+        Detail::StatusCheck(which) => format!("EC2's {which} status check of the instance fails"),
+        Detail::TakenBack(_) => "what the Node said, or EC2 listed, is no longer so".to_owned(),
         Detail::StateChange { state } => {
             let state = match state {
                 InstanceState::Stopping => "stopping",
@@ -74,6 +76,7 @@ pub(super) fn says(detail: &Detail) -> String {
 pub(super) fn setting(notice: &Notice, action: Action) -> String {
     match &notice.detail {
         Detail::ScheduledChange(change) if change.is_issue => format!("--health-issue {}={action}", change.code),
+        Detail::Condition(condition) => format!("--on-condition {condition}:…={action}"),
         _ => format!("--on {}={action}", notice.kind()),
     }
 }
@@ -109,6 +112,9 @@ pub(super) fn ended(outcome: NoticeOutcome, notice: &Notice) -> String {
         }
         (NoticeOutcome::Reported | NoticeOutcome::Cordoned, Detail::ScheduledChange(change)) if change.is_issue => {
             format!("--health-issue {}", change.code)
+        }
+        (NoticeOutcome::Reported | NoticeOutcome::Cordoned, Detail::Condition(condition)) => {
+            format!("--on-condition {condition}")
         }
         (NoticeOutcome::Ignored, _) => format!("--on {kind}=ignore"),
         (NoticeOutcome::Reported, _) => format!("--on {kind}=report"),
@@ -210,6 +216,9 @@ pub(super) fn deadline(
         Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
         Detail::Rebalance => "our own patience: no event says when, or whether, the instance ends".to_owned(),
         Detail::AsgTermination | Detail::TakenBack(_) => "our own patience: the metadata name no time".to_owned(),
+        Detail::Condition(_) | Detail::StatusCheck(_) => {
+            "our own patience: nothing says when the node fails".to_owned()
+        }
         Detail::StateChange { .. } => "2 minutes: EC2 names no time".to_owned(),
         Detail::ScheduledChange(change) => match change.start {
             Some(start) if clock.instant_of(start) <= chosen => named(start),

@@ -35,7 +35,7 @@ pub fn identity(random: u128) -> String {
     format!("{TEST}{}", &digits[..36 - TEST.len()])
 }
 
-/// Returns the body of a message of this kind, as AWS would send it at the time `at`.
+/// Returns the body of a message of this kind, as AWS would send it at the time `at`; empty for a kind without messages.
 #[must_use]
 pub fn message(kind: NoticeKind, about: &Subject<'_>, identity: &str, at: Timestamp) -> String {
     let Subject { instance, region, account, .. } = *about;
@@ -73,6 +73,7 @@ pub fn message(kind: NoticeKind, about: &Subject<'_>, identity: &str, at: Timest
             });
             ("aws.ec2", "EC2 Capacity Reservation Instance Interruption Warning".to_owned(), arn, detail)
         }
+        NoticeKind::NodeCondition | NoticeKind::StatusCheck => return String::new(),
     };
     json!({
         "version": "0",

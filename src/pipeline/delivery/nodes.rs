@@ -1,25 +1,27 @@
-//! Notices that Nodes give: what each says that its instance has been told.
+//! Notices that Nodes give: what each says that its instance has been told, and the conditions that the settings name.
 //!
 //! A message has a receipt, and a Node has none: one replica at a time takes what Nodes say, by a Kubernetes Lease. Its drains end early
 //! when it sees that another replica has the Lease, and at a shutdown. When the API server does not answer, nobody else has taken them,
 //! and they go on: what is done twice is harmless, and each write names the version that it replaces.
 
 use super::plans::is_work;
+use super::repairs::Repairs;
 use super::{CRASH_DELAY, Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{CALL_TIMEOUT, Category};
-use crate::fact::{Fact, NoticeRef};
+use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::leases::election::{Election, Office, Turn};
 use crate::pipeline::event::{Detail, Notice, Version};
-use crate::pipeline::interruption::NoticeOutcome;
+use crate::pipeline::interruption::{Action, Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::Standing;
-use crate::pipeline::node::mark::is_told_to_terminate;
+use crate::pipeline::node::mark::{is_going, is_told_to_terminate};
 use crate::pipeline::node::says::{NodeNotice, said, standing_of, taken_back};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use jiff::Timestamp;
 use std::collections::{HashMap, HashSet};
 use std::future::pending;
 use std::sync::Arc;
@@ -54,6 +56,8 @@ struct Work<'a> {
     versions: HashSet<Version>,
     /// The notices that need nothing more, and of which their Nodes carry no note: they were ignored, or reported.
     ended: HashSet<Version>,
+    /// The conditions that are not acted on for now.
+    repairs: Repairs,
     /// What was refused, by the Node's UID and the annotation, so that each value is told once.
     refused: HashMap<(Arc<str>, String), String>,
     /// Ends the work early.
@@ -122,6 +126,7 @@ impl Deliverer {
                 Ok(()) = held.changed() => {
                     if *held.borrow() == Held::Theirs {
                         work.cut_short().await;
+                        work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
                     }
                 }
                 Ok(()) = sayings.changed() => {}
@@ -131,18 +136,27 @@ impl Deliverer {
             let is_ours = matches!(*held.borrow_and_update(), Held::Ours(until) if Instant::now() < until);
             if is_ours {
                 sayings.mark_unchanged();
-                self.take_up(&mut work);
+                next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
+                work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
             }
         }
     }
 
-    /// Begins to act on all that Nodes say and that nobody acts on.
-    fn take_up<'a>(&'a self, work: &mut Work<'a>) {
-        let now = self.interrupter.clock.now();
-        let nodes = self.interrupter.index.all_that(|node| !node.is_excluded() && node.gives_notices());
+    /// Begins to act on all that Nodes say and that nobody acts on. Returns when a Node will have had a condition for too long.
+    fn take_up<'a>(&'a self, work: &mut Work<'a>) -> Option<Instant> {
+        let Interrupter { clock, policy, index, .. } = &*self.interrupter;
+        let (now, mut next, mut brake) = (clock.now(), None, None);
+        let nodes = index.all_that(|node| !node.is_excluded() && node.gives_notices());
         let (mut given, mut refused) = (HashSet::new(), HashMap::new());
         for node in nodes {
-            let mut due: Vec<NodeNotice> = taken_back(&node, &self.interrupter.index.others(&node), now);
+            let mut due: Vec<NodeNotice> = taken_back(&node, &index.others(&node), &policy.conditions, now);
+            for (said, from) in self.conditions_of(&node) {
+                if from > now {
+                    next = next.into_iter().chain([clock.instant_of(from)]).min();
+                } else {
+                    due.push(said);
+                }
+            }
             for (name, notice) in said(&node, now) {
                 match notice {
                     Ok(notice) => due.push(notice),
@@ -158,14 +172,45 @@ impl Deliverer {
             for said in due {
                 let (standing, version) = (standing_of(&node, &said), said.notice.version());
                 given.insert(version.clone());
-                if standing != Standing::Settled && !work.ended.contains(&version) && work.versions.insert(version) {
+                let is_done = standing == Standing::Settled || work.ended.contains(&version);
+                if is_done || work.versions.contains(&version) {
+                    continue;
+                }
+                if version.of_condition().is_some() && self.begins_repair(&node, &said.notice) {
+                    let brake = brake.get_or_insert_with(|| index.brake(|node| self.is_broken(node)));
+                    if work.repairs.hold(brake, &node) {
+                        continue;
+                    }
+                }
+                if work.versions.insert(version) {
                     let (node, cut, told) = (Arc::clone(&node), work.cut.clone(), standing == Standing::Told);
                     work.running.push(Box::pin(self.carry_out_said(node, said, told, cut)));
                 }
             }
         }
-        work.ended.retain(|version| given.contains(version));
+        for version in work.ended.extract_if(|version| !given.contains(version)) {
+            // The Node may have the condition again, or another Node of the instance.
+            if let Some(identity) = version.of_condition() {
+                self.outcomes.forget(identity);
+            }
+        }
         work.refused = refused;
+        next
+    }
+
+    /// Returns the notices of the Node's conditions, each with the time from which it is due: none of a Node that another one of its
+    /// instance has followed, or that is drained for another reason.
+    fn conditions_of(&self, node: &Node) -> Vec<(NodeNotice, Timestamp)> {
+        let Interrupter { clock, policy, index, .. } = &*self.interrupter;
+        let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
+        let counts = !node.conditions.is_empty() && !is_going(node) && is_current();
+        if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
+    }
+
+    /// Whether the Node has a condition on which work begins, whether or not for too long: those of one cause come a little apart.
+    fn is_broken(&self, node: &Node) -> bool {
+        let mut rules = self.interrupter.policy.conditions.iter().filter(|rule| rule.action != Action::Report);
+        !is_going(node) && rules.any(|rule| node.has_condition(&rule.name))
     }
 
     /// Acts on a notice until it has ended, and notes that on its Node; if a message `told` of it, only notes it.

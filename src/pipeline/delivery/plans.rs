@@ -3,18 +3,19 @@
 //! another replica continues after a crash.
 
 use super::polling::{Answers, Polling};
+use super::repairs::Repairs;
 use super::{Deliverer, NoticeCopy, Verdict, verdict};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
-use crate::fact::{Fact, NoticeRef};
-use crate::pipeline::event::{CapacityBlock, Identity, Notice, Version};
+use crate::fact::{Fact, NoticeKind, NoticeRef};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
-use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::{Known, Standing, known, known_as, standing};
 use crate::pipeline::node::is_from_node;
-use crate::pipeline::node::mark::deadline_of;
+use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::says::same_as;
 use crate::pipeline::node::told;
+use crate::pipeline::node::{Brake, Node};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::random;
 use futures_util::StreamExt;
@@ -63,6 +64,7 @@ impl Deliverer {
         let mut versions_running: HashSet<Version> = HashSet::new();
         let mut since: HashMap<Identity, Timestamp> = HashMap::new();
         let mut ended: HashSet<Version> = HashSet::new();
+        let mut repairs = Repairs::default();
         loop {
             // Jittered, so that a replica sees the mark of another before it begins itself.
             let pause = async {
@@ -83,6 +85,7 @@ impl Deliverer {
             }
             let now = self.interrupter.clock.now();
             let listed = answers.notices();
+            let brake = self.brake_of_checks(&listed);
             let versions: HashSet<Version> = listed.iter().map(Notice::version).collect();
             ended.retain(|version| versions.contains(version));
             let listed = listed.into_iter().filter(|notice| !ended.contains(&notice.version()));
@@ -91,12 +94,33 @@ impl Deliverer {
             for due in due {
                 let identity = due.notice.identity.clone();
                 let first = *since.entry(identity.clone()).or_insert(known.get(&identity).copied().unwrap_or(now));
-                // A newer version joins the work on the one before, and revises it.
-                if (due.told || !in_other_hands(&due, first, now)) && versions_running.insert(due.notice.version()) {
-                    running.push(Box::pin(self.carry_out(due, answers)));
+                let is_ours = due.told || !in_other_hands(&due, first, now);
+                let version = due.notice.version();
+                if !is_ours || versions_running.contains(&version) || self.holds_check(&due, &brake, &mut repairs) {
+                    continue;
                 }
+                // A newer version joins the work on the one before, and revises it.
+                versions_running.insert(version);
+                running.push(Box::pin(self.carry_out(due, answers)));
             }
+            repairs.tell(NoticeKind::StatusCheck, &self.facts);
         }
+    }
+
+    /// Counts the Nodes of which EC2 lists failing status checks.
+    fn brake_of_checks(&self, listed: &[Notice]) -> Brake {
+        let failing = listed.iter().filter(|notice| matches!(notice.detail, Detail::StatusCheck(_)));
+        let failing: HashSet<&InstanceId> = failing.map(|notice| &notice.instance).collect();
+        if failing.is_empty() {
+            return Brake::default();
+        }
+        self.interrupter.index.brake(|node| failing.contains(&node.instance) && !is_going(node))
+    }
+
+    /// Whether the work on a failing status check does not begin: too many fail, or the node goes for another reason.
+    fn holds_check(&self, Due { node, notice, .. }: &Due, brake: &Brake, repairs: &mut Repairs) -> bool {
+        let is_check = matches!(notice.detail, Detail::StatusCheck(_));
+        is_check && self.begins_repair(node, notice) && (is_going(node) || repairs.hold(brake, node))
     }
 
     /// Returns the planned changes that are near.
@@ -164,7 +188,9 @@ impl Deliverer {
         if let Some(listed) = notice.identity.listed_as().filter(|_| outcome.is_none_or(is_work)) {
             // A plan that a message brought is none of EC2's list, nor of a Node.
             if plan.is_none_or(|plan| plan.message == *listed || is_from_node(&plan.message)) {
-                written = marker.note_handled(node, notice, !notice.is_withdrawn(), by).await;
+                // Another replica's answer may be older, and say that the check still fails since then.
+                let write = !notice.is_withdrawn() || notice.kind() == NoticeKind::StatusCheck;
+                written = marker.note_handled(node, notice, write, by).await;
             }
         }
         if let Some(plan) = plan.filter(|_| written.is_ok() && outcome != Some(NoticeOutcome::Planned)) {

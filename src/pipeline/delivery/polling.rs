@@ -5,9 +5,9 @@ use crate::clients::gate::{AwsError, Backoff, Category};
 use crate::fact::Fact;
 use crate::pipeline::event::{Notice, NoticeKind};
 use crate::pipeline::interruption::Action;
-use crate::pipeline::node::Listing;
+use crate::pipeline::node::{Listing, passing_checks};
 use crate::runtime::random;
-use futures_util::future::join;
+use futures_util::future::join3;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -32,25 +32,28 @@ pub struct Polling {
 pub(super) struct Answers {
     changes: Mutex<Vec<Notice>>,
     blocks: Mutex<Vec<Notice>>,
+    checks: Mutex<Vec<Notice>>,
 }
 
 #[derive(Clone, Copy)]
 enum Question {
     Changes,
     Blocks,
+    Checks,
 }
 
 impl Answers {
     /// Returns the notices of all answers.
     pub fn notices(&self) -> Vec<Notice> {
         let of = |answer: &Mutex<Vec<Notice>>| answer.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        [of(&self.changes), of(&self.blocks)].concat()
+        [of(&self.changes), of(&self.blocks), of(&self.checks)].concat()
     }
 
     fn set(&self, question: Question, notices: Vec<Notice>) {
         let answer = match question {
             Question::Changes => &self.changes,
             Question::Blocks => &self.blocks,
+            Question::Checks => &self.checks,
         };
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = notices;
     }
@@ -59,19 +62,21 @@ impl Answers {
 impl Deliverer {
     /// Keeps the answers new. The questions are apart, so that a right that is missing for one leaves the other. Runs until aborted.
     pub(super) async fn poll(&self, polling: &Polling, answers: &Answers) {
-        join(self.repeat(polling, Question::Changes, answers), self.repeat(polling, Question::Blocks, answers)).await;
+        let repeat = |question| self.repeat(polling, question, answers);
+        join3(repeat(Question::Changes), repeat(Question::Blocks), repeat(Question::Checks)).await;
     }
 
     async fn repeat(&self, polling: &Polling, question: Question, answers: &Answers) {
         let kind = match question {
             Question::Changes => NoticeKind::ScheduledChange,
             Question::Blocks => NoticeKind::CapacityReservation,
+            Question::Checks => NoticeKind::StatusCheck,
         };
         if self.interrupter.policy.actions.of(kind) == Action::Ignore {
             return;
         }
         let interval = match question {
-            Question::Changes => polling.interval,
+            Question::Changes | Question::Checks => polling.interval,
             Question::Blocks => polling.interval.min(MAX_BLOCK_INTERVAL),
         };
         let mut backoff = Backoff::new(FIRST_RETRY.min(interval), interval);
@@ -101,6 +106,11 @@ impl Deliverer {
         let now = self.interrupter.clock.now();
         match question {
             Question::Changes => listing.changes(now).await,
+            Question::Checks => {
+                let failing = listing.failing_checks(now).await?;
+                let passing = passing_checks(&self.interrupter.index.marked(), &failing, now);
+                Ok([failing, passing].concat())
+            }
             Question::Blocks => {
                 // Those of which the next answer might come too late, too.
                 let until = now.checked_add(*interval * 2).unwrap_or(now);

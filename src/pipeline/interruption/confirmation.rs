@@ -88,6 +88,8 @@ impl Proof {
             Detail::CapacityReservation { .. }
             | Detail::ScheduledChange(_)
             | Detail::Rebalance
+            | Detail::Condition(_)
+            | Detail::StatusCheck(_)
             | Detail::TakenBack(_)
             | Detail::AsgLaunch(_) => None,
         }

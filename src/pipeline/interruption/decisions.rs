@@ -29,7 +29,8 @@ impl Policy {
     /// Returns the outcome of a notice that is not acted on, whoever owns its instance.
     #[must_use]
     pub fn settled(&self, notice: &Notice) -> Option<NoticeOutcome> {
-        if self.action(notice) == Action::Ignore {
+        // What is no longer so is undone, whatever the settings are now.
+        if self.action(notice) == Action::Ignore && !matches!(notice.detail, Detail::TakenBack(_)) {
             return Some(NoticeOutcome::Ignored);
         }
         let others = notice.hook().is_some_and(|hook| self.ignored_hooks.contains(&hook.name));
@@ -66,6 +67,8 @@ impl Policy {
         match detail {
             // An instance that is terminated in the pool itself is no Node.
             Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => None,
+            // The Node that was broken is gone.
+            Detail::Condition(_) | Detail::StatusCheck(_) => None,
             Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
             _ => Some(deadline),
         }
@@ -209,6 +212,7 @@ impl Policy {
         self.waits.load_balancers == ForLoadBalancers::Deregister
             && !self.dry_run
             && self.action(notice).drains()
+            && !notice.kind().is_repair()
             && comes_back(&notice.detail).is_none()
     }
 

@@ -2,9 +2,11 @@
 
 use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
+use crate::pipeline::node::ConditionRule;
 use crate::pipeline::node::mark::MarkSettings;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -70,6 +72,8 @@ impl Default for Actions {
         let mut actions = Self::all(Action::Drain);
         actions.set(NoticeKind::Rebalance, Action::Cordon);
         actions.set(NoticeKind::AsgLaunch, Action::Ignore);
+        actions.set(NoticeKind::NodeCondition, Action::Ignore);
+        actions.set(NoticeKind::StatusCheck, Action::Report);
         actions
     }
 }
@@ -171,6 +175,8 @@ pub struct WaitPolicy {
 pub struct Policy {
     /// The action for each kind.
     pub actions: Actions,
+    /// The conditions of Nodes that are acted on. The action for their kind is the farthest of theirs.
+    pub conditions: Arc<[ConditionRule]>,
     /// The actions for faults that AWS Health reports, by code. Others are ignored.
     pub health_issues: BTreeMap<String, Action>,
     /// Time before a scheduled change at which its Node is drained; `None` drains at once.
@@ -219,6 +225,10 @@ impl Policy {
         match &notice.detail {
             Detail::ScheduledChange(change) if change.is_issue => {
                 self.health_issues.get(&change.code).copied().unwrap_or(Action::Ignore)
+            }
+            Detail::Condition(name) => {
+                let rule = self.conditions.iter().find(|rule| *rule.name == **name);
+                rule.map_or(Action::Ignore, |rule| rule.action)
             }
             _ => self.actions.of(notice.kind()),
         }

@@ -149,9 +149,11 @@ pub fn deadline(
         Detail::Spot { .. } => shortened(at + WARNING_TIME),
         Detail::CapacityReservation { terminates_at } => shortened(terminates_at.map_or(at + WARNING_TIME, instant)),
         // The group's hook has a timeout, which the metadata do not tell.
-        Detail::Rebalance | Detail::AsgTermination | Detail::TakenBack(_) => {
-            Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT))
-        }
+        Detail::Rebalance
+        | Detail::AsgTermination
+        | Detail::Condition(_)
+        | Detail::StatusCheck(_)
+        | Detail::TakenBack(_) => Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT)),
         Detail::StateChange { .. } => {
             Deadline::soft(now + drain_timeout.map_or(SHUTDOWN_TIME, |timeout| timeout.min(SHUTDOWN_TIME)))
         }

@@ -26,6 +26,15 @@ pub enum Standing {
     Settled,
 }
 
+/// A notice that a Node gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNotice {
+    /// The notice.
+    pub notice: Notice,
+    /// What its mark has in place of a message.
+    pub message: String,
+}
+
 /// What is known about the notice of a message that EC2 lists as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
@@ -119,6 +128,11 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
         notes[other] = Value::Null;
     }
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
+}
+
+/// Whether the Node notes that some notice needs nothing any more.
+pub(super) fn has_notes(node: &Node) -> bool {
+    node.annotations.keys().any(|key| key.starts_with(HANDLED_PREFIX))
 }
 
 /// Whether the Node notes that exactly this notice needs nothing any more.

@@ -3,6 +3,8 @@
 mod table;
 mod watch;
 
+use super::brake::Brake;
+use super::condition::ConditionRule;
 use super::mark::is_marked;
 use super::plan::Plan;
 use super::pool::Pools;
@@ -29,6 +31,8 @@ struct IndexInner {
     selector: Selector,
     /// Labels of waves.
     labels: Vec<Box<str>>,
+    /// The conditions that count.
+    rules: Arc<[ConditionRule]>,
     nodes: Mutex<NodeTable>,
     pools: Mutex<Pools>,
     /// Signals that marks, or the status of a marked Node, have changed.
@@ -59,10 +63,11 @@ struct Shown {
 const QUIET: Duration = Duration::from_secs(2);
 
 impl Index {
-    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those of waves.
+    /// Returns an empty index. `selector` selects the Nodes that Ebbtide may act on; `labels` are those of waves, `rules` those of
+    /// conditions.
     #[must_use]
-    pub fn new(selector: Selector, labels: Vec<Box<str>>) -> Self {
-        Self(Arc::new(IndexInner { selector, labels, ..IndexInner::default() }))
+    pub fn new(selector: Selector, labels: Vec<Box<str>>, rules: Arc<[ConditionRule]>) -> Self {
+        Self(Arc::new(IndexInner { selector, labels, rules, ..IndexInner::default() }))
     }
 
     /// Watches Nodes forever, and reports on `synced` when the index first holds all of them.
@@ -80,6 +85,14 @@ impl Index {
     #[must_use]
     pub fn all_that(&self, wanted: impl Fn(&Node) -> bool) -> Vec<Arc<Node>> {
         self.lock().all().filter(|node| wanted(node)).map(Arc::clone).collect()
+    }
+
+    /// Counts the Nodes that Ebbtide may act on, and those that are broken. A Node whose instance has another one by now is none.
+    #[must_use]
+    pub fn brake(&self, is_broken: impl Fn(&Node) -> bool) -> Brake {
+        let nodes = self.lock();
+        let is_current = |node: &&Arc<Node>| nodes.get(&node.instance).is_some_and(|current| current.uid == node.uid);
+        Brake::of(nodes.all().filter(|node| !node.is_excluded()).filter(is_current), is_broken)
     }
 
     /// Returns a receiver that is signalled when a Node becomes Ready or goes, or when one of our own patches was answered.
@@ -239,7 +252,8 @@ impl Index {
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
-        let node = Node::from_wire(object, &self.0.selector, |key| self.0.labels.iter().any(|label| **label == *key))?;
+        let is_of_wave = |key: &str| self.0.labels.iter().any(|label| **label == *key);
+        let node = Node::from_wire(object, &self.0.selector, is_of_wave, &self.0.rules)?;
         let pool = self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
@@ -309,7 +323,8 @@ impl Drop for Subscription<'_> {
 impl Index {
     /// Returns an index that shows these Nodes, for waves of these labels.
     pub(crate) fn for_tests(labels: &[&str], nodes: impl IntoIterator<Item = Node>) -> Self {
-        let index = Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect());
+        let index =
+            Self::new(Selector::default(), labels.iter().map(|label| (*label).into()).collect(), Arc::default());
         nodes.into_iter().for_each(|node| index.lock().apply(node));
         index
     }

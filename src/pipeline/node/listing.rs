@@ -1,14 +1,21 @@
-//! What EC2 lists by itself of the notices that messages bring: scheduled changes, and the ends of Capacity Blocks.
+//! What EC2 lists by itself: scheduled changes and the ends of Capacity Blocks, as messages bring them, and status checks that fail.
 //!
 //! One question covers the whole account in its region, as the events do; its answer has only what is announced, so it is small.
 
+use super::Node;
+use super::mark;
+use super::replacement::AskedReplacement;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
 use crate::fact::Facts;
-use crate::pipeline::event::{CapacityBlock, InstanceId, Notice};
+use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, NoticeKind};
 use aws_sdk_ec2::Client;
 use aws_sdk_ec2::primitives::DateTime;
-use aws_sdk_ec2::types::{CapacityReservation, CapacityReservationType, EventCode, Filter, InstanceStatusEvent};
-use jiff::Timestamp;
+use aws_sdk_ec2::types::{
+    CapacityReservation, CapacityReservationType, EventCode, Filter, InstanceStatus, InstanceStatusEvent,
+    InstanceStatusSummary, SummaryStatus,
+};
+use jiff::{SignedDuration, Timestamp};
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// Number of entries asked for in one answer: the maximum that EC2 allows.
@@ -19,6 +26,18 @@ const RESERVATIONS: Operation = Operation::new("ec2", "DescribeCapacityReservati
 
 /// Beginnings of the description of a change that needs no action any more. EC2 lists it for up to a week.
 const OVER: [&str; 2] = ["[Completed]", "[Canceled]"];
+
+/// The status checks, by the name in their filter.
+const CHECKS: [&str; 3] = ["system", "instance", "attached-ebs"];
+
+/// Minimum time for which a check has to fail: one of an instance that reboots does so for some minutes.
+const FAILING_FOR: SignedDuration = SignedDuration::from_mins(5);
+
+/// Minimum age of a mark that an answer of EC2 may take back: it may be older than what another replica was answered.
+const MARK_AGE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Beginning of what the mark of a status check has in place of a message: `status-check/<check>/<since>`.
+const CHECK_PREFIX: &str = "status-check/";
 
 /// Asks EC2 what it lists.
 #[derive(Clone, Debug)]
@@ -42,6 +61,38 @@ impl Listing {
         let codes = EventCode::values().iter().map(ToString::to_string).collect();
         let filter = Filter::builder().name("event.code").set_values(Some(codes)).build();
         let mut notices = Vec::new();
+        let each = |status: InstanceStatus, instance: InstanceId| {
+            let events = status.events.unwrap_or_default();
+            notices.extend(events.iter().filter_map(|event| change(event, &instance, now)));
+        };
+        self.statuses(filter, each).await?;
+        Ok(notices)
+    }
+
+    /// Returns the notices of the status checks of all running instances that have failed for a while; `now` becomes their time.
+    ///
+    /// # Errors
+    /// As [`Listing::changes`].
+    pub async fn failing_checks(&self, now: Timestamp) -> Result<Vec<Notice>, AwsError> {
+        let mut notices = Vec::new();
+        for which in CHECKS {
+            // Filters of one call are all to be met.
+            let filter = Filter::builder().name(format!("{which}-status.status"));
+            let filter = filter.values(SummaryStatus::Impaired.as_str()).build();
+            let each = |status: InstanceStatus, instance: InstanceId| {
+                let since = failing_since(&status, which);
+                if since.is_none_or(|since| now.duration_since(since) >= FAILING_FOR) {
+                    let arn = format!("{CHECK_PREFIX}{which}/{}", since.map(|at| at.to_string()).unwrap_or_default());
+                    notices.push(check(arn, instance, now, Detail::StatusCheck(which)));
+                }
+            };
+            self.statuses(filter, each).await?;
+        }
+        Ok(notices)
+    }
+
+    /// Passes each status of a running instance that the filter matches to `each`.
+    async fn statuses(&self, filter: Filter, mut each: impl FnMut(InstanceStatus, InstanceId)) -> Result<(), AwsError> {
         let mut page = None;
         loop {
             let request = self.client.describe_instance_status().filters(filter.clone()).max_results(PAGE);
@@ -50,13 +101,13 @@ impl Listing {
             let class = LifecycleClass::Describe;
             let answer = self.gate.aws(STATUS, "all instances", class, by, || request.send()).await?;
             for status in answer.instance_statuses.unwrap_or_default() {
-                let Some(instance) = status.instance_id.as_deref().and_then(InstanceId::new) else { continue };
-                let events = status.events.unwrap_or_default();
-                notices.extend(events.iter().filter_map(|event| change(event, &instance, now)));
+                if let Some(instance) = status.instance_id.as_deref().and_then(InstanceId::new) {
+                    each(status, instance);
+                }
             }
             page = answer.next_token.filter(|token| !token.is_empty());
             if page.is_none() {
-                return Ok(notices);
+                return Ok(());
             }
         }
     }
@@ -94,6 +145,44 @@ fn change(event: &InstanceStatusEvent, instance: &InstanceId, now: Timestamp) ->
     let over = OVER.iter().any(|prefix| description.starts_with(prefix));
     let start = event.not_before().and_then(timestamp);
     Some(Notice::listed((id, code.as_str()), instance.clone(), start, over, now))
+}
+
+/// Returns since when the check fails, in whole seconds.
+fn failing_since(status: &InstanceStatus, which: &str) -> Option<Timestamp> {
+    let of =
+        |summary: &InstanceStatusSummary| summary.details().iter().find_map(|detail| detail.impaired_since().copied());
+    let since = match which {
+        "system" => status.system_status().and_then(of),
+        "instance" => status.instance_status().and_then(of),
+        _ => {
+            let volumes = status.attached_ebs_status()?;
+            volumes.details().iter().find_map(|detail| detail.impaired_since().copied())
+        }
+    };
+    since.as_ref().and_then(timestamp)
+}
+
+fn check(arn: String, instance: InstanceId, at: Timestamp, detail: Detail) -> Notice {
+    Notice { identity: Identity::Health { arn, instance: instance.clone() }, instance, at, detail }
+}
+
+/// Returns the withdrawals of the checks that have left marks on these Nodes, and that no longer are among those that were `failing` when
+/// EC2 was asked at `asked`. A Node that its group was asked to replace goes, whatever its checks say.
+#[must_use]
+pub fn passing_checks(nodes: &[Arc<Node>], failing: &[Notice], asked: Timestamp) -> Vec<Notice> {
+    let mut passing = Vec::new();
+    for node in nodes.iter().filter(|node| AskedReplacement::of(node).is_none()) {
+        let marks = mark::notices(node).map(|(_, mark)| mark).filter(|mark| mark.message.starts_with(CHECK_PREFIX));
+        let is_old = |since: Option<Timestamp>| since.is_some_and(|since| asked.duration_since(since) >= MARK_AGE);
+        for mark in marks.filter(|mark| is_old(mark.since)) {
+            let withdrawn = Detail::TakenBack(NoticeKind::StatusCheck);
+            let passes = check(mark.message, node.instance.clone(), asked, withdrawn);
+            if failing.iter().all(|failing| failing.identity != passes.identity) {
+                passing.push(passes);
+            }
+        }
+    }
+    passing
 }
 
 fn block(reservation: &CapacityReservation, now: Timestamp) -> Option<CapacityBlock> {

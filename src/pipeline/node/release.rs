@@ -242,6 +242,8 @@ fn has_returned(node: &Node, notice: &NoticeAnnotation, now: Timestamp) -> bool 
     node.ready
         && match notice.return_sign {
             // An instance that restarts before its end terminates all the same. If it runs long after that, AWS has kept it.
+            // Only who says that the node is broken knows whether it still is.
+            None if notice.is_of_repair() => false,
             None => rebooted && terminates_at(notice).is_some_and(|at| at < now),
             Some(ReturnSign::Boot) => rebooted,
             Some(ReturnSign::Ready) => rebooted || resumed,

@@ -4,14 +4,18 @@
 //! Whoever may patch a Node may write them, so they are read as strictly as messages. A Node that says something is the claim of its
 //! notice: it is acted on until the Node notes that it needs nothing any more, or until the annotation is gone.
 
+pub use super::handled::NodeNotice;
 pub use crate::fact::SaidKind;
 
 use super::Node;
-use super::handled::{Standing, is_handled, standing};
+use super::condition::ConditionRule;
+use super::conditions;
+use super::handled::{Standing, has_notes, is_handled, standing};
 use super::mark::{is_told_to_terminate, mark_of, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
+use super::replacement::AskedReplacement;
 use super::told::{are_same, is_only_said};
 use crate::pipeline::event::{Detail, Identity, InstanceAction, InstanceId, Notice, NoticeKind};
 use jiff::Timestamp;
@@ -87,15 +91,6 @@ pub enum BadSaying {
     /// The time has long passed.
     #[error("its time has passed for more than {} minutes, and the node is still here", STALE_AFTER.as_secs() / 60)]
     Stale,
-}
-
-/// A notice that a Node gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeNotice {
-    /// The notice.
-    pub notice: Notice,
-    /// What its mark has in place of a message.
-    pub message: String,
 }
 
 impl Said {
@@ -214,11 +209,12 @@ fn in_place_of_message(kind: &str, by: &str) -> String {
     format!("{FROM_NODE}{kind}/{by}")
 }
 
-/// Whether the Node says something else than it did `before`, if it was known then.
+/// Whether the Node says something else than it did `before`, if it was known then, or has other conditions.
 pub(super) fn differs(before: Option<&Node>, after: &Node) -> bool {
+    let names = |node: &'_ Node| node.conditions.iter().map(|condition| condition.name.clone()).collect::<Vec<_>>();
     match before {
-        Some(before) => !before.sayings().eq(after.sayings()),
-        None => after.sayings().next().is_some(),
+        Some(before) => !before.sayings().eq(after.sayings()) || names(before) != names(after),
+        None => after.sayings().next().is_some() || !after.conditions.is_empty(),
     }
 }
 
@@ -228,10 +224,11 @@ impl Node {
         self.annotations.iter().filter(|(name, _)| name.starts_with(SAYS_PREFIX))
     }
 
-    /// Whether the Node says something, or carries something of a notice that it gave.
+    /// Whether the Node says something or has a condition, or carries something of a notice that it gave.
     #[must_use]
     pub fn gives_notices(&self) -> bool {
-        self.sayings().next().is_some() || from_node(self).next().is_some()
+        let is_carrying = || from_node(self).next().is_some() || has_notes(self);
+        !self.conditions.is_empty() || self.sayings().next().is_some() || is_carrying()
     }
 }
 
@@ -242,9 +239,10 @@ fn from_node(node: &Node) -> impl Iterator<Item = String> {
 }
 
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
-/// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it.
+/// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it. `rules` are those of
+/// conditions: what a condition had done to a Node that its group was asked to replace is not undone, because that Node goes.
 #[must_use]
-pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<NodeNotice> {
+pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], now: Timestamp) -> Vec<NodeNotice> {
     let (mut messages, mut unreadable) = (BTreeSet::new(), Vec::new());
     // What is stale is still said.
     let all = others.iter().map(|other| &**other).chain([node]).flat_map(|node| said(node, Timestamp::MIN));
@@ -254,10 +252,21 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], now: Timestamp) -> Vec<Node
             Err(_) => unreadable.push(in_place_of_message(kind_in(name), "")),
         }
     }
+    let nodes = others.iter().map(|other| &**other).chain([node]);
+    // One that a renamed kubelet has left says nothing of the instance.
+    let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
+    messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
+    if AskedReplacement::of(node).is_some() {
+        unreadable.push(conditions::message(""));
+    }
     let is_said =
         |message: &String| messages.contains(message) || unreadable.iter().any(|kind| message.starts_with(kind));
     let termination = termination(node);
     let noted = is_handled(node, &termination.notice).then(|| termination.message.clone());
+    let is_noted = |notice: &NodeNotice| is_handled(node, &notice.notice);
+    let of_rules =
+        rules.iter().filter(|_| has_notes(node)).map(|rule| conditions::gone(&rule.name, &node.instance, now));
+    let noted = noted.into_iter().chain(of_rules.filter(is_noted).map(|notice| notice.message));
     let gone: BTreeSet<String> = from_node(node).chain(noted).filter(|message| !is_said(message)).collect();
     gone.into_iter().filter_map(|message| withdrawal(node, message, now)).collect()
 }
@@ -272,6 +281,9 @@ fn termination(node: &Node) -> NodeNotice {
 /// Returns the withdrawal of the notice whose mark has this in place of a message.
 fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice> {
     let (kind, by) = message.strip_prefix(FROM_NODE)?.split_once('/')?;
+    if kind == conditions::CONDITION {
+        return Some(conditions::gone(by, &node.instance, now));
+    }
     let kind = kind_named(kind)?;
     let instance = node.instance.clone();
     let said = |at| Identity::Said { kind: kind.notice(), at, instance: instance.clone() };
@@ -299,9 +311,15 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     if notice.is_withdrawn() {
         return Standing::Open;
     }
-    let Identity::Said { .. } = &notice.identity else { return standing(node, notice, Some(message)) };
+    let is_condition = matches!(notice.identity, Identity::Condition { .. });
+    if !is_condition && !matches!(notice.identity, Identity::Said { .. }) {
+        return standing(node, notice, Some(message));
+    }
     if is_handled(node, notice) {
         return Standing::Settled;
+    }
+    if is_condition {
+        return Standing::Open;
     }
     let own = name_of(&notice.identity.to_string());
     let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));

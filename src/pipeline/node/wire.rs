@@ -1,5 +1,6 @@
 //! A Node, trimmed to the fields that Ebbtide uses: 20 KiB on the wire become some hundred bytes.
 
+use super::condition::{Condition as Named, ConditionRule, DRAINING_CONDITION};
 use super::names::{EXCLUDE_LABEL, IGNORE_ANNOTATION, OWN_PREFIX};
 use super::pool::Pool;
 use crate::clients::trimmed::Trimmed;
@@ -15,9 +16,6 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Type of the condition by which Ebbtide reports a drain.
-const DRAINING_CONDITION: &str = "EbbtideDraining";
 
 /// A Node of this cluster that is an EC2 instance.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,6 +39,8 @@ pub struct Node {
     pub ready: bool,
     /// Time of the Ready condition's last transition.
     pub ready_since: Option<Timestamp>,
+    /// The conditions that the Node has, and for which there is a rule.
+    pub conditions: Vec<Named>,
     /// What the condition `EbbtideDraining` says, if it is True.
     pub draining: Option<Box<str>>,
     /// Whether volumes are attached to the Node, or its kubelet uses some.
@@ -122,9 +122,14 @@ struct NodeInfo {
 
 impl Node {
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance. `selector` is that of `--node-selector`, and `used` says which
-    /// labels are used besides Ebbtide's own.
+    /// labels are used besides Ebbtide's own; `rules` name the conditions that count.
     #[must_use]
-    pub fn from_wire(object: TrimmedNode, selector: &Selector, used: impl Fn(&str) -> bool) -> Option<Self> {
+    pub fn from_wire(
+        object: TrimmedNode,
+        selector: &Selector,
+        used: impl Fn(&str) -> bool,
+        rules: &[ConditionRule],
+    ) -> Option<Self> {
         let instance = object.spec.provider_id.as_deref().and_then(instance_of)?;
         let annotations = kept(object.metadata.annotations.unwrap_or_default(), |key| key.starts_with(OWN_PREFIX));
         let labels = object.metadata.labels.unwrap_or_default();
@@ -134,7 +139,13 @@ impl Node {
         let condition = |kind: &str| status.conditions.iter().find(|found| found.r#type == kind);
         let is = |kind: &str| condition(kind).is_some_and(|found| found.status == "True");
         let draining = condition(DRAINING_CONDITION).filter(|found| found.status == "True");
-        let ready_since = condition("Ready").and_then(|ready| ready.last_transition_time.as_ref()).map(|at| at.0);
+        let since = |found: &Condition| found.last_transition_time.as_ref().map(|at| at.0);
+        let named = |rule: &ConditionRule| {
+            let (kind, wanted) = rule.name.rsplit_once('=')?;
+            let found = condition(kind).filter(|found| found.status == wanted)?;
+            Some(Named::new(&rule.name, since(found)))
+        };
+        let ready_since = condition("Ready").and_then(since);
         Some(Self {
             name: object.metadata.name?.into(),
             uid: object.metadata.uid?.into(),
@@ -144,6 +155,7 @@ impl Node {
             cordoned: object.spec.unschedulable,
             ready: is("Ready"),
             ready_since,
+            conditions: rules.iter().filter_map(named).collect(),
             draining: draining.map(|found| found.message.clone().unwrap_or_default()),
             has_volumes: !status.volumes_attached.is_empty() || !status.volumes_in_use.is_empty(),
             boot: status.node_info.boot_id.into(),
@@ -193,6 +205,7 @@ impl Node {
             cordoned: false,
             ready: true,
             ready_since: None,
+            conditions: Vec::new(),
             draining: None,
             has_volumes: false,
             ignored: false,
@@ -227,7 +240,7 @@ mod tests {
             },
         });
         let selector = [("pool", "blue")].into_iter().collect();
-        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone")
+        Node::from_wire(serde_json::from_value(wire).unwrap(), &selector, |key| key == "zone", &[])
     }
 
     #[test]

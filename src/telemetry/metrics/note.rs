@@ -53,6 +53,10 @@ impl All {
             Fact::NodesTurnUnknown { category, .. } => retried("nodes-turn", category),
             Fact::ConfirmationFailed { category, .. } => retried("confirm", category),
             Fact::NoticeUnusual { why, .. } => self.unusual.with_label_values(&[why.as_str()]).inc(),
+            Fact::RepairsHeld { kind, why, nodes, .. } => {
+                let held = self.repairs_held.with_label_values(&[kind.as_str(), why.as_str()]);
+                held.set(i64::try_from(*nodes).unwrap_or(i64::MAX));
+            }
             Fact::CordonFailed { category, .. } => retried("cordon", category),
             Fact::MessageRetried { step, category, .. } => retried(step.as_str(), category),
             Fact::DrainRetried { step, category, .. } => retried(step.as_str(), category),

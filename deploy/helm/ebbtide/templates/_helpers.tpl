@@ -195,6 +195,10 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if has (default "drain" (get $actions .)) (list "drain" "replace") }} {{ . }} {{ end }}
 {{- end }}
 {{- if has (default "cordon" $actions.rebalance) (list "drain" "replace") }} rebalance {{ end }}
+{{- if has (default "report" $actions.statusCheck) (list "drain" "replace") }} statusCheck {{ end }}
+{{- range (.Values.settings).onCondition }}
+{{- if or (hasSuffix "=drain" .) (hasSuffix "=replace" .) }} nodeCondition {{ end }}
+{{- end }}
 {{- range $action := (.Values.settings).healthIssue }}
 {{- if has (default "" $action) (list "drain" "replace") }} healthIssue {{ end }}
 {{- end }}

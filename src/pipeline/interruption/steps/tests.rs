@@ -24,6 +24,7 @@ fn policy() -> Policy {
         },
         admission: Admission { max_draining: None, verify: Verify::Unusual, asks_aws: true },
         actions,
+        conditions: Arc::default(),
         health_issues: [("DEGRADED".to_owned(), Action::Cordon)].into(),
         lead: Some(3600 * S),
         drain_timeout: PerKind::all(None),

@@ -47,11 +47,12 @@ impl NodeTable {
     /// Replaces all Nodes, except those that are known in a newer version.
     pub(super) fn replace_all(&mut self, mut nodes: NodesByName) {
         for (name, node) in &mut nodes {
+            let Some(known) = self.by_name.get(name).filter(|known| known.uid == node.uid) else { continue };
             // A patch's answer may have arrived while an older list was read.
-            if let Some(known) = self.by_name.get(name)
-                && is_older(node, known)
-            {
+            if is_older(node, known) {
                 *node = Arc::clone(known);
+            } else if !node.conditions.is_empty() {
+                Arc::make_mut(node).remember_conditions(known, false);
             }
         }
         self.by_instance.clear();
@@ -66,9 +67,12 @@ impl NodeTable {
     }
 
     /// Stores a Node, unless a newer version of it is known.
-    pub(super) fn apply(&mut self, node: Node) {
-        if self.by_name.get(&node.name).is_some_and(|known| is_older(&node, known)) {
-            return;
+    pub(super) fn apply(&mut self, mut node: Node) {
+        if let Some(known) = self.by_name.get(&node.name).filter(|known| known.uid == node.uid) {
+            if is_older(&node, known) {
+                return;
+            }
+            node.remember_conditions(known, true);
         }
         let node = Arc::new(node);
         let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));

@@ -1,6 +1,7 @@
 //! How a drain goes on, as its notice's mark says: a deadline that moves, and a place in a wave.
 
 use super::{Node, NoticeAnnotation, guarded, mark_of, name_of, notices, text, whole_seconds};
+use crate::fact::NoticeKind;
 use crate::pipeline::node::release::TERMINATION_GRACE;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -71,6 +72,19 @@ pub fn deadline_of(node: &Node, identity: &str, start: Option<Timestamp>) -> Opt
 /// Returns the deadlines of drains for notices of this kind, by their marks on the Node, with the marks' names.
 pub fn deadlines_of<'a>(node: &'a Node, kind: &'a str) -> impl Iterator<Item = (&'a String, Timestamp)> {
     notices(node).filter(move |(_, mark)| mark.kind == kind).filter_map(|(name, mark)| Some((name, mark.deadline?)))
+}
+
+impl NoticeAnnotation {
+    /// Whether the notice says that the node is broken, and AWS announces nothing.
+    pub(in crate::pipeline::node) fn is_of_repair(&self) -> bool {
+        NoticeKind::ALL.into_iter().any(|kind| kind.is_repair() && kind.as_str() == self.kind)
+    }
+}
+
+/// Returns whether the Node is drained for another reason than that it is broken.
+#[must_use]
+pub fn is_going(node: &Node) -> bool {
+    notices(node).any(|(_, mark)| mark.deadline.is_some() && !mark.is_of_repair())
 }
 
 /// How far a Node is in its wave, by the marks of all its drains. Those that evict without a place, such as for spot warnings, come first.

@@ -120,19 +120,19 @@ fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     let own = given(&node).remove(0).unwrap();
     mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
     mark(&mut node, "event-1", "spot", "2026-11-24T21:59:25Z", "m-1");
-    assert_eq!(taken_back(&node, &[], at(NOW)), []);
+    assert_eq!(taken_back(&node, &[], &[], at(NOW)), []);
     node.annotations.remove("ebbtide/says.spot");
-    let gone = taken_back(&node, &[], at(NOW));
+    let gone = taken_back(&node, &[], &[], at(NOW));
     assert_eq!(gone.len(), 1, "not that of the message");
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&own.notice.identity, true));
     let others = [Arc::new(spot())];
-    assert_eq!(taken_back(&node, &others, at(NOW)), [], "another Node of the instance says it");
+    assert_eq!(taken_back(&node, &others, &[], at(NOW)), [], "another Node of the instance says it");
     node.annotations.insert("ebbtide/says.spot".to_owned(), "{".to_owned());
-    assert_eq!(taken_back(&node, &[], at(NOW)), [], "what can't be read may be what is said");
+    assert_eq!(taken_back(&node, &[], &[], at(NOW)), [], "what can't be read may be what is said");
     let change = Notice::listed(("instance-event-1", "instance-stop"), node.instance.clone(), None, false, at(NOW));
     let mut node = Node::for_tests("node-1");
     mark(&mut node, &change.identity.to_string(), "scheduled-change", NOW, "node/maintenance/instance-event-1");
-    let gone = taken_back(&node, &[], at(NOW));
+    let gone = taken_back(&node, &[], &[], at(NOW));
     assert_eq!((&gone[0].notice.identity, gone[0].notice.is_withdrawn()), (&change.identity, true));
 }
 

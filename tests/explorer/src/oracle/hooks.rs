@@ -93,8 +93,8 @@ impl Oracle {
             // An action whose own time is over: as late as that, it may also be one of a node that has come back.
             Kind::Terminate(timeout, ..) if notice.age >= timeout => false,
             Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
-            // Its Node may join while the call is on its way.
-            Kind::Terminate(..) if seen.started.get(&node).is_some_and(|at| at + self.slack() >= self.now()) => false,
+            // Its Node may join while the call is on its way, or repeated.
+            Kind::Terminate(..) if seen.started.get(&node).is_some_and(|at| *at + self.slack() >= first) => false,
             Kind::Terminate(..) => {
                 !left.is_empty() && on_failed.is_some() && self.ended(&sent).is_none_or(|at| at == self.now())
             }

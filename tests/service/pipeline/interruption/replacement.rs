@@ -635,3 +635,31 @@ async fn an_instance_that_its_group_replaces_already_waits_until_the_group_is_wh
     assert_eq!((stage.calls("SetInstanceHealth"), stage.world.kube.evictions().len()), (0, 2));
     stage.rest(&[&replica]).await;
 }
+
+/// A node that breaks is replaced: the new one comes first, and the group ends the old one under its hook. A condition that goes back
+/// meanwhile changes nothing, because the group has been asked.
+#[tokio::test(start_paused = true)]
+async fn a_broken_node_is_repaired_by_its_group() {
+    for mends in [false, true] {
+        let stage = with_group(3);
+        let group = run_group(&stage);
+        let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+        let rule = ["--on-condition", "KernelReady=False:10m=replace"];
+        let replica = stage.start(&[flags.as_slice(), &rule].concat()).await;
+        stage.set_condition(0, "KernelReady", "False", 0);
+        stage.until("unhealthy", s(610), || stage.world.aws.autoscaling.unhealthy() == [instance(0)]).await;
+        assert!(stage.cordoned(0) && annotation(&stage, 0, "ebbtide/replacement").is_some());
+        if mends {
+            stage.set_condition(0, "KernelReady", "True", 0);
+            sleep(s(20)).await;
+            assert!(stage.cordoned(0), "{}", stage.story());
+        }
+        stage.until("gone", s(300), || stage.world.kube.node(&node(0)).is_none()).await;
+        stage.until_handled(s(60)).await;
+        assert_eq!(stage.world.kube.evictions().len(), 2);
+        assert_eq!(replacements(&replica, "asked"), 1.0, "{}", stage.story());
+        replica.ended_once("node-condition", "drained");
+        drop(group);
+        stage.rest(&[&replica]).await;
+    }
+}

@@ -48,6 +48,8 @@ struct State {
     changes: Vec<Change>,
     /// Status codes of spot requests, by instance.
     spot_requests: BTreeMap<String, String>,
+    /// Since when status checks fail, by instance and check.
+    failing: BTreeMap<(String, String), Timestamp>,
     reservations: Vec<Reservation>,
     page: Option<usize>,
 }

@@ -36,6 +36,16 @@ impl Ec2 {
         state.changes.push(Change { id, instance, code, description, start });
     }
 
+    /// Fails a status check (`system`, `instance` or `attached-ebs`) of an instance, as of then.
+    pub fn fail_check(&self, instance: &str, check: &str, since: Timestamp) {
+        self.state().failing.insert((instance.to_owned(), check.to_owned()), since);
+    }
+
+    /// Ends the failure of a status check.
+    pub fn pass_check(&self, instance: &str, check: &str) {
+        self.state().failing.remove(&(instance.to_owned(), check.to_owned()));
+    }
+
     /// Sets the status of the spot request of an instance, such as `fulfilled` or `marked-for-termination`.
     pub fn set_spot_request(&self, instance: &str, code: &str) {
         self.state().spot_requests.insert(instance.to_owned(), code.to_owned());
@@ -66,10 +76,27 @@ impl State {
         filters: &[Filter<'_>],
     ) -> Result<http::Response<Bytes>, Refusal> {
         dry_run(form)?;
-        let [Filter { name: "event.code", values, .. }] = filters else {
-            return Err(Refusal::new("InvalidParameterValue", "The simulation knows the filter event.code only"));
-        };
         let running = |id: &str| self.instances.get(id).is_some_and(|instance| instance.state.0 == "running");
+        let which = filters.first().and_then(|filter| filter.name.strip_suffix("-status.status"));
+        if let (Some(which), [Filter { values, .. }]) = (which, filters) {
+            let fails = |(instance, check): &&(String, String)| *check == which && running(instance);
+            let failing = self.failing.iter().filter(|(check, _)| values.contains("impaired") && fails(check));
+            let failing: Vec<_> = failing.collect();
+            let (page, next) = self.page_of(&failing, form);
+            return Ok(answer_flat("DescribeInstanceStatus", |xml| {
+                xml.nest("instanceStatusSet", |xml| {
+                    for ((instance, check), since) in page {
+                        xml.nest("item", |xml| write_check(xml, instance, check, **since));
+                    }
+                });
+                if let Some(next) = next {
+                    xml.text("nextToken", &next.to_string());
+                }
+            }));
+        }
+        let [Filter { name: "event.code", values, .. }] = filters else {
+            return Err(Refusal::new("InvalidParameterValue", "The simulation knows event.code and *-status.status"));
+        };
         let listed = |change: &&Change| values.contains(&*change.code) && running(&change.instance);
         let listed: Vec<&Change> = self.changes.iter().filter(listed).collect();
         let (page, next) = self.page_of(&listed, form);
@@ -143,6 +170,28 @@ fn write_change(xml: &mut Xml, change: &Change) {
             xml.text("notBefore", &written(change.start));
         });
     });
+}
+
+fn write_check(xml: &mut Xml, instance: &str, check: &str, since: Timestamp) {
+    xml.text("instanceId", instance);
+    let [field, others @ ..] = match check {
+        "system" => ["systemStatus", "instanceStatus", "attachedEbsStatus"],
+        "instance" => ["instanceStatus", "systemStatus", "attachedEbsStatus"],
+        _ => ["attachedEbsStatus", "systemStatus", "instanceStatus"],
+    };
+    xml.nest(field, |xml| {
+        xml.text("status", "impaired");
+        xml.nest("details", |xml| {
+            xml.nest("item", |xml| {
+                xml.text("name", "reachability");
+                xml.text("status", "failed");
+                xml.text("impairedSince", &written(since));
+            });
+        });
+    });
+    for other in others {
+        xml.nest(other, |xml| xml.text("status", "ok"));
+    }
 }
 
 fn write_reservation(xml: &mut Xml, reservation: &Reservation) {

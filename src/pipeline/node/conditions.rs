@@ -1,0 +1,63 @@
+//! The notices that the conditions of Nodes give. Pure.
+
+use super::Node;
+use super::condition::{Condition, ConditionRule};
+use super::handled::{NodeNotice, is_handled};
+use super::mark::newest_copy;
+use super::names::FROM_NODE;
+use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind};
+use crate::runtime::clock::Clock;
+use jiff::Timestamp;
+
+/// What the mark of a condition's notice has in place of a message, without the condition: `node/condition/TYPE=STATUS`.
+pub(super) const CONDITION: &str = "condition";
+
+impl Node {
+    /// Takes over what is known of the conditions of this Node. `is_watched`: it has not changed unseen since it was `known`.
+    pub(super) fn remember_conditions(&mut self, known: &Self, is_watched: bool) {
+        for condition in &mut self.conditions {
+            condition.remember(known.conditions.iter().find(|known| known.name == condition.name), is_watched);
+        }
+    }
+
+    /// Whether the Node has this condition, `TYPE=STATUS`.
+    #[must_use]
+    pub fn has_condition(&self, name: &str) -> bool {
+        self.conditions.iter().any(|condition| *condition.name == *name)
+    }
+
+    /// Returns the notices of the Node's conditions, each with the time from which it is due. Work that has begun goes on, whatever the
+    /// clocks of this replica and of the one before say.
+    pub fn condition_notices<'a>(
+        &'a self,
+        rules: &'a [ConditionRule],
+        clock: &'a Clock,
+    ) -> impl Iterator<Item = (NodeNotice, Timestamp)> + 'a {
+        let of = |condition: &Condition| {
+            let rule = rules.iter().find(|rule| rule.name == condition.name)?;
+            let due = condition.since(self.created, clock).checked_add(rule.toleration).unwrap_or(Timestamp::MAX);
+            let detail = Detail::Condition(rule.name.to_string());
+            let said = said(&rule.name, &self.instance, due.min(clock.now()), detail);
+            let is_known =
+                newest_copy(self, &said.notice.identity.to_string()).is_some() || is_handled(self, &said.notice);
+            Some((said, if is_known { Timestamp::MIN } else { due }))
+        };
+        self.conditions.iter().filter_map(of)
+    }
+}
+
+/// Returns the withdrawal of the notice of this condition.
+pub(super) fn gone(name: &str, instance: &InstanceId, now: Timestamp) -> NodeNotice {
+    said(name, instance, now, Detail::TakenBack(NoticeKind::NodeCondition))
+}
+
+fn said(name: &str, instance: &InstanceId, at: Timestamp, detail: Detail) -> NodeNotice {
+    let identity = Identity::Condition { condition: name.to_owned(), instance: instance.clone() };
+    let notice = Notice { identity, instance: instance.clone(), at, detail };
+    NodeNotice { notice, message: message(name) }
+}
+
+/// Returns what the mark of a condition's notice has in place of a message.
+pub(super) fn message(name: &str) -> String {
+    format!("{FROM_NODE}{CONDITION}/{name}")
+}

@@ -1,0 +1,458 @@
+//! `--on-condition`: a condition that a Node has for longer than it may becomes a notice.
+
+use super::nodes::outcomes;
+use crate::harness::{Replica, Stage, instance, metric, node, s};
+use ebbtide_sim::kube::Pod;
+use std::time::Duration;
+use tokio::time::sleep;
+
+const KERNEL: &str = "KernelReady";
+const DRAIN: [&str; 2] = ["--on-condition", "KernelReady=False:10m=drain"];
+const TOLERATED: Duration = Duration::from_mins(10);
+
+/// Names of the reasons for which no work begins.
+const STOPS: [&str; 3] = ["zones", "group", "cluster"];
+
+fn held(replica: &Replica, why: &str) -> f64 {
+    let line = format!("ebbtide_repairs_held{{kind=\"node-condition\",reason=\"{why}\"}}");
+    metric(&replica.metrics.render(&replica.tasks), &line)
+}
+
+impl Stage {
+    fn breaks(&self, n: usize) {
+        self.set_condition(n, KERNEL, "False", 0);
+    }
+
+    fn mends(&self, n: usize) {
+        self.set_condition(n, KERNEL, "True", 0);
+    }
+
+    fn count_cordoned(&self, nodes: usize) -> usize {
+        (0..nodes).filter(|n| self.cordoned(*n)).count()
+    }
+
+    /// Starts a replica that has taken the turn.
+    async fn with_rules(&self, pod: &str, flags: &[&str]) -> Replica {
+        let replica = self.without_queue(pod, flags).await;
+        self.until("its turn", s(5), || self.nodes_holder().is_some()).await;
+        replica
+    }
+
+    /// Asserts that nothing of a condition is on the n-th Node, and nothing was written.
+    fn is_untouched(&self, n: usize) {
+        assert!(!self.cordoned(n) && self.notices(n).is_empty() && self.handled(n) == 0, "{}", self.story());
+        assert_eq!(self.calls("patch nodes"), 0, "{}", self.story());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_drains_its_node_when_it_has_lasted_too_long() {
+    for (condition, status) in [
+        ("KernelReady", "False"),
+        ("NetworkingReady", "False"),
+        ("AcceleratedHardwareReady", "False"),
+        ("example.com/ReadonlyFilesystem", "True"),
+        ("StorageReady", "Unknown"),
+    ] {
+        let stage = Stage::new(3, 2);
+        let rule = format!("{condition}={status}:10m=drain");
+        let replica = stage.with_rules("a", &["--on-condition", &rule]).await;
+        stage.set_condition(1, condition, status, 0);
+        sleep(TOLERATED - s(1)).await;
+        stage.is_untouched(1);
+        stage.until("cordoned", s(2), || stage.cordoned(1)).await;
+        stage.until("drained", s(10), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+        stage.until("noted", s(10), || stage.handled(1) == 1).await;
+        let mark = &stage.notices(1)[0];
+        assert_eq!(mark["kind"], "node-condition");
+        assert_eq!(mark["message"], format!("node/condition/{condition}={status}"));
+        sleep(s(1200)).await;
+        assert_eq!((stage.calls("create pods/eviction"), stage.count_cordoned(3)), (2, 1), "once");
+        replica.ended_once("node-condition", "drained");
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_action_does_what_it_does_for_other_kinds() {
+    let stage = Stage::new(10, 1);
+    let rules = "A=False:1m=report,B=False:1m=cordon,C=False:1m=drain";
+    let replica = stage.with_rules("a", &["--on-condition", rules]).await;
+    for (n, kind) in ["A", "B", "C"].into_iter().enumerate() {
+        stage.set_condition(n, kind, "False", 0);
+    }
+    // Another status, or another condition.
+    stage.set_condition(3, "A", "Unknown", 0);
+    stage.set_condition(4, "D", "False", 0);
+    sleep(s(90)).await;
+    assert_eq!((0..5).map(|n| stage.cordoned(n)).collect::<Vec<_>>(), [false, true, true, false, false]);
+    assert_eq!((0..5).map(|n| stage.world.kube.pods_on(&node(n)).len()).collect::<Vec<_>>(), [1, 1, 0, 1, 1]);
+    replica.all_ended("node-condition", &[("cordoned", 1), ("drained", 1), ("reported", 1)]);
+    sleep(s(600)).await;
+    replica.all_ended("node-condition", &[("cordoned", 1), ("drained", 1), ("reported", 1)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_goes_back_in_time_leaves_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    for _ in 0..3 {
+        stage.breaks(0);
+        sleep(TOLERATED - s(5)).await;
+        stage.mends(0);
+        sleep(s(3)).await;
+    }
+    sleep(TOLERATED * 2).await;
+    stage.is_untouched(0);
+    let text = replica.metrics.render(&replica.tasks);
+    assert!(!text.contains("ebbtide_notices_total{kind=\"node-condition\""), "no notice\n{text}");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_condition_that_goes_back_late_is_undone_and_may_come_again() {
+    let stage = Stage::new(3, 0);
+    for pod in ["a", "b"] {
+        stage.world.kube.add_pod(Pod::on(&node(0)).named(pod).grace(s(60)).stops_in(s(2)));
+    }
+    let replica = stage.with_rules("a", &DRAIN).await;
+    for _ in 0..2 {
+        // In the middle of a drain that is blocked.
+        stage.block(0);
+        stage.breaks(0);
+        stage.until("tried", TOLERATED + s(10), || !stage.tries_of("a").is_empty() && stage.cordoned(0)).await;
+        stage.mends(0);
+        stage.until("uncordoned", s(10), || !stage.cordoned(0)).await;
+        stage.until("forgotten", s(10), || stage.notices(0).is_empty() && stage.handled(0) == 0).await;
+        stage.unblock(0);
+    }
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    // After the drain.
+    stage.breaks(0);
+    stage.until("noted", TOLERATED + s(30), || stage.handled(0) == 1).await;
+    stage.mends(0);
+    stage.until("uncordoned", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
+    assert_eq!(stage.world.kube.evictions().len(), 2);
+    assert_eq!(outcomes(&replica, "node-condition", "withdrawn"), "3");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// The toleration begins anew each time; a drain is not begun more often than that.
+#[tokio::test(start_paused = true)]
+async fn a_flapping_condition_drains_only_when_it_has_lasted() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_rules("a", &["--on-condition", "KernelReady=False:30s=cordon"]).await;
+    for _ in 0..60 {
+        stage.breaks(0);
+        sleep(s(25)).await;
+        stage.mends(0);
+        sleep(s(5)).await;
+    }
+    stage.is_untouched(0);
+    for _ in 0..5 {
+        stage.breaks(0);
+        sleep(s(35)).await;
+        assert!(stage.cordoned(0));
+        stage.mends(0);
+        sleep(s(25)).await;
+        assert!(!stage.cordoned(0));
+    }
+    replica.all_ended("node-condition", &[("cordoned", 5), ("withdrawn", 5)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// The time of the transition is on the Node.
+#[tokio::test(start_paused = true)]
+async fn the_toleration_goes_on_over_a_restart() {
+    let stage = Stage::new(1, 1);
+    let first = stage.with_rules("first", &DRAIN).await;
+    stage.breaks(0);
+    sleep(TOLERATED / 2).await;
+    let (_, _, tasks) = first.stop().await;
+    tasks.gone(|_| true).await;
+    let second = stage.with_rules("second", &DRAIN).await;
+    sleep(TOLERATED / 2 - s(10)).await;
+    stage.is_untouched(0);
+    stage.until("cordoned", s(15), || stage.cordoned(0)).await;
+    stage.until("noted", s(30), || stage.handled(0) == 1).await;
+    second.ended_once("node-condition", "drained");
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+/// Whoever wrote the condition has a clock that is wrong by hours.
+#[tokio::test(start_paused = true)]
+async fn a_wrong_clock_of_the_writer_hardly_matters() {
+    for ago in [-7200, 7200] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.with_rules("a", &DRAIN).await;
+        stage.set_condition(0, KERNEL, "False", ago);
+        sleep(TOLERATED - s(1)).await;
+        stage.is_untouched(0);
+        stage.until("cordoned", s(2), || stage.cordoned(0)).await;
+        stage.until("noted", s(30), || stage.handled(0) == 1).await;
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+    // Nobody has seen it begin: a time ahead counts as the time at which it is seen, one before the Node as the Node's.
+    for (ago, within) in [(-7200, TOLERATED), (7200, TOLERATED - s(60))] {
+        let stage = Stage::new(1, 1);
+        stage.set_condition(0, KERNEL, "False", ago);
+        sleep(s(60)).await;
+        let replica = stage.with_rules("a", &DRAIN).await;
+        sleep(within - s(10)).await;
+        stage.is_untouched(0);
+        stage.until("cordoned", s(15), || stage.cordoned(0)).await;
+        stage.until("noted", s(30), || stage.handled(0) == 1).await;
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
+/// A writer that renews the time of the transition without one does not put off the drain.
+#[tokio::test(start_paused = true)]
+async fn a_condition_whose_time_is_renewed_is_the_same() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    for _ in 0..20 {
+        stage.breaks(0);
+        sleep(s(29)).await;
+    }
+    stage.is_untouched(0);
+    stage.breaks(0);
+    stage.until("drained", s(30), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(30), || stage.handled(0) == 1).await;
+    replica.ended_once("node-condition", "drained");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nonsense_is_no_condition() {
+    let stage = Stage::new(4, 1);
+    let replica = stage.with_rules("a", &["--on-condition", "KernelReady=False:1m=drain,Ready=Unknown:1m=drain"]).await;
+    stage.set_condition(0, KERNEL, "false", 0);
+    stage.set_condition(1, KERNEL, "", 0);
+    stage.set_condition(2, "KernelReady=False", "True", 0);
+    stage.set_condition(3, "kernelready", "False", 0);
+    sleep(s(600)).await;
+    assert_eq!((stage.count_cordoned(4), stage.calls("patch nodes")), (0, 0));
+    // A Node that is no EC2 instance.
+    stage.world.kube.update_node(&node(3), |node| node.spec.get_or_insert_default().provider_id = None);
+    stage.breaks(3);
+    // One that its owner excludes.
+    stage.annotate(2, "ebbtide/ignore", "true");
+    stage.breaks(2);
+    sleep(s(600)).await;
+    assert_eq!((stage.count_cordoned(4), stage.calls("patch nodes")), (0, 0));
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_replicas_drain_once() {
+    let stage = Stage::new(1, 2);
+    let first = stage.with_rules("first", &DRAIN).await;
+    let second = stage.without_queue("second", &DRAIN).await;
+    stage.breaks(0);
+    stage.until("noted", TOLERATED + s(60), || stage.handled(0) == 1).await;
+    sleep(s(300)).await;
+    assert_eq!((stage.calls("create pods/eviction"), stage.notices(0).len()), (2, 1));
+    let drained = [&first, &second].map(|replica| outcomes(replica, "node-condition", "drained"));
+    assert_eq!(drained, ["1", "0"]);
+    stage.rest_for(&[&first, &second], s(60)).await;
+}
+
+/// By the clock that wrote the condition, its time is ahead: to the second replica it is new, but the work goes on.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_in_mid_drain_goes_on() {
+    for ago in [0, -7200] {
+        let stage = Stage::new(1, 0);
+        stage.world.kube.add_pod(Pod::on(&node(0)).named("a").grace(s(60)).stops_in(s(2)));
+        stage.block(0);
+        let first = stage.with_rules("first", &DRAIN).await;
+        stage.set_condition(0, KERNEL, "False", ago);
+        stage.until("tried", TOLERATED + s(10), || !stage.tries_of("a").is_empty()).await;
+        let second = stage.without_queue("second", &DRAIN).await;
+        sleep(s(10)).await;
+        first.kill().await.gone(|_| true).await;
+        let tries = stage.tries_of("a").len();
+        stage.until("taken over", s(12), || stage.tries_of("a").len() > tries).await;
+        assert!(stage.cordoned(0) && stage.nodes_holder().as_deref() == Some("second"));
+        stage.unblock(0);
+        stage.until("noted", s(60), || stage.handled(0) == 1).await;
+        assert_eq!((stage.ends_of("a").len(), stage.notices(0).len()), (1, 1));
+        second.ended_once("node-condition", "drained");
+        stage.rest_for(&[&second], s(60)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_deleted_meanwhile_needs_nothing() {
+    let stage = Stage::new(3, 1);
+    stage.block(1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    stage.breaks(0);
+    sleep(TOLERATED - s(1)).await;
+    stage.world.kube.remove_node(&node(0));
+    stage.breaks(1);
+    stage.until("tried", TOLERATED + s(10), || stage.cordoned(1)).await;
+    stage.world.kube.remove_node(&node(1));
+    sleep(s(120)).await;
+    assert_eq!(stage.world.kube.evictions().len(), 0);
+    stage.rest_for(&[&replica], s(60)).await;
+    // It registers again, with another pod, and is still broken.
+    stage.world.kube.add_node(&node(1), &instance(1));
+    stage.world.kube.add_pod(Pod::on(&node(1)).named("late").stops_in(s(2)));
+    stage.breaks(1);
+    stage.until("drained", TOLERATED + s(30), || !stage.has_pod("late")).await;
+    stage.until("noted", s(30), || stage.handled(1) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A user who uncordons is not overruled while the condition stays.
+#[tokio::test(start_paused = true)]
+async fn an_uncordon_lasts_until_the_condition_comes_again() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_rules("a", &["--on-condition", "KernelReady=False:1m=cordon"]).await;
+    stage.breaks(0);
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    stage.set_cordon(0, false);
+    stage.until("released", s(60), || stage.notices(0).is_empty()).await;
+    sleep(s(600)).await;
+    assert!(!stage.cordoned(0) && stage.handled(0) == 1);
+    stage.mends(0);
+    stage.until("forgotten", s(60), || stage.handled(0) == 0).await;
+    stage.breaks(0);
+    stage.until("cordoned", s(90), || stage.cordoned(0)).await;
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A kubelet that was renamed leaves its former Node, which stays Unknown for ever.
+#[tokio::test(start_paused = true)]
+async fn the_former_node_of_an_instance_says_nothing() {
+    let stage = Stage::new(1, 1);
+    stage.world.kube.add_unready_node("former", &instance(0));
+    let replica = stage.with_rules("a", &["--on-condition", "Ready=Unknown:5m=drain"]).await;
+    sleep(s(1200)).await;
+    stage.is_untouched(0);
+    // Until the new one is as silent.
+    stage.set_ready(0, false);
+    stage.until("cordoned", s(310), || stage.cordoned(0)).await;
+    stage.set_ready(0, true);
+    stage.until("uncordoned", s(30), || !stage.cordoned(0)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// The kubelet is silent: nobody will report the end of its pods.
+#[tokio::test(start_paused = true)]
+async fn a_silent_kubelet_ends_its_drain_when_the_grace_periods_are_over() {
+    let stage = Stage::new(3, 2);
+    let replica = stage.with_rules("a", &["--on-condition", "Ready=Unknown:5m=drain"]).await;
+    stage.set_ready(2, false);
+    sleep(s(299)).await;
+    stage.is_untouched(2);
+    stage.until("noted", s(120), || stage.handled(2) == 1).await;
+    assert_eq!((stage.calls("create pods/eviction"), stage.cordoned(2)), (2, true));
+    replica.ended_once("node-condition", "node-dead");
+    stage.set_ready(2, true);
+    stage.until("uncordoned", s(60), || !stage.cordoned(2) && stage.handled(2) == 0).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// What is drained for another reason needs no repair, and does not count as broken.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_anyway_is_left_to_that() {
+    let stage = Stage::new(2, 1);
+    let flags = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let replica = stage.start(&[&flags[..], &DRAIN].concat()).await;
+    stage.block(0);
+    stage.breaks(0);
+    sleep(TOLERATED - s(30)).await;
+    stage.spot(0);
+    stage.breaks(1);
+    sleep(s(60)).await;
+    assert_eq!(stage.notices(0).len(), 1);
+    stage.until("drained", TOLERATED + s(10), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(30), || stage.handled(1) == 1).await;
+    assert_eq!(STOPS.map(|why| held(&replica, why)), [0.0; 3]);
+    replica.ended_once("node-condition", "drained");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_stops_when_more_than_a_fifth_is_broken_and_begins_when_fewer_are() {
+    let stage = Stage::new(10, 1);
+    (0..10).for_each(|n| stage.label(n, "eks.amazonaws.com/nodegroup", if n < 5 { "a" } else { "b" }));
+    let replica = stage.with_rules("a", &DRAIN).await;
+    // One of group b, and two of group a, a little later.
+    stage.breaks(9);
+    sleep(s(60)).await;
+    stage.breaks(0);
+    sleep(s(540)).await;
+    stage.breaks(1);
+    sleep(s(5)).await;
+    // Three of ten are over the limit of all, too, but the first has begun before.
+    assert_eq!((stage.count_cordoned(10), stage.cordoned(9)), (1, true), "{}", stage.story());
+    sleep(s(60)).await;
+    assert_eq!(STOPS.map(|why| held(&replica, why)), [0.0, 1.0, 0.0], "long enough broken, but not begun");
+    sleep(TOLERATED).await;
+    assert_eq!(STOPS.map(|why| held(&replica, why)), [0.0, 2.0, 0.0]);
+    assert_eq!((stage.count_cordoned(10), stage.calls("create pods/eviction")), (1, 1), "what has begun goes on");
+    stage.mends(1);
+    stage.until("begun", s(5), || stage.cordoned(0)).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    assert_eq!(STOPS.map(|why| held(&replica, why)), [0.0; 3]);
+    replica.all_ended("node-condition", &[("drained", 2)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_stops_when_two_of_three_zones_are_hit() {
+    let stage = Stage::new(30, 1);
+    (0..30).for_each(|n| stage.label(n, "topology.kubernetes.io/zone", ["a", "b", "c"][n % 3]));
+    let replica = stage.with_rules("a", &DRAIN).await;
+    // Two of ten in the first two zones: four of thirty.
+    [0, 3, 1, 4].into_iter().for_each(|n| stage.breaks(n));
+    sleep(TOLERATED + s(60)).await;
+    assert_eq!((stage.count_cordoned(30), held(&replica, "zones")), (0, 4.0));
+    stage.mends(4);
+    stage.until("begun", s(5), || stage.count_cordoned(30) == 3).await;
+    stage.until("noted", s(60), || [0, 1, 3].into_iter().all(|n| stage.handled(n) == 1)).await;
+    assert_eq!(STOPS.map(|why| held(&replica, why)), [0.0; 3]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// All conditions come at once; a report is no work.
+#[tokio::test(start_paused = true)]
+async fn a_dead_network_drains_nothing_and_is_told_once() {
+    let stage = Stage::new(20, 1);
+    let rules = "NetworkingReady=False:10m=drain,KernelReady=False:1m=report";
+    let first = stage.with_rules("first", &["--on-condition", rules]).await;
+    (0..20).for_each(|n| stage.set_condition(n, "NetworkingReady", "False", 0));
+    stage.breaks(3);
+    sleep(TOLERATED * 3).await;
+    assert_eq!((stage.count_cordoned(20), stage.calls("patch nodes")), (0, 0));
+    assert_eq!(held(&first, "cluster"), 20.0);
+    first.ended_once("node-condition", "reported");
+    // Another replica takes over, and only it holds them.
+    let second = stage.without_queue("second", &["--on-condition", rules]).await;
+    sleep(s(5)).await;
+    assert_eq!(held(&second, "cluster"), 0.0);
+    first.kill().await.gone(|_| true).await;
+    stage.until("taken over", s(12), || held(&second, "cluster") > 19.5).await;
+    (0..20).for_each(|n| stage.set_condition(n, "NetworkingReady", "True", 0));
+    stage.until("told", s(5), || held(&second, "cluster") < 0.5).await;
+    assert_eq!(stage.calls("patch nodes"), 0);
+    stage.rest_for(&[&second], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_writes_nothing() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[&["--source", "nodes", "--dry-run"][..], &DRAIN].concat()).await;
+    stage.breaks(0);
+    stage.until("ended", TOLERATED + s(60), || outcomes(&replica, "node-condition", "drained") == "1").await;
+    sleep(s(300)).await;
+    assert!(!stage.cordoned(0) && outcomes(&replica, "node-condition", "drained") == "1");
+    stage.mends(0);
+    sleep(s(60)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}

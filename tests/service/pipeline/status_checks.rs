@@ -1,0 +1,117 @@
+//! EC2's status checks that fail, which only the polls find.
+
+use crate::harness::{Replica, Stage, instance, metric, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
+use tokio::time::sleep;
+
+const POLLS: [&str; 2] = ["--ec2-poll-interval", "5m"];
+/// Time within which a check that has failed for long is found and acted on.
+const ROUND: u64 = 300 + 100;
+
+impl Stage {
+    /// Fails a check of the n-th node's instance, as of so many seconds ago.
+    fn fails(&self, n: usize, check: &str, ago: u64) {
+        self.world.aws.ec2.fail_check(&instance(n), check, self.world.clock.now() - s(ago));
+    }
+
+    fn passes(&self, n: usize, check: &str) {
+        self.world.aws.ec2.pass_check(&instance(n), check);
+    }
+
+    fn count_drained(&self, nodes: usize) -> usize {
+        (0..nodes).filter(|n| self.world.kube.pods_on(&node(*n)).is_empty()).count()
+    }
+}
+
+fn held(replica: &Replica) -> f64 {
+    let line = "ebbtide_repairs_held{kind=\"status-check\",reason=\"cluster\"}";
+    metric(&replica.metrics.render(&replica.tasks), line)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_check_is_reported_once() {
+    let stage = Stage::new(4, 1);
+    stage.world.aws.ec2.set_page_size(1);
+    ["system", "instance", "attached-ebs"].into_iter().enumerate().for_each(|(n, check)| stage.fails(n, check, 600));
+    let replica = stage.start(&POLLS).await;
+    sleep(s(3 * ROUND)).await;
+    replica.all_ended("status-check", &[("reported", 3)]);
+    assert_eq!((stage.calls("patch nodes"), stage.count_drained(4)), (0, 0));
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_check_drains_after_five_minutes_and_is_undone_when_it_passes() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.start(&[&POLLS[..], &["--on", "status-check=drain"]].concat()).await;
+    stage.fails(1, "system", 0);
+    sleep(s(290)).await;
+    assert_eq!(stage.calls("patch nodes"), 0);
+    stage.until("drained", s(2 * ROUND), || stage.count_drained(3) == 1).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    assert_eq!([0, 1, 2].map(|n| stage.cordoned(n)), [false, true, false]);
+    assert_eq!(stage.notices(1)[0]["kind"], "status-check");
+    sleep(s(ROUND)).await;
+    stage.passes(1, "system");
+    stage.until("undone", s(ROUND), || !stage.cordoned(1) && stage.notices(1).is_empty()).await;
+    sleep(s(ROUND)).await;
+    replica.all_ended("status-check", &[("drained", 1), ("withdrawn", 1)]);
+    // It fails again.
+    stage.fails(1, "system", 600);
+    stage.until("cordoned", s(ROUND), || stage.cordoned(1)).await;
+    stage.until("noted", s(60), || stage.handled(1) == 2).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Each has asked at another time. What one knows from an older answer undoes nothing, and drains nothing again.
+#[tokio::test(start_paused = true)]
+async fn replicas_with_answers_of_different_age_agree() {
+    let stage = Stage::new(3, 1);
+    let flags = [&POLLS[..], &["--on", "status-check=drain"]].concat();
+    let first = stage.start(&flags).await;
+    sleep(s(150)).await;
+    let second = stage.with_own_queue().start(&flags).await;
+    for _ in 0..3 {
+        stage.fails(1, "instance", 600);
+        stage.until("cordoned", s(ROUND), || stage.cordoned(1)).await;
+        sleep(s(ROUND)).await;
+        assert!(stage.cordoned(1));
+        stage.passes(1, "instance");
+        stage.until("undone", s(ROUND), || !stage.cordoned(1)).await;
+        for _ in 0..40 {
+            sleep(s(10)).await;
+            assert!(!stage.cordoned(1), "{}", stage.story());
+        }
+    }
+    assert_eq!(stage.calls("create pods/eviction"), 1);
+    stage.rest_for(&[&first, &second], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_work_begins_when_many_fail() {
+    let stage = Stage::new(10, 1);
+    let replica = stage.start(&[&POLLS[..], &["--on", "status-check=drain"]].concat()).await;
+    (0..3).for_each(|n| stage.fails(n, "system", 600));
+    sleep(s(2 * ROUND)).await;
+    assert_eq!((stage.count_drained(10), stage.calls("patch nodes")), (0, 0));
+    assert!((held(&replica) - 3.0).abs() < 0.1);
+    stage.passes(2, "system");
+    stage.until("drained", s(2 * ROUND), || stage.count_drained(10) == 2).await;
+    stage.until("noted", s(60), || stage.handled(0) + stage.handled(1) == 2).await;
+    assert!(held(&replica) < 0.1);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_that_is_refused_takes_nothing_back() {
+    let stage = Stage::new(3, 1);
+    let replica = stage.start(&[&POLLS[..], &["--on", "status-check=cordon"]].concat()).await;
+    stage.fails(1, "instance", 600);
+    stage.until("cordoned", s(ROUND), || stage.cordoned(1)).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    stage.world.faults.add(Rule::on("DescribeInstanceStatus", Fault::Status(503)));
+    sleep(s(3 * ROUND)).await;
+    assert!(stage.cordoned(1));
+    stage.world.faults.clear();
+    stage.rest_for(&[&replica], s(60)).await;
+}
