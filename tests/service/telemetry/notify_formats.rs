@@ -476,7 +476,7 @@ async fn the_command_sends_each_chosen_phase_and_shows_the_answers() {
     let error = "answered 500: *** is broken; the receiver is overloaded or broken";
     let sample = serde_json::json!({ "phase": "failed", "status": null, "body": "", "error": error });
     let report = serde_json::json!({ "receiver": host, "samples": [sample] });
-    assert_eq!((code, serde_json::from_str::<serde_json::Value>(&said).unwrap()), (1, report));
+    assert_eq!((code, serde_json::from_str::<Value>(&said).unwrap()), (1, report));
     assert!(problems.contains(error), "{problems}");
     let (code, said, problems) = tested(&["--notify-url", &server.url(), "--notify", "done", "-o", "yaml"]).await;
     let sample = "samples:\n  - body: ok\n    error: null\n    phase: done\n    status: 200\n";
