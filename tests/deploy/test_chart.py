@@ -546,3 +546,13 @@ def test_the_notes_say_that_no_agent_runs(enabled: str) -> None:
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]
+
+
+def test_without_a_queue_no_alert_waits_for_messages() -> None:
+    def names(values: str) -> list[str]:
+        groups = the("PrometheusRule", HELM4.objects(values=values + "prometheusRule: {enabled: true}"))["spec"]["groups"]
+        return [rule["alert"] for group in groups for rule in group["rules"]]
+
+    whole = names(QUEUE)
+    assert "EbbtideNotReceiving" in whole
+    assert names(AGENTS) == [name for name in whole if name != "EbbtideNotReceiving"]
