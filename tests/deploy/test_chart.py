@@ -539,11 +539,13 @@ def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-def test_the_notes_say_that_no_agent_runs(enabled: str) -> None:
+def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     values = AGENTS.replace("enabled: true", f"enabled: {enabled}")
     done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
     assert done.returncode == 0, done.stderr
-    assert ("no node is ever drained" in done.stdout.partition("NOTES:")[2]) == (enabled == "false")
+    notes = done.stdout.partition("NOTES:")[2]
+    assert ("no node is ever drained" in notes) == (enabled == "false")
+    assert ("rollout status daemonset/ebbtide-agent" in notes) == (enabled == "true")
 
 
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
