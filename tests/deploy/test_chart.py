@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -216,18 +217,20 @@ def test_score(case: Path) -> None:
         # everything.yaml reduces the security contexts, so that they differ from the default.
         spared.append("container-security-context-user-group-id")
         spared.append("container-security-context-readonlyrootfilesystem")
-    ignored = [word for check in spared for word in ("--ignore-test", check)]
-    done = run(
-        tool("kube-score"),
-        "score",
-        "--kubernetes-version",
-        "v1.34",
-        "--exit-one-on-warning",
-        *ignored,
-        "-",
-        given=HELM4.template(values=case.read_text()),
-    )
+        # To pods on the node's network no NetworkPolicy applies, so the agents have none there.
+        done = score(case, [*spared, "pod-networkpolicy"])
+        assert done.returncode == 0, done.stdout + done.stderr
+    done = score(case, spared, "--set", "agent.hostNetwork=false")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def score(case: Path, spared: list[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Returns kube-score's verdict on a case, without the checks that are spared."""
+    ignored = [word for check in spared for word in ("--ignore-test", check)]
+    made = HELM4.template(*arguments, values=case.read_text())
+    return run(
+        tool("kube-score"), "score", "--kubernetes-version", "v1.34", "--exit-one-on-warning", *ignored, "-", given=made
+    )
 
 
 # The objects' content.
@@ -545,13 +548,25 @@ def test_no_network_policy_is_made_for_agents_on_the_nodes_network() -> None:
 
 
 @pytest.mark.parametrize("enabled", ["true", "false"])
-def test_the_notes_say_that_no_agent_runs(enabled: str) -> None:
+def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     values = AGENTS.replace("enabled: true", f"enabled: {enabled}")
     done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
     assert done.returncode == 0, done.stderr
-    assert ("no node is ever drained" in done.stdout.partition("NOTES:")[2]) == (enabled == "false")
+    notes = done.stdout.partition("NOTES:")[2]
+    assert ("no node is ever drained" in notes) == (enabled == "false")
+    assert ("rollout status daemonset/ebbtide-agent" in notes) == (enabled == "true")
 
 
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]
+
+
+def test_without_a_queue_no_alert_waits_for_messages() -> None:
+    def names(values: str) -> list[str]:
+        groups = the("PrometheusRule", HELM4.objects(values=values + "prometheusRule: {enabled: true}"))["spec"]["groups"]
+        return [rule["alert"] for group in groups for rule in group["rules"]]
+
+    whole = names(QUEUE)
+    assert "EbbtideNotReceiving" in whole
+    assert names(AGENTS) == [name for name in whole if name != "EbbtideNotReceiving"]

@@ -1,7 +1,7 @@
 //! The cluster's Nodes, pods and disruption budgets. Pure.
 
 use super::check::{Area, Check, count, few};
-use super::readings::{BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
+use super::readings::{Agents, BudgetState, Budgets, Nodes, PodOwner, Readings, Workload, Workloads};
 use crate::cli::settings::Settings;
 use kube::core::{Selector, SelectorExt};
 use std::collections::BTreeMap;
@@ -42,6 +42,12 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         (_, Err(error)) => checks.push(area.unread("budgets", error, "list of poddisruptionbudgets in policy")),
         (Err(error), _) => checks.push(area.skipped("budgets", &error.message)),
     }
+    checks.extend(match (&readings.agents, &readings.nodes) {
+        (Some(Ok(agents)), Ok(nodes)) => judge_agents(settings, agents, nodes),
+        (Some(Err(error)), _) => vec![area.unread("agents", error, "list of pods")],
+        (Some(_), Err(error)) => vec![area.skipped("agents", &error.message)],
+        (None, _) => Vec::new(),
+    });
     checks
 }
 
@@ -108,6 +114,52 @@ fn judge_nodes(nodes: &Nodes, region: Option<&str>) -> Vec<Check> {
     } else {
         let all = if nodes.complete { "" } else { ", and more that were not listed" };
         checks.push(area.ok(name, format!("{} EC2{all}", count(ec2, "node is on", "nodes are on"))));
+    }
+    checks
+}
+
+/// Judges whether each EC2 instance has an agent that can do its work.
+fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Check> {
+    let (area, name) = (Area::Cluster, "agents");
+    if !(agents.complete && nodes.complete) {
+        return vec![area.skipped(name, "Not all nodes and pods were listed.")];
+    }
+    let (with, without): (Vec<&String>, Vec<&String>) =
+        nodes.names.iter().partition(|node| agents.by_node.contains_key(*node));
+    let mut checks = Vec::new();
+    if with.is_empty() && !without.is_empty() {
+        let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
+        checks.push(if settings.sources.call_aws() {
+            area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy)
+        } else {
+            area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)
+        });
+    } else if !without.is_empty() {
+        let found = format!(
+            "{} no agent, so what their metadata announce is not seen: {}.",
+            count(without.len(), "node has", "nodes have"),
+            few(&without)
+        );
+        let remedy = "Find out why: a node without room, a taint that agent.tolerations leaves out, or agent.nodeSelector:\n  \
+                      kubectl describe daemonset --all-namespaces --selector app.kubernetes.io/name=ebbtide";
+        checks.push(area.warning(name, found, remedy));
+    }
+    let unready: Vec<_> = with.iter().filter_map(|node| agents.by_node.get(*node)).filter(|pod| !pod.ready).collect();
+    if let Some(first) = unready.first() {
+        let names: Vec<String> = unready.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect();
+        let found = format!(
+            "{} not ready: they can't read the metadata, or can't patch their Nodes: {}.",
+            count(names.len(), "agent is", "agents are"),
+            few(&names)
+        );
+        checks.push(area.warning(
+            name,
+            found,
+            format!("Its log says why:\n  kubectl -n {} logs {}", first.namespace, first.name),
+        ));
+    }
+    if checks.is_empty() {
+        checks.push(area.ok(name, format!("{} an agent that is ready", count(with.len(), "node has", "nodes have"))));
     }
     checks
 }

@@ -6,8 +6,8 @@ mod kube;
 
 use super::arn::queue_arn;
 use super::readings::{
-    AccessReview, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings, ScalingGroup,
-    ScalingGroups, TrialAnswer, TrialCall, Workloads,
+    AccessReview, Agents, Budgets, CallTrial, EventRules, Nodes, QueueAttributes, ReadError, Reading, Readings,
+    ScalingGroup, ScalingGroups, TrialAnswer, TrialCall, Workloads,
 };
 use super::{aws_calls, groups, permissions};
 use crate::cli::settings::Settings;
@@ -43,14 +43,17 @@ pub struct Extent {
     pub rules: usize,
     /// Maximum number of groups on whose hooks lifecycle calls are tried.
     pub trials: usize,
+    /// Whether agents are looked for.
+    pub agents: bool,
 }
 
 impl Extent {
     /// For `ebbtide doctor`: as much as the time allows.
-    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200 };
+    pub const WHOLE: Self = Self { pages: 1000, groups: 200, rules: 100, trials: 200, agents: true };
 
-    /// For the start of the service, which is busy: no whole list of a large cluster, and few calls whose rate limit heartbeats share.
-    pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2 };
+    /// For the start of the service, which is busy: no whole list of a large cluster, and few calls whose rate limit heartbeats share. Agents
+    /// of the same release are only starting, too.
+    pub const START: Self = Self { pages: 20, groups: 20, rules: 20, trials: 2, agents: false };
 }
 
 /// The clients and limits of the calls.
@@ -153,6 +156,7 @@ pub async fn read(settings: &Settings, probe: &Probe) -> Readings {
         cluster_names: cluster.names,
         workloads: access.workloads,
         budgets: access.budgets,
+        agents: access.agents,
     }
 }
 
@@ -228,6 +232,7 @@ struct AccessReadings {
     reviews: Vec<AccessReview>,
     workloads: Reading<Workloads>,
     budgets: Reading<Budgets>,
+    agents: Option<Reading<Agents>>,
 }
 
 impl AccessReadings {
@@ -246,8 +251,11 @@ impl AccessReadings {
         let workloads = async {
             if permissions::lists_pods(&reviews) { kube::workloads(probe).await } else { Err(forbidden("pods")) }
         };
-        let (budgets, workloads) = join!(budgets, workloads);
-        Self { reviews, workloads, budgets }
+        let agents = OptionFuture::from((settings.sources.nodes && probe.extent.agents).then_some(async {
+            if permissions::lists_pods(&reviews) { kube::agents(probe).await } else { Err(forbidden("pods")) }
+        }));
+        let (budgets, workloads, agents) = join!(budgets, workloads, agents);
+        Self { reviews, workloads, budgets, agents }
     }
 }
 

@@ -1,5 +1,9 @@
 //! The values that the doctor reads and judges. `read` makes them; the judges take them.
 
+mod agents;
+
+pub use agents::{AgentPod, Agents};
+
 use crate::clients::gate::{AwsError, Category, KubeError, Unsigned};
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::interruption::Group;
@@ -92,6 +96,8 @@ pub struct Readings {
     pub workloads: Reading<Workloads>,
     /// The cluster's disruption budgets.
     pub budgets: Reading<Budgets>,
+    /// The agents, if Nodes are a source and the agents have had time to start.
+    pub agents: Option<Reading<Agents>>,
 }
 
 /// The answer of STS about the caller.
@@ -268,6 +274,8 @@ pub struct AccessReview {
 pub struct Nodes {
     /// The EC2 instances that are Nodes.
     pub instances: Vec<InstanceId>,
+    /// The names of these Nodes.
+    pub names: Vec<String>,
     /// The regions of these instances, each once.
     pub regions: Vec<String>,
     /// The names of Nodes without a provider ID.
@@ -299,6 +307,7 @@ impl Nodes {
             return self.foreign.push(ForeignNode { name, provider_id: provider_id.to_owned() });
         };
         self.instances.push(instance);
+        self.names.push(name);
         let region = region_of(zone);
         if !region.is_empty() && !self.regions.contains(&region) {
             self.regions.push(region);

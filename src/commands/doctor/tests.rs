@@ -139,6 +139,7 @@ pub(super) fn healthy(settings: &Settings) -> Readings {
             complete: true,
         }),
         budgets: Ok(Budgets { budgets: Vec::new(), complete: true }),
+        agents: None,
     }
 }
 

@@ -324,9 +324,15 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     let stage = healthy();
     let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
     let clock = Clock::showing(stage.world.clock.now());
-    let clients = AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
-    let report = consult(&settings(&stage, &flags), clients, clock).await;
+    let clients = || AvailableClients { aws: Err(ConnectError::NotCalled), ..stage.clients(clock).into() };
+    let report = consult(&settings(&stage, &flags), clients(), clock).await;
+    assert_eq!(faults(&report), [("cluster", "agents", "failure")], "{}", report.text());
+    for n in 0..3 {
+        stage.world.kube.add_pod(Pod::on(&node(n)).daemonset().labels([("ebbtide/agent", "true")]));
+    }
+    let report = consult(&settings(&stage, &flags), clients(), clock).await;
     assert_eq!(faults(&report), [], "{}", report.text());
+    assert!(report.text().contains("3 nodes have an agent that is ready"), "{}", report.text());
     assert!(line(&report, "queue source").contains("there is no queue"), "{}", report.text());
     let replica = stage.start(&[&flags[..], &["--check-at-start=true"]].concat()).await;
     tokio::time::sleep(s(120)).await;

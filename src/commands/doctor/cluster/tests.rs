@@ -1,6 +1,7 @@
 use super::*;
+use crate::clients::gate::Category;
 use crate::commands::doctor::Status;
-use crate::commands::doctor::readings::region_of;
+use crate::commands::doctor::readings::{AgentPod, ReadError, region_of};
 use crate::commands::doctor::tests::{found, one};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
@@ -37,13 +38,48 @@ fn a_provider_id_has_instance_and_region() {
     ] {
         nodes.add(name.to_owned(), provider);
     }
-    assert_eq!(nodes.instances.len(), 3);
+    assert_eq!((nodes.instances.len(), nodes.names.join(" ")), (3, "a b c".to_owned()));
     assert_eq!(nodes.regions, ["eu-west-1", "us-west-2"]);
     for (zone, region) in [("us-gov-west-1a", "us-gov-west-1"), ("us-east-1-wl1-bos-wlz-1", "us-east-1"), ("", "")] {
         assert_eq!(region_of(zone), region);
     }
     assert_eq!(nodes.without_provider, ["d", "e"]);
     assert_eq!(nodes.foreign.iter().map(|node| node.name.as_str()).collect::<Vec<_>>(), ["f", "g"]);
+}
+
+fn agents<const N: usize>(pods: [(&str, bool); N]) -> Agents {
+    let pod = |node: &str, ready| AgentPod { namespace: "ebbtide".to_owned(), name: format!("agent-of-{node}"), ready };
+    let by_node = pods.into_iter().map(|(node, ready)| (node.to_owned(), pod(node, ready))).collect();
+    Agents { by_node, complete: true }
+}
+
+#[test]
+fn each_node_needs_an_agent_that_is_ready() {
+    let both = ["--source", "queue,nodes", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let second = |readings: &mut Readings| {
+        readings.nodes.as_mut().unwrap().add("node-1".to_owned(), Some("aws:///eu-west-1a/i-00000000000000002"));
+        readings.nodes.as_mut().unwrap().add("fargate".to_owned(), Some("aws:///eu-west-1a/fargate-1"));
+    };
+    let with = |pods| {
+        one(&both, |readings| {
+            second(readings);
+            readings.agents = Some(pods);
+        })
+    };
+    let (name, status, text) = with(Ok(agents([("node-0", true)])));
+    assert_eq!((name, status), ("agents", Status::Warning));
+    assert!(text.starts_with("1 node has no agent, so") && text.contains(": node-1.\n"), "{text}");
+    let (_, status, text) = with(Ok(agents([("node-0", true), ("node-1", false)])));
+    assert!(status == Status::Warning && text.contains("1 agent is not ready") && !text.contains("no agent"), "{text}");
+    assert!(text.ends_with("kubectl -n ebbtide logs agent-of-node-1"), "{text}");
+    let (_, status, text) = with(Ok(agents([("fargate", true)])));
+    assert!(status == Status::Warning && text.contains("only AWS gives notices"), "{text}");
+    let (_, status, text) = with(Err(ReadError::new(Category::Denied, "Not allowed to list pods.")));
+    assert!(status == Status::Skipped && text.contains("allow list of pods"), "{text}");
+    let (_, status, _) = with(Ok(Agents::default()));
+    assert_eq!(status, Status::Skipped, "not all were listed");
+    let ready = found(&both, |readings| readings.agents = Some(Ok(agents([("node-0", true)]))));
+    assert_eq!(ready, Vec::new());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! Reads from the API server.
 
 use super::super::readings::{
-    AccessReview, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, ReadError, Reading, Workloads,
+    AccessReview, AgentPod, Agents, ApiServer, BudgetState, Budgets, Nodes, Permission, PodGrace, PodOwner, ReadError,
+    Reading, Workloads,
 };
 use super::{Probe, page_in_time};
 use crate::clients::gate::Category;
@@ -23,6 +24,9 @@ use std::time::Duration;
 
 /// Number of objects on a page. A page of Nodes is about 1 MB of text.
 const PAGE_SIZE: u32 = 100;
+
+/// Label of the pods of agents. The chart sets it.
+const AGENT_LABEL: &str = "ebbtide/agent=true";
 
 /// Maximum number of simultaneous access reviews.
 const MAX_CONCURRENT: usize = 8;
@@ -106,17 +110,18 @@ async fn review(probe: &Probe, permission: &Permission) -> Reading<bool> {
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// Lists all objects, page by page. Returns whether the list is complete: at the timeout the pages so far count.
+/// Lists all objects with these labels, page by page. Returns whether the list is complete: at the timeout the pages so far count.
 async fn pages<K: Resource<DynamicType = ()>, P, U>(
     probe: &Probe,
     name: &'static str,
+    labels: &str,
     mut each: impl FnMut(Trimmed<P, U>),
 ) -> Reading<bool>
 where
     Trimmed<P, U>: Clone + std::fmt::Debug + DeserializeOwned + Resource<DynamicType = ApiResource>,
 {
     let api: Api<Trimmed<P, U>> = Api::all_with(probe.cluster()?, &ApiResource::erase::<K>(&()));
-    let mut params = ListParams::default().limit(PAGE_SIZE);
+    let mut params = ListParams::default().labels(labels).limit(PAGE_SIZE);
     for page in 0..probe.extent.pages {
         let Some(page) = page_in_time(page, probe.kube("list", name, || api.list(&params)).await)? else {
             return Ok(false);
@@ -139,7 +144,7 @@ struct Provided {
 /// Reads all Nodes.
 pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
     let mut nodes = Nodes::default();
-    nodes.complete = pages::<Node, Provided, IgnoredAny>(probe, "nodes", |node| {
+    nodes.complete = pages::<Node, Provided, IgnoredAny>(probe, "nodes", "", |node| {
         nodes.add(node.metadata.name.unwrap_or_default(), node.spec.provider_id.as_deref());
     })
     .await?;
@@ -162,7 +167,7 @@ struct Phase {
 /// Reads all pods that a drain would evict, by owner.
 pub async fn workloads(probe: &Probe) -> Reading<Workloads> {
     let mut workloads = Workloads::default();
-    workloads.complete = pages::<Pod, Running, Phase>(probe, "pods", |pod| add(&mut workloads, pod)).await?;
+    workloads.complete = pages::<Pod, Running, Phase>(probe, "pods", "", |pod| add(&mut workloads, pod)).await?;
     Ok(workloads)
 }
 
@@ -192,6 +197,39 @@ fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
+struct Placed {
+    #[serde(default, rename = "nodeName")]
+    node: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Conditions {
+    #[serde(default)]
+    conditions: Vec<Condition>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Condition {
+    r#type: String,
+    status: String,
+}
+
+/// Reads all agents.
+pub async fn agents(probe: &Probe) -> Reading<Agents> {
+    let mut agents = Agents::default();
+    agents.complete = pages::<Pod, Placed, Conditions>(probe, "pods", AGENT_LABEL, |pod| {
+        let ready = pod.status.conditions.iter().any(|is| is.r#type == "Ready" && is.status == "True");
+        let known = agents.by_node.get(&pod.spec.node);
+        if known.is_none_or(|known| !known.ready) {
+            let (namespace, name) = (pod.metadata.namespace.unwrap_or_default(), pod.metadata.name.unwrap_or_default());
+            agents.by_node.insert(pod.spec.node, AgentPod { namespace, name, ready });
+        }
+    })
+    .await?;
+    Ok(agents)
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
 struct Selected {
     #[serde(default)]
     selector: Option<LabelSelector>,
@@ -211,7 +249,7 @@ struct Counted {
 /// Reads all disruption budgets.
 pub async fn budgets(probe: &Probe) -> Reading<Budgets> {
     let mut budgets = Budgets::default();
-    budgets.complete = pages::<PodDisruptionBudget, Selected, Counted>(probe, "poddisruptionbudgets", |budget| {
+    budgets.complete = pages::<PodDisruptionBudget, Selected, Counted>(probe, "poddisruptionbudgets", "", |budget| {
         let generation = budget.metadata.generation.unwrap_or_default().max(1);
         budgets.budgets.push(BudgetState {
             namespace: budget.metadata.namespace.unwrap_or_default(),
