@@ -37,7 +37,8 @@ def held(running: Service) -> float:
 
 @pytest.mark.versions
 def test_a_condition_that_lasts_is_a_drain_and_one_that_goes_back_is_undone(world: World) -> None:
-    broken, flapping, other = world.several_nodes(3)
+    # Two of six may be broken.
+    broken, flapping, other, *_ = world.several_nodes(6)
     for node in (broken, flapping, other):
         world.run(f"web-{node.name[-1]}", on=node)
     running = service(world, "KernelReady=False:10s=drain", "NetworkingReady=False:1h=drain")
@@ -66,7 +67,7 @@ def test_what_many_nodes_say_drains_none(world: World) -> None:
         world.say(node, "NetworkingReady", "False")
     eventually("they are left alone", lambda: held(running) == 3)
     always("no node is touched", lambda: not any(world.notices(node) or cordoned(world.see(node)) for node in nodes), 8)
-    assert world.audit.evicted(world.name) == []
+    assert not world.audit.evicted(world.name)
     for node in nodes[1:3]:
         world.say(node, "NetworkingReady", "True")
     eventually("the one that is left is drained", lambda: drained(world, nodes[0]))
