@@ -158,12 +158,11 @@ impl Settings {
 
     fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
         problems.without_aws(&flags, sources);
+        let (actions, conditions) = problems.actions_and_conditions(&flags, sources);
         let admin_address = problems.address("--admin-address", &flags.servers.admin_address);
         let status_peers = problems.status_peers(flags.servers.status_peers, flags.pod_name.is_some());
         let status_address = (flags.servers.status_address != "off")
             .then(|| problems.address("--status-address", &flags.servers.status_address));
-        let mut actions = problems.actions(&flags.on);
-        let conditions = problems.conditions(&flags.sources.on_condition, sources, &mut actions);
         let health_issues = problems.health_issues(&flags.health_issue);
         let heartbeats = problems.heartbeats(&flags.heartbeat);
         let drain_timeout = problems.drain_timeouts(&flags.drain_timeout);
@@ -190,8 +189,7 @@ impl Settings {
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
         let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
-        let replaces = NoticeKind::ALL.into_iter().any(|kind| actions.of(kind) == Action::Replace);
-        let idle = !flags.startup_taint.is_empty() && !ready && !replaces;
+        let idle = !flags.startup_taint.is_empty() && !ready && !actions.have(Action::Replace);
         problems.idle("--startup-taint", idle, "--on asg-launch=ready");
         let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
         problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
@@ -210,7 +208,7 @@ impl Settings {
             flags.exclude_from_load_balancers || waits.load_balancers != ForLoadBalancers::Nothing;
         let policy = Policy {
             actions,
-            conditions: conditions.into(),
+            conditions,
             health_issues,
             lead,
             drain_timeout,

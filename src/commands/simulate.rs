@@ -238,7 +238,7 @@ impl Question {
             Some(_) => (MessageClass::Ignored, Some(kind.as_str())),
             None => (MessageClass::Notices, None),
         };
-        let message = MessageView { what, reason, ..MessageView::of(class) };
+        let message = MessageView { reason, what, ..MessageView::of(class) };
         Ok(Simulation { notices, ..self.simulation(reader.clock, message) })
     }
 

@@ -150,7 +150,6 @@ impl Subscriber for Log {
             Fact::RepairsHeld { kind, why, nodes: 0, .. } => {
                 info!(%kind, %why, "not too many nodes are broken any more; work on them begins");
             }
-            Fact::RepairsHeld { .. } => {}
             Fact::NodesTurn { ours: true } => info!("this replica acts on what Nodes say now"),
             Fact::NodesTurn { ours: false } => info!("another replica acts on what Nodes say now"),
             Fact::NodesTurnUnknown { error, .. } => {
@@ -350,6 +349,7 @@ impl Subscriber for Log {
 
             // Not logged: `NodesSynced` names the first count, and the others serve Events, metrics and the history only.
             Fact::NodesKnown { .. }
+            | Fact::RepairsHeld { .. }
             | Fact::MetadataFailed { .. }
             | Fact::DrainProgress { .. }
             | Fact::NodeMarked { .. }

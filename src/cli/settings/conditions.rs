@@ -2,11 +2,13 @@
 
 use super::Sources;
 use super::problems::Problems;
+use crate::cli::flags::Run;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions};
 use crate::pipeline::node::label::checked_key;
 use crate::pipeline::node::{ConditionRule, DRAINING_CONDITION};
 use crate::runtime::duration;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum time for which a Node may have a condition.
@@ -18,13 +20,10 @@ const ACTIONS: [Action; 4] = [Action::Report, Action::Cordon, Action::Drain, Act
 const FLAG: &str = "--on-condition";
 
 impl Problems {
-    /// Reads the rules, `TYPE=STATUS:TOLERATION=ACTION`. The kind gets the action that does most, so that what needs a drain finds one.
-    pub(super) fn conditions(
-        &mut self,
-        flags: &[String],
-        sources: Sources,
-        actions: &mut Actions,
-    ) -> Vec<ConditionRule> {
+    /// Reads the actions, and the rules for conditions, `TYPE=STATUS:TOLERATION=ACTION`. Their kind gets the action that does most, so that
+    /// what needs a drain finds one.
+    pub(super) fn actions_and_conditions(&mut self, flags: &Run, sources: Sources) -> (Actions, Arc<[ConditionRule]>) {
+        let (mut actions, flags) = (self.actions(&flags.on), &flags.sources.on_condition);
         let mut rules: Vec<ConditionRule> = Vec::new();
         for text in flags {
             match rule(text) {
@@ -43,7 +42,7 @@ impl Problems {
         }
         let farthest = ACTIONS.into_iter().rfind(|action| rules.iter().any(|rule| rule.action == *action));
         actions.set(NoticeKind::NodeCondition, farthest.unwrap_or(Action::Ignore));
-        rules
+        (actions, rules.into())
     }
 }
 

@@ -65,10 +65,10 @@ impl Policy {
     #[must_use]
     pub fn awaits_node_until(&self, detail: &Detail, deadline: Instant, now: Instant) -> Option<Instant> {
         match detail {
-            // An instance that is terminated in the pool itself is no Node.
-            Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. }) => None,
-            // The Node that was broken is gone.
-            Detail::Condition(_) | Detail::StatusCheck(_) => None,
+            // An instance that is terminated in the pool itself is no Node, and a Node that was broken is gone.
+            Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. })
+            | Detail::Condition(_)
+            | Detail::StatusCheck(_) => None,
             Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
             _ => Some(deadline),
         }

@@ -67,6 +67,14 @@ pub struct Wave {
 /// The action for each kind.
 pub type Actions = PerKind<Action>;
 
+impl Actions {
+    /// Whether a kind has this action.
+    #[must_use]
+    pub fn have(&self, action: Action) -> bool {
+        self.0.contains(&action)
+    }
+}
+
 impl Default for Actions {
     fn default() -> Self {
         let mut actions = Self::all(Action::Drain);

@@ -42,14 +42,14 @@ def node(world: str, name: str, instance: str, *, kubelet: bool = True, taint: s
 
 def node_status(ready: bool) -> Object:
     """Returns a Node's status as a kubelet writes it."""
-    condition = {
-        "type": "Ready",
-        "status": "True" if ready else "False",
-        "reason": "KubeletReady" if ready else "KubeletNotReady",
-        "lastHeartbeatTime": (now := datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")),
-        "lastTransitionTime": now,
-    }
-    return {"status": {"conditions": [condition]}}
+    said = condition("Ready", "True" if ready else "False", "KubeletReady" if ready else "KubeletNotReady")
+    return {"status": {"conditions": [said]}}
+
+
+def condition(kind: str, status: str, reason: str = "Test") -> Object:
+    """Returns a condition of a Node, which begins now."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"type": kind, "status": status, "reason": reason, "lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
 def deployment(

@@ -194,6 +194,12 @@ class World:
         """Sets the Ready condition of a node without a kubelet."""
         self.kube.patch(f"{NODES}/{node.name}/status", manifests.node_status(ready))
 
+    def say(self, node: Node, kind: str, status: str) -> None:
+        """Sets another condition of a node, as an agent that monitors it does."""
+        conditions = [each for each in self.see(node)["status"]["conditions"] if each["type"] != kind]
+        status_now = {"conditions": [*conditions, manifests.condition(kind, status)]}
+        self.kube.patch(f"{NODES}/{node.name}/status", {"status": status_now})
+
     def annotate(self, node: Node, annotation: str, value: str) -> None:
         """Annotates a Node."""
         self.kube.patch(f"{NODES}/{node.name}", {"metadata": {"annotations": {annotation: value}}})

@@ -357,6 +357,22 @@ async fn a_silent_kubelet_ends_its_drain_when_the_grace_periods_are_over() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// Only who says that the node is broken knows whether it still is.
+#[tokio::test(start_paused = true)]
+async fn a_reboot_alone_takes_nothing_back() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_rules("a", &DRAIN).await;
+    stage.breaks(0);
+    stage.until("noted", TOLERATED + s(60), || stage.handled(0) == 1).await;
+    sleep(s(3700)).await;
+    stage.reboot(0).await;
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.mends(0);
+    stage.until("uncordoned", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// What is drained for another reason needs no repair, and does not count as broken.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_goes_anyway_is_left_to_that() {
