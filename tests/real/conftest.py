@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import hashlib
 import re
 import shutil
 import signal
@@ -89,11 +90,13 @@ def world(
     request: pytest.FixtureRequest, folder: Path, real_control_plane: ControlPlane, aws: Aws, queues: Queues
 ) -> Iterator[World]:
     """A test's world. Every test fails if the service made a call that its permissions do not allow."""
-    # The queue's name comes first, because the end of a long name is cut off.
     title = re.sub(r"\b(moto|elasticmq)\b", "", request.node.name.removeprefix("test_").lower())
     if queues is not aws:
         title = f"mq-{title}"
-    name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")[:40].rstrip("-")
+    name = re.sub(r"[^a-z0-9]+", "-", title).strip("-")
+    if len(name) > 40:
+        # Names of tests that differ only at the end stay apart.
+        name = f"{name[:33].rstrip('-')}-{hashlib.sha256(name.encode()).hexdigest()[:6]}"
     home = folder / name
     home.mkdir()
     made = World(name, real_control_plane, aws, Path(os.environ["EBBTIDE_BIN"]), home, queues)

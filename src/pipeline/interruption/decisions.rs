@@ -285,6 +285,10 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
         Detail::AsgLaunch(Hook { pool: Some(WarmPool::From), .. }) => {
             NodeRelease::of_kind(node, NoticeKind::AsgTerminate.as_str(), UndoReason::FromWarmPool)
         }
+        // EC2's list has it, and no Node says it.
+        Detail::TakenBack(NoticeKind::StatusCheck) => {
+            NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, false)
+        }
         Detail::TakenBack(_) => taken_back_marks(node, &notice.identity),
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
