@@ -208,14 +208,19 @@ def test_without_a_yes_nothing_changes(world: World, arguments: tuple[str, ...])
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [("--context", "another", "--yes"), ("--image", "no-tag"), ("--never",)],
-    ids=["context", "image", "unknown"],
+    ("arguments", "told"),
+    [
+        (("--context", "another", "--yes"), "another"),
+        (("--image", "no-tag"), "--image needs a tag"),
+        (("--image", "here:5000/no-tag"), "--image needs a tag"),
+        (("--never",), "unknown argument --never"),
+    ],
+    ids=["context", "image", "port", "unknown"],
 )
-def test_a_wrong_argument(world: World, arguments: tuple[str, ...]) -> None:
+def test_a_wrong_argument(world: World, arguments: tuple[str, ...], told: str) -> None:
     refused = script(world, *arguments)
     assert refused.returncode != 0
-    assert refused.stderr
+    assert told in refused.stderr
     assert not leftovers(world)
 
 

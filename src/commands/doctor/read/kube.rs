@@ -156,12 +156,16 @@ pub async fn nodes(probe: &Probe) -> Reading<Nodes> {
 struct Running {
     #[serde(default)]
     termination_grace_period_seconds: Option<u64>,
+    #[serde(default)]
+    node_name: String,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Phase {
     #[serde(default)]
     phase: String,
+    #[serde(default)]
+    conditions: Vec<Condition>,
 }
 
 /// Reads all pods that a drain would evict, by owner.
@@ -196,18 +200,6 @@ fn add(workloads: &mut Workloads, pod: Trimmed<Running, Phase>) {
     workload.labels = labels;
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Placed {
-    #[serde(default, rename = "nodeName")]
-    node: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-struct Conditions {
-    #[serde(default)]
-    conditions: Vec<Condition>,
-}
-
 #[derive(Clone, Debug, Deserialize)]
 struct Condition {
     r#type: String,
@@ -217,12 +209,12 @@ struct Condition {
 /// Reads all agents.
 pub async fn agents(probe: &Probe) -> Reading<Agents> {
     let mut agents = Agents::default();
-    agents.complete = pages::<Pod, Placed, Conditions>(probe, "pods", AGENT_LABEL, |pod| {
+    agents.complete = pages::<Pod, Running, Phase>(probe, "pods", AGENT_LABEL, |pod| {
         let ready = pod.status.conditions.iter().any(|is| is.r#type == "Ready" && is.status == "True");
-        let known = agents.by_node.get(&pod.spec.node);
+        let known = agents.by_node.get(&pod.spec.node_name);
         if known.is_none_or(|known| !known.ready) {
             let (namespace, name) = (pod.metadata.namespace.unwrap_or_default(), pod.metadata.name.unwrap_or_default());
-            agents.by_node.insert(pod.spec.node, AgentPod { namespace, name, ready });
+            agents.by_node.insert(pod.spec.node_name, AgentPod { namespace, name, ready });
         }
     })
     .await?;
