@@ -283,8 +283,10 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
-    let flags::Waits { delay, wave, hold, complete_after, max_replacements, .. } = waits;
-    for list in [on, health_issue, ignore_hook, drain_timeout, delay, wave, hold, when, taint, startup_taint] {
+    let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
+    for list in
+        [on, health_issue, ignore_hook, drain_timeout, delay, wave, zonal_shift, hold, when, taint, startup_taint]
+    {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -615,6 +617,8 @@ mod tests {
             ("--wave", "zone=all"),
             ("--wave", "a b=1"),
             ("--wave", "zone=1,zone=2"),
+            ("--zonal-shift", "cluster"),
+            ("--zonal-shift", "any,arn:aws:eks:eu-west-1:1:cluster/a"),
             ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),

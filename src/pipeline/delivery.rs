@@ -7,6 +7,7 @@ mod nodes;
 mod outcome_cache;
 mod plans;
 mod polling;
+mod shifts;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;
@@ -104,9 +105,17 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (mut notices, mut block) = match event::parse(&message.body) {
-            Parsed::Notices(notices) => (notices, None),
-            Parsed::Block(block) => (Notices::default(), Some(block)),
+        let (mut block, mut shift) = (None, None);
+        let mut notices = match event::parse(&message.body) {
+            Parsed::Notices(notices) => notices,
+            Parsed::Block(found) => {
+                block = Some(found);
+                Notices::default()
+            }
+            Parsed::Shift(found) => {
+                shift = Some(found);
+                Notices::default()
+            }
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
@@ -130,6 +139,9 @@ impl Deliverer {
             if let Some(block) = &mut block {
                 block.at = block.at.min(sent);
             }
+            if let Some(shift) = &mut shift {
+                shift.at = shift.at.min(sent);
+            }
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -138,6 +150,9 @@ impl Deliverer {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
             verdict = async {
+                if let Some(shift) = &shift {
+                    Box::pin(self.note_shift(shift, &id)).await;
+                }
                 let notices = match block {
                     Some(block) => Box::pin(self.notices_of(&block, &id)).await,
                     None => notices,

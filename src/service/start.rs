@@ -114,7 +114,7 @@ impl Service {
         facts.emit(&Fact::Started { queue: queue_url, sources: &sources, dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
-        let index = Index::new(wiring.settings.node_selector.clone(), wiring.settings.policy.wave_labels());
+        let index = Index::new(wiring.settings.node_selector.clone(), wiring.settings.policy.labels());
         let (synced, nodes_synced) = oneshot::channel();
         let watch = index.clone().watch(node_api(wiring.clients.watches.clone()), facts.clone(), synced);
         let fixed = FuturesUnordered::new();
