@@ -146,6 +146,10 @@ pub enum Fact<'a> {
     OwnerUnknown { about: NoticeRef<'a>, category: Category, error: &'a dyn fmt::Display },
     /// EC2 did not say which instances a capacity reservation has; retried.
     ReservationUnknown { message: &'a str, reservation: &'a str, category: Category, error: &'a dyn fmt::Display },
+    /// Traffic is shifted away from a zone, as a message tells, and counts until then; or no longer.
+    ZonalShift { message: &'a str, away_from: &'a str, resource: &'a str, until: Option<jiff::Timestamp> },
+    /// The Nodes could not be told of a zonal shift; retried.
+    ZonalShiftFailed { message: &'a str, category: Category, error: &'a dyn fmt::Display },
     /// EC2 lists something that no message has told of; it is acted on.
     NoticeListed { about: NoticeRef<'a> },
     /// A Node says something that was not acted on yet; it is.

@@ -285,9 +285,9 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 fn forget_empty(flags: &mut Run) {
     let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
     let on_condition = &mut sources.on_condition;
-    let flags::Waits { delay, wave, hold, complete_after, max_replacements, .. } = waits;
+    let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
     let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
-    for list in of_notices.into_iter().chain([delay, wave, hold, taint, startup_taint]) {
+    for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, startup_taint]) {
         for value in list.iter_mut() {
             *value = value.trim().to_owned();
         }
@@ -627,6 +627,8 @@ mod tests {
             ("--wave", "zone=all"),
             ("--wave", "a b=1"),
             ("--wave", "zone=1,zone=2"),
+            ("--zonal-shift", "cluster"),
+            ("--zonal-shift", "any,arn:aws:eks:eu-west-1:1:cluster/a"),
             ("--settle", "6s"),
             ("--when", "2h-before"),
             ("--when", "spot=2h-before"),

@@ -40,7 +40,7 @@ use crate::runtime::clock::Clock;
 use narration::Narration;
 use reader::Reader;
 use std::fmt;
-use view::{MessageClass, MessageView, NoticeView, Simulation};
+use view::{MessageClass, MessageView, NoticeView, Simulation, ZONAL_SHIFT};
 
 /// Group and hook of a made lifecycle action, if the instance has none.
 const MADE_UP: (&str, &str) = ("ebbtide-test-group", "ebbtide-test-hook");
@@ -119,6 +119,17 @@ impl Question {
         let MessageSource::Body(body) = &self.source else { return None };
         let (message, problem) = match event::parse(body) {
             Parsed::Notices(_) | Parsed::Block(_) => return None,
+            Parsed::Shift(shift)
+                if shift.resources.iter().any(|name| self.settings.policy.waits.zonal_shift.has(name)) =>
+            {
+                let what = Some(reasons::shift(&shift));
+                (MessageView { reason: Some(ZONAL_SHIFT), what, ..MessageView::of(MessageClass::Ignored) }, None)
+            }
+            Parsed::Shift(_) => {
+                let (why, what) =
+                    (IgnoreReason::OtherShift, Some(reasons::ignored(IgnoreReason::OtherShift).to_owned()));
+                (MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) }, None)
+            }
             Parsed::Ignored(why) => {
                 let what = Some(reasons::ignored(why).to_owned());
                 (MessageView { reason: Some(why.as_str()), what, ..MessageView::of(MessageClass::Ignored) }, None)
@@ -148,7 +159,7 @@ impl Question {
                         Ok(instances) => block.notices(instances),
                         Err(error) => return self.unanswered(clock, &error),
                     },
-                    Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
+                    Parsed::Shift(_) | Parsed::Ignored(_) | Parsed::Malformed(_) => Notices::default(),
                 };
                 self.simulate_notices(&mut reader, notices).await.map_err(TestMessageError::Kube)
             }

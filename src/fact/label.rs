@@ -49,6 +49,8 @@ labels! {
         NotScheduledChange => "not-scheduled-change",
         /// The end of a Capacity Block that has no instance.
         EmptyReservation => "empty-reservation",
+        /// A zonal shift of another resource than those of `--zonal-shift`.
+        OtherShift => "other-shift",
         /// A Health event that is over (`closed`).
         Closed => "closed",
     }
@@ -392,8 +394,5 @@ pub type CallResult = Result<(), Category>;
 /// The name of a call's result in metrics and logs: `ok`, or the failure's category.
 #[must_use]
 pub const fn label(result: CallResult, ok: &'static str) -> &'static str {
-    match result {
-        Ok(()) => ok,
-        Err(category) => category.as_str(),
-    }
+    if let Err(category) = result { category.as_str() } else { ok }
 }

@@ -134,6 +134,8 @@ labels! {
         Replacement => "replacement",
         /// A place in the wave of the Node's label: fewer drains of its value than `--wave` allows.
         Wave => "wave",
+        /// The end of a zonal shift away from another zone.
+        ZonalShift => "zonal-shift",
         /// The user's delay of the completion.
         CompleteAfter => "complete-after",
         /// Somebody else, before evictions begin.

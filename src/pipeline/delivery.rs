@@ -8,6 +8,7 @@ mod outcome_cache;
 mod plans;
 mod polling;
 mod repairs;
+mod shifts;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;
@@ -105,9 +106,17 @@ impl Deliverer {
         if stop.is_cancelled() {
             return self.release(message, Duration::ZERO, MessageRelease::Shutdown).await;
         }
-        let (mut notices, mut block) = match event::parse(&message.body) {
-            Parsed::Notices(notices) => (notices, None),
-            Parsed::Block(block) => (Notices::default(), Some(block)),
+        let (mut block, mut shift) = (None, None);
+        let mut notices = match event::parse(&message.body) {
+            Parsed::Notices(notices) => notices,
+            Parsed::Block(found) => {
+                block = Some(found);
+                Notices::default()
+            }
+            Parsed::Shift(found) => {
+                shift = Some(found);
+                Notices::default()
+            }
             Parsed::Ignored(why) => {
                 self.facts.emit(&Fact::MessageIgnored { message: &message.id, reason: why });
                 return self.delete(message).await;
@@ -131,6 +140,9 @@ impl Deliverer {
             if let Some(block) = &mut block {
                 block.at = block.at.min(sent);
             }
+            if let Some(shift) = &mut shift {
+                shift.at = shift.at.min(sent);
+            }
         }
         let copies = Copies::default();
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -139,6 +151,9 @@ impl Deliverer {
             biased;
             () = stop.cancelled() => DeliveryEnd::Shutdown,
             verdict = async {
+                if let Some(shift) = &shift {
+                    Box::pin(self.note_shift(shift, &id)).await;
+                }
                 let notices = match block {
                     Some(block) => Box::pin(self.notices_of(&block, &id)).await,
                     None => notices,

@@ -7,6 +7,7 @@ mod ec2;
 mod envelope;
 mod health;
 mod wire;
+mod zonal;
 
 #[cfg(test)]
 mod tests;
@@ -30,10 +31,25 @@ pub enum Parsed {
     Notices(Notices),
     /// The end of a Capacity Block: a notice for each of its instances, which only EC2 knows.
     Block(CapacityBlock),
+    /// Traffic is shifted away from an Availability Zone, or no longer.
+    Shift(ZonalShift),
     /// A message of a known form that has no notice for Ebbtide.
     Ignored(IgnoreReason),
     /// A message that can't be read, or that lacks a required field.
     Malformed(Malformed),
+}
+
+/// A change of a zonal shift.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ZonalShift {
+    /// Id of the Availability Zone, such as `use1-az1`.
+    pub away_from: String,
+    /// The resources whose traffic is shifted; at least one.
+    pub resources: Vec<String>,
+    /// The time of the event, by AWS's clock.
+    pub at: Timestamp,
+    /// Whether it begins or goes on; else it has ended.
+    pub begins: bool,
 }
 
 /// The announced end of a Capacity Block. The event names the reservation alone.

@@ -9,6 +9,7 @@
 //! waits      before evictions and completion    step        the vocabulary of the steps
 //! admission    within the maximum, or confirmed   draining  the nodes that are drained now
 //! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
+//! shifts     the zones from which traffic is shifted away
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -31,6 +32,7 @@ mod policy;
 mod replaceable;
 mod settling;
 mod shared_work;
+mod shifts;
 mod step;
 mod steps;
 mod times;
@@ -45,11 +47,12 @@ pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, Hooks};
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
-    Verify, WaitPolicy, Wave,
+    ShiftedResources, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
+pub use shifts::Shifts;
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};

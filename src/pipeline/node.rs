@@ -37,6 +37,7 @@ pub mod release;
 mod releaser;
 pub mod replacement;
 pub mod says;
+pub mod shift;
 pub mod told;
 mod wire;
 

@@ -9,7 +9,7 @@ use crate::leases::election::{Election, Office};
 use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
-    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Slots, Waves,
+    Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
 };
 use crate::pipeline::node::{ClusterNames, Index, Listing, Marker, NodeReleaser, OwnerLookup, node_api};
 use crate::pipeline::queue::Queue;
@@ -125,6 +125,7 @@ impl Wiring {
         Interrupter {
             draining: Arc::default(),
             waves: Waves::new(index),
+            shifts: Shifts::new(index, policy.waits.zonal_shift.clone()),
             confirmations,
             clock: *clock,
             facts: facts.clone(),

@@ -150,6 +150,15 @@ impl Subscriber for Log {
             Fact::RepairsHeld { kind, why, nodes: 0, .. } => {
                 info!(%kind, %why, "not too many nodes are broken any more; work on them begins");
             }
+            Fact::ZonalShift { message, away_from, resource, until: Some(until) } => {
+                info!(message_id = message, away_from, resource, %until, "zonal shift: drains in other zones that have time wait");
+            }
+            Fact::ZonalShift { message, away_from, resource, until: None } => {
+                info!(message_id = message, away_from, resource, "zonal shift is over");
+            }
+            Fact::ZonalShiftFailed { message, category, error } => {
+                warn!(message_id = message, category = category.as_str(), %error, "noting a zonal shift on Nodes failed; retried");
+            }
             Fact::NodesTurn { ours: true } => info!("this replica acts on what Nodes say now"),
             Fact::NodesTurn { ours: false } => info!("another replica acts on what Nodes say now"),
             Fact::NodesTurnUnknown { error, .. } => {

@@ -69,6 +69,7 @@ struct All {
     pods_blocked_longest: IntGauge,
     releases: IntCounterVec,
     unusual: IntCounterVec,
+    zonal_shifts: IntCounterVec,
     replacements: IntCounterVec,
     repairs_held: IntGaugeVec,
     leases_collected: IntCounter,
@@ -168,6 +169,7 @@ impl Metrics {
             ),
             releases: counters("releases_total", "Nodes whose marks were removed.", &["why"]),
             unusual: counters("unusual_notices_total", "Notices that are not usual, by reason.", &["reason"]),
+            zonal_shifts: counters("zonal_shifts_total", "Events of zonal shifts that count.", &["change"]),
             replacements: counters(
                 "replacements_total",
                 "Replacements that were asked for, and why a drain began without or with one.",
@@ -342,6 +344,7 @@ impl All {
             pods_blocked_longest,
             releases,
             unusual,
+            zonal_shifts,
             replacements,
             repairs_held,
             leases_collected,

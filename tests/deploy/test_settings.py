@@ -70,6 +70,7 @@ SPECIAL = {
     "hold": ("{all: before-drain, asgTerminate: both}", "before-drain,asg-terminate=both"),
     "maxReplacements": ("20%", "20%"),
     "wave": ("[zone=1, 'example.com/pool=10%']", "zone=1,example.com/pool=10%"),
+    "zonalShift": ("[arn:aws:eks:eu-west-1:123456789012:cluster/a]", "arn:aws:eks:eu-west-1:123456789012:cluster/a"),
     "maxDraining": ("20%", "20%"),
     "settle": ("0s", "0s"),
     "when": ("{scheduledChange: 2h-before}", "scheduled-change=2h-before"),

@@ -43,6 +43,7 @@ fn sound(body: &str) -> Parsed {
             }
         }
         Parsed::Block(block) => assert!(body.contains(&escaped(&block.reservation)), "{block:?} is not in {body}"),
+        Parsed::Shift(shift) => assert!(body.contains(&shift.away_from), "{shift:?} is not in {body}"),
         Parsed::Ignored(_) => {}
         Parsed::Malformed(fault) => {
             assert!(!fault.at.is_empty() && fault.at.len() < 64, "{fault}");

@@ -64,6 +64,7 @@ mod pipeline {
         mod settle;
         mod waits;
         mod waves;
+        mod zonal_shift;
 
         mod hooks {
             mod completion;

@@ -88,6 +88,23 @@ locals {
         ]
       }
     }
+    "zonal-shift" = {
+      wanted      = var.zonal_shift
+      description = "Zonal shifts and autoshifts, without practice runs"
+      pattern = {
+        source = ["aws.arc-zonal-shift"]
+        detail-type = [
+          "Autoshift In Progress",
+          "Autoshift Completed",
+          "FIS Experiment Autoshift In Progress",
+          "FIS Experiment Autoshift Completed",
+          "FIS Experiment Autoshift Canceled",
+          "Manual Shift Started",
+          "Manual Shift Updated",
+          "Manual Shift Canceled",
+        ]
+      }
+    }
   } : kind => rule if rule.wanted }
 }
 

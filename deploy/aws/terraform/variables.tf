@@ -202,6 +202,12 @@ variable "capacity_reservation" {
   default     = true
 }
 
+variable "zonal_shift" {
+  description = "Zonal shifts and autoshifts, for --zonal-shift"
+  type        = bool
+  default     = false
+}
+
 # Lifecycle hooks.
 
 variable "lifecycle_tag_key" {

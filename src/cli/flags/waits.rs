@@ -21,6 +21,14 @@ pub struct Waits {
     #[arg(long, env = "EBBTIDE_WAVE", value_name = "LABEL=N|P%", value_delimiter = ',', help_heading = "Drain")]
     pub wave: Vec<String>,
 
+    /// While traffic of one of these resources is shifted away from a zone, drains in other zones that have time wait: the ARN of an EKS
+    /// cluster or of a load balancer, or any
+    ///
+    /// Needs the events of aws.arc-zonal-shift on the queue, and Nodes with the label topology.k8s.aws/zone-id. A shift counts for 6 hours
+    /// after the last event that told of it.
+    #[arg(long, env = "EBBTIDE_ZONAL_SHIFT", value_name = "ARN|any", value_delimiter = ',', help_heading = "Drain")]
+    pub zonal_shift: Vec<String>,
+
     /// Wait for your own controllers, for all kinds or for one: before-drain, at most half of the time; before-completion, until the
     /// deadline; both or none
     ///

@@ -4,7 +4,7 @@ use super::MAX_DRAIN;
 use super::problems::Problems;
 use crate::cli::flags::{WaitForLoadBalancers, Waits};
 use crate::pipeline::event::NoticeKind;
-use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, WaitPolicy, Wave};
+use crate::pipeline::interruption::{Action, Actions, Holds, PerKind, ShiftedResources, WaitPolicy, Wave};
 use crate::pipeline::node::label::checked_key;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,6 +44,7 @@ impl Problems {
             max_replacements: self.replacements(actions, health_issues, flags.max_replacements.as_deref()),
             delay: self.delays(&flags.delay, actions),
             waves: self.waves(&flags.wave, actions),
+            zonal_shift: self.shifted_resources(&flags.zonal_shift, actions),
             hold: self.holds(&flags.hold, actions),
             complete_after: complete_after.unwrap_or_default(),
             volumes: volumes.unwrap_or_default(),
@@ -87,6 +88,26 @@ impl Problems {
             }
         }
         waves
+    }
+
+    /// Reads the resources whose zonal shift counts.
+    fn shifted_resources(&mut self, flags: &[String], actions: Actions) -> ShiftedResources {
+        let flag = "--zonal-shift";
+        let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
+        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+        for text in flags.iter().filter(|text| *text != "any" && !text.starts_with("arn:")) {
+            self.add(flag, format!("\"{text}\" is no ARN; write that of an EKS cluster or of a load balancer, or any"));
+        }
+        match flags {
+            [] => ShiftedResources::None,
+            [word] if word == "any" => ShiftedResources::Any,
+            names => {
+                if names.iter().any(|name| name == "any") {
+                    self.add(flag, "any has all resources; remove the others".to_owned());
+                }
+                ShiftedResources::Named(names.iter().map(|name| name.as_str().into()).collect())
+            }
+        }
     }
 
     /// Reports a value for a kind without a drain. Returns whether it is one.

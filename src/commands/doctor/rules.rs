@@ -1,5 +1,7 @@
 //! EventBridge's rules: whether events of each kind reach the queue. Pure.
 
+mod zonal;
+
 use super::arn::queue_arn;
 use super::check::{Area, Check, few};
 use super::event_pattern;
@@ -127,6 +129,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     };
     let kinds = NoticeKind::ALL.into_iter().filter(|kind| kind.has_messages() && acts(*kind, settings));
     let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
+    let checks = checks.chain(zonal::judge(settings, readings, rules));
     rules.unread.iter().map(unread).chain(checks).collect()
 }
 

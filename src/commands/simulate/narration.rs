@@ -101,7 +101,7 @@ impl<'a> Narration<'a> {
         let mut begun = Instant::now();
         loop {
             finding = match sequence
-                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None })
+                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted: false })
             {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;

@@ -1,7 +1,7 @@
 //! Reasons, in words. The service's own functions decide; nothing is decided here.
 
 use crate::fact::{Action, Replacement};
-use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool};
+use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
 use crate::pipeline::node::plan::Plan;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
@@ -18,10 +18,23 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::HarmlessState => "an instance state that does not end the instance",
         IgnoreReason::OtherFleetChange => "a fleet's launch or termination, of which nothing is left to do",
         IgnoreReason::EmptyReservation => "the end of a capacity block in which no instance runs",
+        IgnoreReason::OtherShift => {
+            "a zonal shift of a resource that --zonal-shift does not name, or a notification about one of AWS's"
+        }
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }
         IgnoreReason::Closed => "a closed Health event that names no instance",
+    }
+}
+
+/// What becomes of a zonal shift.
+pub(super) fn shift(shift: &ZonalShift) -> String {
+    let zone = &shift.away_from;
+    if shift.begins {
+        format!("while traffic is shifted away from {zone}, drains in other zones that have time wait")
+    } else {
+        format!("traffic is no longer shifted away from {zone}, and drains in other zones go on")
     }
 }
 

@@ -3,7 +3,7 @@
 use super::reasons::span;
 use super::view::{
     CallView, Hold, HookView, MarksView, MessageClass, Moment, NodeView, NoticeView, Place, PlannedWaitView, PodView,
-    Simulation, TargetGroupView, Turn,
+    Simulation, TargetGroupView, Turn, ZONAL_SHIFT,
 };
 use crate::cli::text::{push_hanging, push_table};
 use std::fmt::Write;
@@ -18,8 +18,13 @@ pub(super) fn of(simulation: &Simulation) -> String {
     let message = &simulation.message;
     if message.is == MessageClass::Ignored {
         let (what, reason) = (message.what.as_deref().unwrap_or_default(), message.reason.unwrap_or_default());
-        text.line("Message", &format!("ignored ({reason}): {what}"));
-        text.line("Then", "it is counted and deleted");
+        if reason == ZONAL_SHIFT {
+            text.line("Message", &format!("zonal shift: {what}"));
+            text.line("Then", "it is noted on up to three Nodes, and deleted");
+        } else {
+            text.line("Message", &format!("ignored ({reason}): {what}"));
+            text.line("Then", "it is counted and deleted");
+        }
         return text.0;
     }
     if message.made.is_some() {

@@ -46,6 +46,9 @@ impl MessageView {
     }
 }
 
+/// The reason why a message about a zonal shift has no notices.
+pub(super) const ZONAL_SHIFT: &str = "zonal-shift";
+
 /// The classes of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -66,6 +66,7 @@ fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
         Wait::Delay => ("the time is over", "--delay"),
         Wait::Replacement => ("another Node of the Auto Scaling group is Ready", "--on KIND=replace"),
         Wait::Wave => ("fewer nodes with the value of its label are drained", "--wave"),
+        Wait::ZonalShift => ("traffic is no longer shifted away from another zone", "--zonal-shift"),
         Wait::HoldBeforeDrain => ("somebody sets ebbtide/release to before-drain", "--hold"),
         Wait::CompleteAfter => ("the time is over", "--complete-after"),
         Wait::Volumes => ("the volumes of the drained pods are detached", "--wait-for-volumes"),

@@ -4,7 +4,7 @@
 //! the bare lifecycle message that a hook sends to the queue itself. SNS with raw delivery adds nothing.
 
 use super::wire::{At, Head, Text, quote, root};
-use super::{IgnoreReason, Malformed, MalformedReason, Parsed, autoscaling, ec2, health};
+use super::{IgnoreReason, Malformed, MalformedReason, Parsed, autoscaling, ec2, health, zonal};
 use serde::Deserialize;
 
 /// The fields that distinguish the wrappings. `version`, `region`, `account` and `resources` are not read: nothing needs them, and AWS
@@ -103,6 +103,21 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
             ec2::capacity_block
         }
         ("aws.health", "AWS Health Event") => health::event,
+        // Not practice runs: they only try what a shift would do.
+        (
+            "aws.arc-zonal-shift",
+            "Autoshift In Progress"
+            | "FIS Experiment Autoshift In Progress"
+            | "Manual Shift Started"
+            | "Manual Shift Updated",
+        ) => zonal::begins,
+        (
+            "aws.arc-zonal-shift",
+            "Autoshift Completed"
+            | "FIS Experiment Autoshift Completed"
+            | "FIS Experiment Autoshift Canceled"
+            | "Manual Shift Canceled",
+        ) => zonal::ends,
         _ => return None,
     })
 }

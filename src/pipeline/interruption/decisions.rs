@@ -101,6 +101,7 @@ impl Policy {
         clock: &Clock,
         begin: Instant,
         deadline: Deadline,
+        shifted: bool,
     ) -> Waits {
         let mut waits = Waits::default();
         let half = begin + deadline.at().saturating_duration_since(begin) / 2;
@@ -118,27 +119,33 @@ impl Policy {
         if self.waits.hold.of(notice.kind()).before_drain && !self.dry_run {
             add(Wait::HoldBeforeDrain, half);
         }
-        if self.awaits_place(notice, node) {
-            // The time that a hook gives the drain begins after the wave, because heartbeats keep the hook alive.
-            let latest = match deadline {
-                Deadline::Hook(end) => {
-                    let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at));
-                    end.latest.checked_sub(room).unwrap_or(half).max(half)
-                }
-                _ => half,
-            };
-            if latest > begin {
-                waits.add(Wait::Wave, latest);
+        // The time that a hook gives the drain begins after these, because heartbeats keep the hook alive.
+        let latest = match deadline {
+            Deadline::Hook(end) => {
+                let room = end.ends.saturating_duration_since(clock.notice_instant(notice.at));
+                end.latest.checked_sub(room).unwrap_or(half).max(half)
             }
+            _ => half,
+        };
+        if shifted && self.has_time_to_wait(notice) && latest > begin {
+            waits.add(Wait::ZonalShift, latest);
+        }
+        if self.awaits_place(notice, node) && latest > begin {
+            waits.add(Wait::Wave, latest);
         }
         waits
+    }
+
+    /// Whether the drains of such notices have time to wait for others.
+    fn has_time_to_wait(&self, notice: &Notice) -> bool {
+        !self.dry_run && notice.kind().waits_in_waves() && self.action(notice).drains()
     }
 
     /// Whether evictions wait for a place in the waves of the Node. A dry run leaves no mark that would take one.
     #[must_use]
     pub fn awaits_place(&self, notice: &Notice, node: &Node) -> bool {
         let has_label = || self.waits.waves.iter().any(|wave| node.labels.contains_key(&*wave.label));
-        !self.dry_run && notice.kind().waits_in_waves() && self.action(notice).drains() && has_label()
+        self.has_time_to_wait(notice) && has_label()
     }
 
     /// Whether the Node is to be replaced first: as the settings say, or because its group was asked to, and terminates it now.

@@ -4,6 +4,7 @@ use super::settling::MAX_SETTLE;
 use crate::pipeline::event::{Detail, Notice, NoticeKind};
 use crate::pipeline::node::ConditionRule;
 use crate::pipeline::node::mark::MarkSettings;
+use crate::pipeline::node::shift::ZONE_LABEL;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,6 +160,30 @@ pub struct Admission {
     pub asks_aws: bool,
 }
 
+/// The resources whose zonal shift counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ShiftedResources {
+    /// None: drains wait for no shift.
+    #[default]
+    None,
+    /// All that events name.
+    Any,
+    /// Those with these ARNs.
+    Named(Vec<Box<str>>),
+}
+
+impl ShiftedResources {
+    /// Whether the shift of this resource counts.
+    #[must_use]
+    pub fn has(&self, resource: &str) -> bool {
+        match self {
+            Self::None => false,
+            Self::Any => true,
+            Self::Named(names) => names.iter().any(|name| **name == *resource),
+        }
+    }
+}
+
 /// What is waited for before evictions, and between a drain and the hook's completion.
 #[derive(Clone, Debug)]
 pub struct WaitPolicy {
@@ -168,6 +193,8 @@ pub struct WaitPolicy {
     pub max_replacements: AtMost,
     /// The waves, by label. Those of all labels that a Node has hold.
     pub waves: Vec<Wave>,
+    /// The resources whose zonal shift holds back drains in other zones.
+    pub zonal_shift: ShiftedResources,
     /// The points at which others are waited for.
     pub hold: PerKind<Holds>,
     /// Wait between a drain and the hook's completion.
@@ -258,10 +285,11 @@ impl Policy {
         kinds.chain(self.health_issues.values().copied()).any(|action| wanted.contains(&action))
     }
 
-    /// Returns the labels of the waves.
+    /// Returns the labels that waits read: those of the waves, and of zones.
     #[must_use]
-    pub fn wave_labels(&self) -> Vec<Box<str>> {
-        self.waits.waves.iter().map(|wave| wave.label.clone()).collect()
+    pub fn labels(&self) -> Vec<Box<str>> {
+        let zone = (self.waits.zonal_shift != ShiftedResources::None).then(|| ZONE_LABEL.into());
+        self.waits.waves.iter().map(|wave| wave.label.clone()).chain(zone).collect()
     }
 
     /// Whether a wave has this label.

@@ -157,10 +157,10 @@ impl Waits {
         self.0.iter().copied()
     }
 
-    /// Returns the waits, each with its end at `last` at the latest, even if that has passed; that in a wave with its own latest end.
+    /// Returns the waits, each with its end at `last` at the latest, even if that has passed; those that put off a hook's end with their own latest end.
     #[must_use]
     pub fn within(&self, last: Option<Instant>, last_in_wave: Option<Instant>) -> Self {
-        let last = |wait| if wait == Wait::Wave { last_in_wave } else { last };
+        let last = |wait| if matches!(wait, Wait::Wave | Wait::ZonalShift) { last_in_wave } else { last };
         let within = |(wait, until): (Wait, Instant)| (wait, last(wait).map_or(until, |last| until.min(last)));
         Self(self.iter().map(within).collect())
     }
@@ -228,4 +228,6 @@ pub struct Present<'a> {
     pub node: Option<&'a Node>,
     /// The deadline of the work, if the hook's times or the pods have moved it since the begin.
     pub deadline: Option<Deadline>,
+    /// Whether traffic is shifted away from another zone.
+    pub shifted: bool,
 }

@@ -238,7 +238,8 @@ impl<'a> Sequence<'a> {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
         let begin = *self.cordoned.get_or_insert(present.now);
-        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, begin, self.deadline);
+        let shifted = present.shifted;
+        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, begin, self.deadline, shifted);
         if waits.is_empty() { self.delayed(target, present) } else { Step::Delay { target, waits } }
     }
 

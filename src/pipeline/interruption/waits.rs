@@ -5,6 +5,7 @@
 //! ```text
 //! hold            until somebody else has acted
 //! replacement     until the Auto Scaling group has launched another node, before evictions
+//! zonal_shift     until traffic is no longer shifted away from another zone, before evictions
 //! wave            until the Node has a place among those of its label's value, before evictions
 //! waiting         one wait, as it is told
 //! volumes         until the volumes of the drained pods are detached
@@ -23,6 +24,7 @@ mod targets;
 mod volumes;
 mod waiting;
 mod wave;
+mod zonal_shift;
 
 pub use attachments::Attachments;
 pub use load_balancers::LoadBalancers;
@@ -85,7 +87,8 @@ impl Case {
         if self.join_early(target, early) {
             return Finding::Delayed(target.clone());
         }
-        let in_wave = waits.until(Wait::Wave).map(|until| self.put_off(hook, until));
+        let put_off_until = waits.until(Wait::Wave).or_else(|| waits.until(Wait::ZonalShift));
+        let in_wave = put_off_until.map(|until| self.put_off(hook, until));
         let ends = hook.map_or(target.deadline, KeptHook::deadline).at();
         let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {
@@ -247,6 +250,7 @@ impl Case {
             }
             // Boxed, because a wait for the time alone would hold room for their calls.
             Wait::Replacement => Box::pin(self.replaced(waiting)).await,
+            Wait::ZonalShift => Box::pin(self.shifted_back(waiting)).await,
             Wait::Wave => Box::pin(self.placed(waiting, hook)).await,
             Wait::HoldBeforeDrain => Box::pin(self.held(waiting, HoldPoint::BeforeDrain)).await,
             Wait::HoldBeforeCompletion => Box::pin(self.held(waiting, HoldPoint::BeforeCompletion)).await,

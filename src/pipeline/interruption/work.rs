@@ -9,13 +9,14 @@ use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{
-    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Slots, WaitLog, Waves,
+    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Shifts, Slots, WaitLog,
+    Waves,
 };
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
 use crate::pipeline::event::{Detail, Hook, Notice};
-use crate::pipeline::node::{Index, Marker, OwnerLookup};
+use crate::pipeline::node::{Index, Marker, Node, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
@@ -53,6 +54,8 @@ pub struct Interrupter {
     pub draining: Arc<Draining>,
     /// Knows who has a place in the waves.
     pub waves: Waves,
+    /// Knows the zones from which traffic is shifted away.
+    pub shifts: Shifts,
     /// Asks AWS to confirm notices.
     pub confirmations: Confirmations,
     /// Has Auto Scaling groups replace instances.
@@ -167,8 +170,8 @@ impl Interruption {
             .then(|| interrupter.settling.cordoning(interrupter.policy.settle));
         loop {
             let node = interrupter.index.get(&notice.instance);
-            let deadline = self.hook.as_ref().map(KeptHook::deadline);
-            let step = sequence.next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline });
+            let present = self.present(node.as_deref(), &finding);
+            let step = sequence.next(finding, present);
             drop(node);
             let case = &self.case;
             // A seat in a drain that runs already is for the steps on its Node only.
@@ -262,6 +265,17 @@ impl Interruption {
                 self.case.node = Some(Arc::clone(node));
             }
         }
+    }
+
+    /// Returns the state of the world after what was found.
+    fn present<'a>(&self, node: Option<&'a Node>, found: &Finding) -> Present<'a> {
+        let Interrupter { shifts, clock, .. } = &*self.case.interrupter;
+        let shifted = match found {
+            Finding::Cordoned(target) => shifts.holding_back(&target.node, clock.now()).is_some(),
+            _ => false,
+        };
+        let deadline = self.hook.as_ref().map(KeptHook::deadline);
+        Present { now: Instant::now(), node, deadline, shifted }
     }
 
     /// Does a step, or returns `otherwise` some time after AWS has said that the lifecycle action is over.

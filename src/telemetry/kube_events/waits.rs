@@ -86,7 +86,7 @@ impl WaitState {
             self.in_vain |= outcome == WaitOutcome::TimeOver;
             self.drain_follows = match key.wait {
                 Wait::Admission => outcome == WaitOutcome::Met,
-                Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement | Wait::Wave => {
+                Wait::Delay | Wait::HoldBeforeDrain | Wait::Replacement | Wait::ZonalShift | Wait::Wave => {
                     outcome != WaitOutcome::CalledOff
                 }
                 _ => false,

@@ -52,6 +52,9 @@ impl All {
             Fact::PollFailed { category, .. } => retried("poll", category),
             Fact::NodesTurnUnknown { category, .. } => retried("nodes-turn", category),
             Fact::ConfirmationFailed { category, .. } => retried("confirm", category),
+            Fact::ZonalShift { until, .. } => {
+                self.zonal_shifts.with_label_values(&[if until.is_some() { "began" } else { "ended" }]).inc();
+            }
             Fact::NoticeUnusual { why, .. } => self.unusual.with_label_values(&[why.as_str()]).inc(),
             Fact::RepairsHeld { kind, why, nodes, .. } => {
                 let held = self.repairs_held.with_label_values(&[kind.as_str(), why.as_str()]);
@@ -133,6 +136,7 @@ impl All {
             | Fact::NoticeSaid { .. }
             | Fact::SayingRefused { .. }
             | Fact::NodesTurn { .. }
+            | Fact::ZonalShiftFailed { .. }
             | Fact::AgentStarted { .. }
             | Fact::AgentSays { .. }
             | Fact::SayingFailed { .. }

@@ -25,7 +25,7 @@ from cfn_template import service_policies as policies
 ROOT = FOLDER.parents[1]
 ACCOUNT, REGION, NAME = "123456789012", "eu-west-1", "ebbtide-blue"
 
-KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
+KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation", "ZonalShift"]
 EVERY_KIND = dict.fromkeys(KINDS, "true")
 EVERYTHING = EVERY_KIND | {
     "Encryption": "new-key",

@@ -33,7 +33,7 @@ OF_HOOKS = {
 ONLY_TERRAFORM = {"name", "tags", "hook_direct"}
 """Variables without a parameter: CloudFormation names and tags resources by their stack."""
 
-KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation"]
+KINDS = ["AsgTerminate", "AsgLaunch", "Spot", "Rebalance", "StateChange", "ScheduledChange", "CapacityReservation", "ZonalShift"]
 
 Json = dict[str, Any]
 

@@ -53,6 +53,7 @@ pub fn check(body: &str) {
             assert_eq!(parse(&value.to_string()), parsed, "the same message without spaces");
         }
         Parsed::Block(block) => assert!(!block.reservation.is_empty(), "{block:?}"),
+        Parsed::Shift(shift) => assert!(!shift.resources.is_empty() && !shift.away_from.is_empty(), "{shift:?}"),
         Parsed::Ignored(_) => {}
         Parsed::Malformed(fault) => {
             assert!(!fault.at.is_empty() && fault.at.len() < 64, "{fault}");

@@ -599,3 +599,20 @@ async fn the_calls_of_waits_are_foretold() {
     assert_foretold(&stage, &simulated, &notice);
     stage.rest(&[&replica]).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_zonal_shift_is_told_as_what_it_does() {
+    let stage = Stage::new(1, 1);
+    let body = messages::zonal_shift("Autoshift In Progress", "arn:a", "euw1-az0", stage.world.clock.now());
+    let file = std::env::temp_dir().join(format!("ebbtide-shift-{}.json", std::process::id()));
+    std::fs::write(&file, body).unwrap();
+    let path = file.to_str().unwrap();
+    let counts = stage.simulate(&["--zonal-shift", "arn:a", path]).await.said;
+    assert!(
+        counts.contains("while traffic is shifted away from euw1-az0") && counts.contains("three Nodes"),
+        "{counts}"
+    );
+    let other = stage.simulate(&["--zonal-shift", "arn:b", path]).await.said;
+    assert!(other.contains("ignored (other-shift)"), "{other}");
+    std::fs::remove_file(&file).unwrap();
+}

@@ -150,6 +150,16 @@ pub fn event(source: &str, kind: &str, id: &str, at: Timestamp, detail: &Value) 
     .to_string()
 }
 
+/// Returns the event of a zonal shift: `kind` is its detail-type, and `resource` what is shifted; empty for an observer's notification.
+#[must_use]
+pub fn zonal_shift(kind: &str, resource: &str, away_from: &str, at: Timestamp) -> String {
+    let detail = json!({ "version": "0.0.1", "data": "", "metadata": { "awayFrom": away_from, "notes": "" } });
+    let mut event: Value =
+        serde_json::from_str(&event("aws.arc-zonal-shift", kind, "shift", at, &detail)).unwrap_or_default();
+    event["resources"] = if resource.is_empty() { json!([]) } else { json!([resource]) };
+    event.to_string()
+}
+
 /// Returns an SNS notification around `message`.
 #[must_use]
 pub fn sns(message: &str) -> String {

@@ -202,3 +202,19 @@ fn the_faults_that_are_asked_for_need_a_rule_of_their_category() {
     assert!(text.contains(r#"["scheduledChange", "issue"]"#), "{text}");
     assert_eq!(found(&flags, health("\"scheduledChange\", \"issue\"")), Vec::new());
 }
+
+#[test]
+fn zonal_shifts_have_a_rule_if_the_settings_ask_for_them() {
+    let flags = keep(&[NoticeKind::AsgTerminate]);
+    let flags: Vec<&str> = flags.iter().map(String::as_str).chain(["--zonal-shift=any"]).collect();
+    let terminate = || rule("hooks", wanted(NoticeKind::AsgTerminate, &settings(&[])));
+    let (name, status, text) = one(&flags, only(vec![terminate()]));
+    assert_eq!((name, status), ("zonal-shift", Status::Warning), "{text}");
+    let pattern = text.split('\'').find(|part| part.starts_with('{')).unwrap();
+    let shifts = || rule("shifts", pattern);
+    assert_eq!(found(&flags, only(vec![terminate(), shifts()])), Vec::new());
+    let off = EventRule { enabled: false, ..shifts() };
+    assert_eq!(one(&flags, only(vec![terminate(), off])).1, Status::Warning);
+    let without = &flags[..flags.len() - 1];
+    assert_eq!(found(without, only(vec![terminate()])), Vec::new());
+}

@@ -2,7 +2,7 @@
 
 use super::super::{
     CapacityBlock, Detail, Identity, IgnoreReason, InstanceAction, InstanceState, Notice, NoticeKind, Parsed,
-    ScheduledChange, parse,
+    ScheduledChange, ZonalShift, parse,
 };
 use super::fixtures::*;
 use super::{all, event_id, ignored, instance, one, time, with};
@@ -327,4 +327,42 @@ fn entities_that_are_no_instances_are_passed_over() {
     }
     let mixed = r#"["x", {"entityValue": "i-0a12345678901bcdX"}, {"entityValue": "i-1a2b3c4d", "entityValue2": 1}]"#;
     assert_eq!(one(&with_entities(mixed)).instance, instance("i-1a2b3c4d"));
+}
+
+#[test]
+fn a_zonal_shift_names_zone_and_resources() {
+    let text = include_str!("../../../../tests/fixtures/events/zonal-shift.json");
+    let cluster = "arn:aws:eks:eu-west-1:123456789012:cluster/blue";
+    let of = |kind: &str| parse(&text.replace("Manual Shift Started", kind));
+    let expected = |begins| {
+        let (away_from, at) = ("euw1-az2".to_owned(), "2026-11-21T12:00:00Z".parse().unwrap());
+        Parsed::Shift(ZonalShift { away_from, resources: vec![cluster.to_owned()], at, begins })
+    };
+    for kind in [
+        "Autoshift In Progress",
+        "FIS Experiment Autoshift In Progress",
+        "Manual Shift Started",
+        "Manual Shift Updated",
+    ] {
+        assert_eq!(of(kind), expected(true), "{kind}");
+    }
+    let ends = [
+        "Autoshift Completed",
+        "FIS Experiment Autoshift Completed",
+        "FIS Experiment Autoshift Canceled",
+        "Manual Shift Canceled",
+    ];
+    for kind in ends {
+        assert_eq!(of(kind), expected(false), "{kind}");
+    }
+    for kind in ["Practice Run Started", "Practice Run Succeeded", "Practice Run Interrupted", "Practice Run Failed"] {
+        assert_eq!(of(kind), Parsed::Ignored(IgnoreReason::UnknownType), "{kind}");
+    }
+    let observed = parse(&text.replace(&format!("\"{cluster}\""), ""));
+    assert_eq!(observed, Parsed::Ignored(IgnoreReason::OtherShift), "an observer's notification");
+    for (what, with) in
+        [("euw1-az2", "euw1 az2"), ("euw1-az2", ""), ("euw1-az2", "Euw1-az2"), ("awayFrom", "from"), (cluster, "")]
+    {
+        assert!(matches!(parse(&text.replace(what, with)), Parsed::Malformed(_)), "{what} {with}");
+    }
 }

@@ -1,8 +1,8 @@
 //! Paths through the steps, for notices of all sorts.
 
 use super::super::policy::{
-    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Verify, WaitPolicy,
-    Wave,
+    Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, ShiftedResources,
+    Verify, WaitPolicy, Wave,
 };
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
@@ -17,6 +17,7 @@ fn policy() -> Policy {
             delay: PerKind::all(None),
             max_replacements: AtMost::Percent(10),
             waves: Vec::new(),
+            zonal_shift: ShiftedResources::default(),
             hold: PerKind::all(Holds::default()),
             complete_after: Duration::ZERO,
             volumes: Duration::ZERO,
@@ -76,8 +77,10 @@ fn path(
     let mut sequence = Sequence::new(policy, clock, &notice, "message");
     let (mut finding, mut names) = (Finding::Received, Vec::new());
     while names.len() < 40 {
-        let step =
-            sequence.next(finding, Present { now: Instant::now(), node: node.map(|node| &**node), deadline: None });
+        let step = sequence.next(
+            finding,
+            Present { now: Instant::now(), node: node.map(|node| &**node), deadline: None, shifted: false },
+        );
         let debug = format!("{step:?}");
         if let Step::End(_) | Step::Complete(_) = step {
             names.push(debug);

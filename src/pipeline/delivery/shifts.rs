@@ -1,0 +1,41 @@
+//! Zonal shifts: the replica that receives the message notes it on a few Nodes, so that all know it.
+
+use super::Deliverer;
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError};
+use crate::fact::{Fact, IgnoreReason};
+use crate::pipeline::event::ZonalShift;
+use crate::pipeline::node::shift::Shift;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+impl Deliverer {
+    /// Notes the shift on Nodes. Retries until that succeeds: the message is held meanwhile.
+    pub(super) async fn note_shift(&self, told: &ZonalShift, message: &str) {
+        let resources = &self.interrupter.policy.waits.zonal_shift;
+        let counting: Vec<_> = told.resources.iter().filter(|resource| resources.has(resource)).collect();
+        if counting.is_empty() {
+            self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::OtherShift });
+            return;
+        }
+        self.interrupter.index.live().await;
+        for resource in counting {
+            let shift = Shift::of(told, resource);
+            let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
+            while let Err(error) = self.write_shift(&shift).await {
+                self.facts.emit(&Fact::ZonalShiftFailed { message, category: error.category, error: &error });
+                sleep(error.wait(backoff.step())).await;
+            }
+            let (away_from, until) = (&*told.away_from, told.begins.then_some(shift.until));
+            self.facts.emit(&Fact::ZonalShift { message, away_from, resource, until });
+        }
+    }
+
+    async fn write_shift(&self, shift: &Shift) -> Result<(), KubeError> {
+        let nodes = self.interrupter.index.all_that(|node| !node.is_excluded());
+        for node in shift.carriers(&nodes) {
+            let by = Instant::now() + CALL_TIMEOUT;
+            self.interrupter.marker.note(&node, by, |current| shift.patch(current)).await?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,43 @@
+//! The zones from which traffic is shifted away, as the Nodes note it.
+
+use super::policy::ShiftedResources;
+use crate::pipeline::node::shift::{Shift, holding_back, notes_shift, shifts};
+use crate::pipeline::node::{Index, Node};
+use jiff::Timestamp;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Time for which what the Nodes note is not read anew: a thousand drains may begin at once.
+const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// The zonal shifts that count.
+#[derive(Debug)]
+pub struct Shifts {
+    index: Index,
+    resources: ShiftedResources,
+    known: Mutex<Option<(Instant, Vec<Shift>)>>,
+}
+
+impl Shifts {
+    /// The shifts of these resources.
+    #[must_use]
+    pub fn new(index: &Index, resources: ShiftedResources) -> Self {
+        Self { index: index.clone(), resources, known: Mutex::default() }
+    }
+
+    /// Returns the shift away from another zone for which a drain of the Node waits.
+    #[must_use]
+    pub fn holding_back(&self, node: &Node, now: Timestamp) -> Option<Shift> {
+        if self.resources == ShiftedResources::None {
+            return None;
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
+            let counting = shifts(&self.index.all_that(notes_shift), now).into_iter();
+            *known = Some((Instant::now(), counting.filter(|shift| self.resources.has(&shift.resource)).collect()));
+        }
+        let (_, shifts) = known.as_ref()?;
+        holding_back(node, shifts).filter(|shift| shift.until > now).cloned()
+    }
+}

@@ -1,0 +1,30 @@
+//! The wait for the end of a zonal shift: the capacity of the other zones carries its traffic, too.
+
+use super::waiting::Waiting;
+use crate::fact::WaitOutcome;
+use crate::pipeline::interruption::Case;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until};
+
+/// Interval between looks at what the Nodes note.
+const LOOK: Duration = Duration::from_secs(5);
+
+impl Case {
+    /// Waits until no traffic is shifted away from another zone than the Node's.
+    pub(super) async fn shifted_back(&self, waiting: &Waiting<'_>) -> WaitOutcome {
+        let Self { interrupter, node, .. } = self;
+        let Some(node) = node else { return WaitOutcome::NotNeeded };
+        loop {
+            // While the index is blind, a note that is missing proves nothing.
+            interrupter.index.live().await;
+            let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
+            let now = interrupter.clock.now();
+            let Some(shift) = interrupter.shifts.holding_back(&known, now) else { return WaitOutcome::Met };
+            waiting.says(format!(
+                "traffic of {} is shifted away from {}, until {} at the latest",
+                shift.resource, shift.away_from, shift.until
+            ));
+            sleep_until(interrupter.clock.instant_of(shift.until).min(Instant::now() + LOOK)).await;
+        }
+    }
+}

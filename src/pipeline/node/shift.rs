@@ -1,0 +1,211 @@
+//! Zonal shifts: traffic is shifted away from an Availability Zone. One replica receives the message, and all have to know it, also after
+//! a restart. So the shift is noted on a few Nodes, which every replica watches anyway. Pure.
+
+use super::Node;
+use super::mark::{guarded, is_full, key_of, text};
+use crate::pipeline::event::ZonalShift;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Name of the label with the id of a Node's Availability Zone, which AWS's cloud provider sets. Names of zones differ between accounts.
+pub const ZONE_LABEL: &str = "topology.k8s.aws/zone-id";
+
+/// Prefix of the annotation: `ebbtide/shift.<id>`.
+const SHIFT_PREFIX: &str = "ebbtide/shift.";
+
+/// Maximum time that a shift counts after the last event that told of it. No event tells that a manual shift has expired, and events are
+/// best effort.
+pub const MAX_SHIFT: Duration = Duration::from_hours(6);
+
+/// Time for which the note of a shift that is over is kept, so that an older event that comes late begins nothing.
+const KEPT_FOR: Duration = Duration::from_hours(24);
+
+/// Maximum difference between AWS's clock and ours.
+const CLOCKS_APART: Duration = Duration::from_mins(5);
+
+/// Maximum number of Nodes that carry the note: in different zones, so that some of them stay.
+const CARRIERS: usize = 3;
+
+/// A shift, as Nodes note it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+pub struct Shift {
+    /// The time to which it counts.
+    pub until: Timestamp,
+    /// Id of the zone.
+    pub away_from: String,
+    /// The resource whose traffic is shifted.
+    pub resource: String,
+    /// AWS's time of the newest event about it.
+    at: Timestamp,
+}
+
+impl Shift {
+    /// Returns what `told` says of this resource.
+    #[must_use]
+    pub fn of(told: &ZonalShift, resource: &str) -> Self {
+        let until = if told.begins { told.at.checked_add(MAX_SHIFT).unwrap_or(told.at) } else { told.at };
+        Self { until, away_from: told.away_from.clone(), resource: resource.to_owned(), at: told.at }
+    }
+
+    /// Returns the shifts that the Node notes. What somebody has edited beyond parsing is none.
+    fn all(node: &Node) -> impl Iterator<Item = (&String, Self)> {
+        let noted = node.annotations.iter().filter(|(name, _)| name.starts_with(SHIFT_PREFIX));
+        noted.filter_map(|(name, value)| Some((name, serde_json::from_str(value).ok()?)))
+    }
+
+    fn key(&self) -> String {
+        key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
+    }
+
+    /// Returns the patch that notes the shift; `None` if the Node has what a newer event told, or no room.
+    #[must_use]
+    pub fn patch(&self, node: &Node) -> Option<Value> {
+        let key = self.key();
+        let known = Self::all(node).find(|(name, _)| **name == key).map(|(_, known)| known);
+        let has_room = known.is_some() || !is_full(node, SHIFT_PREFIX);
+        if known.is_some_and(|known| known.at >= self.at) || !has_room {
+            return None;
+        }
+        let is_old = |known: &Self| known.until.checked_add(KEPT_FOR).is_ok_and(|until| until < self.at);
+        let old = Self::all(node).filter(|(_, known)| is_old(known)).map(|(name, _)| (name.clone(), Value::Null));
+        let mut annotations: Map<String, Value> = old.collect();
+        annotations.insert(key, json!(text(self)));
+        Some(guarded(node, &annotations.into(), &json!({}), json!({})))
+    }
+
+    /// Returns the Nodes that are to note it: those that do, and the first of each zone by name.
+    #[must_use]
+    pub fn carriers(&self, nodes: &[Arc<Node>]) -> Vec<Arc<Node>> {
+        let key = self.key();
+        let mut first: BTreeMap<&str, &Arc<Node>> = BTreeMap::new();
+        for node in nodes {
+            let known = first.entry(zone_of(node).unwrap_or_default()).or_insert(node);
+            if node.name < known.name {
+                *known = node;
+            }
+        }
+        let first: Vec<_> = first.into_values().take(CARRIERS).collect();
+        let carries =
+            |node: &&Arc<Node>| node.annotations.contains_key(&key) || first.iter().any(|it| it.uid == node.uid);
+        nodes.iter().filter(carries).map(Arc::clone).collect()
+    }
+}
+
+/// Returns the shifts that count at `now`, as these Nodes note them.
+#[must_use]
+pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
+    let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
+    for (name, shift) in nodes.iter().flat_map(|node| Shift::all(node)) {
+        let known = newest.entry(name).or_insert_with(|| shift.clone());
+        if known.at < shift.at {
+            *known = shift;
+        }
+    }
+    // Whoever may write Nodes may name any time.
+    let latest = now.checked_add(MAX_SHIFT + CLOCKS_APART).unwrap_or(now);
+    newest.into_values().filter(|shift| shift.until > now && shift.until <= latest).collect()
+}
+
+/// Whether the Node notes a shift.
+#[must_use]
+pub fn notes_shift(node: &Node) -> bool {
+    node.annotations.keys().any(|name| name.starts_with(SHIFT_PREFIX))
+}
+
+/// Returns the shift that lasts longest of those for which a drain of the Node waits: all are away from other zones.
+#[must_use]
+pub fn holding_back<'a>(node: &Node, shifts: &'a [Shift]) -> Option<&'a Shift> {
+    let zone = zone_of(node)?;
+    let is_away = shifts.iter().any(|shift| shift.away_from == zone);
+    shifts.iter().max().filter(|_| !is_away)
+}
+
+fn zone_of(node: &Node) -> Option<&str> {
+    node.labels.get(ZONE_LABEL).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGINS: &str = "2026-11-25T01:00:00Z";
+
+    fn told(at: &str, begins: bool) -> Shift {
+        let at = at.parse().unwrap();
+        let shift = ZonalShift { away_from: "use1-az1".to_owned(), resources: Vec::new(), at, begins };
+        Shift::of(&shift, "arn:cluster")
+    }
+
+    fn node(name: &str, zone: &str) -> Node {
+        let mut node = Node::for_tests(name);
+        node.uid = format!("uid-{name}").into();
+        node.labels.insert(ZONE_LABEL.to_owned(), zone.to_owned());
+        node
+    }
+
+    fn apply(node: &mut Node, shift: &Shift) -> bool {
+        let Some(patch) = shift.patch(node) else { return false };
+        for (name, value) in patch["metadata"]["annotations"].as_object().unwrap() {
+            match value.as_str() {
+                Some(value) => drop(node.annotations.insert(name.clone(), value.to_owned())),
+                None => drop(node.annotations.remove(name)),
+            }
+        }
+        true
+    }
+
+    fn active(node: &Node, now: &str) -> usize {
+        shifts(&[Arc::new(node.clone())], now.parse().unwrap()).len()
+    }
+
+    #[test]
+    fn a_shift_counts_until_its_end_is_told_or_for_six_hours() {
+        let mut node = node("a", "use1-az2");
+        assert!(apply(&mut node, &told(BEGINS, true)));
+        assert_eq!((active(&node, "2026-11-25T01:00:00Z"), active(&node, "2026-11-25T06:59:59Z")), (1, 1));
+        assert_eq!(active(&node, "2026-11-25T07:00:00Z"), 0);
+        assert!(apply(&mut node, &told("2026-11-25T02:00:00Z", false)));
+        assert_eq!(active(&node, "2026-11-25T02:00:00Z"), 0);
+        assert!(!apply(&mut node, &told("2026-11-25T01:30:00Z", true)), "an older event that comes late");
+        assert!(apply(&mut node, &told("2026-11-27T01:30:00Z", true)), "the next");
+        assert_eq!((node.annotations.len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
+    }
+
+    #[test]
+    fn only_drains_in_other_zones_are_held_back() {
+        let shifts = [told(BEGINS, true)];
+        assert_eq!(holding_back(&node("a", "use1-az1"), &shifts), None);
+        assert_eq!(holding_back(&node("b", "use1-az2"), &shifts), Some(&shifts[0]));
+        assert_eq!(holding_back(&Node::for_tests("c"), &shifts), None, "of no known zone");
+        assert_eq!(holding_back(&node("b", "use1-az2"), &[]), None);
+    }
+
+    #[test]
+    fn one_node_of_each_zone_notes_it_and_whoever_did_before() {
+        let names = |nodes: &[Arc<Node>]| nodes.iter().map(|node| node.name.to_string()).collect::<Vec<_>>();
+        let mut all: Vec<_> = (0..12).map(|n| node(&format!("n{n:02}"), &format!("use1-az{}", 4 - n / 3))).collect();
+        let shift = told(BEGINS, true);
+        let of = |all: &[Node]| names(&shift.carriers(&all.iter().cloned().map(Arc::new).collect::<Vec<_>>()));
+        assert_eq!(of(&all), ["n03", "n06", "n09"]);
+        apply(&mut all[11], &shift);
+        assert_eq!(of(&all), ["n03", "n06", "n09", "n11"]);
+    }
+
+    #[test]
+    fn what_nobody_may_have_written_holds_back_nothing() {
+        let mut node = node("a", "use1-az2");
+        for value in [
+            "",
+            "{",
+            "[]",
+            r#"{"until":"2999-01-01T00:00:00Z","away_from":"x","resource":"y","at":"2026-11-25T01:00:00Z"}"#,
+        ] {
+            node.annotations.insert("ebbtide/shift.0".to_owned(), value.to_owned());
+            assert_eq!(active(&node, "2026-11-25T02:00:00Z"), 0, "{value}");
+        }
+    }
+}

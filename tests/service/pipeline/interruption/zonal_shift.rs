@@ -1,0 +1,167 @@
+//! `--zonal-shift`: while traffic is shifted away from a zone, drains in the others that have time wait.
+
+use crate::harness::{Replica, Stage, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::{self, Wrapping};
+use tokio::time::sleep;
+
+const ZONE: &str = "topology.k8s.aws/zone-id";
+const CLUSTER: &str = "arn:aws:eks:eu-west-1:123456789012:cluster/here";
+const FLAGS: [&str; 4] = ["--zonal-shift", CLUSTER, "--on", "rebalance=drain"];
+const RETIREMENT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED");
+
+/// Returns a world of a node in each of three zones, `az0`, `az1` and `az2`.
+fn three_zones() -> Stage {
+    let stage = Stage::new(3, 0);
+    for n in 0..3 {
+        stage.world.kube.add_pod(Pod::on(&node(n)).named(&format!("web-{n}-0")).grace(s(30)).stops_in(s(20)));
+        stage.label(n, ZONE, &format!("euw1-az{n}"));
+    }
+    stage
+}
+
+/// Sends an event of a shift of the cluster away from the first zone.
+fn shift(stage: &Stage, kind: &str) {
+    send(stage, kind, CLUSTER);
+}
+
+fn send(stage: &Stage, kind: &str, resource: &str) {
+    stage.world.aws.sqs.send(messages::zonal_shift(kind, resource, "euw1-az0", stage.world.clock.now()));
+}
+
+async fn shifted(stage: &Stage, kind: &str) {
+    shift(stage, kind);
+    stage.until_handled(s(10)).await;
+}
+
+fn notes(stage: &Stage) -> usize {
+    (0..3).flat_map(|n| stage.annotations(n).into_keys()).filter(|name| name.starts_with("ebbtide/shift.")).count()
+}
+
+fn changes(replica: &Replica, change: &str) -> f64 {
+    replica.metric(&format!("ebbtide_zonal_shifts_total{{change=\"{change}\"}}"))
+}
+
+#[tokio::test(start_paused = true)]
+async fn drains_in_other_zones_wait_for_the_end_of_the_shift() {
+    let kinds = [
+        ("Autoshift In Progress", "Autoshift Completed"),
+        ("Manual Shift Started", "Manual Shift Canceled"),
+        ("FIS Experiment Autoshift In Progress", "FIS Experiment Autoshift Canceled"),
+    ];
+    for (begins, ends) in kinds {
+        let stage = three_zones();
+        let replica = stage.start(&FLAGS).await;
+        shifted(&stage, begins).await;
+        assert_eq!((notes(&stage), changes(&replica, "began")), (3, 1.0), "{}", stage.story());
+        let tokens: Vec<_> = (0..2).map(|n| stage.terminate(n, s(300), Wrapping::Event)).collect();
+        stage.until("in the zone itself", s(60), || !stage.action(&tokens[0]).completions.is_empty()).await;
+        sleep(s(2 * 3600)).await;
+        assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None), "{}", stage.story());
+        shift(&stage, ends);
+        stage.until("the drain goes on", s(12), || stage.first_eviction(1).is_some()).await;
+        stage.until_handled(s(60)).await;
+        tokens.iter().for_each(|token| stage.completed_once(token));
+        assert_eq!((stage.ends_of("web-1-0").len(), changes(&replica, "ended")), (1, 1.0));
+        let text = replica.metrics.render(&replica.tasks);
+        assert!(text.contains("ebbtide_waits_seconds_count{outcome=\"met\",wait=\"zonal-shift\"} 1"), "{text}");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_has_little_time_does_not_wait_and_a_hard_deadline_bypasses_the_shift() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Autoshift In Progress").await;
+    let begun = stage.world.clock.now();
+    stage.spot(2);
+    stage.until("the spot warning waits for nobody", s(3), || stage.first_eviction(2).is_some()).await;
+    stage.health(1, RETIREMENT, begun + s(2400), "upcoming");
+    sleep(s(1190)).await;
+    assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None), "{}", stage.story());
+    sleep(s(12)).await;
+    assert!(stage.first_eviction(1).is_some(), "{}", stage.story());
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// One replica receives the message; another one, and one that starts later, know it, too.
+#[tokio::test(start_paused = true)]
+async fn all_replicas_know_it_and_it_survives_a_restart() {
+    let one = three_zones();
+    let other = one.with_own_queue();
+    let (first, second) = (one.start(&FLAGS).await, other.start(&FLAGS).await);
+    shifted(&one, "Autoshift In Progress").await;
+    let token = other.terminate(1, s(300), Wrapping::Event);
+    sleep(s(600)).await;
+    assert_eq!(one.first_eviction(1), None);
+    first.kill().await.gone(|_| true).await;
+    second.kill().await.gone(|_| true).await;
+    // The Node with one of the notes goes.
+    one.world.kube.remove_node(&node(0));
+    let third = other.start(&FLAGS).await;
+    sleep(s(600)).await;
+    assert_eq!((one.cordoned(1), one.first_eviction(1)), (true, None), "{}", one.story());
+    shift(&other, "Autoshift Completed");
+    other.until_handled(s(90)).await;
+    other.completed_once(&token);
+    other.rest(&[&third]).await;
+}
+
+/// Nothing tells that a manual shift has expired.
+#[tokio::test(start_paused = true)]
+async fn a_shift_whose_end_is_never_told_holds_for_six_hours_after_the_last_event() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Manual Shift Started").await;
+    let token = stage.terminate(1, s(3600), Wrapping::Event);
+    sleep(s(3600)).await;
+    shift(&stage, "Manual Shift Updated");
+    sleep(s(6 * 3600 - 10)).await;
+    assert_eq!(stage.first_eviction(1), None, "{}", stage.story());
+    sleep(s(20)).await;
+    assert!(stage.first_eviction(1).is_some(), "{}", stage.story());
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shift_of_something_else_and_a_practice_run_hold_back_nothing() {
+    let ours =
+        [("Practice Run Started", CLUSTER), ("Autoshift In Progress", ""), ("Autoshift In Progress", "arn:aws:eks:x")];
+    for (flags, events) in [(&FLAGS[..], &ours[..]), (&FLAGS[2..], &[("Autoshift In Progress", CLUSTER)])] {
+        let stage = three_zones();
+        let replica = stage.start(flags).await;
+        for (kind, resource) in events {
+            send(&stage, kind, resource);
+        }
+        stage.until_handled(s(10)).await;
+        assert_eq!((notes(&stage), stage.calls("patch nodes")), (0, 0), "{}", stage.story());
+        let token = stage.terminate(1, s(300), Wrapping::Event);
+        stage.until_handled(s(60)).await;
+        stage.completed_once(&token);
+        assert_eq!(stage.calls("patch nodes"), 1, "without a shift nothing more is written");
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_message_is_held_until_the_nodes_have_noted_it() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)));
+    shift(&stage, "Autoshift In Progress");
+    sleep(s(60)).await;
+    assert!(!stage.world.aws.sqs.is_empty() && notes(&stage) == 0, "{}", stage.story());
+    stage.world.faults.clear();
+    stage.until_handled(s(20)).await;
+    assert_eq!(notes(&stage), 3);
+    assert!(
+        stage.world.kube.node(&node(1)).is_some_and(|node| node.spec.is_some_and(|spec| spec.unschedulable.is_none()))
+    );
+
+    stage.rest(&[&replica]).await;
+}
