@@ -24,7 +24,9 @@ pub fn check(body: &str) {
                     Identity::Hook { group, hook, token } => texts.extend([group.clone(), hook.clone(), token.clone()]),
                     Identity::Health { arn, .. } => texts.push(arn.clone()),
                     Identity::Block { reservation, .. } => texts.push(reservation.clone()),
-                    Identity::Said { .. } | Identity::Condition { .. } => panic!("no message is what a Node says: {notice:?}"),
+                    Identity::Said { .. } | Identity::Condition { .. } => {
+                        panic!("no message is what a Node says: {notice:?}")
+                    }
                     Identity::Event(id) => texts.push(id.clone()),
                 }
                 let mut times = vec![notice.at];
