@@ -657,7 +657,7 @@ async fn a_broken_node_is_repaired_by_its_group() {
         stage.until("gone", s(300), || stage.world.kube.node(&node(0)).is_none()).await;
         stage.until_handled(s(60)).await;
         assert_eq!(stage.world.kube.evictions().len(), 2);
-        assert_eq!(replacements(&replica, "asked"), 1.0, "{}", stage.story());
+        assert_eq!(replacements(&replica, "asked").to_string(), "1", "{}", stage.story());
         replica.ended_once("node-condition", "drained");
         drop(group);
         stage.rest(&[&replica]).await;
