@@ -62,7 +62,9 @@ async fn drains_in_other_zones_wait_for_the_end_of_the_shift() {
         shift(&stage, ends);
         stage.until("the drain goes on", s(12), || stage.first_eviction(1).is_some()).await;
         stage.until_handled(s(60)).await;
-        tokens.iter().for_each(|token| stage.completed_once(token));
+        for token in &tokens {
+            stage.completed_once(token);
+        }
         assert_eq!((stage.ends_of("web-1-0").len(), changes(&replica, "ended")), (1, 1.0));
         let text = replica.metrics.render(&replica.tasks);
         assert!(text.contains("ebbtide_waits_seconds_count{outcome=\"met\",wait=\"zonal-shift\"} 1"), "{text}");
