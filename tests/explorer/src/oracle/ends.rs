@@ -60,15 +60,20 @@ impl Oracle {
     /// Returns the earliest hard deadlines of a Node's drain. A lifecycle action that has ended is one: docs/draining.md, "Lifecycle
     /// hooks".
     pub(super) fn hard_ends(&self, seen: &Seen, node: usize) -> Vec<i64> {
-        // All hooks of an instance end with the first, and one that can't be looked up may end soon.
-        let is_lookup = |span: &Span| matches!(span.trouble, Trouble::Calls("*" | "DescribeLifecycleHooks", ..));
-        let lookups_fail = self.plan.faults.iter().any(is_lookup);
+        // All hooks of an instance end with the first.
+        let lookups_fail = self.lookups_fail();
         let of = |sent: &Sent| {
             let ends = self.ends(sent);
             let unknown = ends.soft.filter(|_| lookups_fail && sent.token.is_some());
             ends.hard.into_iter().chain(unknown).chain(self.ended(sent))
         };
         self.drains_of(seen, node).flat_map(of).collect()
+    }
+
+    /// Whether a hook's times may be unknown: then they count as the shortest.
+    fn lookups_fail(&self) -> bool {
+        let is_lookup = |span: &Span| matches!(span.trouble, Trouble::Calls("*" | "DescribeLifecycleHooks", ..));
+        self.plan.faults.iter().any(is_lookup)
     }
 
     /// Returns when the notice's lifecycle action ended, if it has.
@@ -97,6 +102,7 @@ impl Oracle {
         let (begins, goes) = match notice.kind {
             Kind::Change(_, after) => (event + after * 1000, Some(event + after * 1000)),
             Kind::State(_) => (event, Some(event + s(120))),
+            Kind::Terminate(..) if self.lookups_fail() => (event, self.ends(sent).soft),
             _ => (event, self.ends(sent).hard),
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();
