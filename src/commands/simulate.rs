@@ -206,7 +206,7 @@ impl Question {
         let made = test_message::make(&reader.sources(), request, reader.clock.now(), fallback).await?;
         let instance = made.node.instance.clone();
         reader.know(made.node);
-        if !request.kind.has_messages() {
+        if request.kind.is_repair() {
             return Ok(self.simulate_repairs(reader, request.kind, &instance).await?);
         }
         let notices = match event::parse(&made.body) {

@@ -123,7 +123,7 @@ pub async fn make(
     fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
 ) -> Result<TestMessage, TestMessageError> {
     let Sources { clients, selector, waves, .. } = sources;
-    if request.sent && !request.kind.has_messages() {
+    if request.sent && request.kind.is_repair() {
         return Err(TestMessageError::NoMessage(request.kind));
     }
     let object = read_node(sources, request.node).await?;

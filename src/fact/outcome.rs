@@ -56,13 +56,7 @@ impl NoticeKind {
         }
     }
 
-    /// Whether messages bring notices of this kind.
-    #[must_use]
-    pub const fn has_messages(self) -> bool {
-        !self.is_repair()
-    }
-
-    /// Whether the node itself is broken, and AWS announces nothing.
+    /// Whether the node itself is broken, and AWS announces nothing: no message brings a notice of this kind.
     #[must_use]
     pub const fn is_repair(self) -> bool {
         matches!(self, Self::NodeCondition | Self::StatusCheck)

@@ -107,7 +107,7 @@ fn judge_policy(settings: &Settings, readings: &Readings, attributes: &QueueAttr
     let needed = !settings.policy.health_issues.is_empty()
         || NoticeKind::ALL.into_iter().any(|kind| {
             settings.policy.actions.of(kind) != Action::Ignore
-                && kind.has_messages()
+                && !kind.is_repair()
                 && !matches!(kind, NoticeKind::AsgTerminate | NoticeKind::AsgLaunch)
         });
     let ArnParts { partition, region, account } = ArnParts::of(arn);

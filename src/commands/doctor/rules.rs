@@ -127,7 +127,7 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         Ok(rules) => rules,
         Err(error) => return vec![unread(error)],
     };
-    let kinds = NoticeKind::ALL.into_iter().filter(|kind| kind.has_messages() && acts(*kind, settings));
+    let kinds = NoticeKind::ALL.into_iter().filter(|kind| !kind.is_repair() && acts(*kind, settings));
     let checks = kinds.map(|kind| judge_kind(kind, settings, readings, rules));
     let checks = checks.chain(zonal::judge(settings, readings, rules));
     rules.unread.iter().map(unread).chain(checks).collect()

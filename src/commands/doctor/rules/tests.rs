@@ -10,14 +10,14 @@ fn only(rules: Vec<EventRule>) -> impl FnOnce(&mut Readings) {
 }
 
 fn keep(kinds: &[NoticeKind]) -> Vec<String> {
-    let others = NoticeKind::ALL.into_iter().filter(|kind| kind.has_messages() && !kinds.contains(kind));
+    let others = NoticeKind::ALL.into_iter().filter(|kind| !kind.is_repair() && !kinds.contains(kind));
     others.map(|kind| format!("--on={kind}=ignore")).collect()
 }
 
 #[test]
 fn the_recommended_pattern_matches_its_kind() {
     let settings = settings(&["--out-of-service-taint", "--health-issue=AWS_EC2_A_FAULT=drain"]);
-    for kind in NoticeKind::ALL.into_iter().filter(|kind| kind.has_messages()) {
+    for kind in NoticeKind::ALL.into_iter().filter(|kind| !kind.is_repair()) {
         let pattern = serde_json::from_str(wanted(kind, &settings)).unwrap();
         for sample in samples(kind, &settings) {
             assert_eq!(event_pattern::judge(&pattern, &sample), Match::Yes, "{kind}");
