@@ -101,13 +101,12 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     if oracle.seen().broken.is_some() {
         return ends;
     }
-    if plan.flags.nodes {
-        // No message tells when the work on what a Node says is over.
-        for replica in &replicas {
-            if timeout(BOUND, replica.tasks.gone(TaskKind::transient)).await.is_err() {
-                oracle.breaks("the world comes to rest", "work on what a Node says goes on");
-                return ends;
-            }
+    // No message tells when the work on what a Node says is over, and a call that hangs ends with its timeout.
+    let bound = if plan.flags.nodes { BOUND } else { s(60) };
+    for replica in &replicas {
+        if timeout(bound, replica.tasks.gone(TaskKind::transient)).await.is_err() {
+            oracle.breaks("the world comes to rest", "work goes on");
+            return ends;
         }
     }
     stage.rest_for(&replicas.iter().collect::<Vec<_>>(), plan.longest_beat()).await;

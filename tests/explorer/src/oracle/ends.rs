@@ -108,7 +108,9 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        if returns && seen.booted.get(&node).is_some_and(|at| *at >= sent.at) {
+        // A scheduled change may be carried out by hand before its message is read: docs/draining.md, "Marks on the Node".
+        let told = if matches!(notice.kind, Kind::Change(..)) { event } else { sent.at };
+        if returns && seen.booted.get(&node).is_some_and(|at| *at >= told) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins
