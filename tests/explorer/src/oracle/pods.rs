@@ -1,6 +1,6 @@
 //! Rules about pods and Nodes.
 
-use super::{Oracle, Seen, Sent, asks, leaves, ms};
+use super::{Oracle, Seen, Sent, asks, leaves, ms, s};
 use crate::plan::{Kind, Owner, PodKind, PodPlan, Target};
 use ebbtide_sim::calls::Call;
 use std::time::Duration;
@@ -64,7 +64,9 @@ impl Oracle {
         let has_time = |node: usize| {
             self.drains_of(seen, node).all(|sent| {
                 let ends = self.ends(sent);
-                let first = ends.hard.into_iter().chain(ends.soft).min().unwrap_or_default();
+                // Before a hard deadline the longest grace period is kept free.
+                let grace = self.plan.nodes[node].pods.iter().map(|pod| s(pod.grace)).max().unwrap_or_default();
+                let first = ends.hard.map(|end| end - grace).into_iter().chain(ends.soft).min().unwrap_or_default();
                 let waits = matches!(
                     self.plan.notices[sent.notice].kind,
                     Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us)
