@@ -158,7 +158,8 @@ impl Oracle {
         ignored.then(|| joins.map_or(0, s))
     }
 
-    pub(super) fn stands(&self, target: Target) -> bool {
+    /// Whether the target is a Node that is there.
+    pub fn stands(&self, target: Target) -> bool {
         matches!(target, Target::Node(n) if self.world.kube.node(&format!("node-{n}")).is_some())
     }
 }

@@ -240,10 +240,10 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Has the Node say what the notice tells. Returns whether there is a Node.
-    fn say(&self, n: usize) -> bool {
+    /// Has the Node say what the notice tells.
+    fn say(&self, n: usize) {
         let (notice, now) = (&self.plan.notices[n], self.stage.world.clock.now());
-        let Target::Node(of) = notice.target else { return false };
+        let Target::Node(of) = notice.target else { return };
         let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
         let value = match notice.kind {
             Kind::Spot(action) => {
@@ -257,13 +257,9 @@ impl<'a> Live<'a> {
             }
             _ => r#"{"what":"terminate"}"#.to_owned(),
         };
-        let stands = self.stage.world.kube.node(&node(of)).is_some();
-        if stands {
-            self.stage.world.kube.update_node(&node(of), |node| {
-                node.metadata.annotations.get_or_insert_default().insert(annotation(notice.kind), value);
-            });
-        }
-        stands
+        self.stage.world.kube.update_node(&node(of), |node| {
+            node.metadata.annotations.get_or_insert_default().insert(annotation(notice.kind), value);
+        });
     }
 
     fn take_back(&self, n: usize) {
@@ -311,29 +307,21 @@ impl<'a> Live<'a> {
         let (now, id) = (world.clock.now(), Self::id(notice.target));
         let at = now - s(notice.age);
         let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
-        if notice.teller != Teller::Queue {
-            let said = Sent {
-                notice: n,
-                at: i64::try_from(elapsed.as_millis()).unwrap_or_default(),
-                open: BTreeSet::new(),
-                messages: Vec::new(),
-                token: None,
-            };
-            // Before the Node says it, so that nobody acts on what the oracle does not know.
-            let is_told = notice.teller == Teller::Node && self.stands(notice.target);
-            if is_told {
-                self.oracle.seen().sent.push(said);
+        let is_said = notice.teller != Teller::Queue && self.oracle.stands(notice.target);
+        // Before the Node says it, so that nobody acts on what the oracle does not know.
+        if is_said && notice.teller == Teller::Node {
+            self.sent(n, None, None);
+        }
+        if is_said {
+            self.say(n);
+            self.oracle.note(format!("{notice:?} is said"));
+            self.due.extend(notice.taken_back.map(|after| (elapsed + s(after), Event::TakeBack(n))));
+        }
+        if notice.teller == Teller::Node {
+            if is_said {
+                self.follow(n);
             }
-            if self.say(n) {
-                self.oracle.note(format!("{notice:?} is said"));
-                self.due.extend(notice.taken_back.map(|after| (elapsed + s(after), Event::TakeBack(n))));
-            }
-            if notice.teller == Teller::Node {
-                if is_told {
-                    self.follow(n);
-                }
-                return;
-            }
+            return;
         }
         let mut token = None;
         let mut begin = |terminating: bool, timeout: u64, name: String| {
@@ -372,18 +360,14 @@ impl<'a> Live<'a> {
         let message = world.aws.sqs.send(body.clone());
         self.oracle.note(format!("{notice:?} is sent as {message}"));
         self.bodies.insert(n, body);
-        let at = i64::try_from(elapsed.as_millis()).unwrap_or_default();
-        self.oracle.seen().sent.push(Sent {
-            notice: n,
-            at,
-            open: [message.clone()].into(),
-            messages: vec![message],
-            token,
-        });
+        self.sent(n, Some(message), token);
     }
 
-    fn stands(&self, target: Target) -> bool {
-        matches!(target, Target::Node(n) if self.stage.world.kube.node(&node(n)).is_some())
+    /// Tells the oracle of a notice that is sent now.
+    fn sent(&self, n: usize, message: Option<String>, token: Option<String>) {
+        let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
+        let (open, messages) = (message.iter().cloned().collect(), message.into_iter().collect());
+        self.oracle.seen().sent.push(Sent { notice: n, at, open, messages, token });
     }
 
     /// Lets the capacity go as the notice says.
