@@ -62,11 +62,16 @@ impl Problems {
         delays
     }
 
+    /// Adds a problem if drains are to wait for others, and none has time for that.
+    fn idle_for_others(&mut self, flag: &'static str, flags: &[String], actions: Actions) {
+        let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
+        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+    }
+
     /// Reads the waves, each with its label.
     fn waves(&mut self, flags: &[String], actions: Actions) -> Vec<Wave> {
         let flag = "--wave";
-        let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
-        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+        self.idle_for_others(flag, flags, actions);
         let mut waves: Vec<Wave> = Vec::new();
         for text in flags {
             let Some((label, at_most)) = text.split_once('=') else {
@@ -93,8 +98,7 @@ impl Problems {
     /// Reads the resources whose zonal shift counts.
     fn shifted_resources(&mut self, flags: &[String], actions: Actions) -> ShiftedResources {
         let flag = "--zonal-shift";
-        let waits = |kind: &NoticeKind| kind.waits_in_waves() && actions.of(*kind).drains();
-        self.idle(flag, !flags.is_empty() && !NoticeKind::ALL.iter().any(waits), "--on asg-terminate=drain");
+        self.idle_for_others(flag, flags, actions);
         for text in flags.iter().filter(|text| *text != "any" && !text.starts_with("arn:")) {
             self.add(flag, format!("\"{text}\" is no ARN; write that of an EKS cluster or of a load balancer, or any"));
         }

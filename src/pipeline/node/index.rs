@@ -252,8 +252,8 @@ impl Index {
 
     /// Returns the trimmed Node; `None` if the Node is not an EC2 instance.
     pub(super) fn read(&self, object: TrimmedNode) -> Option<Node> {
-        let is_of_wave = |key: &str| self.0.labels.iter().any(|label| **label == *key);
-        let node = Node::from_wire(object, &self.0.selector, is_of_wave, &self.0.rules)?;
+        let is_used = |key: &str| self.0.labels.iter().any(|label| **label == *key);
+        let node = Node::from_wire(object, &self.0.selector, is_used, &self.0.rules)?;
         let pool = self.0.pools.lock().unwrap_or_else(PoisonError::into_inner).share(Arc::clone(&node.pool));
         Some(Node { pool, ..node })
     }
