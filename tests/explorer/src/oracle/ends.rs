@@ -108,9 +108,12 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        // A scheduled change may be carried out by hand before its message is read: docs/draining.md, "Marks on the Node".
-        let told = if matches!(notice.kind, Kind::Change(..)) { event } else { sent.at };
-        if returns && seen.booted.get(&node).is_some_and(|at| *at >= told) {
+        // Both are settled by a restart that came before their message was read: docs/draining.md, "Marks on the Node".
+        let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance);
+        let told = if is_settled { event } else { sent.at };
+        // A restart counts from when a replica sees it.
+        let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
+        if returns && seen.booted.get(&node).is_some_and(|at| at + down >= told) {
             return true;
         }
         goes.is_some_and(|at| self.now() + self.slack() > at + s(60)) && started + self.slack() >= begins

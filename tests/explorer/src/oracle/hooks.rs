@@ -93,6 +93,12 @@ impl Oracle {
             // An action whose own time is over: as late as that, it may also be one of a node that has come back.
             Kind::Terminate(timeout, ..) if notice.age >= timeout => false,
             Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
+            // A Node that joins after its notice is not seen while the watch fails.
+            Kind::Terminate(..)
+                if !self.plan.faults.is_empty() && seen.started.get(&node).is_some_and(|at| *at > sent.at) =>
+            {
+                false
+            }
             // Its Node may join while the call is on its way, or repeated.
             Kind::Terminate(..) if seen.started.get(&node).is_some_and(|at| *at + self.slack() >= first) => false,
             Kind::Terminate(..) => {
@@ -141,9 +147,10 @@ impl Oracle {
         let left = match notice.target {
             Target::Node(node) => {
                 let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
-                let_go || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
+                // While EC2 does not answer, the times of the hook are not known, and the shortest is assumed.
+                let is_unknown = notice.age > 0 && !self.stands(notice.target);
+                let_go || is_unknown || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)
             }
-            // While EC2 does not answer, the times of the hook are not known, and the shortest is assumed.
             _ => notice.age > 0,
         };
         (waits && ours && !left).then(|| format!("{notice:?}"))
