@@ -55,7 +55,9 @@ class QuickQueue(Recorder):
         with self._changed:
             return len(self._visible) + len(self._received)
 
-    def answer(self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str) -> Answer:
+    def answer(
+        self, action: str, asked: dict[str, Any], forward: Callable[[], Answer], caller: str, *, in_json: bool
+    ) -> Answer:
         """Answers and records one call."""
         perform = {
             RECEIVE: self._receive,
@@ -63,13 +65,13 @@ class QuickQueue(Recorder):
             "ChangeMessageVisibilityBatch": self._change,
         }.get(action)
         if perform is None:
-            return super().answer(action, asked, forward, caller)
+            return super().answer(action, asked, forward, caller, in_json=in_json)
 
         def as_sqs() -> Answer:
             time.sleep(_TAKES)
             return Answer(200, "application/x-amz-json-1.0", json.dumps(perform(asked)).encode())
 
-        return super().answer(action, asked, as_sqs, caller)
+        return super().answer(action, asked, as_sqs, caller, in_json=in_json)
 
     def _receive(self, asked: dict[str, Any]) -> dict[str, Any]:
         end = time.monotonic() + asked.get("WaitTimeSeconds", 0)

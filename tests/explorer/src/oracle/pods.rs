@@ -75,7 +75,8 @@ impl Oracle {
             })
         };
         let is_drained = |other: usize| {
-            let is_over = seen.let_go.contains_key(&other) || seen.booted.contains_key(&other);
+            let is_taken_back = self.drains_of(seen, other).all(|sent| self.is_taken_back(seen, sent));
+            let is_over = seen.let_go.contains_key(&other) || seen.booted.contains_key(&other) || is_taken_back;
             !is_over && self.stands(Target::Node(other)) && !self.left(other).is_empty()
         };
         let mut others = seen.begun.iter().copied().filter(|other| *other != node);
