@@ -321,8 +321,8 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
     };
     let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
     let identity = notice.identity.to_string();
-    // Of another kind, a copy says nothing else.
-    let changes = matches!(notice.detail, Detail::ScheduledChange(_));
+    // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
+    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
     let newest = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
     let superseded = newest.is_some_and(|at| at > notice.at);
     // A Node that flaps during a long drain carries the mark of this boot.

@@ -263,3 +263,24 @@ async fn a_node_does_not_take_back_what_a_message_has_told_too() {
         stage.rest_for(&[&replica], s(60)).await;
     }
 }
+
+/// What a Node says has the time at which it was read, so an event that is read later is older, and yet no copy that a newer one replaces.
+#[tokio::test(start_paused = true)]
+async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() {
+    let stage = Stage::slow(s(60));
+    let elsewhere = stage.with_own_queue();
+    let begin = jiff::Timestamp::from_second(stage.world.clock.now().as_second() + 1200).unwrap();
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), begin, "upcoming");
+    sleep(s(20)).await;
+    let first = elsewhere.with_both("a", &[]).await;
+    has_its_turn(&stage, "a").await;
+    let change = format!("{{\"what\":\"instance-retirement\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(0, MAINTENANCE, &change);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    let second = stage.with_both("b", &[]).await;
+    sleep(s(30)).await;
+    assert!(stage.world.aws.sqs.deleted().is_empty(), "{}", stage.story());
+    stage.until_handled(s(60)).await;
+    assert!(stage.world.kube.pods_on(&node(0)).is_empty());
+    stage.rest_for(&[&first, &second], s(60)).await;
+}
