@@ -10,6 +10,7 @@ from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import World, cordoned, drained
 
+
 def service(world: World, *rules: str) -> Service:
     """Starts a service without a queue that acts on these conditions of this world's nodes."""
     roles.grant_nodes(world.kube, SERVICE, world.name)
