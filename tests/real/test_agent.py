@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle
 
 import pytest
 
-from harness import roles
+from harness import manifests, roles
 from harness.agent import Agents
+from harness.audit import Request
 from harness.control_plane import SERVICE
+from harness.kills import Replica
 from harness.kube import NODES, Kube, Object
 from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
 
 SAYS = "ebbtide/says."
+
+SILENT = ("asglifecycle", "--asg-termination-delay-sec", "3600")
+"""Metadata that announce nothing."""
+
+AGENTS = 100
+
+WEB = 3
+"""Number of pods that may be evicted."""
+
+TURN = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/ebbtide-nodes"
+"""Path of the Lease of the replica that acts on what Nodes say."""
+
+TAKEOVER = 10
+"""Seconds within which another replica goes on, as docs/agent.md says."""
+
+SLACK = 10
+"""Seconds more on a busy machine."""
 
 
 @pytest.fixture
@@ -33,11 +55,14 @@ def service(world: World, name: str = "a", *flags: str) -> Service:
 
 
 def says(world: World, node: Node) -> dict[str, str]:
+    """Returns what a Node says now, by kind."""
+    return said_by(world.see(node))
+
+
+def said_by(node: Object) -> dict[str, str]:
     """Returns what a Node says, by kind."""
-    annotations = world.see(node)["metadata"].get("annotations", {})
+    annotations = node["metadata"].get("annotations", {})
     return {key.removeprefix(SAYS): value for key, value in annotations.items() if key.startswith(SAYS)}
-
-
 
 
 def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World, agents: Agents) -> None:
@@ -45,7 +70,7 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
     for node in nodes:
         world.run(f"web-{node.name[-1]}", on=node)
     service(world)
-    agents.start(nodes[0], "asglifecycle", "--asg-termination-delay-sec", "3600")
+    agents.start(nodes[0], *SILENT)
     agents.start(nodes[1], "spot", "--action", "terminate")
     eventually("the node is drained", lambda: drained(world, nodes[1], ["agent"]), within=60)
     # The mock counts the times from each question; they stay the same notice.
@@ -78,23 +103,99 @@ def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents)
     world.annotate(node, f"{SAYS}rebalance", '{"what":"rebalance","at":"2026-11-24T22:00:00Z"}')
     eventually("the node is cordoned", lambda: cordoned(world.see(node)))
     # The agent does not know what was said before, and the metadata say nothing of it.
-    agents.start(node, "asglifecycle", "--asg-termination-delay-sec", "3600")
+    agents.start(node, *SILENT)
     eventually("taken back", lambda: says(world, node) == {})
     eventually("the node is uncordoned", lambda: not cordoned(world.see(node)))
 
 
-def test_another_replica_goes_on_after_a_kill(world: World, agents: Agents) -> None:
+@pytest.mark.parametrize(
+    ("mock", "kinds"),
+    [
+        (["asglifecycle"], ["asg-terminate"]),
+        (["spot", "--action", "terminate"], ["rebalance", "spot"]),
+    ],
+    ids=["termination", "spot"],
+)
+def test_another_replica_goes_on_after_a_kill(
+    world: World, agents: Agents, mock: list[str], kinds: list[str]
+) -> None:
     node = world.node()
-    world.run("web", on=node)
-    world.close_budget("web")
-    first = service(world)
-    service(world, "b")
-    agents.start(node, "spot", "--action", "terminate")
-    eventually("the drain has begun", lambda: world.cordoned_with_notice(node))
-    first.kill()
-    world.open_budget("web")
-    eventually("the node is drained", lambda: drained(world, node, ["agent"]), within=60)
-    assert len([notice for notice in world.notices(node) if notice["kind"] == "spot"]) == 1
+    # The evicted pods are still terminating when the second replica meets them.
+    world.run("web", WEB, stops_after=20)
+    world.run("db")
+    world.close_budget("db")
+    replicas = {}
+    for name in ("a", "b"):
+        pod = ("--pod-namespace", world.name, "--pod-name", name)
+        replicas[name] = replica = Replica(world, name, ("--source=nodes", *pod))
+        roles.grant_nodes(world.kube, replica.user, world.name)
+        replica.start()
+        replica.service.wait_ready()
+    agents.start(node, *mock)
+    eventually("the web's pods are evicted", lambda: len(world.audit.evicted(world.name)) == WEB)
+    eventually("the budget holds the database's pod", lambda: world.audit.refused(world.name))
+
+    first = replicas.pop(world.kube.get(TURN.format(world.name))["spec"]["holderIdentity"])
+    (second,) = replicas.values()
+    first.service.kill()
+    killed_at = time.time()
+
+    def of_second() -> list[Request]:
+        return [each for each in world.audit.evictions(world.name) if each.user == second.user]
+
+    went_on = eventually("the other replica goes on", of_second)[0]
+    assert went_on.came_at - killed_at < TAKEOVER + SLACK
+    world.open_budget("db")
+    eventually("the node is drained", lambda: drained(world, node, ["agent"]))
+    eventually("that is noted", lambda: world.handled(node))
+    eventually("the replica is at rest", second.service.at_rest)
+    assert sorted(notice["kind"] for notice in world.notices(node)) == kinds, "one mark of each kind"
+    evicted = world.audit.evicted(world.name)
+    assert len(evicted) == WEB + 1
+    assert set(evicted.values()) == {1}, f"evicted twice: {evicted}"
+
+
+def patches(world: World, agents: Agents) -> Counter[str]:
+    """Returns the number of patches of each Node by the agents, which ask for nothing else."""
+    user = f"system:serviceaccount:{world.name}:{agents.account}"
+    asked = [each for each in world.audit.requests() if each.user == user]
+    assert {(each.verb, each.resource, each.status) for each in asked} <= {("patch", "nodes", 200)}, asked
+    return Counter(each.name for each in asked)
+
+
+@pytest.mark.slow
+def test_a_hundred_agents_say_what_their_own_metadata_say(
+    world: World, agents: Agents, capsys: pytest.CaptureFixture[str]
+) -> None:
+    announcing = {
+        "spot": ["spot", "--rebalance-delay-sec", "3600"],
+        "rebalance": ["spot", "--mock-delay-sec", "3600"],
+        "maintenance": ["events"],
+        "termination": ["asglifecycle"],
+    }
+    *nodes, _ = world.several_nodes(AGENTS + 1)
+    # Each service is that of every fourth node.
+    services = [agents.metadata(*SILENT) for _ in announcing]
+    own = dict(zip(nodes, cycle(zip(announcing, services, strict=True)), strict=False))
+    running = [agents.run(node, service) for node, (_, service) in own.items()]
+
+    def all_say(what: dict[str, list[str]], writes: int) -> bool:
+        seen = world.kube.items(NODES, labels=f"{manifests.WORLD}={world.name}")
+        assert {each["metadata"]["name"]: sorted(said_by(each)) for each in seen if said_by(each)} == what
+        return patches(world, agents) == {node.name: writes for node in nodes}
+
+    eventually("each has said that nothing is announced", lambda: all_say({}, 1), pause=1)
+    for service, mock in zip(services, announcing.values(), strict=True):
+        service.tell(*mock)
+    what = {node.name: [kind] for node, (kind, _) in own.items()}
+    eventually("each says what its own metadata say", lambda: all_say(what, 2), pause=1)
+    always("nothing follows", lambda: all_say(what, 2), 6)
+    for service in services:
+        service.tell(*SILENT)
+    eventually("each has taken it back", lambda: all_say({}, 3), pause=1)
+    memory = sorted(agent.private_memory() for agent in running)
+    with capsys.disabled():
+        print(f"\nprivate memory of an agent: {memory[0]} to {memory[-1]} KiB, median {memory[len(memory) // 2]} KiB")
 
 
 def refused(kube: Kube, path: str, body: Object) -> str:

@@ -6,16 +6,9 @@ import pytest
 
 from harness import roles
 from harness.control_plane import SERVICE
-from harness.kube import NODES
 from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import World, cordoned, drained
-
-FIXED = {
-    "node-watch", "undo", "planner", "node-source", "admin", "teller", "batcher", "poller", "admin-connection",
-    "status", "status-connection", "checks",
-}  # fmt: skip
-"""Kinds of task that live as long as the service, or that watch it."""
 
 
 def service(world: World, *rules: str) -> Service:
@@ -23,11 +16,6 @@ def service(world: World, *rules: str) -> Service:
     roles.grant_nodes(world.kube, SERVICE, world.name)
     pod = ("--pod-namespace", world.name, "--pod-name", "a")
     return world.service("--source=nodes", *pod, *(f"--on-condition={rule}" for rule in rules))
-
-
-def at_rest(running: Service) -> bool:
-    """Returns whether no task of a notice lives."""
-    return not {kind: count for kind, count in running.tasks().items() if count and kind not in FIXED}
 
 
 def held(running: Service) -> float:
@@ -48,14 +36,14 @@ def test_a_condition_that_lasts_is_a_drain_and_one_that_goes_back_is_undone(worl
     world.say(broken, "KernelReady", "False")
     always("nothing happens within the toleration", lambda: not world.notices(broken), 8)
     eventually("the node is drained", lambda: drained(world, broken))
-    eventually("that is noted", lambda: handled(world, broken.name))
+    eventually("that is noted", lambda: world.handled(broken))
     assert [notice["message"] for notice in world.notices(broken)] == ["node/condition/KernelReady=False"]
     for node in (flapping, other):
         assert not world.notices(node) and not cordoned(world.see(node))
     world.say(broken, "KernelReady", "True")
     eventually("the node is uncordoned", lambda: not cordoned(world.see(broken)) and not world.notices(broken))
-    eventually("nothing is left", lambda: not handled(world, broken.name))
-    eventually("the service is at rest", lambda: at_rest(running))
+    eventually("nothing is left", lambda: not world.handled(broken))
+    eventually("the service is at rest", running.at_rest)
     assert world.recorder.calls() == [], "no call to AWS"
 
 
@@ -71,12 +59,6 @@ def test_what_many_nodes_say_drains_none(world: World) -> None:
     for node in nodes[1:3]:
         world.say(node, "NetworkingReady", "True")
     eventually("the one that is left is drained", lambda: drained(world, nodes[0]))
-    eventually("that is noted", lambda: handled(world, nodes[0].name))
+    eventually("that is noted", lambda: world.handled(nodes[0]))
     assert held(running) == 0
-    eventually("the service is at rest", lambda: at_rest(running))
-
-
-def handled(world: World, name: str) -> bool:
-    """Returns whether a Node notes that a notice needs nothing any more."""
-    annotations = world.kube.get(f"{NODES}/{name}")["metadata"].get("annotations", {})
-    return any(key.startswith("ebbtide/handled.") for key in annotations)
+    eventually("the service is at rest", running.at_rest)

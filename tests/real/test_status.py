@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import requests
-from jsonschema import Draft202012Validator
 
 from harness import messages
-from harness.kube import Object
 from harness.process import free_port
+from harness.status import report
 from harness.wait import eventually
 from harness.world import World, drained
-
-SCHEMA = Path(__file__).parents[2] / "docs" / "status.schema.json"
-
-
-def report(url: str) -> Object:
-    """Returns the report, which must be as its schema says."""
-    answer = requests.get(f"{url}/api/status", timeout=30)
-    assert answer.status_code == 200, answer.text
-    found = answer.json()
-    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(found)
-    return found
 
 
 def test_the_page_shows_who_blocks_a_drain_and_its_end(world: World) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import requests
@@ -31,14 +33,13 @@ class Agents:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._processes: list[Process] = []
-        self._made: list[str] = []
+        self._closing = ExitStack()
         values = world.folder / "agents.yaml"
         values.write_text(_VALUES)
         for each in helm.rendered(values, world.name, world.name):
             if each["kind"] in _PATHS and each["metadata"]["name"].endswith("-agent"):
                 world.kube.create(_PATHS[each["kind"]], each)
-                self._made.append(f"{_PATHS[each['kind']]}/{each['metadata']['name']}")
+                self._closing.callback(world.kube.delete, f"{_PATHS[each['kind']]}/{each['metadata']['name']}")
             elif each["kind"] == "ServiceAccount" and each["metadata"]["name"].endswith("-agent"):
                 self.account = each["metadata"]["name"]
                 world.kube.create(f"{NAMESPACES}/{world.name}/serviceaccounts", each)
@@ -49,10 +50,7 @@ class Agents:
 
     def close(self) -> None:
         """Stops the processes, and deletes what is in no namespace."""
-        for process in self._processes:
-            process.kill()
-        for path in self._made:
-            self._world.kube.delete(path)
+        self._closing.close()
 
     def token(self, node: Node) -> str:
         """Returns the token that the kubelet gives the agent's pod on this node."""
@@ -71,25 +69,67 @@ class Agents:
         """Returns a client with the token of the node's agent."""
         return Kube(self._world.kube.url, self._world.kube.authority, self.token(node))
 
-    def start(self, node: Node, *mock: str) -> Process:
-        """Starts a metadata service that answers as the mock is told, and the node's agent; returns the first."""
+    def start(self, node: Node, *mock: str) -> None:
+        """Starts a metadata service that answers as the mock is told, and the node's agent, and waits for its metrics."""
+        agent = self.run(node, self.metadata(*mock))
+        eventually("the agent serves its metrics", lambda: requests.get(f"{agent.url}/metrics", timeout=30).ok)
+
+    def metadata(self, *mock: str) -> Metadata:
+        """Starts a metadata service, for one instance or for several that are told the same."""
+        made = Metadata(self._world)
+        self._closing.callback(made.stop)
+        made.tell(*mock)
+        return made
+
+    def run(self, node: Node, metadata: Metadata) -> Agent:
+        """Starts the node's agent on a metadata service."""
         world = self._world
-        port, metrics = free_port(), free_port()
-        service = self._mock(node, port, mock)
+        address = f"127.0.0.1:{free_port()}"
         kubeconfig = world.control_plane.kubeconfig_of(f"agent-{node.name}", world.kube, self.token(node))
         command = [str(world.binary), "agent", "--node-name", node.name, "--kubeconfig", str(kubeconfig)]
-        command += ["--metadata-endpoint", f"http://127.0.0.1:{port}", "--agent-address", f"127.0.0.1:{metrics}"]
+        command += ["--metadata-endpoint", metadata.url, "--agent-address", address]
         # No access to AWS.
         given = environment("", kubeconfig, world.folder)
-        agent = Process(f"agent {node.name}", command, world.folder / f"agent-{node.name}.log", given)
-        self._processes.append(agent)
-        url = f"http://127.0.0.1:{metrics}/metrics"
-        eventually("the agent serves its metrics", lambda: requests.get(url, timeout=30).ok)
-        return service
+        process = Process(f"agent {node.name}", command, world.folder / f"agent-{node.name}.log", given)
+        self._closing.callback(process.kill)
+        return Agent(process, f"http://{address}")
 
-    def _mock(self, node: Node, port: int, mock: Sequence[str]) -> Process:
-        command = [os.environ["EBBTIDE_METADATA_MOCK"], "-n", "127.0.0.1", "-p", str(port), "--imdsv2", *mock]
-        home = {"HOME": str(self._world.folder), "PATH": os.environ["PATH"]}
-        made = Process(f"metadata {node.name}", command, self._world.folder / f"metadata-{node.name}.log", home)
-        self._processes.append(made)
-        return made
+
+@dataclass(frozen=True)
+class Agent:
+    """A running agent."""
+
+    process: Process
+    url: str
+    """URL of its pages."""
+
+    def private_memory(self) -> int:
+        """Returns the memory in KiB that the process shares with no other."""
+        lines = Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+
+
+class Metadata:
+    """AWS's mock of the metadata service, at a port of its own."""
+
+    def __init__(self, world: World) -> None:
+        self._folder = world.folder
+        self._port = free_port()
+        self._process: Process | None = None
+
+    @property
+    def url(self) -> str:
+        """Returns the service's URL."""
+        return f"http://127.0.0.1:{self._port}"
+
+    def tell(self, *mock: str) -> None:
+        """Answers as the mock is told from now on: the mock starts anew."""
+        self.stop()
+        command = [os.environ["EBBTIDE_METADATA_MOCK"], "-n", "127.0.0.1", "-p", str(self._port), "--imdsv2", *mock]
+        home = {"HOME": str(self._folder), "PATH": os.environ["PATH"]}
+        self._process = Process("metadata", command, self._folder / f"metadata-{self._port}.log", home)
+
+    def stop(self) -> None:
+        """Stops the service, if it runs."""
+        if self._process:
+            self._process.kill()

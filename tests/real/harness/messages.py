@@ -138,6 +138,13 @@ def scheduled_change(instances: Sequence[str], begins_in: timedelta) -> Event:
     return _event("aws.health", "AWS Health Event", list(instances), detail)
 
 
+def zonal_shift(kind: str, away_from: str) -> Event:
+    """Returns an event about a zonal shift of a cluster away from a zone, which is known by its ID."""
+    cluster = f"arn:aws:eks:{REGION}:{ACCOUNT}:cluster/blue"
+    detail = {"version": "0.0.1", "data": "", "metadata": {"awayFrom": away_from, "notes": ""}}
+    return _event("aws.arc-zonal-shift", kind, [cluster], detail)
+
+
 def set_up_notification(hook: str, group: str) -> Event:
     """Returns the test notification that Auto Scaling sends for a new hook."""
     return {

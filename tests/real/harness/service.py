@@ -69,7 +69,10 @@ class Service:
         self._url = f"http://{self.address}"
         self.status = f"http://127.0.0.1:{free_port()}"
         """URL of the status page."""
-        queue = [] if variables or "--source=nodes" in flags else ["--queue-url", queue_url]
+        without_queue = "--source=nodes" in flags
+        self._source = "node-source" if without_queue else "poller"
+        """Kind of task that receives notices."""
+        queue = [] if variables or without_queue else ["--queue-url", queue_url]
         addresses = ["--admin-address", self.address]
         if not any(flag.startswith("--status-address") for flag in flags):
             addresses += ["--status-address", self.status.removeprefix("http://")]
@@ -124,7 +127,7 @@ class Service:
         """Returns whether only permanent tasks are alive: no task leaked."""
         self.process.must_run()
         tasks = self.tasks()
-        assert tasks.get("poller", 0) > 0, f"no poller among the tasks: {tasks}"
+        assert tasks.get(self._source, 0) > 0, f"no {self._source} among the tasks: {tasks}"
         busy = {kind: count for kind, count in tasks.items() if count and kind not in LASTING | OURS}
         assert not busy, f"tasks still live: {busy}"
         return True

@@ -204,6 +204,10 @@ class World:
         """Annotates a Node."""
         self.kube.patch(f"{NODES}/{node.name}", {"metadata": {"annotations": {annotation: value}}})
 
+    def label(self, node: Node, label: str, value: str) -> None:
+        """Labels a Node."""
+        self.kube.patch(f"{NODES}/{node.name}", {"metadata": {"labels": {label: value}}})
+
     def untaint(self, node: Node) -> None:
         """Removes all taints from a Node."""
         self.kube.patch(f"{NODES}/{node.name}", {"spec": {"taints": None}})
@@ -315,6 +319,10 @@ class World:
     def notices(self, node: Node) -> list[Object]:
         """Returns the notices in a Node's annotations."""
         return notices(self.see(node))
+
+    def handled(self, node: Node) -> bool:
+        """Returns whether a Node notes that a notice needs nothing any more."""
+        return any(key.startswith(f"{MARK}handled.") for key in self.see(node)["metadata"].get("annotations", {}))
 
     def events(self, kind: str, name: str) -> list[Object]:
         """Returns the Events about an object."""
