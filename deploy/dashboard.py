@@ -18,6 +18,8 @@ REPOSITORY = tomllib.loads((Path(__file__).parents[1] / "Cargo.toml").read_text(
 
 # Selector of the service. "All" is .*, which also matches a missing label, such as `cluster` in a Prometheus of one cluster.
 OF = 'cluster=~"$cluster",namespace=~"$namespace",job=~"$job"'
+# Selector of the agents, which are scraped as another job.
+AGENTS = 'cluster=~"$cluster",namespace=~"$namespace"'
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 WIDTH = 24
@@ -45,6 +47,11 @@ def metric(name: str, *labels: str) -> str:
 def rate(name: str, *labels: str) -> str:
     """Returns a counter's rate per second."""
     return f"rate({metric(name, *labels)}[$__rate_interval])"
+
+
+def agent_failures(what: str) -> str:
+    """Returns the rate per second at which something failed for an agent."""
+    return f"rate(ebbtide_agent_{what}_failures_total{{{AGENTS}}}[$__rate_interval])"
 
 
 def grown(name: str, *labels: str) -> str:
@@ -427,6 +434,21 @@ def pools(board: Dashboard) -> None:
     board.lines("Interruptions", "By kind, in the time range before.", kinds, "short", none="none")
 
 
+def repair(board: Dashboard) -> None:
+    """Adds the panels on node repair, and on the agents."""
+    board.row("Repair and agents")
+    held = {"{{kind}}: {{reason}}": f"max by (kind, reason) ({metric('repairs_held')})"}
+    about = "So many are broken that the cause is not the nodes: of one group, of the cluster, or in most zones."
+    board.lines("Broken nodes left alone", about, held, "short", none="none")
+    said = {"{{kind}}": f"sum by (kind) (ebbtide_agent_says{{{AGENTS}}})"}
+    board.lines("Nodes that announce something", "What agents have read in the metadata.", said, "short", none="no agent")
+    failures = {
+        "metadata: {{reason}}": f"sum by (reason) ({agent_failures('metadata')}) > 0",
+        "the Node can't be patched": f"sum({agent_failures('write')}) > 0",
+    }
+    board.lines("Failures of agents", "Reasons: docs/metrics.md.", failures, "ops", none="none")
+
+
 def errors(board: Dashboard) -> None:
     """Adds the panels on errors."""
     board.row("Errors")
@@ -458,7 +480,7 @@ def process(board: Dashboard) -> None:
 def dashboard() -> dict[str, Any]:
     """Returns the dashboard."""
     board = Dashboard()
-    for part in (two_minutes, running, queue, calls, hooks, budgets, pools, errors, process):
+    for part in (two_minutes, running, queue, calls, hooks, budgets, pools, repair, errors, process):
         part(board)
     source = {
         "type": "datasource",

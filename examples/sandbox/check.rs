@@ -120,6 +120,11 @@ impl Checks {
             let released = says("ebbtide/release").is_some() && says("ebbtide/hold").is_none();
             self.that(released, || format!("{name}: was not held, or not released"));
         }
+        if *part == Part::Said {
+            let annotations = world.kube.node(name).and_then(|node| node.metadata.annotations).unwrap_or_default();
+            let notes = annotations.keys().filter(|key| key.starts_with("ebbtide/handled.")).count();
+            self.equal(&format!("{name}: notes that what it says was acted on"), notes, 1);
+        }
         let cordoned = world.kube.node(name).and_then(|node| node.spec?.unschedulable).unwrap_or(false);
         self.equal(&format!("{name}: cordoned"), cordoned, *part != Part::Spared);
     }

@@ -18,6 +18,8 @@ pub fn settings(queue_url: &str, (admin, status): (SocketAddr, Option<SocketAddr
     // The start-up checks examine the AWS set-up, and the sandbox has none.
     let mut words = vec!["ebbtide", "run", "--queue-url", queue_url, "--check-at-start=false"];
     words.extend(["--admin-address", &admin, "--status-address", &status]);
+    // Replicas elect by these names the one that acts on what Nodes say.
+    words.extend(["--pod-namespace", "ebbtide", "--pod-name", "sandbox"]);
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
     let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command else {

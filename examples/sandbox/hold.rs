@@ -56,6 +56,14 @@ pub fn what_to_try(
         );
         let name = &spared.name;
         part(
+            "or without the queue: it says itself that its Auto Scaling group terminates it",
+            format!(
+                "  curl -s -o /dev/null -X PATCH {kube}/api/v1/nodes/{name} -H 'Content-Type: application/merge-patch+json' \\\n    \
+                 -d '{}'",
+                r#"{"metadata":{"annotations":{"ebbtide/says.termination":"{\"what\":\"terminate\"}"}}}"#
+            ),
+        );
+        part(
             "the node, its annotations and its pods",
             format!(
                 "  curl -s {kube}/api/v1/nodes/{name}\n  curl -s '{kube}/api/v1/pods?fieldSelector=spec.nodeName={name}'"

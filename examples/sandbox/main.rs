@@ -2,14 +2,15 @@
 //!
 //! The example simulates a small cluster, its API server, SQS, Auto Scaling and EC2 on loopback ports, in real time. The service is the
 //! real one, and calls them over HTTP with the real clients. A storm sends notices of every kind, among them a pod that a budget holds
-//! back, a drain that must fail, a volume, a load balancer and a controller that are waited for, a duplicate notice, a message that can't be parsed, and another cluster's hook.
+//! back, a drain that must fail, a volume, a load balancer and a controller that are waited for, a duplicate notice, a message that can't
+//! be parsed, another cluster's hook, and a spot interruption of which no message tells, but the Node.
 //!
 //! The example prints events as they happen. At the end it prints a summary and compares the results with the plan: the exit code is 0
 //! only if everything ended as planned.
 //!
 //! ```text
-//! plan ─▶ world ─▶ storm ─SQS─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
-//!                                                                          └─▶ summary · check
+//! plan ─▶ world ─▶ storm ─SQS, Nodes─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
+//!                                                                                 └─▶ summary · check
 //! ```
 #![allow(clippy::expect_used, reason = "a demonstration may panic")]
 #![allow(clippy::disallowed_methods, reason = "it prints on a thread of its own, in real time")]
@@ -55,7 +56,9 @@ use teller::Teller;
 
 /// Settings of the service, besides the queue and the admin address. With the default settings, the service would keep a hook that is
 /// never released alive for an hour: too long to watch.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 10] = [
+    "--source",
+    "queue,nodes",
     "--drain-timeout",
     "20s",
     "--heartbeat",
@@ -67,7 +70,7 @@ const SETTINGS: [&str; 8] = [
 ];
 
 /// Minimum number of nodes.
-const MIN_NODES: u16 = 15;
+const MIN_NODES: u16 = 16;
 
 /// Ebbtide against a simulated cluster and a simulated AWS: a storm of notices, reported as it happens.
 #[derive(Debug, Parser)]

@@ -84,6 +84,8 @@ pub enum Part {
     Maintained,
     /// A capacity reservation takes it back.
     Reclaimed,
+    /// A spot warning that its agent has read in the instance's metadata: its Node says so, and no message comes.
+    Said,
     /// Nothing.
     Spared,
 }
@@ -104,6 +106,7 @@ const FIRST: [Part; crate::MIN_NODES as usize] = [
     Part::Maintained,
     Part::Maintained,
     Part::Reclaimed,
+    Part::Said,
     Part::Spared,
 ];
 
@@ -130,7 +133,7 @@ impl Part {
             Self::Stuck => &[("asg-terminate", "blocked")],
             Self::Redelivered => &[("spot", "drained"), ("spot", "joined")],
             Self::Twofold => &[("spot", "drained"), ("asg-terminate", "drained")],
-            Self::Spot | Self::Doomed => &[("spot", "drained")],
+            Self::Spot | Self::Doomed | Self::Said => &[("spot", "drained")],
             Self::Rebalanced => &[("rebalance", "cordoned")],
             Self::Stopping => &[("state-change", "drained")],
             Self::Maintained => &[("scheduled-change", "drained")],
@@ -153,10 +156,11 @@ impl Part {
         }
     }
 
-    /// Returns whether one notice leads to one undisturbed drain.
+    /// Returns whether one notice leads to one undisturbed drain, of which nothing is noted for other sources of the same notice.
     pub fn is_undisturbed(self) -> bool {
         let waits = matches!(self, Self::Attached | Self::Balanced | Self::Stopping);
-        self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none() && !waits
+        let noted = matches!(self, Self::Maintained | Self::Said);
+        self.drain() == Some("drained") && self.notices().len() == 1 && self.budget().is_none() && !waits && !noted
     }
 
     /// Returns the name of the budget that allows no disruption, and of the StatefulSet with the one pod that it protects.

@@ -1,4 +1,4 @@
-//! The storm: sends the notices, opens a budget, and waits for the end of all work.
+//! The storm: sends the notices, has a Node say one, opens a budget, and waits for the end of all work.
 
 use crate::plan;
 use crate::plan::{GROUP, LAUNCHING, Member, OTHER_GROUP, Part, Plan, TERMINATING};
@@ -10,6 +10,7 @@ use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};
 use futures_util::future::join_all;
+use jiff::Timestamp;
 use serde_json::json;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -26,6 +27,9 @@ pub const RELEASED: Duration = Duration::from_secs(4);
 
 /// Time left of a spot instance's two minutes when the late warning is sent.
 pub const LEFT: Duration = Duration::from_secs(20);
+
+/// Annotation by which a Node says that its spot instance is interrupted.
+const SAYS_SPOT: &str = "ebbtide/says.spot";
 
 /// Timeout of the storm: longer than all planned work. Work that has not ended then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
@@ -133,8 +137,21 @@ impl Storm<'_> {
             Part::Reclaimed => {
                 vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_mins(2))]
             }
+            Part::Said => {
+                self.say(name, now);
+                Vec::new()
+            }
             Part::Maintained | Part::Spared => Vec::new(),
         }
+    }
+
+    /// Has the Node say that its spot instance ends in two minutes, as the agent does.
+    fn say(&self, name: &str, now: Timestamp) {
+        let said = json!({ "what": "terminate", "at": (now + Duration::from_mins(2)).to_string() });
+        self.world.kube.update_node(name, |node| {
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.insert(SAYS_SPOT.to_owned(), said.to_string());
+        });
     }
 
     fn hook(&self, wrapping: Wrapping, (group, hook): (&str, &str), instance: &str) -> String {

@@ -122,6 +122,9 @@ impl Subscriber for Teller {
     fn note(&self, fact: &Fact<'_>) {
         match fact {
             Fact::NodeCordoned { about, already: false, .. } => self.notice(about, ' ', Tone::Plain, "cordoned"),
+            Fact::NoticeSaid { about } => {
+                self.notice(about, ' ', Tone::Plain, "its Node says so: no message is needed");
+            }
             Fact::NoticeJoined { about } => {
                 self.notice(about, '=', Tone::Plain, "duplicate: joins the first notice");
             }

@@ -41,6 +41,7 @@ impl Part {
             ),
             Self::Maintained => "scheduled maintenance: three instances in one Health event".to_owned(),
             Self::Reclaimed => "reclaimed by its capacity reservation".to_owned(),
+            Self::Said => "spot interruption that its Node says, as Ebbtide's agent writes it: no message comes".to_owned(),
             Self::Spared => "no notice: must stay unchanged".to_owned(),
         }
     }
