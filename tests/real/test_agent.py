@@ -116,9 +116,7 @@ def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents)
     ],
     ids=["termination", "spot"],
 )
-def test_another_replica_goes_on_after_a_kill(
-    world: World, agents: Agents, mock: list[str], kinds: list[str]
-) -> None:
+def test_another_replica_goes_on_after_a_kill(world: World, agents: Agents, mock: list[str], kinds: list[str]) -> None:
     node = world.node()
     # The evicted pods are still terminating when the second replica meets them.
     world.run("web", WEB, stops_after=20)
