@@ -193,6 +193,7 @@ def test_a_hundred_agents_say_what_their_own_metadata_say(
     eventually("each has taken it back", lambda: all_say({}, 3), pause=1)
     memory = sorted(agent.private_memory() for agent in running)
     with capsys.disabled():
+        # The pages of the program's file are shared by a hundred here, and private where one agent runs alone.
         print(f"\nprivate memory of an agent: {memory[0]} to {memory[-1]} KiB, median {memory[len(memory) // 2]} KiB")
 
 
