@@ -116,9 +116,7 @@ def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents)
     ],
     ids=["termination", "spot"],
 )
-def test_another_replica_goes_on_after_a_kill(
-    world: World, agents: Agents, mock: list[str], kinds: list[str]
-) -> None:
+def test_another_replica_goes_on_after_a_kill(world: World, agents: Agents, mock: list[str], kinds: list[str]) -> None:
     node = world.node()
     # The evicted pods are still terminating when the second replica meets them.
     world.run("web", WEB, stops_after=20)
@@ -195,6 +193,7 @@ def test_a_hundred_agents_say_what_their_own_metadata_say(
     eventually("each has taken it back", lambda: all_say({}, 3), pause=1)
     memory = sorted(agent.private_memory() for agent in running)
     with capsys.disabled():
+        # The pages of the program's file are shared by a hundred here, and private where one agent runs alone.
         print(f"\nprivate memory of an agent: {memory[0]} to {memory[-1]} KiB, median {memory[len(memory) // 2]} KiB")
 
 

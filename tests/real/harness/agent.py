@@ -70,7 +70,7 @@ class Agents:
         return Kube(self._world.kube.url, self._world.kube.authority, self.token(node))
 
     def start(self, node: Node, *mock: str) -> None:
-        """Starts a metadata service that answers as the mock is told, and the node's agent, and waits for its metrics."""
+        """Starts the node's agent on a metadata service of its own, which answers as the mock is told."""
         agent = self.run(node, self.metadata(*mock))
         eventually("the agent serves its metrics", lambda: requests.get(f"{agent.url}/metrics", timeout=30).ok)
 
