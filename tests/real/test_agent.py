@@ -12,10 +12,8 @@ import pytest
 from harness import manifests, roles
 from harness.agent import Agents
 from harness.audit import Request
-from harness.control_plane import SERVICE
 from harness.kills import Replica
 from harness.kube import NODES, Kube, Object
-from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
 
@@ -47,13 +45,6 @@ def agents(world: World) -> Iterator[Agents]:
     made.close()
 
 
-def service(world: World, name: str = "a", *flags: str) -> Service:
-    """Starts a service without a queue, as a pod of this name."""
-    if name == "a":
-        roles.grant_nodes(world.kube, SERVICE, world.name)
-    return world.service("--source=nodes", "--pod-namespace", world.name, "--pod-name", name, *flags)
-
-
 def says(world: World, node: Node) -> dict[str, str]:
     """Returns what a Node says now, by kind."""
     return said_by(world.see(node))
@@ -69,7 +60,7 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
     nodes = world.several_nodes(2)
     for node in nodes:
         world.run(f"web-{node.name[-1]}", on=node)
-    service(world)
+    world.service_without_queue()
     agents.start(nodes[0], *SILENT)
     agents.start(nodes[1], "spot", "--action", "terminate")
     eventually("the node is drained", lambda: drained(world, nodes[1], ["agent"]), within=60)
@@ -90,7 +81,7 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
 def test_other_metadata_are_drains_too(world: World, agents: Agents, mock: list[str], said: str, kind: str) -> None:
     node = world.node()
     world.run("web", on=node)
-    service(world)
+    world.service_without_queue()
     agents.start(node, *mock)
     eventually("the node is drained", lambda: drained(world, node, ["agent"]))
     assert set(says(world, node)) == {said}
@@ -99,7 +90,7 @@ def test_other_metadata_are_drains_too(world: World, agents: Agents, mock: list[
 
 def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents) -> None:
     node = world.node()
-    service(world)
+    world.service_without_queue()
     world.annotate(node, f"{SAYS}rebalance", '{"what":"rebalance","at":"2026-11-24T22:00:00Z"}')
     eventually("the node is cordoned", lambda: cordoned(world.see(node)))
     # The agent does not know what was said before, and the metadata say nothing of it.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from harness import roles
-from harness.control_plane import SERVICE
 from harness.service import Service
 from harness.wait import always, eventually
 from harness.world import World, cordoned, drained
@@ -13,9 +11,7 @@ from harness.world import World, cordoned, drained
 
 def service(world: World, *rules: str) -> Service:
     """Starts a service without a queue that acts on these conditions of this world's nodes."""
-    roles.grant_nodes(world.kube, SERVICE, world.name)
-    pod = ("--pod-namespace", world.name, "--pod-name", "a")
-    return world.service("--source=nodes", *pod, *(f"--on-condition={rule}" for rule in rules))
+    return world.service_without_queue(*(f"--on-condition={rule}" for rule in rules))
 
 
 def held(running: Service) -> float:

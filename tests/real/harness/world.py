@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import manifests
+from . import manifests, roles
 from .audit import Audit
 from .aws import Aws
-from .control_plane import ControlPlane
+from .control_plane import SERVICE, ControlPlane
 from .helm import Release
 from .hooks import LAUNCHING, TERMINATING, Action
 from .kube import NAMESPACES, NODES, Kube, Object
@@ -92,6 +92,11 @@ class World:
     def service(self, *flags: str) -> Service:
         """Starts the service on this world's queue and waits until it is ready."""
         return self._service(self.control_plane.kubeconfig, flags, None)
+
+    def service_without_queue(self, *flags: str) -> Service:
+        """Starts the service on what Nodes say, with the rights for that, and waits until it is ready."""
+        roles.grant_nodes(self.kube, SERVICE, self.name)
+        return self.service("--source=nodes", "--pod-namespace", self.name, "--pod-name", "a", *flags)
 
     def installed_service(
         self, release: Release, kube: Kube | None = None, given: dict[str, str] | None = None
