@@ -4,6 +4,9 @@ use super::{Ends, Oracle, Seen, Sent, comes_back, drains, leaves, ms, s};
 use crate::plan::{Kind, NodePlan, PodKind, Span, Target, Teller, Trouble};
 use ebbtide_sim::aws::ActionState;
 
+/// Without an answer a hook's times are unknown, and count as the shortest.
+const LOOK_UP: &str = "DescribeLifecycleHooks";
+
 impl Oracle {
     pub(super) fn is_drained(&self, seen: &Seen, node: usize) -> bool {
         !self.plan.nodes[node].ignored && self.drains_of(seen, node).next().is_some()
@@ -61,7 +64,7 @@ impl Oracle {
     /// hooks".
     pub(super) fn hard_ends(&self, seen: &Seen, node: usize) -> Vec<i64> {
         // All hooks of an instance end with the first.
-        let lookups_fail = self.lookups_fail();
+        let lookups_fail = self.may_fail(LOOK_UP);
         let of = |sent: &Sent| {
             let ends = self.ends(sent);
             let unknown = ends.soft.filter(|_| lookups_fail && sent.token.is_some());
@@ -70,10 +73,10 @@ impl Oracle {
         self.drains_of(seen, node).flat_map(of).collect()
     }
 
-    /// Whether a hook's times may be unknown: then they count as the shortest.
-    fn lookups_fail(&self) -> bool {
-        let is_lookup = |span: &Span| matches!(span.trouble, Trouble::Calls("*" | "DescribeLifecycleHooks", ..));
-        self.plan.faults.iter().any(is_lookup)
+    /// Whether calls of this operation meet faults at some time.
+    pub(super) fn may_fail(&self, operation: &str) -> bool {
+        let is_met = |span: &Span| matches!(span.trouble, Trouble::Calls(met, ..) if met == "*" || met == operation);
+        self.plan.faults.iter().any(is_met)
     }
 
     /// Returns when the notice's lifecycle action ended, if it has.
@@ -102,7 +105,7 @@ impl Oracle {
         let (begins, goes) = match notice.kind {
             Kind::Change(_, after) => (event + after * 1000, Some(event + after * 1000)),
             Kind::State(_) => (event, Some(event + s(120))),
-            Kind::Terminate(..) if self.lookups_fail() => (event, self.ends(sent).soft),
+            Kind::Terminate(..) if self.may_fail(LOOK_UP) => (event, self.ends(sent).soft),
             _ => (event, self.ends(sent).hard),
         };
         let started = seen.started.get(&node).copied().unwrap_or_default();

@@ -95,7 +95,7 @@ impl Oracle {
             Kind::Terminate(..) if self.is_late(seen, &sent, node) => false,
             // A Node that joins after its notice is not seen while the watch fails.
             Kind::Terminate(..)
-                if !self.plan.faults.is_empty() && seen.started.get(&node).is_some_and(|at| *at > sent.at) =>
+                if self.may_fail("watch nodes") && seen.started.get(&node).is_some_and(|at| *at > sent.at) =>
             {
                 false
             }

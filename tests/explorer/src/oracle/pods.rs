@@ -62,10 +62,10 @@ impl Oracle {
             return None;
         }
         let has_time = |node: usize| {
+            // Before a hard deadline the longest grace period is kept free.
+            let grace = self.plan.nodes[node].pods.iter().map(|pod| s(pod.grace)).max().unwrap_or_default();
             self.drains_of(seen, node).all(|sent| {
                 let ends = self.ends(sent);
-                // Before a hard deadline the longest grace period is kept free.
-                let grace = self.plan.nodes[node].pods.iter().map(|pod| s(pod.grace)).max().unwrap_or_default();
                 let first = ends.hard.map(|end| end - grace).into_iter().chain(ends.soft).min().unwrap_or_default();
                 let waits = matches!(
                     self.plan.notices[sent.notice].kind,
