@@ -32,12 +32,12 @@ pub fn check(text: &str) {
         assert!(!remark.text.is_empty(), "{remark:?}");
     }
     let values: Value = serde_saphyr::from_str(written).unwrap_or_else(|error| panic!("{error}\n{written}"));
+    // YAML folds the lines of a text: a line's end and what indents the next become a space.
+    let folded = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let all = folded(text);
+    let is_given = |value: &str| all.contains(&folded(value));
     // A text that is copied may be one that Helm and the service refuse, with its name; and so may a map of Kubernetes's, such as
     // resources. What is made, and where it is put, must fit.
-    // YAML folds the lines of a text.
-    let squeezed = |text: &str| text.split_whitespace().collect::<String>();
-    let all = squeezed(text);
-    let is_given = |value: &str| all.contains(&squeezed(value));
     let given = |value: &Value| value.as_str().is_some_and(is_given);
     let mut refused = schema::problems(&values);
     refused.retain(|problem| {
