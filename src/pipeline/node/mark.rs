@@ -23,6 +23,9 @@ use std::fmt::Write;
 /// Prefix of the annotation of a notice: `ebbtide/notice.<id>`.
 pub(super) const NOTICE_PREFIX: &str = "ebbtide/notice.";
 
+/// Prefix of the annotation of a planned change: `ebbtide/planned.<id>`.
+pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
+
 /// Prefix of the annotation that a withdrawn notice leaves: `ebbtide/withdrawn.<id>`. An older copy may come later.
 pub(super) const WITHDRAWN_PREFIX: &str = "ebbtide/withdrawn.";
 
@@ -210,7 +213,7 @@ impl Mark {
         }
         let mut notice = self.notice.clone();
         notice.boot = node.boot.to_string();
-        notice.told = known.map(|known| known.told).unwrap_or_default();
+        notice.told = self.told(node, known);
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);
         if !unmarkable {

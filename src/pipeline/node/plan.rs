@@ -2,15 +2,12 @@
 //! Pure.
 
 use super::Node;
-use super::mark::{guarded, is_full, key_of, text};
+use super::mark::{PLAN_PREFIX, guarded, is_full, key_of, text};
 use super::names::is_from_node;
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, ScheduledChange};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-/// Prefix of the annotation of a planned change: `ebbtide/planned.<id>`.
-pub(super) const PLAN_PREFIX: &str = "ebbtide/planned.";
 
 /// The notice of a change that is not near yet.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
@@ -76,18 +73,20 @@ impl Plan {
     /// Returns the patch that writes the plan; `None` if the Node has it, or that of a newer copy of the notice.
     #[must_use]
     pub fn patch(&self, node: &Node) -> Option<Value> {
-        let key = self.key(node);
-        let known = node.annotations.get(&key).and_then(|value| serde_json::from_str::<Self>(value).ok());
-        let is_new = known.is_none_or(|known| known.start != self.start && known.since <= self.since);
-        is_new.then(|| guarded(node, &json!({ key: text(self) }), &json!({}), json!({})))
+        let is_new = self.known(node).is_none_or(|known| known.start != self.start && known.since <= self.since);
+        is_new.then(|| guarded(node, &json!({ self.key(node): text(self) }), &json!({}), json!({})))
     }
 
-    /// Returns the patch that removes the plan, unless a newer copy of the notice has replaced it.
+    /// Returns the patch that removes the plan, unless a newer copy of the notice has replaced it. A message may have told of it meanwhile.
     #[must_use]
     pub fn removal(&self, node: &Node) -> Option<Value> {
-        let key = self.key(node);
-        let is_there = node.annotations.get(&key).is_some_and(|value| *value == text(self));
-        is_there.then(|| guarded(node, &json!({ key: Value::Null }), &json!({}), json!({})))
+        let is_there = self.known(node).is_some_and(|known| Self { told: self.told.clone(), ..known } == *self);
+        is_there.then(|| guarded(node, &json!({ self.key(node): Value::Null }), &json!({}), json!({})))
+    }
+
+    /// Returns the plan of this notice that the Node keeps.
+    fn known(&self, node: &Node) -> Option<Self> {
+        node.annotations.get(&self.key(node)).and_then(|value| serde_json::from_str(value).ok())
     }
 
     /// Whether only the Node's word has left it.

@@ -1,9 +1,8 @@
 //! What a message tells that the Node has said before: its mark, or its plan, says so, and the Node can't take it back any more. Pure.
 
 use super::Node;
-use super::mark::{NOTICE_PREFIX, NoticeAnnotation, guarded, read};
+use super::mark::{NOTICE_PREFIX, NoticeAnnotation, PLAN_PREFIX, guarded, read};
 use super::names::is_from_node;
-use super::plan::PLAN_PREFIX;
 use crate::pipeline::event::{Identity, Notice};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};

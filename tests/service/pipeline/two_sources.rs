@@ -4,7 +4,9 @@ use super::nodes::{MAINTENANCE, SPOT, TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::Wrapping;
+use jiff::Timestamp;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use tokio::time::sleep;
 
 const ZONE: &str = "topology.kubernetes.io/zone";
@@ -16,7 +18,23 @@ fn says_termination(stage: &Stage, n: usize) {
     stage.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
 }
 
-async fn has_its_turn(stage: &Stage, pod: &str) {
+/// Has the first node say that its instance is stopped then.
+fn says_stop(stage: &Stage, begin: Timestamp) {
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(0, MAINTENANCE, &change);
+}
+
+/// Sends AWS's message of the same.
+fn sends_stop(stage: &Stage, begin: Timestamp) {
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "upcoming");
+}
+
+/// Returns a whole second that is so far ahead.
+fn ahead_by(stage: &Stage, time: Duration) -> Timestamp {
+    Timestamp::from_second((stage.world.clock.now() + time).as_second()).unwrap()
+}
+
+async fn in_turn(stage: &Stage, pod: &str) {
     stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some(pod)).await;
 }
 
@@ -26,7 +44,7 @@ async fn wave_that_is_taken(first: &str) -> (Stage, Replica) {
     (0..2).for_each(|n| stage.label(n, ZONE, "a"));
     stage.block(0);
     let replica = stage.with_both(first, &WAVES).await;
-    has_its_turn(&stage, first).await;
+    in_turn(&stage, first).await;
     stage.rebalance(0);
     stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
     (stage, replica)
@@ -66,7 +84,7 @@ async fn a_hook_that_comes_in_the_middle_of_its_node_s_drain_goes_on_with_it() {
     stage.world.kube.add_pod(Pod::on(&node(1)).named("next").stops_in(s(2)));
     (0..2).for_each(|n| stage.label(n, ZONE, "a"));
     let replica = stage.with_both("a", &WAVES).await;
-    has_its_turn(&stage, "a").await;
+    in_turn(&stage, "a").await;
     says_termination(&stage, 0);
     stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
     stage.rebalance(1);
@@ -87,7 +105,7 @@ async fn a_hook_whose_node_was_drained_before_waits_for_nothing() {
     let stage = Stage::new(2, 1);
     (0..2).for_each(|n| stage.label(n, ZONE, "a"));
     let replica = stage.with_both("a", &WAVES).await;
-    has_its_turn(&stage, "a").await;
+    in_turn(&stage, "a").await;
     says_termination(&stage, 0);
     stage.until("noted", s(20), || stage.handled(0) == 1).await;
     stage.block(1);
@@ -154,7 +172,7 @@ async fn has_its_turn_within(stage: &Stage, pod: &str) {
 async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ() {
     let stage = Stage::slow(s(30));
     let (_, first) = ahead(&stage, 3600, "first").await;
-    has_its_turn(&stage, "first").await;
+    in_turn(&stage, "first").await;
     says_termination(&stage, 0);
     stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
     let second = stage.without_queue("second", &[]).await;
@@ -171,12 +189,11 @@ async fn a_withdrawal_in_the_middle_of_a_drain_leaves_no_mark_when_clocks_differ
 #[tokio::test(start_paused = true)]
 async fn a_withdrawal_that_a_drain_outruns_is_carried_out_after_it() {
     let stage = Stage::slow(s(40));
-    let begin = jiff::Timestamp::from_second(stage.world.clock.now().as_second() + 7200).unwrap();
+    let begin = ahead_by(&stage, s(7200));
     stage.world.aws.ec2.schedule(&instance(0), ("instance-event-1", "instance-stop"), begin);
     let replica = stage.with_both("a", &["--verify", "always"]).await;
-    has_its_turn(&stage, "a").await;
-    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
-    stage.annotate(0, MAINTENANCE, &change);
+    in_turn(&stage, "a").await;
+    says_stop(&stage, begin);
     stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
     stage.takes_back(0, MAINTENANCE);
     stage.until("drained", s(60), || !stage.has_pod("slow")).await;
@@ -194,7 +211,7 @@ async fn a_late_withdrawal_leaves_what_is_said_again() {
     use ebbtide_sim::fault::{Fault, Rule};
     let stage = Stage::slow(s(60));
     let (_, first) = ahead(&stage, 3600, "first").await;
-    has_its_turn(&stage, "first").await;
+    in_turn(&stage, "first").await;
     says_termination(&stage, 0);
     stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
     // The patch that removes the mark conflicts, and is made anew from the newest Node.
@@ -216,7 +233,7 @@ async fn a_drain_of_both_sources_goes_on_after_a_kill() {
     let stage = Stage::new(1, 1);
     stage.block(0);
     let first = stage.with_both("a", &[]).await;
-    has_its_turn(&stage, "a").await;
+    in_turn(&stage, "a").await;
     stage.says_spot(0, 120);
     stage.spot(0);
     stage.until("two marks", s(5), || stage.notices(0).len() == 2).await;
@@ -235,15 +252,13 @@ async fn a_drain_of_both_sources_goes_on_after_a_kill() {
 async fn a_node_does_not_take_back_what_a_message_has_told_too() {
     for (kind, ended) in [(SPOT, false), (SPOT, true), (MAINTENANCE, false), (MAINTENANCE, true)] {
         let stage = Stage::slow(s(40));
-        let begin = stage.world.clock.now() + s(1200);
-        let begin = jiff::Timestamp::from_second(begin.as_second()).unwrap();
         let replica = stage.with_both("a", &[]).await;
-        has_its_turn(&stage, "a").await;
-        let change = format!("{{\"what\":\"instance-retirement\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+        in_turn(&stage, "a").await;
+        let begin = ahead_by(&stage, s(1200));
         if kind == SPOT {
             stage.says_spot(0, 121);
         } else {
-            stage.annotate(0, MAINTENANCE, &change);
+            says_stop(&stage, begin);
         }
         stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
         if ended {
@@ -252,7 +267,7 @@ async fn a_node_does_not_take_back_what_a_message_has_told_too() {
         if kind == SPOT {
             stage.spot(0);
         } else {
-            stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), begin, "upcoming");
+            sends_stop(&stage, begin);
         }
         sleep(s(5)).await;
         stage.takes_back(0, kind);
@@ -264,18 +279,37 @@ async fn a_node_does_not_take_back_what_a_message_has_told_too() {
     }
 }
 
+/// The message has told of a plan, whose mark comes days later.
+#[tokio::test(start_paused = true)]
+async fn a_node_does_not_take_back_a_plan_of_which_a_message_has_told() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_both("a", &["--when", "scheduled-change=1h-before"]).await;
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(2 * 3600));
+    says_stop(&stage, begin);
+    let is_planned = || stage.annotations(0).keys().any(|name| name.starts_with("ebbtide/planned."));
+    stage.until("planned", s(20), is_planned).await;
+    sends_stop(&stage, begin);
+    stage.until_handled(s(60)).await;
+    stage.until("noted", s(2 * 3600), || stage.handled(0) == 1 && !is_planned()).await;
+    stage.takes_back(0, MAINTENANCE);
+    sleep(s(90)).await;
+    assert_eq!((stage.cordoned(0), stage.notices(0).len()), (true, 1), "{}", stage.story());
+    assert_eq!(outcomes(&replica, "scheduled-change", "drained"), "1");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// What a Node says has the time at which it was read, so an event that is read later is older, and yet no copy that a newer one replaces.
 #[tokio::test(start_paused = true)]
 async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() {
     let stage = Stage::slow(s(60));
     let elsewhere = stage.with_own_queue();
-    let begin = jiff::Timestamp::from_second(stage.world.clock.now().as_second() + 1200).unwrap();
-    stage.health(0, ("h", "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED"), begin, "upcoming");
+    let begin = ahead_by(&stage, s(1200));
+    sends_stop(&stage, begin);
     sleep(s(20)).await;
     let first = elsewhere.with_both("a", &[]).await;
-    has_its_turn(&stage, "a").await;
-    let change = format!("{{\"what\":\"instance-retirement\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
-    stage.annotate(0, MAINTENANCE, &change);
+    in_turn(&stage, "a").await;
+    says_stop(&stage, begin);
     stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
     let second = stage.with_both("b", &[]).await;
     sleep(s(30)).await;

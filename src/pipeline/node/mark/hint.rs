@@ -1,7 +1,7 @@
 //! What a Node says of its termination is a hint: it knows neither the lifecycle hook nor its timeout. The mark of the hook's message,
 //! which is about the same end, takes the place of the hint's, whichever came first.
 
-use super::{Mark, Node, NoticeAnnotation, notices};
+use super::{Mark, NOTICE_PREFIX, Node, NoticeAnnotation, PLAN_PREFIX, notices, read};
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::node::names::is_from_node;
 use serde_json::Value;
@@ -24,6 +24,13 @@ impl Mark {
     /// Whether this is the mark of a hint, and the Node has that of a hook's message.
     pub(super) fn is_needless(&self, node: &Node) -> bool {
         is_hint(&self.notice) && is_told_to_terminate(node)
+    }
+
+    /// Returns the message that has told what the Node had said before, by the mark that was `known`, or by the plan that is carried out now.
+    pub(super) fn told(&self, node: &Node, known: Option<NoticeAnnotation>) -> String {
+        let plan = node.annotations.get(&self.key.replacen(NOTICE_PREFIX, PLAN_PREFIX, 1)).map(|plan| read(plan));
+        let mut told = known.into_iter().chain(plan).map(|mark| mark.told);
+        told.find(|message| !message.is_empty()).unwrap_or_default()
     }
 
     /// Has `annotations` remove the mark of a hint, if this is the mark of a hook's message. What is `written` goes on where the hint has
