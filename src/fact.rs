@@ -243,6 +243,8 @@ pub enum Fact<'a> {
     DrainExcluded { on: NodeRef<'a> },
     /// A hook's timeout could not be looked up; a safe default is used.
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
+    /// The lifecycle action of an instance could not be searched; the drain goes on without it, and it is searched again.
+    HookSearchFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// AWS answered a heartbeat, or did not.
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.

@@ -157,6 +157,7 @@ impl Settings {
     }
 
     fn checked(flags: Run, sources: Sources, queue_url: String, mut problems: Problems) -> Result<Self, SettingsError> {
+        problems.of_other_sources(&flags, sources);
         problems.without_aws(&flags, sources);
         let (actions, conditions) = problems.actions_and_conditions(&flags, sources);
         let admin_address = problems.address("--admin-address", &flags.servers.admin_address);
@@ -200,6 +201,7 @@ impl Settings {
         let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
         problems.idle_polls(ec2_poll_interval, actions);
+        problems.idle("--node-hook", sources.hooks && !drains(NoticeKind::AsgTerminate), "--on asg-terminate=drain");
         if !problems.0.is_empty() {
             return Err(SettingsError(problems.0));
         }
@@ -219,6 +221,8 @@ impl Settings {
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
+            hears_hooks: sources.queue,
+            node_hook: flags.sources.node_hook,
             uncordon_after,
             mark_settings: MarkSettings { taints, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,
@@ -284,7 +288,7 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
-    let on_condition = &mut sources.on_condition;
+    let flags::Sources { on_condition, node_hook, .. } = sources;
     let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
     let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
     for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, startup_taint]) {
@@ -299,7 +303,7 @@ fn forget_empty(flags: &mut Run) {
     }
     let Run { node_selector, pod_selector, pod_namespace, pod_name, admission, .. } = flags;
     let max_draining = &mut admission.max_draining;
-    for value in [node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining] {
+    for value in [node_hook, node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining] {
         value.take_if(|value| value.is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Batches: questions that are asked within a short time share one call.
 
+use crate::clients::gate::{AwsError, Category};
 use crate::fact::TaskKind;
 use crate::runtime::task::{Group, Handle, Tasks};
 use std::sync::Arc;
@@ -21,6 +22,28 @@ pub struct Batcher<Q, A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the batched call ended without an answer; this is a bug in Ebbtide, please report it with the log")]
 pub struct Unanswered;
+
+/// Why a batched call to AWS gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum BatchError {
+    /// The call failed.
+    #[error(transparent)]
+    Failed(#[from] AwsError),
+    /// The task of the call died.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
+}
+
+impl BatchError {
+    /// Returns the category of the error.
+    #[must_use]
+    pub const fn category(&self) -> Category {
+        match self {
+            Self::Failed(error) => error.category,
+            Self::Unanswered(_) => Category::Unavailable,
+        }
+    }
+}
 
 impl<Q: Send + 'static, A: Send + 'static> Batcher<Q, A> {
     /// Starts a batcher. A call has at most `size` questions, and its first question waits for at most `linger`.

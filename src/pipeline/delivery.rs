@@ -3,6 +3,7 @@
 //! A message is deleted only when each of its notices has ended. All else (shutdown, a lost lease, the end of the time that SQS allows,
 //! a panic) is one path: the message leaves its interruptions, which stops those that no other message holds, and is released.
 
+mod hooks;
 mod nodes;
 mod outcome_cache;
 mod plans;

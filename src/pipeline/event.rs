@@ -113,7 +113,7 @@ impl Notice {
     #[must_use]
     pub const fn kind(&self) -> NoticeKind {
         match self.detail {
-            Detail::AsgTerminate(_) | Detail::AsgTermination => NoticeKind::AsgTerminate,
+            Detail::AsgTerminate(_) | Detail::AsgTermination { .. } => NoticeKind::AsgTerminate,
             Detail::AsgLaunch(_) => NoticeKind::AsgLaunch,
             Detail::Spot { .. } => NoticeKind::Spot,
             Detail::Rebalance => NoticeKind::Rebalance,
@@ -343,7 +343,10 @@ pub enum Detail {
     /// A group terminates the instance and waits for the hook.
     AsgTerminate(Hook),
     /// A group terminates the instance, which is all that its metadata tell: neither the hook nor the action's token.
-    AsgTermination,
+    AsgTermination {
+        /// Whether its hook is sought, and may still be found.
+        sought: bool,
+    },
     /// A group launched the instance and waits for the hook.
     AsgLaunch(Hook),
     /// A spot instance is taken back.
@@ -380,8 +383,8 @@ pub struct Hook {
     pub group: String,
     /// The lifecycle hook's name.
     pub name: String,
-    /// The lifecycle action's token, a UUID.
-    pub token: String,
+    /// The lifecycle action's token, a UUID; `None` of an action that a Node tells of: it is named by the instance.
+    pub token: Option<String>,
     /// Whether the instance comes from a warm pool, or goes to one.
     pub pool: Option<WarmPool>,
     /// Whether an instance refresh replaces the instance's root volume: instance and Node stay, and come back by a reboot. The launch
@@ -469,7 +472,7 @@ impl Hook {
     /// Whether the token was made for a test, so that AWS does not know it.
     #[must_use]
     pub fn is_test(&self) -> bool {
-        self.token.starts_with(TEST)
+        self.token.as_deref().is_some_and(|token| token.starts_with(TEST))
     }
 }
 

@@ -44,7 +44,7 @@ pub use confirmation::{Confirmations, Proof};
 pub use decisions::ended_marks;
 pub use draining::Draining;
 pub use groups::{Groups, read as read_group};
-pub use hook::{Completion, Hooks};
+pub use hook::{Completion, HookSearch, Hooks};
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
     ShiftedResources, Verify, WaitPolicy, Wave,

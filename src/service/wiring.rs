@@ -133,7 +133,7 @@ impl Wiring {
             owner,
             marker,
             drainer: Arc::new(drainer),
-            hooks: Hooks::new(autoscaling.clone(), lifecycle.clone()),
+            hooks: Hooks::new(autoscaling.clone(), lifecycle.clone(), tasks),
             groups: Groups::new(autoscaling, lifecycle, facts.clone()),
             settling: Settling::default(),
             attachments: Attachments::new(clients.watches.clone(), tasks.clone(), facts.clone()),

@@ -243,6 +243,11 @@ impl Inner {
             Fact::HookUnknown { about, error } => {
                 state.change(&about, |entry| entry.fails(&format_args!("the hook's timeout is unknown: {error}")));
             }
+            Fact::HookSearchFailed { about, error } => {
+                state.change(&about, |entry| {
+                    entry.fails(&format_args!("the lifecycle hook can't be searched: {error}"))
+                });
+            }
             Fact::Heartbeat { about, result, error } => state.change(&about, |entry| {
                 entry.beats(result, now);
                 if let (HeartbeatResult::Failed(category), error) = (result, error) {

@@ -216,6 +216,9 @@ impl Subscriber for Log {
             Fact::HookUnknown { about, error } => {
                 about!(warn, about, %error, "looking up the hook's timeout failed; assuming AWS's shortest, 30 s");
             }
+            Fact::HookSearchFailed { about, error } => {
+                about!(warn, about, %error, "searching the lifecycle hook failed; the drain goes on without it, and it is searched again");
+            }
             Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => about!(info, about, "heartbeat sent"),
             Fact::Heartbeat { about, result: HeartbeatResult::Over, .. } => {
                 about!(info, about, "AWS says that the lifecycle action is over; heartbeats end");

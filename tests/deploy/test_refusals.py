@@ -172,12 +172,21 @@ SENTENCES = [
             (", verify: always}", "settings.verify"),
             (", waitForLoadBalancers: wait}", "settings.waitForLoadBalancers"),
             (", waitForLoadBalancers: deregister}", "settings.waitForLoadBalancers"),
-            (", healthIssue: {AWS_EC2_A_FAULT: drain}}", "settings.healthIssue"),
             (", onCondition: ['A=True:5m=drain', 'B=True:5m=replace']}", "settings.onCondition"),
             ("}\nactions: {asgTerminate: replace}", "actions.asgTerminate: replace"),
             ("}\nactions: {asgLaunch: ready}", "actions.asgLaunch: ready"),
         ]
     ],
+    *[
+        (ALONE + setting, f"settings.{name} is about events that come by the queue: add queue to settings.source: [nodes]")
+        for setting, name in [
+            (", healthIssue: {AWS_EC2_A_FAULT: drain}}", "healthIssue"),
+            (", zonalShift: [any]}", "zonalShift"),
+            (", outOfServiceTaint: true}", "outOfServiceTaint"),
+        ]
+    ],
+    ("settings: {source: [queue, nodes], nodeHook: drain}", "settings.nodeHook is for settings.source: [nodes]: with a queue"),
+    ("actions: {statusCheck: cordon}", "actions.statusCheck has no effect without settings.ec2PollInterval: set an interval"),
     ("settings: {source: [queue, looks]}", "settings.ec2PollInterval is missing, but settings.source names looks; set"),
     (
         "settings: {source: [queue, nodes], ec2PollInterval: 5m}",

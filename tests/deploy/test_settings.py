@@ -110,6 +110,9 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
     # Some settings need asgLaunch: ready; the chart refuses them without it.
     queue = QUEUE + ("" if flag.key == "on" else "actions: {asgLaunch: ready}\n")
     values = values.replace(QUEUE, queue)
+    if flag.key == "nodeHook":
+        queue = "settings:\n  source: [nodes]\n"
+        values = f"{queue}  {below}"
     if flag.key == "onCondition":
         nodes = "settings:\n  source: [queue, nodes]\n"
         queue, values = queue + nodes, values.replace("settings:\n", nodes)
@@ -121,11 +124,14 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
 
 def test_the_program_knows_each_variable() -> None:
     known = {flag.variable for flag in flags()}
-    everything = HELM4.objects(values=(VALUES / "everything.yaml").read_text())
-    described = {*environment(everything), *secret_keys(everything)}
+    # No values have both a queue and what is only without one.
+    described = set[str]()
+    for name in ("everything", "nodes"):
+        objects = HELM4.objects(values=(VALUES / f"{name}.yaml").read_text())
+        described |= {*environment(objects), *secret_keys(objects)}
     ours = {name for name in described if name.startswith("EBBTIDE_")}
     assert ours - known <= COMING, "the program does not know these"
-    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml must set each"
+    assert known | COMING == ours | {"EBBTIDE_POD_NAME", "EBBTIDE_POD_NAMESPACE"}, "everything.yaml and nodes.yaml must set each"
     assert {each["name"] for each in container(HELM4.objects(values=QUEUE))["env"]} == {*ALWAYS, "AWS_REGION"}
 
 

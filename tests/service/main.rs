@@ -23,6 +23,7 @@ mod pipeline {
     mod delivery;
     mod dry_run;
     mod journey;
+    mod node_hook;
     mod nodes;
     mod polling;
     mod status_checks;

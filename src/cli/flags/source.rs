@@ -23,7 +23,8 @@ pub struct Sources {
     /// What gives notices: queue, the messages of --queue-url; nodes, what ebbtide agent writes on the Nodes; looks, what EC2 lists at
     /// --ec2-poll-interval [default: queue, and looks if its interval is set]
     ///
-    /// With nodes alone AWS is never called, and no queue is needed; lifecycle hooks are left to their own timeout then.
+    /// With nodes alone no queue is needed, and AWS is never called; lifecycle hooks are left to their own timeout then, unless --node-hook
+    /// names one.
     #[arg(
         long,
         env = "EBBTIDE_SOURCE",
@@ -34,6 +35,13 @@ pub struct Sources {
         help_heading = "Queue"
     )]
     pub source: Vec<Source>,
+
+    /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node says that its
+    /// group terminates it
+    ///
+    /// For --source nodes: the messages of a queue name the hook themselves. Needs AWS credentials, for four calls to Auto Scaling.
+    #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "NAME", help_heading = "Notices")]
+    pub node_hook: Option<String>,
 
     /// What to do about a Node that has had a condition for longer than tolerated, such as KernelReady=False:10m=replace: report, cordon,
     /// drain or replace; once per condition

@@ -16,7 +16,7 @@ impl Problems {
         let verify = flags.verify.into();
         self.idle("--verify", verify == Verify::Always && !drains, "--on KIND=drain");
         self.idle("--verify", verify == Verify::Never && flags.max_draining.is_none(), "--max-draining");
-        Admission { max_draining, verify, asks_aws: sources.call_aws() }
+        Admission { max_draining, verify, asks_aws: sources.ask_aws() }
     }
 }
 

@@ -37,7 +37,7 @@ impl Problems {
         let replaces = |rule: &ConditionRule| rule.action == Action::Replace;
         if !flags.is_empty() && !sources.nodes {
             self.add(FLAG, format!("is what Nodes tell, and --source is {sources}; write --source {sources},nodes"));
-        } else if !sources.call_aws() && rules.iter().any(replaces) {
+        } else if !sources.ask_aws() && rules.iter().any(replaces) {
             self.add(FLAG, "replace needs AWS, which is not called with --source nodes alone; write --source queue,nodes and --queue-url, or another action");
         }
         let farthest = ACTIONS.into_iter().rfind(|action| rules.iter().any(|rule| rule.action == *action));

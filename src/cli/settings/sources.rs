@@ -14,13 +14,21 @@ pub struct Sources {
     pub nodes: bool,
     /// What EC2 lists.
     pub looks: bool,
+    /// Whether the hooks of what Nodes say are completed. They give no notices.
+    pub hooks: bool,
 }
 
 impl Sources {
-    /// Whether AWS is called: not if the Nodes alone say what comes.
+    /// Whether AWS says what comes, and can be asked about it: not if the Nodes alone do.
+    #[must_use]
+    pub const fn ask_aws(self) -> bool {
+        self.queue || self.looks
+    }
+
+    /// Whether AWS is called at all.
     #[must_use]
     pub const fn call_aws(self) -> bool {
-        self.queue || self.looks
+        self.ask_aws() || self.hooks
     }
 }
 
@@ -39,10 +47,12 @@ impl Problems {
         let (url, interval) =
             (flags.sources.queue_url.as_ref().is_some_and(|url| !url.is_empty()), flags.ec2_poll_interval.is_some());
         if named.is_empty() {
-            return Sources { queue: true, nodes: false, looks: interval };
+            self.node_hook(flags, false, true);
+            return Sources { queue: true, nodes: false, looks: interval, hooks: false };
         }
         let has = |source| named.contains(&source);
-        let sources = Sources { queue: has(Source::Queue), nodes: has(Source::Nodes), looks: has(Source::Looks) };
+        let (queue, nodes) = (has(Source::Queue), has(Source::Nodes));
+        let sources = Sources { queue, nodes, looks: has(Source::Looks), hooks: self.node_hook(flags, nodes, queue) };
         if url && !sources.queue && needs_queue {
             self.add(
                 "--queue-url",
@@ -69,9 +79,49 @@ impl Problems {
         sources
     }
 
+    /// Returns whether hooks are completed for what Nodes say.
+    fn node_hook(&mut self, flags: &Run, nodes: bool, queue: bool) -> bool {
+        let Some(name) = &flags.sources.node_hook else { return false };
+        let flag = "--node-hook";
+        if queue {
+            self.add(flag, "is for --source nodes: with a queue the hook's own message names it; remove it, or leave the queue out");
+        } else if !nodes {
+            self.add(flag, "is about what Nodes say; write --source nodes, or remove it");
+        } else if flags.ignore_hook.contains(name) {
+            self.add(
+                flag,
+                format!("{name} is one of --ignore-hook, which others complete; remove it from one of the two"),
+            );
+        }
+        true
+    }
+
+    /// Adds a problem for each setting that is about what another source tells.
+    pub(super) fn of_other_sources(&mut self, flags: &Run, sources: Sources) {
+        let of_checks = |pair: &String| {
+            pair.strip_prefix("status-check=").is_some_and(|action| !matches!(action, "ignore" | "report"))
+        };
+        if !sources.looks && flags.on.iter().any(of_checks) {
+            self.add("--on", "status-check is what EC2 lists; set --ec2-poll-interval, and name looks in --source if that is set, or remove it");
+        }
+        if sources.queue {
+            return;
+        }
+        for (flag, is_set) in [
+            ("--zonal-shift", !flags.waits.zonal_shift.is_empty()),
+            ("--out-of-service-taint", flags.out_of_service_taint),
+            ("--health-issue", !flags.health_issue.is_empty()),
+        ] {
+            if is_set {
+                let all = Sources { queue: true, ..sources };
+                self.add(flag, format!("is about events that come by the queue, and --source is {sources}; write --source {all} and --queue-url, or remove it"));
+            }
+        }
+    }
+
     /// Adds a problem for each setting that needs AWS, if the Nodes alone say what comes.
     pub(super) fn without_aws(&mut self, flags: &Run, sources: Sources) {
-        if sources.call_aws() {
+        if sources.ask_aws() {
             return;
         }
         let waits = flags.waits.wait_for_load_balancers != flags::WaitForLoadBalancers::Off;
@@ -79,7 +129,6 @@ impl Problems {
             ("--require-tag", flags.require_tag),
             ("--verify", flags.admission.verify == flags::Verify::Always),
             ("--wait-for-load-balancers", waits),
-            ("--health-issue", !flags.health_issue.is_empty()),
             ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
         ] {
             if is_set {
@@ -145,11 +194,13 @@ mod tests {
 
     #[test]
     fn what_needs_aws_is_refused_with_nodes_alone() {
-        let needs: [&[&str]; 6] = [
+        let needs: [&[&str]; 8] = [
             &["--require-tag"],
             &["--verify", "always"],
             &["--wait-for-load-balancers", "wait"],
             &["--health-issue", "AWS_EC2_A_FAULT=drain"],
+            &["--zonal-shift", "any"],
+            &["--out-of-service-taint"],
             &["--on", "asg-launch=ready"],
             &["--on", "asg-terminate=replace"],
         ];

@@ -61,7 +61,7 @@ impl TrialCall {
                 "EC2's list of Capacity Blocks neither finds what no message told of nor confirms a notice"
             }
             Self::SpotRequests => "no spot warning is confirmed: those that have to be lead to no drain",
-            Self::Members => "no lifecycle hook is confirmed: those that have to be lead to no drain",
+            Self::Members => "lifecycle hooks are neither found for what Nodes say (--node-hook) nor confirmed",
             Self::Hooks => "every hook is treated as one with a timeout of 30 s",
             Self::Heartbeat => "hooks expire during a drain",
             Self::Complete => "instances wait for the hook's timeout after each drain",
@@ -124,14 +124,17 @@ pub fn for_load_balancers(settings: &Settings) -> ForLoadBalancers {
 #[must_use]
 pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
     let area = Area::Calls;
-    let mut checks = vec![if readings.ready_here {
-        area.ok("receive", "sqs:ReceiveMessage: the service on this machine is ready, so SQS has answered it")
-    } else {
-        area.skipped(
+    let receive = || {
+        if readings.ready_here {
+            area.ok("receive", "sqs:ReceiveMessage: the service on this machine is ready, so SQS has answered it")
+        } else {
+            area.skipped(
             "receive",
             "sqs:ReceiveMessage is not called, because a receive counts. A ready service has had an answer; none is at --admin-address on this machine.",
         )
-    }];
+        }
+    };
+    let mut checks: Vec<Check> = settings.sources.queue.then(receive).into_iter().collect();
     checks.extend(readings.trials.iter().map(judge_trial));
     let is_tried = |call| readings.trials.iter().any(|trial| trial.call == call);
     if for_load_balancers(settings) == ForLoadBalancers::Deregister && !is_tried(TrialCall::Deregister) {

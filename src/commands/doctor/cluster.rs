@@ -129,7 +129,7 @@ fn judge_agents(settings: &Settings, agents: &Agents, nodes: &Nodes) -> Vec<Chec
     let mut checks = Vec::new();
     if with.is_empty() && !without.is_empty() {
         let remedy = "Run them, with agent.enabled: true in the chart. Pods of your own that run `ebbtide agent` need the label ebbtide/agent: \"true\".";
-        checks.push(if settings.sources.call_aws() {
+        checks.push(if settings.sources.ask_aws() {
             area.warning(name, "No agent runs: the Nodes say nothing, and only AWS gives notices.", remedy)
         } else {
             area.failure(name, "No agent runs: the Nodes say nothing, and no node is ever drained.", remedy)

@@ -46,7 +46,7 @@ fn handled<'a>(
 ) -> impl Iterator<Item = (&'a ScalingGroup, &'a HookConfig)> {
     let action = settings.policy.actions.of(kind);
     let acts = action.drains() || action == Action::Ready;
-    hooks(readings, kind).filter(move |(_, hook)| acts && !settings.policy.ignored_hooks.contains(&hook.name))
+    hooks(readings, kind).filter(move |(_, hook)| acts && settings.policy.completes(&hook.name))
 }
 
 fn hooks(readings: &Readings, kind: NoticeKind) -> impl Iterator<Item = (&ScalingGroup, &HookConfig)> {
@@ -80,7 +80,7 @@ pub fn all_direct(kind: NoticeKind, readings: &Readings) -> bool {
 /// Returns for each group its name and a hook on which lifecycle calls can be tried.
 #[must_use]
 pub fn trial_hooks(settings: &Settings, groups: &ScalingGroups) -> Vec<(String, String)> {
-    let ours = |hook: &&HookConfig| !settings.policy.ignored_hooks.contains(&hook.name);
+    let ours = |hook: &&HookConfig| settings.policy.completes(&hook.name);
     let first = |group: &ScalingGroup| group.hooks.as_ref().ok()?.iter().find(ours).map(|hook| hook.name.clone());
     groups.groups.iter().filter_map(|group| Some((group.name.clone(), first(group)?))).collect()
 }
@@ -135,6 +135,8 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     let (area, name) = (Area::Groups, "hook");
     let mut checks = Vec::new();
     let (mut bare, mut rebalanced) = (Vec::new(), false);
+    let named = settings.policy.node_hook.as_ref();
+    let is_named = |hook: &HookConfig| named.is_none_or(|name| *name == hook.name);
     for group in &groups.groups {
         match &group.hooks {
             Err(error) => {
@@ -143,7 +145,7 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
                 break;
             }
             // EKS itself drains a managed node group.
-            Ok(hooks) if hooks.iter().any(|hook| hook.terminating) => {}
+            Ok(hooks) if hooks.iter().any(|hook| hook.terminating && is_named(hook)) => {}
             Ok(_) => {
                 bare.push(group.name.as_str());
                 rebalanced |= group.rebalances;
@@ -160,11 +162,12 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
         checks.push(area.warning(
             name,
             format!(
-                "{} without a terminating hook: {}. Scaling in terminates their nodes undrained{and}.",
+                "{} without a terminating hook{}: {}. Scaling in terminates their nodes undrained{and}.",
                 count(bare.len(), "group is", "groups are"),
+                named.map_or_else(String::new, |name| format!(" {name} (--node-hook)")),
                 few(&bare)
             ),
-            format!("Give each a hook:\n{}", put_hook(bare[0], "ebbtide", &hook)),
+            format!("Give each a hook:\n{}", put_hook(bare[0], named.map_or("ebbtide", String::as_str), &hook)),
         ));
     }
     checks

@@ -269,13 +269,14 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     let changes = OptionFuture::from(statuses.then(|| aws::changes(probe)));
     let reservations = OptionFuture::from(listed(NoticeKind::CapacityReservation).then(|| aws::reservations(probe)));
     let spot_requests = OptionFuture::from(confirmed(NoticeKind::Spot).then(|| aws::spot_requests(probe)));
-    let members = OptionFuture::from(confirmed(NoticeKind::AsgTerminate).then(|| aws::members(probe)));
+    let searched = confirmed(NoticeKind::AsgTerminate) || settings.sources.hooks;
+    let members = OptionFuture::from(searched.then(|| aws::members(probe)));
     let looks = aws_calls::for_load_balancers(settings) != ForLoadBalancers::Nothing;
     let targets = OptionFuture::from(looks.then(|| aws::target_health(probe)));
     let of_queue = settings.sources.queue;
     let delete = OptionFuture::from(of_queue.then(|| aws::delete(probe, url)));
     let extend = OptionFuture::from(of_queue.then(|| aws::extend(probe, url)));
-    let instances = aws::instances(probe);
+    let instances = OptionFuture::from(settings.sources.ask_aws().then(|| aws::instances(probe)));
     let (delete, extend, instances, changes, reservations, targets, spot_requests, members) =
         join!(delete, extend, instances, changes, reservations, targets, spot_requests, members);
     let trial = |call, subject: &str, answer| CallTrial {
@@ -284,7 +285,7 @@ async fn message_and_instance_trials(settings: &Settings, probe: &Probe) -> Vec<
     };
     let delete = delete.map(|answer| trial(TrialCall::Delete, &queue, answer));
     let extend = extend.map(|answer| trial(TrialCall::Extend, &queue, answer));
-    let instances = Some(trial(TrialCall::Instances, "", instances));
+    let instances = instances.map(|answer| trial(TrialCall::Instances, "", answer));
     let changes = changes.map(|answer| trial(TrialCall::Changes, "", answer));
     let reservations = reservations.map(|answer| trial(TrialCall::Reservations, "", answer));
     let targets = targets.map(|answer| trial(TrialCall::TargetHealth, "", answer));

@@ -86,7 +86,7 @@ impl<'a> Reader<'a> {
             settings,
             owner: OwnerLookup::new(clients.aws.ec2.clone(), managed_tag.clone(), cluster, &tasks, facts.clone()),
             example,
-            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone())),
+            hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), &tasks),
             groups: Groups::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), facts.clone()),
             facts,
             nodes: None,
@@ -185,7 +185,7 @@ impl<'a> Reader<'a> {
         }
         let group = self.owner.group_of(&notice.instance).await.map_err(|_| Replacement::Unknown)?;
         let group = self.groups.get(&group.ok_or(Replacement::NoGroup)?, Duration::MAX).await?;
-        replaceable(&group, notice.instance.as_str(), &policy.ignored_hooks)?;
+        replaceable(&group, notice.instance.as_str(), |hook| policy.completes(hook))?;
         if policy.dry_run { Err(Replacement::DryRun) } else { Ok(()) }
     }
 

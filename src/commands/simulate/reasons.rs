@@ -57,7 +57,7 @@ pub(super) fn says(detail: &Detail) -> String {
             InstanceAction::Hibernate => "EC2 reclaims and hibernates the instance".to_owned(),
         },
         Detail::Rebalance => "the instance is at an elevated risk of interruption".to_owned(),
-        Detail::AsgTermination => "its Auto Scaling group terminates the instance".to_owned(),
+        Detail::AsgTermination { .. } => "its Auto Scaling group terminates the instance".to_owned(),
         Detail::Condition(condition) => format!("the Node has the condition {condition} for longer than tolerated"),
         Detail::StatusCheck(which) => format!("EC2's {which} status check of the instance fails"),
         Detail::TakenBack(_) => "what the Node said, or EC2 listed, is no longer so".to_owned(),
@@ -228,7 +228,9 @@ pub(super) fn deadline(
         Detail::CapacityReservation { terminates_at: Some(_) } => "the notice names this time".to_owned(),
         Detail::CapacityReservation { .. } => "120 s after the notice, which names no time".to_owned(),
         Detail::Rebalance => "our own patience: no event says when, or whether, the instance ends".to_owned(),
-        Detail::AsgTermination | Detail::TakenBack(_) => "our own patience: the metadata name no time".to_owned(),
+        Detail::AsgTermination { .. } | Detail::TakenBack(_) => {
+            "our own patience: the metadata name no time".to_owned()
+        }
         Detail::Condition(_) | Detail::StatusCheck(_) => {
             "our own patience: nothing says when the node fails".to_owned()
         }

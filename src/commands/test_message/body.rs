@@ -161,7 +161,7 @@ mod tests {
         let hook = Hook {
             group: "g".into(),
             name: "h".into(),
-            token: identity(u128::MAX / 3),
+            token: Some(identity(u128::MAX / 3)),
             pool: None,
             replaces_root_volume: false,
             direct: false,

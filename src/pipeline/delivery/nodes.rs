@@ -215,16 +215,17 @@ impl Deliverer {
 
     /// Acts on a notice until it has ended, and notes that on its Node; if a message `told` of it, only notes it.
     async fn carry_out_said(&self, node: Arc<Node>, said: NodeNotice, told: bool, cut: CancellationToken) -> Done {
-        let NodeNotice { notice, message } = said;
+        let NodeNotice { mut notice, message } = said;
         let (version, message): (_, Arc<str>) = (notice.version(), message.into());
         let again = async |delay| {
             tokio::select! { () = cut.cancelled() => {}, () = sleep(delay) => {} }
-            (notice.version(), false)
+            (version.clone(), false)
         };
         if !told {
-            let (kind, instance) = (notice.kind(), notice.instance.as_str());
-            let about = NoticeRef { kind, instance, node: Some(&node.name), message: &message };
+            let (kind, instance) = (notice.kind(), notice.instance.clone());
+            let about = NoticeRef { kind, instance: instance.as_str(), node: Some(&node.name), message: &message };
             self.facts.emit(&Fact::NoticeSaid { about });
+            let mut hook = self.seek_hook(&mut notice, &about).await;
             let copy = self.join(notice.clone(), &message);
             if let NoticeCopy::Running(_, seat) = &copy {
                 // A Node of this cluster gives it.
@@ -236,6 +237,7 @@ impl Deliverer {
                 end = self.ended(&copy, &visibility) => Some(end),
                 () = cut.cancelled() => None,
                 () = self.told_with_a_hook(&notice) => None,
+                () = self.hook_shows(&notice, &mut hook, &about) => None,
             };
             copy.leave().await;
             match end.map(|end| (verdict([end]), end)) {
@@ -254,6 +256,15 @@ impl Deliverer {
                 // A plan is on the Node, and a notice without an effect leaves nothing there.
                 Some((Verdict::Delete, end)) if end.is_ok_and(|outcome| !is_work(outcome)) => return (version, true),
                 Some((Verdict::Delete, _)) => {}
+            }
+            let follows = tokio::select! {
+                () = cut.cancelled() => return (version, false),
+                follows = self.hook_follows(&notice, &mut hook, &about) => follows,
+            };
+            if follows {
+                // The drain is over, and the hook is not.
+                self.outcomes.forget(&notice.identity);
+                return (version, false);
             }
         }
         if notice.is_withdrawn() {
@@ -277,7 +288,7 @@ impl Deliverer {
     /// Waits until a lifecycle hook's message has told, to whichever replica, what the notice is a hint of: the hook's deadline decides,
     /// and its mark has taken the place of the hint's.
     async fn told_with_a_hook(&self, notice: &Notice) {
-        if notice.detail != Detail::AsgTermination {
+        if !matches!(notice.detail, Detail::AsgTermination { .. }) {
             return pending().await;
         }
         let told = |node: Option<&Arc<Node>>| node.filter(|node| is_told_to_terminate(node)).map(drop);

@@ -91,10 +91,11 @@ impl Action<'_> {
         direct: bool,
     ) -> Result<Parsed, Malformed> {
         let instance = self.instance.instance(At(within, "EC2InstanceId"))?;
+        let token = self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned();
         let hook = Hook {
             group: self.auto_scaling_group_name.name(At(within, "AutoScalingGroupName"))?.to_owned(),
             name: self.lifecycle_hook_name.name(At(within, "LifecycleHookName"))?.to_owned(),
-            token: self.lifecycle_action_token.name(At(within, "LifecycleActionToken"))?.to_owned(),
+            token: Some(token.clone()),
             // Other values than `EC2` and `AutoScalingGroup` come from groups with a warm pool only; older messages have none.
             pool: match (self.origin.get(), self.destination.get()) {
                 (_, Some(WARM_POOL)) => Some(WarmPool::To),
@@ -104,7 +105,7 @@ impl Action<'_> {
             replaces_root_volume: self.action.get() == Some(REPLACE_ROOT_VOLUME),
             direct,
         };
-        let identity = Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone() };
+        let identity = Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token };
         let detail = match transition {
             Transition::Terminating => Detail::AsgTerminate(hook),
             Transition::Launching => Detail::AsgLaunch(hook),

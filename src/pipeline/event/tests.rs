@@ -50,7 +50,7 @@ fn event_id(id: &str) -> Identity {
 }
 
 fn hook_id(hook: &Hook) -> Identity {
-    Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone() }
+    Identity::Hook { group: hook.group.clone(), hook: hook.name.clone(), token: hook.token.clone().unwrap() }
 }
 
 /// The fixture with one piece of its text replaced; the piece must be there just once.

@@ -1,8 +1,9 @@
 //! AWS's word on a notice: whether EC2 or Auto Scaling says the same as the message. Messages have no signature, and whoever may write
 //! to the queue may send one.
 
-use crate::clients::batch::{Batcher, Unanswered};
-use crate::clients::gate::{AwsError, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use super::hook::{GROUP_INSTANCES, MAX_MEMBERS};
+use crate::clients::batch::{BatchError, Batcher};
+use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
 use crate::pipeline::node::{Listing, by_id, describe};
 use crate::runtime::clock::Clock;
@@ -18,9 +19,6 @@ use tokio::time::{Instant, sleep_until};
 
 /// Maximum number of instances in a call to EC2: as many as a filter has values.
 const MAX_INSTANCES: usize = 200;
-
-/// Maximum number of instances in a call of `DescribeAutoScalingInstances`.
-const MAX_MEMBERS: usize = 50;
 
 /// Interval of the turns in which what was not confirmed is asked again, by all at once: a thousand notices share a few calls.
 const TURN: Duration = Duration::from_secs(5);
@@ -39,7 +37,6 @@ const BLOCK_WARNING: Duration = Duration::from_hours(1);
 const START_TOLERANCE: Duration = Duration::from_mins(5);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
-const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
 /// What AWS shows of an instance that a notice is about. An instance that stops or is terminated is a proof of all but a hook.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,7 +69,7 @@ impl Proof {
     pub fn of(notice: &Notice) -> Option<Self> {
         match &notice.detail {
             Detail::Spot { .. } => Some(Self::SpotRequest),
-            Detail::AsgTerminate(_) | Detail::AsgTermination => Some(Self::WaitsInGroup),
+            Detail::AsgTerminate(_) | Detail::AsgTermination { .. } => Some(Self::WaitsInGroup),
             Detail::StateChange { .. } => Some(Self::Stops),
             Detail::CapacityReservation { .. } if matches!(notice.identity, Identity::Block { .. }) => {
                 Some(Self::EndingBlock)
@@ -109,28 +106,6 @@ impl Proof {
     }
 }
 
-/// Why AWS did not answer.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum ConfirmationError {
-    /// A call failed.
-    #[error(transparent)]
-    Failed(#[from] AwsError),
-    /// The task of the calls died.
-    #[error(transparent)]
-    Unanswered(#[from] Unanswered),
-}
-
-impl ConfirmationError {
-    /// Returns the category of the error.
-    #[must_use]
-    pub const fn category(&self) -> Category {
-        match self {
-            Self::Failed(error) => error.category,
-            Self::Unanswered(_) => Category::Unavailable,
-        }
-    }
-}
-
 type Question = (InstanceId, Proof);
 
 /// Asks AWS about many notices at once.
@@ -162,7 +137,7 @@ impl Confirmations {
     ///
     /// # Errors
     /// AWS did not answer. The caller retries.
-    pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, ConfirmationError> {
+    pub async fn shows(&self, instance: &InstanceId, proof: &Proof) -> Result<bool, BatchError> {
         Ok(self.batcher.ask((instance.clone(), proof.clone())).await??)
     }
 

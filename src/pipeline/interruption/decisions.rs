@@ -138,7 +138,10 @@ impl Policy {
 
     /// Whether the drains of such notices have time to wait for others.
     fn has_time_to_wait(&self, notice: &Notice) -> bool {
-        !self.dry_run && notice.kind().waits_in_waves() && self.action(notice).drains()
+        // The group's hook may end at any time, if nobody tells of it, nor of its timeout.
+        let is_told = self.hears_hooks || self.drain_timeout.of(notice.kind()).is_some();
+        let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
+        !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
     }
 
     /// Whether evictions wait for a place in the waves of the Node. A dry run leaves no mark that would take one.

@@ -4,6 +4,7 @@
 
 use super::Case;
 use super::hook::HookReply;
+use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use crate::clients::gate::{Backoff, Category};
 use crate::fact::{Fact, HeartbeatResult, TaskKind};
@@ -110,6 +111,12 @@ impl Beating {
         let interrupter = &self.case.interrupter;
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
         let mut state = self.state.subscribe();
+        if self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
+            // Nobody said when the action began: after a heartbeat it is known when it ends.
+            let times = state.borrow().times;
+            let Some(beaten) = self.beat(times, last + times.heartbeat).await else { return };
+            last = beaten;
+        }
         loop {
             let HookState { times, deadline } = *state.borrow_and_update();
             let (expires, finish) = (last + times.heartbeat, deadline.at());

@@ -1,9 +1,12 @@
-//! Calls to Auto Scaling: a hook's times, heartbeats, completions.
+//! Calls to Auto Scaling: a hook's times, heartbeats, completions, and the action of an instance of which a Node tells.
 
 use super::times::HookTimes;
-use crate::clients::gate::{AwsError, Backoff, Category, Gate, LifecycleClass, Operation};
-use crate::pipeline::event::Hook;
+use crate::clients::batch::{BatchError, Batcher};
+use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::pipeline::event::{Hook, InstanceId};
+use crate::runtime::task::Tasks;
 use aws_sdk_autoscaling::Client;
+use aws_sdk_autoscaling::types::AutoScalingInstanceDetails;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,10 +24,17 @@ const LOOK_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum heartbeat timeout of a lifecycle hook: an older beat keeps nothing alive.
 const MAX_HEARTBEAT_TIMEOUT: Duration = Duration::from_hours(2);
 
+/// Maximum number of instances in a call of `DescribeAutoScalingInstances`.
+pub(super) const MAX_MEMBERS: usize = 50;
+
+/// Time that a question about an instance waits for others to share its call.
+const BATCH_WAIT: Duration = Duration::from_millis(50);
+
 /// Number of beats or hooks' times, of some hundred bytes each, at which old ones are swept out; then again at each doubling.
 const SWEPT_AT: usize = 1024;
 
 const DESCRIBE_HOOKS: Operation = Operation::new("autoscaling", "DescribeLifecycleHooks");
+pub(super) const GROUP_INSTANCES: Operation = Operation::new("autoscaling", "DescribeAutoScalingInstances");
 
 /// AWS's message about a lifecycle action that has ended.
 const OVER_MESSAGE: &str = "No active Lifecycle Action found";
@@ -58,6 +68,22 @@ impl Completion {
     }
 }
 
+/// Whether an instance that its group terminates waits at a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookSearch {
+    /// It waits there.
+    Found(Hook),
+    /// It does not wait yet: before that, a group deregisters an instance from its load balancers, which takes minutes.
+    NotYet,
+    /// Its group keeps it, as far as Auto Scaling shows by now.
+    InService,
+    /// It waits at none of this name: it is in no group, its group has no such hook, or the hook is over.
+    Nowhere,
+}
+
+/// Where an instance is in its Auto Scaling group; `None` if it is in none.
+type Membership = Option<(String, String)>;
+
 /// Makes lifecycle calls.
 #[derive(Clone, Debug)]
 pub struct Hooks {
@@ -65,6 +91,7 @@ pub struct Hooks {
     gate: Gate<LifecycleClass>,
     cache: TimesCache,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
+    members: Arc<Batcher<InstanceId, Result<Membership, AwsError>>>,
 }
 
 /// The times of a hook, or the reason why they are not known.
@@ -79,8 +106,36 @@ type TimesCache = Arc<Mutex<HashMap<(String, String), CacheSlot>>>;
 impl Hooks {
     /// Makes calls with `client` through `gate`.
     #[must_use]
-    pub fn new(client: Client, gate: Gate<LifecycleClass>) -> Self {
-        Self { client, gate, cache: Arc::default(), beaten: Arc::default() }
+    pub fn new(client: Client, gate: Gate<LifecycleClass>, tasks: &Tasks) -> Self {
+        let (asked, through) = (client.clone(), gate.clone());
+        let members = Batcher::start(tasks, MAX_MEMBERS, BATCH_WAIT, move |instances| {
+            memberships(asked.clone(), through.clone(), instances)
+        });
+        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), members: Arc::new(members) }
+    }
+
+    /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
+    /// instances of a storm.
+    ///
+    /// # Errors
+    /// AWS did not answer. The caller retries.
+    pub async fn search(&self, name: &str, instance: &InstanceId) -> Result<HookSearch, BatchError> {
+        let Some((group, state)) = self.members.ask(instance.clone()).await?? else { return Ok(HookSearch::Nowhere) };
+        // Of an instance that a warm pool gives up, too: "Warmed:Terminating:Wait".
+        let waits = state.ends_with("Terminating:Wait");
+        match &*state {
+            "InService" => return Ok(HookSearch::InService),
+            _ if waits || state.ends_with("Terminating") => {}
+            _ => return Ok(HookSearch::Nowhere),
+        }
+        let name = name.to_owned();
+        let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
+        match self.times(&hook).await {
+            Ok(_) if waits => Ok(HookSearch::Found(hook)),
+            Ok(_) => Ok(HookSearch::NotYet),
+            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere),
+            Err(error) => Err(BatchError::Failed((*error).clone())),
+        }
     }
 
     /// Returns the hook's times, which may be some minutes old. Only the first of several callers asks AWS; the others wait for its
@@ -155,17 +210,19 @@ impl Hooks {
         }
     }
 
-    /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once.
+    /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an
+    /// action without a token: nobody said when it began, so that only a heartbeat tells when it ends.
     pub fn last_beat(&self, hook: &Hook) -> Option<Instant> {
-        self.beaten.lock().unwrap_or_else(PoisonError::into_inner).get(&hook.token).copied()
+        self.beaten.lock().unwrap_or_else(PoisonError::into_inner).get(hook.token.as_ref()?).copied()
     }
 
     fn remember(&self, hook: &Hook, beat: Instant) {
+        let Some(token) = &hook.token else { return };
         let mut beaten = self.beaten.lock().unwrap_or_else(PoisonError::into_inner);
         if beaten.len() >= SWEPT_AT && beaten.len().is_power_of_two() {
             beaten.retain(|_, last| last.elapsed() < MAX_HEARTBEAT_TIMEOUT);
         }
-        beaten.insert(hook.token.clone(), beat);
+        beaten.insert(token.clone(), beat);
     }
 
     /// Sends a heartbeat for an action that `expires` without one; those that expire first go first.
@@ -178,7 +235,7 @@ impl Hooks {
             .record_lifecycle_action_heartbeat()
             .auto_scaling_group_name(&hook.group)
             .lifecycle_hook_name(&hook.name)
-            .lifecycle_action_token(&hook.token)
+            .set_lifecycle_action_token(hook.token.clone())
             .set_instance_id(named(hook, instance));
         let operation = Operation::new("autoscaling", "RecordLifecycleActionHeartbeat");
         let sent = Instant::now();
@@ -205,7 +262,7 @@ impl Hooks {
             .complete_lifecycle_action()
             .auto_scaling_group_name(&hook.group)
             .lifecycle_hook_name(&hook.name)
-            .lifecycle_action_token(&hook.token)
+            .set_lifecycle_action_token(hook.token.clone())
             .set_instance_id(named(hook, instance))
             .lifecycle_action_result(result.as_str());
         let operation = Operation::new("autoscaling", "CompleteLifecycleAction");
@@ -217,6 +274,28 @@ impl Hooks {
 /// action by the instance.
 fn named(hook: &Hook, instance: &str) -> Option<String> {
     (!hook.is_test()).then(|| instance.to_owned())
+}
+
+/// Returns where each instance is, in their order.
+async fn memberships(
+    client: Client,
+    gate: Gate<LifecycleClass>,
+    instances: Vec<InstanceId>,
+) -> Vec<Result<Membership, AwsError>> {
+    let subject = format!("{} instances", instances.len());
+    let ids = instances.iter().map(ToString::to_string).collect();
+    let request = client.describe_auto_scaling_instances().set_instance_ids(Some(ids));
+    let by = Instant::now() + CALL_TIMEOUT;
+    let answer = gate.aws(GROUP_INSTANCES, &subject, LifecycleClass::Describe, by, || request.send()).await;
+    let found: HashMap<String, (String, String)> = match answer {
+        Ok(answer) => answer.auto_scaling_instances.unwrap_or_default().into_iter().filter_map(membership).collect(),
+        Err(error) => return instances.iter().map(|_| Err(error.clone())).collect(),
+    };
+    instances.iter().map(|instance| Ok(found.get(instance.as_str()).cloned())).collect()
+}
+
+fn membership(found: AutoScalingInstanceDetails) -> Option<(String, (String, String))> {
+    Some((found.instance_id?, (found.auto_scaling_group_name?, found.lifecycle_state?)))
 }
 
 fn over<T>(answer: Result<T, AwsError>) -> Result<HookReply, AwsError> {

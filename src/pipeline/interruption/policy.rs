@@ -246,6 +246,10 @@ pub struct Policy {
     pub require_tag: bool,
     /// Hooks that other programs complete.
     pub ignored_hooks: Vec<String>,
+    /// Whether messages tell of hooks. Without them only [`Policy::node_hook`] is completed.
+    pub hears_hooks: bool,
+    /// The terminating hook that is kept alive and completed for what a Node says: it does not tell the hook's name.
+    pub node_hook: Option<String>,
     /// Whether to change nothing.
     pub dry_run: bool,
 }
@@ -276,6 +280,13 @@ impl Policy {
         let Detail::ScheduledChange(change) = &notice.detail else { return None };
         let retires = change.code.split('_').any(|word| word == "RETIREMENT");
         change.start?.checked_sub(self.lead.filter(|_| !retires)?).ok()
+    }
+
+    /// Whether a terminating hook of this name is completed after a drain.
+    #[must_use]
+    pub fn completes(&self, hook: &str) -> bool {
+        let is_ours = self.node_hook.as_ref().map_or(self.hears_hooks, |name| name == hook);
+        is_ours && !self.ignored_hooks.iter().any(|ignored| ignored == hook)
     }
 
     /// Whether some notice has one of these actions.

@@ -60,8 +60,8 @@ const PROCESSES: [&str; 4] = ["Launch", "Terminate", "HealthCheck", "ReplaceUnhe
 ///
 /// # Errors
 /// Why not.
-pub fn replaceable(group: &Group, instance: &str, ignored_hooks: &[String]) -> Result<(), Replacement> {
-    group.replaces(ignored_hooks)?;
+pub fn replaceable(group: &Group, instance: &str, completes: impl Fn(&str) -> bool) -> Result<(), Replacement> {
+    group.replaces(completes)?;
     match group.members.get(instance) {
         // Auto Scaling replaces an unhealthy instance in spite of the protection, which its owner may not want.
         Some(member) if member.protected => Err(Replacement::Protected),
@@ -71,12 +71,12 @@ pub fn replaceable(group: &Group, instance: &str, ignored_hooks: &[String]) -> R
 }
 
 impl Group {
-    /// Checks whether the group launches first, and terminates under a hook that Ebbtide completes: one that is none of `ignored_hooks`.
+    /// Checks whether the group launches first, and terminates under a hook that Ebbtide completes: one that it `completes`.
     ///
     /// # Errors
     /// Why not.
-    pub fn replaces(&self, ignored_hooks: &[String]) -> Result<(), Replacement> {
-        if self.hooks.iter().all(|hook| ignored_hooks.contains(hook)) {
+    pub fn replaces(&self, completes: impl Fn(&str) -> bool) -> Result<(), Replacement> {
+        if !self.hooks.iter().any(|hook| completes(hook)) {
             return Err(Replacement::NoHook);
         }
         if !self.launches_first {
@@ -128,7 +128,7 @@ mod tests {
     fn judged(change: impl FnOnce(&mut Group)) -> Result<(), Replacement> {
         let mut group = group();
         change(&mut group);
-        replaceable(&group, "i-1", &["Terminate-LC-Hook".to_owned()])
+        replaceable(&group, "i-1", |hook| hook != "Terminate-LC-Hook")
     }
 
     #[test]

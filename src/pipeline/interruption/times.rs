@@ -150,7 +150,7 @@ pub fn deadline(
         Detail::CapacityReservation { terminates_at } => shortened(terminates_at.map_or(at + WARNING_TIME, instant)),
         // The group's hook has a timeout, which the metadata do not tell.
         Detail::Rebalance
-        | Detail::AsgTermination
+        | Detail::AsgTermination { .. }
         | Detail::Condition(_)
         | Detail::StatusCheck(_)
         | Detail::TakenBack(_) => Deadline::soft(now + drain_timeout.unwrap_or(DEFAULT_DRAIN_TIMEOUT)),
@@ -209,7 +209,7 @@ mod tests {
         Detail::AsgTerminate(Hook {
             group: name(),
             name: name(),
-            token: name(),
+            token: Some(name()),
             pool: None,
             replaces_root_volume: false,
             direct: false,

@@ -170,7 +170,7 @@ impl Said {
             }
             SaidKind::Rebalance => said(Detail::Rebalance, self.at),
             // Without a time: the agent that starts again can't know when its group decided.
-            SaidKind::Termination => said(Detail::AsgTermination, None),
+            SaidKind::Termination => said(Detail::AsgTermination { sought: false }, None),
             SaidKind::Maintenance => Notice::listed((&self.id, &self.what), instance.clone(), self.at, false, now),
         };
         let by = match &notice.identity {
@@ -274,7 +274,7 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
 fn termination(node: &Node) -> NodeNotice {
     let (kind, instance) = (NoticeKind::AsgTerminate, node.instance.clone());
     let identity = Identity::Said { kind, at: None, instance: instance.clone() };
-    let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination };
+    let notice = Notice { identity, instance, at: Timestamp::MIN, detail: Detail::AsgTermination { sought: false } };
     NodeNotice { notice, message: in_place_of_message(SaidKind::Termination.as_str(), "") }
 }
 
@@ -300,9 +300,14 @@ fn withdrawal(node: &Node, message: String, now: Timestamp) -> Option<NodeNotice
 /// says it again. No clock decides, because the Node's, that of the replica that left them and ours may differ.
 #[must_use]
 pub fn taken_back_marks(node: &Node, identity: &Identity) -> Option<NodeRelease> {
+    NodeRelease::of_taken_back(node, &identity.to_string()).filter(|_| !says(node, identity))
+}
+
+/// Whether the Node says the notice with this identity.
+#[must_use]
+pub fn says(node: &Node, identity: &Identity) -> bool {
     let mut said = said(node, Timestamp::MIN).filter_map(|(_, said)| said.ok());
-    let is_said = said.any(|said| said.notice.identity == *identity);
-    NodeRelease::of_taken_back(node, &identity.to_string()).filter(|_| !is_said)
+    said.any(|said| said.notice.identity == *identity)
 }
 
 /// Returns how the Node stands to a notice that it gives.
@@ -325,7 +330,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
     let is_same = |since: Option<Timestamp>| since.is_some_and(|since| are_same(since, notice.at));
     let mut others = notices(node).filter(|(name, mark)| **name != own && mark.kind == notice.kind().as_str());
     let told = match notice.detail {
-        Detail::AsgTermination => is_told_to_terminate(node),
+        Detail::AsgTermination { .. } => is_told_to_terminate(node),
         _ => others.any(|(_, mark)| !is_from_node(&mark.message) && is_same(mark.since)),
     };
     if told { Standing::Told } else { Standing::Open }

@@ -164,6 +164,7 @@ impl All {
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
+            | Fact::HookSearchFailed { .. }
             | Fact::HookUnproven { .. }
             | Fact::DryRun { .. }
             | Fact::TestNotice { .. }

@@ -5,7 +5,7 @@ use crate::harness::{Stage, instance, node, s};
 use ebbtide::clients::Gate;
 use ebbtide::fact::Facts;
 use ebbtide::pipeline::{Completion, Hook, Hooks};
-use ebbtide::runtime::Clock;
+use ebbtide::runtime::{Clock, Tasks};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
@@ -44,14 +44,15 @@ async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
     let hook = |n: usize| Hook {
         group: "group".to_owned(),
         name: "hook".to_owned(),
-        token: autoscaling.begin("group", "hook", &instance(n)),
+        token: Some(autoscaling.begin("group", "hook", &instance(n))),
         pool: None,
         replaces_root_volume: false,
         direct: true,
     };
     let hooks: Vec<_> = (0..20).map(hook).collect();
     let clients = stage.clients(Clock::showing(stage.world.clock.now()));
-    let calls = Hooks::new(clients.aws.autoscaling, Gate::new(Facts::to(Vec::new())));
+    let facts = Facts::to(Vec::new());
+    let calls = Hooks::new(clients.aws.autoscaling, Gate::new(facts.clone()), &Tasks::new(facts));
     // One of the calls that fill the gate is answered sooner: its place is the only free one.
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(1))).times(1));
     stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(5))).times(15));
@@ -66,7 +67,7 @@ async fn completions_go_before_heartbeats_and_heartbeats_by_expiry() {
     let order: Vec<_> =
         stage.world.calls.all().into_iter().skip(16).map(|call| (call.operation, call.subject)).collect();
     let expected = [(COMPLETE, 16), (BEAT, 18), (BEAT, 19), (BEAT, 17)];
-    assert_eq!(order, expected.map(|(operation, n)| (operation.to_owned(), hooks[n].token.clone())));
+    assert_eq!(order, expected.map(|(operation, n)| (operation.to_owned(), hooks[n].token.clone().unwrap())));
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,7 +8,7 @@ fn hook(group: &str, name: &str, token: &str) -> Hook {
     Hook {
         group: group.to_owned(),
         name: name.to_owned(),
-        token: token.to_owned(),
+        token: Some(token.to_owned()),
         pool: None,
         replaces_root_volume: false,
         direct: false,

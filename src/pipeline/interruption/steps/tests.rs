@@ -41,6 +41,8 @@ fn policy() -> Policy {
         registration_grace: 30 * S,
         require_tag: false,
         ignored_hooks: vec!["theirs".to_owned()],
+        hears_hooks: true,
+        node_hook: None,
         dry_run: false,
     }
 }
@@ -53,7 +55,7 @@ fn hook(name: &str, pool: Option<WarmPool>) -> Hook {
     Hook {
         group: "group".to_owned(),
         name: name.to_owned(),
-        token: "token".to_owned(),
+        token: Some("token".to_owned()),
         pool,
         replaces_root_volume: false,
         direct: false,

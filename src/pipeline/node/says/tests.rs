@@ -51,7 +51,10 @@ fn each_kind_is_a_notice() {
     assert_eq!((&rebalance.notice.detail, rebalance.notice.at), (&Detail::Rebalance, at("2026-11-24T21:00:00Z")));
     assert_eq!(spot.notice.detail, Detail::Spot { action: InstanceAction::Hibernate });
     assert_eq!((spot.notice.at, &*spot.message), (at("2026-11-24T21:59:30Z"), "node/spot/2026-11-24T22:01:30Z"));
-    assert_eq!((&termination.notice.detail, &*termination.message), (&Detail::AsgTermination, "node/termination/"));
+    assert_eq!(
+        (&termination.notice.detail, &*termination.message),
+        (&Detail::AsgTermination { sought: false }, "node/termination/")
+    );
 }
 
 #[test]

@@ -165,6 +165,13 @@ impl AutoScaling {
         self.state().members.insert(instance.to_owned(), group.to_owned());
     }
 
+    /// Adds an instance to a group that terminates it: it waits at no hook yet.
+    pub fn leave(&self, group: &str, instance: &str) {
+        let mut state = self.state();
+        state.members.insert(instance.to_owned(), group.to_owned());
+        state.leaving.insert(instance.to_owned());
+    }
+
     /// Adds a group, or changes it; its hooks stay.
     pub fn put_group(&self, group: &str, spec: GroupSpec) {
         self.state().put_group(group, spec);

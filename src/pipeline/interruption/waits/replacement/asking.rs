@@ -65,7 +65,7 @@ impl Case {
             }
             if known != Err(Replacement::Unknown) {
                 let known = known?;
-                replaceable(&known, instance, &policy.ignored_hooks)?;
+                replaceable(&known, instance, |hook| policy.completes(hook))?;
                 let others = self.other_replacements(&known, &group, node).count();
                 let at_most = policy.waits.max_replacements.of(known.desired);
                 if asked.is_some() || others < at_most {

@@ -4,7 +4,7 @@ use super::{Action, ActionState, GroupSpec, HookSpec};
 use crate::aws::refusal::Refusal;
 use crate::aws::sqs::uuid;
 use crate::aws::{ACCOUNT, REGION};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// Maximum duration of an action, whatever its heartbeats.
@@ -20,6 +20,8 @@ pub(super) struct State {
     groups: BTreeMap<String, BTreeMap<String, HookSpec>>,
     /// Group of each instance.
     pub members: BTreeMap<String, String>,
+    /// Instances that their group terminates, and that wait at no hook yet.
+    pub leaving: BTreeSet<String>,
     /// Settings of groups, besides their hooks.
     pub specs: BTreeMap<String, GroupSpec>,
     /// Instances that are unhealthy.
@@ -57,6 +59,7 @@ impl State {
             rng: fastrand::Rng::with_seed(seed),
             groups: BTreeMap::new(),
             members: BTreeMap::new(),
+            leaving: BTreeSet::new(),
             specs: BTreeMap::new(),
             unhealthy: Vec::new(),
             target: Some(format!("arn:aws:sqs:{REGION}:{ACCOUNT}:ebbtide")),

@@ -81,7 +81,13 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
                     xml.text("InstanceId", instance);
                     xml.text("AutoScalingGroupName", group);
                     xml.text("AvailabilityZone", &format!("{REGION}a"));
-                    xml.text("LifecycleState", if waits.is_some() { "Terminating:Wait" } else { "InService" });
+                    let is_leaving = state.leaving.contains(instance);
+                    let shown = match waits {
+                        Some(_) => "Terminating:Wait",
+                        None if is_leaving => "Terminating",
+                        None => "InService",
+                    };
+                    xml.text("LifecycleState", shown);
                     xml.text("HealthStatus", "HEALTHY");
                     xml.text("ProtectedFromScaleIn", "false");
                 });

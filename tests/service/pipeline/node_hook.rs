@@ -1,0 +1,177 @@
+//! `--node-hook`: the lifecycle hook of what a Node says is found by its instance, kept alive and completed, without a queue.
+
+use super::nodes::{TERMINATION, outcomes};
+use crate::harness::{Replica, Stage, instance, node, s};
+use ebbtide_sim::aws::{ActionState, HookSpec};
+use ebbtide_sim::fault::{Fault, Rule};
+use std::time::Duration;
+use tokio::time::sleep;
+
+const SEARCH: &str = "DescribeAutoScalingInstances";
+const BEAT: &str = "RecordLifecycleActionHeartbeat";
+
+impl Stage {
+    async fn with_node_hook(&self, pod: &str, more: &[&str]) -> Replica {
+        self.without_queue(pod, &[&["--node-hook", "drain"], more].concat()).await
+    }
+
+    /// Has the n-th node say that its group terminates the instance.
+    fn says_termination(&self, n: usize) {
+        self.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
+    }
+
+    /// Has the n-th node's instance wait at the hook, without a message. Returns the action's token.
+    fn waits_at_hook(&self, n: usize, timeout: Duration) -> String {
+        self.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(timeout));
+        self.world.aws.autoscaling.begin("group", "drain", &instance(n))
+    }
+
+    fn calls_but(&self, expected: &[&str]) -> Vec<String> {
+        let all = self.world.calls.all().into_iter().map(|call| call.operation.clone());
+        all.filter(|call| !call.contains(' ') && !expected.contains(&&**call)).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_is_found_by_the_instance_kept_alive_and_completed() {
+    let stage = Stage::slow(s(100));
+    let replica = stage.with_node_hook("a", &["--drain-timeout", "asg-terminate=10m"]).await;
+    let token = stage.waits_at_hook(0, s(60));
+    // Nobody says when the action began.
+    sleep(s(40)).await;
+    stage.says_termination(0);
+    stage.until("drained", s(150), || !stage.has_pod("slow")).await;
+    stage.until("completed", s(10), || !stage.action(&token).completions.is_empty()).await;
+    stage.completed_once(&token);
+    let first = stage.action(&token).beats[0];
+    assert!(first < s(45), "the first heartbeat is for what has passed: {first:?}");
+    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    assert_eq!(outcomes(&replica, "asg-terminate", "drained"), "1");
+    let expected = [SEARCH, BEAT, "DescribeLifecycleHooks", "CompleteLifecycleAction"];
+    assert_eq!((stage.calls(SEARCH), stage.calls_but(&expected)), (1, Vec::new()));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_storm_is_searched_by_a_few_calls() {
+    let stage = Stage::new(120, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    let tokens: Vec<_> = (0..120).map(|n| stage.waits_at_hook(n, s(300))).collect();
+    (0..120).for_each(|n| stage.says_termination(n));
+    stage.until("noted", s(120), || (0..120).all(|n| stage.handled(n) == 1)).await;
+    tokens.iter().for_each(|token| stage.completed_once(token));
+    assert!(stage.calls(SEARCH) <= 6, "{}", stage.calls(SEARCH));
+    assert_eq!(stage.calls("DescribeLifecycleHooks"), 1);
+    stage.rest(&[&replica]).await;
+}
+
+/// A group deregisters the instance from its load balancers before it waits.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_begins_later_is_found_in_the_middle_of_the_drain_and_after_it() {
+    for takes in [s(60), s(2)] {
+        let stage = Stage::slow(takes);
+        let replica = stage.with_node_hook("a", &[]).await;
+        stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
+        stage.world.aws.autoscaling.leave("group", &instance(0));
+        stage.says_termination(0);
+        stage.until("evicted", s(5), || stage.ends_of("slow").len() == 1).await;
+        sleep(s(30)).await;
+        assert_eq!((stage.handled(0), stage.calls("CompleteLifecycleAction")), (0, 0));
+        let token = stage.waits_at_hook(0, s(300));
+        stage.until("noted", s(90), || stage.handled(0) == 1).await;
+        stage.completed_once(&token);
+        assert_eq!((stage.ends_of("slow").len(), stage.has_pod("slow")), (1, false), "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_does_not_wait_for_aws_and_its_hook_is_found_later() {
+    for fault in [Fault::Hang, Fault::Status(403), Fault::Disconnect] {
+        let stage = Stage::slow(s(100));
+        let replica = stage.with_node_hook("a", &[]).await;
+        stage.world.faults.add(Rule::on(SEARCH, fault).times(3));
+        let token = stage.waits_at_hook(0, s(120));
+        stage.says_termination(0);
+        stage.until("evicted", s(5), || stage.ends_of("slow").len() == 1).await;
+        stage.until("noted", s(120), || stage.handled(0) == 1).await;
+        stage.completed_once(&token);
+        assert_eq!(stage.ends_of("slow").len(), 1, "{}", stage.story());
+        stage.rest(&[&replica]).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_without_such_a_hook_is_drained_all_the_same() {
+    let stage = Stage::new(2, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    // In no group, and in one with another hook.
+    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(300)));
+    let token = stage.world.aws.autoscaling.begin("group", "other", &instance(1));
+    (0..2).for_each(|n| stage.says_termination(n));
+    stage.until("noted", s(30), || (0..2).all(|n| stage.handled(n) == 1)).await;
+    assert_eq!((stage.calls(BEAT), stage.action(&token).completions.len()), (0, 0));
+    assert!((0..2).all(|n| stage.cordoned(n) && stage.world.kube.pods_on(&node(n)).is_empty()));
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_taken_back_leaves_no_heartbeat_and_no_mark() {
+    let stage = Stage::slow(s(100));
+    let replica = stage.with_node_hook("a", &[]).await;
+    let token = stage.waits_at_hook(0, s(30));
+    stage.says_termination(0);
+    stage.until("beaten", s(30), || stage.calls(BEAT) > 0).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("released", s(30), || !stage.cordoned(0)).await;
+    stage.no_trace(0);
+    stage.until("expired", s(120), || matches!(stage.action(&token).state, ActionState::Expired { .. })).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_replica_goes_on_with_the_hook_after_a_silent_death() {
+    let stage = Stage::slow(s(120));
+    let first = stage.with_node_hook("a", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("a")).await;
+    let token = stage.waits_at_hook(0, s(30));
+    stage.says_termination(0);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    let second = stage.with_node_hook("b", &["--drain-timeout", "asg-terminate=10m"]).await;
+    first.kill().await.gone(|_| true).await;
+    stage.until("noted", s(150), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    assert_eq!(stage.ends_of("slow").len(), 1);
+    stage.rest(&[&second]).await;
+}
+
+/// In a wave whose place is taken: a hook that is kept alive has time, and one of which nobody knows has none.
+#[tokio::test(start_paused = true)]
+async fn a_termination_waits_in_a_wave_only_if_its_hook_is_kept_alive() {
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    for hook in [true, false] {
+        let stage = Stage::new(2, 1);
+        (0..2).for_each(|n| stage.label(n, ZONE, "a"));
+        stage.block(0);
+        let flags =
+            ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d"];
+        let replica = stage.with_node_hook("a", &flags).await;
+        stage.annotate(
+            0,
+            "ebbtide/says.rebalance",
+            &format!("{{\"what\":\"rebalance\",\"at\":\"{}\"}}", stage.world.clock.now()),
+        );
+        stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+        let token = hook.then(|| stage.waits_at_hook(1, s(60)));
+        stage.says_termination(1);
+        stage.until("cordoned", s(10), || stage.cordoned(1)).await;
+        sleep(s(1200)).await;
+        assert_eq!(stage.first_eviction(1).is_none(), hook, "{}", stage.story());
+        stage.unblock(0);
+        stage.until("noted", s(60), || (0..2).all(|n| stage.handled(n) == 1)).await;
+        if let Some(token) = token {
+            stage.completed_once(&token);
+        }
+        stage.rest(&[&replica]).await;
+    }
+}
