@@ -193,6 +193,37 @@ mod tests {
     }
 
     #[test]
+    fn a_hook_is_named_for_what_nodes_say_alone() {
+        const HOOK: [&str; 2] = ["--node-hook", "drain"];
+        let sources = |flags: &[&[&str]]| {
+            let flags = flags.concat();
+            let Command::Run(run) = Cli::try_parse_from(["ebbtide", "run"].iter().chain(&flags)).unwrap().command
+            else {
+                panic!("it must be run")
+            };
+            Settings::from_flags(run)
+                .map(|it| (it.sources.call_aws(), it.policy.completes("drain"), it.policy.completes("b")))
+        };
+        let nodes: &[&str] = &["--source", "nodes"];
+        assert_eq!(sources(&[&POD, nodes]), Ok((false, false, false)));
+        assert_eq!(sources(&[&POD, nodes, &HOOK]), Ok((true, true, false)));
+        assert_eq!(sources(&[&URL]), Ok((true, true, true)));
+        let looks = ["--source", "looks", "--ec2-poll-interval", "5m"];
+        assert_eq!(sources(&[&looks]), Ok((true, false, false)), "no message comes");
+        for (flags, expected) in [
+            (&[&URL[..], &HOOK][..], "with a queue the hook's own message names it"),
+            (&[&URL, &POD, &["--source", "queue,nodes"], &HOOK], "with a queue the hook's own message names it"),
+            (&[&looks, &HOOK], "is about what Nodes say; write --source nodes"),
+            (&[&POD, nodes, &HOOK, &["--ignore-hook", "a,drain"]], "drain is one of --ignore-hook"),
+            (&[&POD, nodes, &HOOK, &["--on", "asg-terminate=cordon"]], "--on asg-terminate=drain"),
+        ] {
+            let problem = read(flags).unwrap_err();
+            assert!(problem.starts_with("--node-hook: ") && problem.contains(expected), "{problem}");
+        }
+        assert!(read(&[&URL, &["--on", "status-check=drain"]]).unwrap_err().contains("set --ec2-poll-interval"));
+    }
+
+    #[test]
     fn what_needs_aws_is_refused_with_nodes_alone() {
         let needs: [&[&str]; 8] = [
             &["--require-tag"],
