@@ -233,8 +233,9 @@ pub fn convert(text: &str) -> Result<Migration, ValuesError> {
         for (value, path, key) in modes::agent_pods(&nth) {
             values.put(&path, value.clone(), key);
         }
-        let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks, so none is \
-                    completed: each waits for its timeout, unless there is a queue, too";
+        let text = "is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set \
+                    settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its timeout, \
+                    for which it waits after each drain";
         remarks.push(remark(Topic::Differs, "enableSqsTerminationDraining", text));
     }
     values.put(BUDGETS.path, json!(BUDGETS.value), BUDGETS.why);

@@ -143,14 +143,27 @@ pub fn heartbeat_until(nth: &NthValue<'_>) -> Conversion {
     }
 }
 
-/// Converts the switch that cordons for all kinds without a drain.
+/// Converts the switch that cordons without a drain, for all kinds of which NTH hears: in IMDS mode those that are switched on.
 pub fn cordon_only(nth: &NthValue<'_>) -> Conversion {
+    let is_on = |key: &str, default| nth.other(key).and_then(switch).unwrap_or(default);
+    let hears = |path: &&&str| {
+        nth.queue
+            || match **path {
+                "actions.asgTerminate" => is_on("enableASGLifecycleDraining", true),
+                "actions.spot" => is_on("enableSpotInterruptionDraining", true),
+                "actions.scheduledChange" => is_on("enableScheduledEventDraining", true),
+                "actions.rebalance" => {
+                    is_on("enableRebalanceMonitoring", false) || is_on("enableRebalanceDraining", false)
+                }
+                _ => false,
+            }
+    };
     match switch(nth.value) {
         Some(false) => Conversion::Nothing,
         None => wrong("true or false"),
         Some(true) => {
-            let on = nth.row.to.iter().map(|to| ((*to).to_owned(), json!("cordon"))).collect();
-            nth.differs(on)
+            let on = nth.row.to.iter().filter(hears).map(|to| ((*to).to_owned(), json!("cordon"))).collect();
+            if nth.queue { nth.differs(on) } else { Conversion::Set(on) }
         }
     }
 }

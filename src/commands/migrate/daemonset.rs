@@ -9,11 +9,16 @@ const DNS: &str = "the chart sets the policy that suits `agent.hostNetwork`";
 /// Values for IMDS mode.
 pub(super) const IMDS: &[Row] = &[
     daemonset_only("targetNodeOs", r#""linux""#),
-    daemonset_only("linuxPodLabels", "{}"),
+    of_agent("linuxPodLabels", "{}", &["agent.podLabels"], modes::agent_texts),
     daemonset_only("windowsPodLabels", "{}"),
-    daemonset_only("linuxPodAnnotations", "{}"),
+    of_agent("linuxPodAnnotations", "{}", &["agent.podAnnotations"], modes::agent_texts),
     daemonset_only("windowsPodAnnotations", "{}"),
-    daemonset_only("updateStrategy", r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%"}}"#),
+    of_agent(
+        "updateStrategy",
+        r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%"}}"#,
+        &["agent.updateStrategy"],
+        modes::agent_map,
+    ),
     of_agent(
         "daemonsetPriorityClassName",
         r#""system-node-critical""#,
@@ -45,11 +50,13 @@ pub(super) const IMDS: &[Row] = &[
     of_agent("daemonsetNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
     of_agent("linuxNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
     daemonset_only("windowsNodeSelector", "{}"),
-    daemonset_only(
+    of_agent(
         "daemonsetAffinity",
         r#"{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"eks.amazonaws.com/compute-type","operator":"NotIn","values":["fargate"]}]}]}}}"#,
+        &["agent.affinity"],
+        modes::agent_map,
     ),
-    daemonset_only("linuxAffinity", "{}"),
+    of_agent("linuxAffinity", "{}", &["agent.affinity"], modes::agent_map),
     daemonset_only("windowsAffinity", "{}"),
     of_agent("daemonsetTolerations", r#"[{"operator":"Exists"}]"#, &["agent.tolerations"], modes::agent_tolerations),
     of_agent("linuxTolerations", "[]", &["agent.tolerations"], modes::agent_tolerations),

@@ -100,6 +100,21 @@ pub fn agent_selector(nth: &NthValue<'_>) -> Conversion {
     if nth.queue || is_covered(nth, "nodeSelector") { of_other_key(nth) } else { texts(nth) }
 }
 
+/// Copies texts of the pods of NTH's DaemonSet on Linux, besides those of both modes.
+pub fn agent_texts(nth: &NthValue<'_>) -> Conversion {
+    if nth.queue { needless(nth) } else { texts(nth) }
+}
+
+/// Copies a map about NTH's DaemonSet.
+pub fn agent_map(nth: &NthValue<'_>) -> Conversion {
+    match nth.value {
+        _ if nth.queue || nth.row.key.ends_with("Affinity") && is_covered(nth, "affinity") => of_other_key(nth),
+        Value::Object(map) if map.is_empty() => Conversion::Nothing,
+        Value::Object(map) => nth.set(map.clone()),
+        _ => wrong("a map"),
+    }
+}
+
 /// Converts taints that the pods of NTH's DaemonSet tolerate.
 pub fn agent_tolerations(nth: &NthValue<'_>) -> Conversion {
     match nth.value.as_array() {
@@ -122,9 +137,11 @@ fn is_covered(nth: &NthValue<'_>, common: &str) -> bool {
 
 /// Where the agent's pods run, as NTH's values for both modes say: our value, its name, and NTH's name.
 pub fn agent_pods(all: &Value) -> impl Iterator<Item = (&Value, String, &'static str)> {
-    let given = ["nodeSelector", "tolerations"].into_iter().filter(|key| is_empty(&all[linux(key)]));
+    let keys = ["nodeSelector", "tolerations", "affinity", "podLabels", "podAnnotations"];
+    let given = keys.into_iter().filter(|key| is_empty(&all[linux(key)]));
     given.map(|key| (&all[key], format!("agent.{key}"), key)).filter(|(value, _, key)| match *key {
         "tolerations" => value.as_array().is_some_and(|list| !list.is_empty() && list.iter().all(Value::is_object)),
+        "affinity" => value.as_object().is_some_and(|map| !map.is_empty()),
         _ => value.as_object().is_some_and(|map| !map.is_empty() && map.values().all(Value::is_string)),
     })
 }

@@ -152,7 +152,9 @@ pub fn resources(nth: &NthValue<'_>) -> Conversion {
             Some(_) => return wrong("a map of maps"),
         }
     }
-    nth.set(resources)
+    // In IMDS mode they are those of the DaemonSet.
+    let path = nth.row.to[usize::from(!nth.queue)];
+    Conversion::Set(vec![(path.to_owned(), resources.into())])
 }
 
 /// Returns the map of texts under another key.

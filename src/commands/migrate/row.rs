@@ -58,9 +58,15 @@ pub(super) const fn row(
     Row { key, default, to, why, convert }
 }
 
-/// Returns the row of a value of NTH's DaemonSet for which the agent has none.
+/// Returns the row of a value of NTH's DaemonSet on Windows, where the agent does not run.
 pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
-    row(key, default, &[], of_daemonset, "only NTH's DaemonSet uses it; Ebbtide's agent has no such value")
+    row(
+        key,
+        default,
+        &[],
+        of_daemonset,
+        "only NTH's DaemonSet on Windows uses it; Ebbtide's agent runs on Linux only, so notices about Windows nodes need the queue",
+    )
 }
 
 /// Returns the row of a value of NTH's DaemonSet that the agent has, too.
@@ -82,7 +88,7 @@ pub fn needless(_: &NthValue<'_>) -> Conversion {
 fn of_daemonset(nth: &NthValue<'_>) -> Conversion {
     match nth.value {
         _ if nth.queue => Conversion::Needless,
-        value if is_empty(value) => Conversion::Nothing,
+        value if is_empty(value) || *value == "linux" => Conversion::Nothing,
         _ => nth.lost(),
     }
 }

@@ -134,7 +134,13 @@ const COMMON: &[Row] = &[
         conversions::own_grace,
         "an ordered shutdown takes up to 10 s, so the chart requires 15 or more",
     ),
-    row("resources", "{}", &["resources"], pods::resources, "the chart's default requests and limits are not added"),
+    row(
+        "resources",
+        "{}",
+        &["resources", "agent.resources"],
+        pods::resources,
+        "the second in IMDS mode; the chart's default requests and limits are not added",
+    ),
     row("nodeSelector", "{}", &["nodeSelector"], conversions::texts, ""),
     row(
         "affinity",

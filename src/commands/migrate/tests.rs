@@ -538,7 +538,7 @@ agent:
 
 const HOOKS: &str = "\
 Carried over, but not the same:
-  enableSqsTerminationDraining: is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks, so none is completed: each waits for its timeout, unless there is a queue, too
+  enableSqsTerminationDraining: is not true: NTH's IMDS mode, which Ebbtide's agent replaces. Instance metadata don't name lifecycle hooks: set settings.nodeHook to the name of yours, which needs AWS permissions; or settings.drainTimeout.asgTerminate to its timeout, for which it waits after each drain
 ";
 
 #[test]
@@ -616,7 +616,31 @@ fn pods_of_the_agent_run_where_nths_did() {
             "",
         ),
         ("instanceMetadataURL: http://proxy/path", "", "instanceMetadataURL: is not http://HOST"),
-        ("updateStrategy: {type: OnDelete}", "", "updateStrategy: only NTH's DaemonSet uses it"),
+        ("updateStrategy: {type: OnDelete}", "  updateStrategy:  # updateStrategy\n    type: OnDelete", ""),
+        ("linuxPodLabels: {a: b}", "  podLabels:  # linuxPodLabels\n    a: b", ""),
+        ("podLabels: {a: b}", "  podLabels:  # podLabels\n    a: b\npodLabels:  # podLabels\n  a: b", ""),
+        ("linuxAffinity: {nodeAffinity: {}}", "  affinity:  # linuxAffinity\n    nodeAffinity: {}", ""),
+        (
+            "affinity: {nodeAffinity: {}}\ndaemonsetAffinity: {}",
+            "  affinity:  # affinity\n    nodeAffinity: {}\naffinity:  # affinity\n  nodeAffinity: {}",
+            "",
+        ),
+        ("targetNodeOs: linux windows", "", "targetNodeOs: only NTH's DaemonSet on Windows uses it"),
+        (
+            "resources: {limits: {memory: 32Mi}}",
+            "  resources:  # resources\n    limits:\n      memory: \"32Mi\"\n    requests: null",
+            "",
+        ),
+        (
+            "cordonOnly: true",
+            "  asgTerminate: cordon  # cordonOnly\n  spot: cordon  # cordonOnly\n  scheduledChange: cordon  # cordonOnly",
+            "",
+        ),
+        (
+            "cordonOnly: true\nenableSpotInterruptionDraining: false\nenableASGLifecycleDraining: false\nenableRebalanceDraining: true",
+            "  rebalance: cordon  # cordonOnly\n  scheduledChange: cordon  # cordonOnly\n  spot: ignore  # enableSpotInterruptionDraining\n  asgTerminate: ignore  # enableASGLifecycleDraining",
+            "",
+        ),
         ("completeLifecycleActionDelaySeconds: 5", "", "completeLifecycleActionDelaySeconds: without a queue"),
         ("enableOutOfServiceTaint: true", "", "enableOutOfServiceTaint: EC2's state changes"),
         ("metadataTries: 5", "", "metadataTries: the agent asks again"),
