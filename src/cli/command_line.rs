@@ -30,9 +30,15 @@ impl Cli {
                 ErrorKind::DisplayHelp
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
                 | ErrorKind::DisplayVersion => error.apply::<KindFormatter>().exit(),
-                _ => Answer::wrong(&refusal::problems(&error)),
+                _ => Answer::wrong(&Self::problems(&error)),
             }
         })
+    }
+
+    /// Returns the problems of a command line in the words of all other errors, one a line.
+    #[must_use]
+    pub fn problems(error: &clap::Error) -> String {
+        refusal::problems(error)
     }
 
     /// The command line, whose help leaves out the service's flags where a command takes them besides its own.

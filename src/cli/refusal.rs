@@ -35,9 +35,13 @@ pub(super) fn problems(error: &Error) -> String {
             let why = error.source().map(ToString::to_string).unwrap_or_default();
             format!("{flag}: \"{value}\" can't be used: {why}; write {arg}")
         }
-        ErrorKind::UnknownArgument if arg.starts_with('-') => {
-            let near = longer(&command, arg).unwrap_or_else(|| instead(ContextKind::SuggestedArg));
-            format!("{arg}: is no flag of {command}; {command} --help lists them{near}")
+        // Without its value, which may be a secret.
+        ErrorKind::UnknownArgument if flag.starts_with('-') && is_known(&command, flag) => {
+            format!("{flag}: comes after --, where no flags are read; write it before, or remove the --")
+        }
+        ErrorKind::UnknownArgument if flag.starts_with('-') => {
+            let near = longer(&command, flag).unwrap_or_else(|| instead(ContextKind::SuggestedArg));
+            format!("{flag}: is no flag of {command}; {command} --help lists them{near}")
         }
         ErrorKind::UnknownArgument => {
             format!("\"{arg}\" is more than {command} takes; {command} --help shows what it takes")
@@ -75,6 +79,14 @@ pub(super) fn problems(error: &Error) -> String {
 /// Returns a flag without its value, as in `--node <NAME>`, or a positional argument without its brackets, as in `[FILE]`.
 fn name(arg: &str) -> &str {
     arg.split([' ', '[', ']', '=']).find(|word| !word.is_empty()).unwrap_or_default()
+}
+
+/// Whether the command has this long flag.
+fn is_known(command: &str, flag: &str) -> bool {
+    let cli = Cli::complete();
+    let command = command.strip_prefix("ebbtide ").and_then(|command| cli.find_subcommand(command));
+    let mut flags = command.into_iter().flat_map(clap::Command::get_arguments).filter_map(Arg::get_long);
+    flags.any(|known| Some(known) == flag.strip_prefix("--"))
 }
 
 /// Returns a hint to the only long flag of the command that begins with the letter of an unknown short one.
@@ -161,6 +173,15 @@ mod tests {
             (
                 "ebbtide run --dry-run false",
                 "\"false\" is more than ebbtide run takes; ebbtide run --help shows what it takes".to_owned(),
+            ),
+            (
+                "ebbtide run -- --notify-routing-key=t0ken",
+                "--notify-routing-key: comes after --, where no flags are read; write it before, or remove the --"
+                    .to_owned(),
+            ),
+            (
+                "ebbtide agent --notify-routing-key=t0ken",
+                "--notify-routing-key: is no flag of ebbtide agent; ebbtide agent --help lists them".to_owned(),
             ),
         ] {
             assert_eq!(refused(line), expected, "{line}");

@@ -53,7 +53,8 @@ pub fn read(arguments: &[&str]) -> Result<(), String> {
             }
         },
         Ok(_) => unreachable!("the command is run"),
-        // Clap's own text, which is help or names what it can't read.
+        // Help is clap's own text.
+        Err(error) if error.use_stderr() => Err(Cli::problems(&error)),
         Err(error) => Err(error.to_string()),
     };
     if let Err(said) = &result {
