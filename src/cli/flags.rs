@@ -176,10 +176,11 @@ pub struct Run {
     #[arg(long, env = "EBBTIDE_NODE_SELECTOR", value_name = "SELECTOR", help_heading = "Notices")]
     pub node_selector: Option<String>,
 
-    /// Maximum duration of a drain, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout plus the longest grace period on the node]
+    /// Maximum duration of a drain, at most 48h, for all kinds or for one [default: what the notice allows; for a hook its heartbeat timeout plus the longest grace period on the node]
     ///
     /// Once for all kinds and once per kind. For lifecycle hooks it may exceed the hook's timeout, because heartbeats keep the hook alive.
-    /// For a rebalance recommendation or a scheduled change it replaces the default of one hour. If AWS sets the time, it can only shorten it.
+    /// It replaces the default of one hour of a rebalance recommendation, a scheduled change, a condition, a failing status check, and of a
+    /// termination that only a Node tells of. If AWS sets the time, it can only shorten it.
     #[arg(
         long,
         env = "EBBTIDE_DRAIN_TIMEOUT",

@@ -111,7 +111,7 @@ pub struct ClusterChoice {
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// AWS's region is not known.
-    #[error("AWS's region is not known; set AWS_REGION to the queue's region")]
+    #[error("AWS's region is not known; set AWS_REGION to the region of the nodes and the queue")]
     NoRegion,
     /// The settings ask for no call to AWS.
     #[error("AWS is not called with --source nodes alone; nothing is to be done about it")]

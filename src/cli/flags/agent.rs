@@ -23,7 +23,7 @@ pub struct Agent {
     )]
     pub metadata_endpoint: String,
 
-    /// Address of /metrics and /healthz, or off
+    /// Address of /metrics, /healthz and /readyz, or off
     #[arg(long, env = "EBBTIDE_AGENT_ADDRESS", value_name = "ADDRESS|off", default_value = "[::]:8080")]
     pub agent_address: String,
 

@@ -43,10 +43,10 @@ pub struct Sources {
     #[arg(long, env = "EBBTIDE_NODE_HOOK", value_name = "NAME", help_heading = "Notices")]
     pub node_hook: Option<String>,
 
-    /// What to do about a Node that has had a condition for longer than tolerated, such as KernelReady=False:10m=replace: report, cordon,
+    /// What to do about a Node that has had a condition for longer than tolerated, such as KernelReady=False:30m=replace: report, cordon,
     /// drain or replace; once per condition
     ///
-    /// Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes
+    /// Tolerated from 1s to 24h. Conditions are those of the EKS node monitoring agent, the node problem detector and Kubernetes itself (Ready=Unknown). Needs nodes
     /// in --source. No work begins while more than a fifth of a group or of all nodes, or most zones, are affected.
     #[arg(
         long,

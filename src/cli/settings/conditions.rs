@@ -48,7 +48,7 @@ impl Problems {
 
 fn rule(text: &str) -> Result<ConditionRule, String> {
     let malformed =
-        || format!("\"{text}\" is not TYPE=STATUS:TOLERATION=ACTION; write it like KernelReady=False:10m=replace");
+        || format!("\"{text}\" is not TYPE=STATUS:TOLERATION=ACTION; write it like KernelReady=False:30m=replace");
     let (name, rest) = text.split_once(':').ok_or_else(malformed)?;
     let (kind, status) = name.split_once('=').ok_or_else(malformed)?;
     let (toleration, action) = rest.split_once('=').ok_or_else(malformed)?;

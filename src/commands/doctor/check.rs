@@ -167,7 +167,7 @@ mod tests {
         };
         assert_eq!(
             finding(ConnectError::NoRegion),
-            ("AWS's region is not known.".into(), "Set AWS_REGION to the queue's region.".into())
+            ("AWS's region is not known.".into(), "Set AWS_REGION to the region of the nodes and the queue.".into())
         );
         assert_eq!(
             finding(BadVariable::Proxy("https_proxy").into()),
