@@ -14,6 +14,7 @@ from harness.agent import Agents
 from harness.audit import Request
 from harness.kills import Replica
 from harness.kube import NODES, Kube, Object
+from harness.recorder import COMPLETE, HEARTBEAT, HOOKS, MEMBERS
 from harness.wait import always, eventually
 from harness.world import Node, World, cordoned, drained
 
@@ -69,6 +70,24 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
     assert set(says(world, nodes[1])) == {"rebalance", "spot"}
     assert not cordoned(world.see(nodes[0])) and says(world, nodes[0]) == {}
     assert world.recorder.calls() == [], "no call to AWS"
+
+
+def test_a_hook_is_found_by_the_instance_kept_alive_and_completed_without_a_queue(world: World, agents: Agents) -> None:
+    node = world.node()
+    world.run("db", stops_after=40, grace=120)
+    service = world.service_without_queue("--node-hook=drain", "--drain-timeout=asg-terminate=5m")
+    action = world.hold(node.instance, 30)
+
+    agents.start(node, "asglifecycle")
+
+    # The instance names the action, and no token.
+    eventually("the hook is completed", lambda: action.result)
+    assert drained(world, node, ["agent"]), "the hook was completed before the pods were gone"
+    eventually("the service is at rest", service.at_rest)
+    assert action.result == "CONTINUE"
+    assert len(world.recorder.calls(MEMBERS)) == 1
+    assert {call.action for call in world.recorder.calls()} == {MEMBERS, HOOKS, HEARTBEAT, COMPLETE}
+    assert not any("LifecycleActionToken" in call.asked for call in world.recorder.calls())
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ class Actions:
         with self._lock:
             return list(self._actions)
 
+    def held(self, asked: dict[str, str]) -> list[Action]:
+        """Returns the actions that hold one of the instances that DescribeAutoScalingInstances names."""
+        asked_about = {value for name, value in asked.items() if name.startswith("InstanceIds.")}
+        with self._lock:
+            return [action for action in self._actions if action.active and action.instance in asked_about]
+
     def heartbeat(self, asked: dict[str, str]) -> None:
         """Handles RecordLifecycleActionHeartbeat: restarts the timeout, within the global limit."""
         with self._lock:

@@ -20,13 +20,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl
 
-from .hooks import Actions, Refused
+from .hooks import Action, Actions, Refused
 
 COMPLETE = "CompleteLifecycleAction"
 HEARTBEAT = "RecordLifecycleActionHeartbeat"
 RECEIVE = "ReceiveMessage"
 GROUPS = "DescribeAutoScalingGroups"
 HEALTH = "SetInstanceHealth"
+HOOKS = "DescribeLifecycleHooks"
+MEMBERS = "DescribeAutoScalingInstances"
 
 _MEMBER = b"<DesiredCapacity>"
 _POLICY = (
@@ -142,6 +144,8 @@ class Recorder:
             elif action == COMPLETE:
                 self.actions.complete(asked)
                 answer = _done(action)
+            elif action == MEMBERS and (held := self.actions.held(asked)):
+                answer = _members(held)
             else:
                 answer = forward()
                 if action == GROUPS and self.launches_first:
@@ -269,6 +273,16 @@ _METADATA = "<RequestId>7c6e177f-f082-11e1-ac58-3714bEXAMPLE</RequestId>"
 
 def _done(action: str) -> Answer:
     return _xml(f"{action}Response", 200, f"<{action}Result/><ResponseMetadata>{_METADATA}</ResponseMetadata>")
+
+
+def _members(held: list[Action]) -> Answer:
+    instances = "".join(
+        f"<member><InstanceId>{each.instance}</InstanceId><AutoScalingGroupName>{each.hook.group}</AutoScalingGroupName>"
+        f"<LifecycleState>Terminating:Wait</LifecycleState></member>"
+        for each in held
+    )
+    content = f"<{MEMBERS}Result><AutoScalingInstances>{instances}</AutoScalingInstances></{MEMBERS}Result>"
+    return _xml(f"{MEMBERS}Response", 200, f"{content}<ResponseMetadata>{_METADATA}</ResponseMetadata>")
 
 
 def _refusal(refused: Refused, in_json: bool) -> Answer:
