@@ -8,11 +8,13 @@
 //! pods       a node's pods               budget     the budgets that hold them back
 //! calls      calls, and how many         view       the answer's shape
 //! text       the answer as text          target_groups  those of the instance
+//! marks      the marks on a Node         waits      what is waited for
 //! ```
 
 mod budget;
 mod calls;
 mod input;
+mod marks;
 mod narration;
 mod pods;
 mod reader;

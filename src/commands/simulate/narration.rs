@@ -18,11 +18,10 @@ use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, ended_marks,
 };
-use crate::pipeline::node::mark::{Mark, written};
+use crate::pipeline::node::mark::Mark;
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
 use crate::runtime::clock::Clock;
 use jiff::Unit;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -347,20 +346,8 @@ impl<'a> Narration<'a> {
 
     fn marks(&self, node: &Node, mark: &Mark) -> MarksView {
         let patch = mark.patch(node, &self.policy().mark_settings).unwrap_or_default();
-        let texts = |field: &str| -> BTreeMap<String, String> {
-            let entries = patch["metadata"][field].as_object().cloned().unwrap_or_default();
-            let text = |value: serde_json::Value| value.as_str().map(str::to_owned);
-            entries.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()
-        };
-        let taints: Vec<_> = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap_or_default();
         let stands = self.policy().stands(self.notice.kind(), self.action).filter(|_| self.action == Action::Cordon);
-        MarksView {
-            cordon: patch["spec"]["unschedulable"] == true && !node.cordoned,
-            annotations: texts("annotations"),
-            labels: texts("labels"),
-            taints: taints.iter().filter(|taint| !node.taints.contains(taint)).map(written).collect(),
-            taken_back: stands.map(|stands| self.moment(Instant::now() + stands)),
-        }
+        MarksView::of(&patch, node, stands.map(|stands| self.moment(Instant::now() + stands)))
     }
 
     async fn drained(&mut self, reader: &Reader<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {
