@@ -272,7 +272,11 @@ impl Question {
 
     async fn simulate_notice(&self, reader: &mut Reader<'_>, notice: &Notice) -> Result<NoticeView, KubeError> {
         let node = reader.node_of(&notice.instance).await?;
-        Narration::new(notice, node, &self.settings, reader.clock).tell(reader).await
+        let shift = match &node {
+            Some(node) => reader.shift(node).await?,
+            None => None,
+        };
+        Narration::new(notice, (node, shift), &self.settings, reader.clock).tell(reader).await
     }
 
     fn written(&self, simulation: &Simulation) -> String {

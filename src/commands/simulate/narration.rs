@@ -19,6 +19,7 @@ use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, ended_marks,
 };
 use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
 use crate::runtime::clock::Clock;
 use jiff::Unit;
@@ -36,6 +37,8 @@ const MESSAGE: &str = "simulated";
 pub(super) struct Narration<'a> {
     notice: &'a Notice,
     node: Option<Arc<Node>>,
+    /// The zonal shift for which its drain waits if it has time.
+    shift: Option<Shift>,
     /// The reason why the hook's times are only assumed.
     assumed: Option<String>,
     /// The times of the hook, if the notice has one to complete.
@@ -47,7 +50,12 @@ pub(super) struct Narration<'a> {
 }
 
 impl<'a> Narration<'a> {
-    pub fn new(notice: &'a Notice, node: Option<Node>, settings: &'a Settings, clock: Clock) -> Self {
+    pub fn new(
+        notice: &'a Notice,
+        (node, shift): (Option<Arc<Node>>, Option<Shift>),
+        settings: &'a Settings,
+        clock: Clock,
+    ) -> Self {
         let action = settings.policy.action(notice);
         let in_seconds = notice.at.duration_since(clock.now()).as_secs();
         let view = NoticeView {
@@ -57,7 +65,7 @@ impl<'a> Narration<'a> {
             identity: notice.identity.to_string(),
             test: notice.is_test(),
             time: Some(Moment { at: notice.at, in_seconds }),
-            node: node.as_ref().map(NodeView::of),
+            node: node.as_deref().map(NodeView::of),
             owner: None,
             action,
             setting: reasons::setting(notice, action),
@@ -75,7 +83,7 @@ impl<'a> Narration<'a> {
             calls: Vec::new(),
             notes: Vec::new(),
         };
-        Self { notice, node: node.map(Arc::new), assumed: None, times: None, settings, clock, action, view }
+        Self { notice, node, shift, assumed: None, times: None, settings, clock, action, view }
     }
 
     fn policy(&self) -> &'a Policy {
@@ -95,12 +103,13 @@ impl<'a> Narration<'a> {
     async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
         let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
+        let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let mut finding = Finding::Received;
         let mut begun = Instant::now();
         loop {
             finding = match sequence
-                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted: false })
+                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted })
             {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;
@@ -214,17 +223,21 @@ impl<'a> Narration<'a> {
                 }
             }
         }
+        let shift = self.shift.as_ref().filter(|_| waits.until(Wait::ZonalShift).is_some());
+        if let Some(shift) = shift {
+            planned::end_with(shift, &mut waits, &self.clock);
+            self.view.notes.push(reasons::counts(shift));
+        }
         let Some(until) = waits.end() else { return target };
         *begun = until;
-        self.view.planned_waits.extend(planned::before(&waits));
+        self.view.planned_waits.extend(planned::before(&waits, shift));
         let only_delayed = waits.iter().all(|(wait, _)| wait == Wait::Delay);
         let why = if only_delayed { "--delay" } else { "at the latest, after the waits" };
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
-        let in_wave = waits.until(Wait::Wave);
-        let deadline = planned::after_wave(self.notice, &self.clock, target.deadline, in_wave);
+        let deadline = planned::put_off(self.notice, &self.clock, target.deadline, &waits);
         if deadline != target.deadline {
             self.begin(deadline, Duration::ZERO);
-            self.note("the times are those of the longest wait in its wave: a hook's time for the drain begins with the node's place");
+            self.note(reasons::put_off(waits.until(Wait::Wave).is_some()));
         }
         Target { deadline, ..target }
     }
