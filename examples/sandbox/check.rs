@@ -5,6 +5,7 @@ use crate::plan::{DETACHED, DRAINING, Member, NEW, OTHER, Part, Plan, STORE};
 use crate::storm::at_rest;
 use crate::summary::Undisturbed;
 use crate::tally::{Table, Tally};
+use crate::without_queue::Scene;
 use ebbtide::fact::TaskKind;
 use ebbtide::runtime::Tasks;
 use ebbtide::service::Exit;
@@ -65,6 +66,20 @@ impl Checks {
             format!("tasks still live: {}", alive.join(", "))
         });
         checks
+    }
+
+    /// Adds the checks of the scene without a queue.
+    pub fn without_queue(&mut self, scene: &Scene) {
+        for member in &scene.plan.nodes {
+            self.node(member, &scene.world);
+        }
+        self.equal("without a queue: notices", scene.tally.notices(), Table::from([(("spot", "drained"), 1)]));
+        self.equal("without a queue: drains", scene.tally.drains(), BTreeMap::from([("drained", 1)]));
+        self.equal("without a queue: trouble", scene.tally.troubles(), Vec::new());
+        self.equal("without a queue: calls to AWS", scene.calls_to_aws(), Vec::new());
+        for (exit, tasks) in &scene.replicas {
+            self.shutdown(*exit, tasks);
+        }
     }
 
     /// Adds the checks of the shutdown.

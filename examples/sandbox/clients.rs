@@ -12,14 +12,14 @@ use ebbtide_sim::aws::REGION;
 use ebbtide_sim::loopback::Loopback;
 use std::net::SocketAddr;
 
-/// Returns the settings that `ebbtide run` would make of these flags.
-pub fn settings(queue_url: &str, (admin, status): (SocketAddr, Option<SocketAddr>), flags: &[&str]) -> Settings {
+/// Returns the settings that `ebbtide run` would make of these flags, in the pod of this name.
+pub fn settings(pod: &str, (admin, status): (SocketAddr, Option<SocketAddr>), flags: &[&str]) -> Settings {
     let (admin, status) = (admin.to_string(), status.map_or_else(|| "off".to_owned(), |status| status.to_string()));
     // The start-up checks examine the AWS set-up, and the sandbox has none.
-    let mut words = vec!["ebbtide", "run", "--queue-url", queue_url, "--check-at-start=false"];
+    let mut words = vec!["ebbtide", "run", "--check-at-start=false"];
     words.extend(["--admin-address", &admin, "--status-address", &status]);
     // Replicas elect by these names the one that acts on what Nodes say.
-    words.extend(["--pod-namespace", "ebbtide", "--pod-name", "sandbox"]);
+    words.extend(["--pod-namespace", "ebbtide", "--pod-name", pod]);
     let without_environment = Cli::command().mut_subcommand("run", |run| run.mut_args(|arg| arg.env(None::<&str>)));
     let matches = without_environment.get_matches_from(words.iter().chain(flags));
     let Command::Run(run) = Cli::from_arg_matches(&matches).expect("the flags must be the service's").command else {

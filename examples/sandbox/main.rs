@@ -3,7 +3,8 @@
 //! The example simulates a small cluster, its API server, SQS, Auto Scaling and EC2 on loopback ports, in real time. The service is the
 //! real one, and calls them over HTTP with the real clients. A storm sends notices of every kind, among them a pod that a budget holds
 //! back, a drain that must fail, a volume, a load balancer and a controller that are waited for, a duplicate notice, a message that can't
-//! be parsed, another cluster's hook, and a spot interruption of which no message tells, but the Node.
+//! be parsed, another cluster's hook, and a spot interruption of which no message tells, but the Node. After the storm, two replicas without
+//! a queue drain the Node of another simulated cluster, and make no call to AWS.
 //!
 //! The example prints events as they happen. At the end it prints a summary and compares the results with the plan: the exit code is 0
 //! only if everything ended as planned.
@@ -11,6 +12,7 @@
 //! ```text
 //! plan ─▶ world ─▶ storm ─SQS, Nodes─▶ the service ─▶ facts ─▶ teller (lines) · tally (counts)
 //!                                                                                 └─▶ summary · check
+//! without_queue: another world, two replicas ─▶ facts ─▶ teller · tally ─▶ summary · check
 //! ```
 #![allow(clippy::expect_used, reason = "a demonstration may panic")]
 #![allow(clippy::disallowed_methods, reason = "it prints on a thread of its own, in real time")]
@@ -30,6 +32,7 @@ mod storm;
 mod summary;
 mod tally;
 mod teller;
+mod without_queue;
 
 use check::Checks;
 use clap::Parser;
@@ -53,6 +56,8 @@ use std::time::Duration;
 use storm::Storm;
 use tally::Tally;
 use teller::Teller;
+use tokio::time::sleep;
+use without_queue::Scene;
 
 /// Settings of the service, besides the queue and the admin address. With the default settings, the service would keep a hook that is
 /// never released alive for an hour: too long to watch.
@@ -131,7 +136,8 @@ async fn main() -> ExitCode {
         vec![teller.clone(), tally.clone(), metrics.clone(), Arc::new(Log::default())];
     let clock = Clock::showing(world.clock.now());
     let queue_url = format!("{}/{}/ebbtide", loopback.aws_url, ebbtide_sim::aws::ACCOUNT);
-    let settings = clients::settings(&queue_url, (args.admin_address, status), &SETTINGS);
+    let flags = [&["--queue-url", &queue_url], &SETTINGS[..]].concat();
+    let settings = clients::settings("sandbox", (args.admin_address, status), &flags);
     let shutdown = Shutdown::default();
     let _signals = match signals::listen(shutdown.clone()) {
         Ok(signals) => signals,
@@ -170,7 +176,7 @@ struct Stage<'a> {
     world: &'a World,
     loopback: &'a Loopback,
     plan: &'a Plan,
-    teller: &'a Teller,
+    teller: &'a Arc<Teller>,
     tally: &'a Tally,
 }
 
@@ -179,13 +185,19 @@ impl Stage<'_> {
     async fn play(&self, tasks: &Tasks, (queue_url, admin): (&str, &str), shutdown: &Shutdown) -> Option<Checks> {
         let calm = Duration::from_secs(self.args.calm.into());
         let storm = Storm { world: self.world, plan: self.plan, teller: self.teller, tally: self.tally, tasks, calm };
-        let sent = tokio::select! {
+        let course = async {
+            let sent = storm.rage().await;
+            let (scene, ()) = tokio::join!(Scene::play(self.teller, self.args.seed), sleep(storm::LISTENED));
+            (sent, scene)
+        };
+        let (sent, scene) = tokio::select! {
             biased;
             () = shutdown.ordered.cancelled() => return None,
-            sent = storm.rage() => sent,
+            ended = course => ended,
         };
-        let checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
-        self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, self.paint));
+        let mut checks = Checks::after(self.plan, self.world, self.tally, tasks, sent);
+        checks.without_queue(&scene);
+        self.teller.print(summary::of(self.plan, self.world, self.tally, tasks, sent, &scene, self.paint));
         if self.args.hold {
             self.teller.print(checks.report(self.paint));
             let kubeconfig = hold::Kubeconfig::write(self.loopback);

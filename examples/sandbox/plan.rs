@@ -22,6 +22,9 @@ pub const OTHER: (&str, &str) = ("elsewhere", "i-0ffffffffffffff01");
 /// An instance that has just been launched.
 pub const NEW: (&str, &str) = ("newcomer", "i-0ffffffffffffff02");
 
+/// The Node of the cluster without a queue.
+pub const QUEUELESS: (&str, &str) = ("no-queue", "i-0ffffffffffffff03");
+
 /// The pod with a volume.
 pub const STORE: &str = "store-0";
 /// Time from that pod's end until its volume is detached.

@@ -10,7 +10,6 @@ use ebbtide_sim::World;
 use ebbtide_sim::kube::Limit;
 use ebbtide_sim::messages::{self, Wrapping};
 use futures_util::future::join_all;
-use jiff::Timestamp;
 use serde_json::json;
 use std::convert::Infallible;
 use std::time::Duration;
@@ -34,8 +33,8 @@ const SAYS_SPOT: &str = "ebbtide/says.spot";
 /// Timeout of the storm: longer than all planned work. Work that has not ended then is a deviation.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// Period of the watch for leaked heartbeats: longer than the heartbeat interval and the duration of a call.
-const LISTENED: Duration = Duration::from_secs(7);
+/// Period of the watch for leaked heartbeats after the storm: longer than the heartbeat interval and the duration of a call.
+pub const LISTENED: Duration = Duration::from_secs(7);
 
 /// The storm's inputs and observers.
 pub struct Storm<'a> {
@@ -70,7 +69,6 @@ impl Storm<'_> {
         } else {
             "some work has not ended after a minute"
         });
-        sleep(LISTENED).await;
         sent
     }
 
@@ -138,20 +136,11 @@ impl Storm<'_> {
                 vec![messages::capacity_reservation(&id, instance, now, now + Duration::from_mins(2))]
             }
             Part::Said => {
-                self.say(name, now);
+                say_spot(self.world, name);
                 Vec::new()
             }
             Part::Maintained | Part::Spared => Vec::new(),
         }
-    }
-
-    /// Has the Node say that its spot instance ends in two minutes, as the agent does.
-    fn say(&self, name: &str, now: Timestamp) {
-        let said = json!({ "what": "terminate", "at": (now + Duration::from_mins(2)).to_string() });
-        self.world.kube.update_node(name, |node| {
-            let annotations = node.metadata.annotations.get_or_insert_default();
-            annotations.insert(SAYS_SPOT.to_owned(), said.to_string());
-        });
     }
 
     fn hook(&self, wrapping: Wrapping, (group, hook): (&str, &str), instance: &str) -> String {
@@ -227,6 +216,15 @@ enum Burst<'a> {
     Newcomer,
     Poison,
     Test,
+}
+
+/// Has the Node say that its spot instance ends in two minutes, as the agent does.
+pub fn say_spot(world: &World, name: &str) {
+    let said = json!({ "what": "terminate", "at": (world.clock.now() + Duration::from_mins(2)).to_string() });
+    world.kube.update_node(name, |node| {
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.insert(SAYS_SPOT.to_owned(), said.to_string());
+    });
 }
 
 /// Returns whether all work has ended. Readers of /metrics do not count.

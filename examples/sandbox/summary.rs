@@ -5,6 +5,7 @@ use crate::paint::{Paint, Tone};
 use crate::plan::Plan;
 use crate::storm::at_rest;
 use crate::tally::Tally;
+use crate::without_queue::Scene;
 use ebbtide::fact::{NoticeKind, TaskKind};
 use ebbtide::runtime::Tasks;
 use ebbtide_sim::World;
@@ -54,7 +55,15 @@ impl Undisturbed {
 }
 
 /// Returns the whole summary.
-pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize, paint: Paint) -> String {
+pub fn of(
+    plan: &Plan,
+    world: &World,
+    tally: &Tally,
+    tasks: &Tasks,
+    sent: usize,
+    scene: &Scene,
+    paint: Paint,
+) -> String {
     let head = |text: &str| paint.tone(Tone::Head, text);
     let mut lines = vec![String::new(), head("Results"), String::new()];
     let notices: usize = notices(tally, &mut lines, paint);
@@ -105,6 +114,12 @@ pub fn of(plan: &Plan, world: &World, tally: &Tally, tasks: &Tasks, sent: usize,
     let rest = if at_rest(tasks) { "every gauge is back at 0" } else { "some tasks are still live" };
     let started: u64 = works.iter().map(|kind| tasks.started(*kind)).sum();
     line("Tasks", format!("{started} started; {rest}"));
+    let (replicas, calls) = (scene.replicas.len(), scene.world.calls.all().len());
+    let to_aws = scene.calls_to_aws().len();
+    let drains = scene.tally.drains();
+    let drains = listed(drains.iter().map(|(outcome, count)| (*count, *outcome)).collect()).join(", ");
+    let calls = format!("{to_aws} calls to AWS and {} to the API", calls - to_aws);
+    line("Without a queue", format!("{drains}; {replicas} replicas made {calls}"));
     lines.push(String::new());
     lines.join("\n")
 }

@@ -1,7 +1,7 @@
 //! Prints the facts that matter to a user, one line each.
 
 use crate::paint::{Paint, Tone};
-use crate::plan::{NEW, OTHER, Plan};
+use crate::plan::{NEW, OTHER, Plan, QUEUELESS};
 use ebbtide::fact::{
     DrainOutcome, Fact, HeartbeatResult, MessageRelease, NoticeOutcome, NoticeRef, Subscriber, WaitOutcome,
 };
@@ -53,7 +53,8 @@ impl Teller {
         });
         let others = [OTHER, NEW].map(|(name, instance)| (instance.to_owned(), name.to_owned()));
         let names = plan.nodes.iter().map(|node| (node.instance.clone(), node.name.clone())).chain(others).collect();
-        let told = plan.told().iter().map(|node| &*node.name).chain([OTHER.0, NEW.0]).map(str::to_owned).collect();
+        let others = [OTHER.0, NEW.0, QUEUELESS.0];
+        let told = plan.told().iter().map(|node| &*node.name).chain(others).map(str::to_owned).collect();
         let writing = Mutex::new(Some(Writing { lines, writer }));
         Self {
             begun: Instant::now(),

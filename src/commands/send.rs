@@ -92,7 +92,7 @@ impl SendRequest {
             queue_url: &self.queue_url,
             sent: true,
         };
-        let sources = Sources { clients, facts: &facts, gate: &gate, selector: &Selector::default(), waves: &[] };
+        let sources = Sources { clients, facts: &facts, gate: &gate, selector: &Selector::default(), labels: &[] };
         // There is no fallback: with an invented group the service's calls would fail, and the test would show nothing.
         let made = test_message::make(&sources, request, clock.now(), |error| Err(error.into())).await;
         let message = match made {

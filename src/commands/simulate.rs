@@ -8,11 +8,13 @@
 //! pods       a node's pods               budget     the budgets that hold them back
 //! calls      calls, and how many         view       the answer's shape
 //! text       the answer as text          target_groups  those of the instance
+//! marks      the marks on a Node         waits      what is waited for
 //! ```
 
 mod budget;
 mod calls;
 mod input;
+mod marks;
 mod narration;
 mod pods;
 mod reader;
@@ -270,7 +272,11 @@ impl Question {
 
     async fn simulate_notice(&self, reader: &mut Reader<'_>, notice: &Notice) -> Result<NoticeView, KubeError> {
         let node = reader.node_of(&notice.instance).await?;
-        Narration::new(notice, node, &self.settings, reader.clock).tell(reader).await
+        let shift = match &node {
+            Some(node) => reader.shift(node).await?,
+            None => None,
+        };
+        Narration::new(notice, (node, shift), &self.settings, reader.clock).tell(reader).await
     }
 
     fn written(&self, simulation: &Simulation) -> String {

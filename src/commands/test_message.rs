@@ -13,7 +13,6 @@ use crate::clients::connect::Clients;
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Call, Class, Gate, KubeError};
 use crate::fact::Facts;
 use crate::pipeline::event::{InstanceId, NoticeKind};
-use crate::pipeline::interruption::Wave;
 use crate::pipeline::node::label::Selector;
 use crate::pipeline::node::{Node, TrimmedNode, node_api};
 use crate::pipeline::queue::QueueUrl;
@@ -97,8 +96,8 @@ pub struct Sources<'a> {
     pub gate: &'a Gate,
     /// The selector of the service's Nodes.
     pub selector: &'a Selector,
-    /// The waves, whose labels are read.
-    pub waves: &'a [Wave],
+    /// The labels that the waits read.
+    pub labels: &'a [Box<str>],
 }
 
 /// A message made for a Node.
@@ -122,14 +121,14 @@ pub async fn make(
     now: Timestamp,
     fallback: impl FnOnce(HookError) -> Result<GroupHook, TestMessageError>,
 ) -> Result<TestMessage, TestMessageError> {
-    let Sources { clients, selector, waves, .. } = sources;
+    let Sources { clients, selector, labels, .. } = sources;
     if request.sent && request.kind.is_repair() {
         return Err(TestMessageError::NoMessage(request.kind));
     }
     let object = read_node(sources, request.node).await?;
     let region = region(&object, clients);
-    let is_of_wave = |key: &str| waves.iter().any(|wave| *wave.label == *key);
-    let node = Node::from_wire(object, selector, is_of_wave, &[])
+    let is_used = |key: &str| labels.iter().any(|label| **label == *key);
+    let node = Node::from_wire(object, selector, is_used, &[])
         .ok_or_else(|| TestMessageError::NoInstance(request.node.to_owned()))?;
     if request.sent && node.annotations.get(ALLOW).is_none_or(|value| value != "true") {
         return Err(TestMessageError::NotAllowed(node.name.to_string()));

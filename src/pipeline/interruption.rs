@@ -52,7 +52,7 @@ pub use policy::{
 pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};
 pub use shared_work::{Seat, Slots};
-pub use shifts::Shifts;
+pub use shifts::{Shifts, shifts_of};
 pub use step::{Finding, Present, Step, Target, Waits};
 pub use steps::Sequence;
 pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_TIME, due_beat};

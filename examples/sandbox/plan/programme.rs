@@ -1,6 +1,6 @@
 //! Describes the plan in words.
 
-use super::{NEW, OTHER, Part, Plan};
+use super::{NEW, OTHER, Part, Plan, QUEUELESS};
 use crate::paint::{Paint, Tone};
 use crate::storm;
 use ebbtide_sim::messages::Wrapping;
@@ -78,6 +78,10 @@ impl Plan {
         line(OTHER.0, "another cluster's instance, whose hook must not be touched");
         line(NEW.0, "a launched instance, which Ebbtide ignores by default");
         line("queue", "a message that can't be read, and Auto Scaling's test message");
+        line(
+            QUEUELESS.0,
+            "after the storm, without a queue: spot interruption that it says to two replicas with --source nodes",
+        );
         lines.push(String::new());
         lines.push(paint.tone(Tone::Head, "Progress"));
         lines.join("\n")
@@ -86,6 +90,7 @@ impl Plan {
     /// Width of the column of names.
     pub fn width(&self) -> usize {
         let names = self.nodes.iter().map(|node| node.name.len());
-        names.chain([OTHER.0.len(), NEW.0.len(), "ebbtide".len(), "sandbox".len()]).max().unwrap_or(0)
+        let others = [OTHER.0, NEW.0, QUEUELESS.0, "ebbtide", "sandbox"].map(str::len);
+        names.chain(others).max().unwrap_or(0)
     }
 }

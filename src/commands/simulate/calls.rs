@@ -67,14 +67,16 @@ impl Calls {
             let outlasts = notice.hook.is_some() && notice.pods.iter().any(|pod| pod.grace_seconds > USUAL_GRACE);
             let outlasted = "; one if the drain outlasts the hook's own timeout";
             let when = if outlasts { when + outlasted } else { when };
-            let is_made = is_made(notice, Wait::Wave);
-            let when = match (is_made, lookups.wave_notes > 0) {
+            let in_wave = is_made(notice, Wait::Wave);
+            let when = match (in_wave, lookups.wave_notes > 0) {
                 (true, _) => when + "; two for its place in the wave, and more if other replicas take it first",
                 (false, true) => when + "; one for the end of the drain, for the nodes that wait in its wave",
                 (false, false) => when,
             };
+            let is_put_off = notice.hook.is_some() && is_made(notice, Wait::ZonalShift);
+            let when = if is_put_off { when + "; more if the shift outlasts the hook's own timeout" } else { when };
             let most = most + 2 * holds + usize::from(outlasts) + lookups.wave_notes;
-            self.add(to, "patch nodes", needed, (!is_made).then_some(most), when);
+            self.add(to, "patch nodes", needed, (!in_wave && !is_put_off).then_some(most), when);
         }
         if notice.ends.as_ref().is_some_and(|end| end.outcome == NoticeOutcome::Planned) {
             self.add(to, "patch nodes", 1, Some(2), "keeps the notice on the Node; removed after the drain");
@@ -101,7 +103,8 @@ impl Calls {
             self.add(to, "delete pods", 0, Some(pressed), "pods still held back when their grace period just fits");
         }
         let made = |wait| is_made(notice, wait);
-        if [Wait::Delay, Wait::Replacement, Wait::Wave, Wait::HoldBeforeDrain].into_iter().any(made) {
+        let before = [Wait::Delay, Wait::Replacement, Wait::ZonalShift, Wait::Wave, Wait::HoldBeforeDrain];
+        if before.into_iter().any(made) {
             self.add(to, "list pods", 0, Some(1), "before a hard deadline: the grace periods that are kept free");
         }
         if made(Wait::Volumes) {

@@ -18,11 +18,11 @@ use crate::pipeline::event::{Detail, Hook, Notice};
 use crate::pipeline::interruption::{
     Action, Completion, Finding, HookTimes, NoticeOutcome, Policy, Present, Sequence, Step, Target, Waits, ended_marks,
 };
-use crate::pipeline::node::mark::{Mark, written};
+use crate::pipeline::node::mark::Mark;
+use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{Node, Ownership, owned_by_record, owned_without_asking};
 use crate::runtime::clock::Clock;
 use jiff::Unit;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -37,6 +37,8 @@ const MESSAGE: &str = "simulated";
 pub(super) struct Narration<'a> {
     notice: &'a Notice,
     node: Option<Arc<Node>>,
+    /// The zonal shift for which its drain waits if it has time.
+    shift: Option<Shift>,
     /// The reason why the hook's times are only assumed.
     assumed: Option<String>,
     /// The times of the hook, if the notice has one to complete.
@@ -48,7 +50,12 @@ pub(super) struct Narration<'a> {
 }
 
 impl<'a> Narration<'a> {
-    pub fn new(notice: &'a Notice, node: Option<Node>, settings: &'a Settings, clock: Clock) -> Self {
+    pub fn new(
+        notice: &'a Notice,
+        (node, shift): (Option<Arc<Node>>, Option<Shift>),
+        settings: &'a Settings,
+        clock: Clock,
+    ) -> Self {
         let action = settings.policy.action(notice);
         let in_seconds = notice.at.duration_since(clock.now()).as_secs();
         let view = NoticeView {
@@ -58,7 +65,7 @@ impl<'a> Narration<'a> {
             identity: notice.identity.to_string(),
             test: notice.is_test(),
             time: Some(Moment { at: notice.at, in_seconds }),
-            node: node.as_ref().map(NodeView::of),
+            node: node.as_deref().map(NodeView::of),
             owner: None,
             action,
             setting: reasons::setting(notice, action),
@@ -76,7 +83,7 @@ impl<'a> Narration<'a> {
             calls: Vec::new(),
             notes: Vec::new(),
         };
-        Self { notice, node: node.map(Arc::new), assumed: None, times: None, settings, clock, action, view }
+        Self { notice, node, shift, assumed: None, times: None, settings, clock, action, view }
     }
 
     fn policy(&self) -> &'a Policy {
@@ -96,12 +103,13 @@ impl<'a> Narration<'a> {
     async fn narrate(&mut self, reader: &Reader<'_>) -> Result<calls::Lookups, KubeError> {
         let mut lookups = calls::Lookups::default();
         let node = self.node.clone();
+        let shifted = self.shift.is_some();
         let mut sequence = Sequence::new(self.policy(), self.clock, self.notice, MESSAGE);
         let mut finding = Finding::Received;
         let mut begun = Instant::now();
         loop {
             finding = match sequence
-                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted: false })
+                .next(finding, Present { now: Instant::now(), node: node.as_deref(), deadline: None, shifted })
             {
                 Step::FindOwner { .. } => {
                     let (owned, asked) = self.whose(reader).await;
@@ -215,17 +223,21 @@ impl<'a> Narration<'a> {
                 }
             }
         }
+        let shift = self.shift.as_ref().filter(|_| waits.until(Wait::ZonalShift).is_some());
+        if let Some(shift) = shift {
+            planned::end_with(shift, &mut waits, &self.clock);
+            self.view.notes.push(reasons::counts(shift));
+        }
         let Some(until) = waits.end() else { return target };
         *begun = until;
-        self.view.planned_waits.extend(planned::before(&waits));
+        self.view.planned_waits.extend(planned::before(&waits, shift));
         let only_delayed = waits.iter().all(|(wait, _)| wait == Wait::Delay);
         let why = if only_delayed { "--delay" } else { "at the latest, after the waits" };
         self.view.evictions_begin = Some(BeginView { moment: self.moment(until), why });
-        let in_wave = waits.until(Wait::Wave);
-        let deadline = planned::after_wave(self.notice, &self.clock, target.deadline, in_wave);
+        let deadline = planned::put_off(self.notice, &self.clock, target.deadline, &waits);
         if deadline != target.deadline {
             self.begin(deadline, Duration::ZERO);
-            self.note("the times are those of the longest wait in its wave: a hook's time for the drain begins with the node's place");
+            self.note(reasons::put_off(waits.until(Wait::Wave).is_some()));
         }
         Target { deadline, ..target }
     }
@@ -347,20 +359,8 @@ impl<'a> Narration<'a> {
 
     fn marks(&self, node: &Node, mark: &Mark) -> MarksView {
         let patch = mark.patch(node, &self.policy().mark_settings).unwrap_or_default();
-        let texts = |field: &str| -> BTreeMap<String, String> {
-            let entries = patch["metadata"][field].as_object().cloned().unwrap_or_default();
-            let text = |value: serde_json::Value| value.as_str().map(str::to_owned);
-            entries.into_iter().filter_map(|(key, value)| Some((key, text(value)?))).collect()
-        };
-        let taints: Vec<_> = serde_json::from_value(patch["spec"]["taints"].clone()).unwrap_or_default();
         let stands = self.policy().stands(self.notice.kind(), self.action).filter(|_| self.action == Action::Cordon);
-        MarksView {
-            cordon: patch["spec"]["unschedulable"] == true && !node.cordoned,
-            annotations: texts("annotations"),
-            labels: texts("labels"),
-            taints: taints.iter().filter(|taint| !node.taints.contains(taint)).map(written).collect(),
-            taken_back: stands.map(|stands| self.moment(Instant::now() + stands)),
-        }
+        MarksView::of(&patch, node, stands.map(|stands| self.moment(Instant::now() + stands)))
     }
 
     async fn drained(&mut self, reader: &Reader<'_>, begun: Instant, target: &Target) -> Result<(), KubeError> {

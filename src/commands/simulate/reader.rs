@@ -9,7 +9,10 @@ use crate::commands::test_message::{Sources, brief};
 use crate::fact::{Fact, Facts, Replacement, Subscriber};
 use crate::pipeline::drain::pods_of;
 use crate::pipeline::event::{Detail, Hook, InstanceId, Notice};
-use crate::pipeline::interruption::{Groups, HookTimes, Hooks, TargetGroup, TargetGroups, is_too_late, replaceable};
+use crate::pipeline::interruption::{
+    Groups, HookTimes, Hooks, ShiftedResources, TargetGroup, TargetGroups, is_too_late, replaceable, shifts_of,
+};
+use crate::pipeline::node::shift::{Shift, holding_back};
 use crate::pipeline::node::{ClusterNames, InstanceRecord, Node, OwnerLookup, OwnerLookupError, node_api};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
@@ -55,6 +58,13 @@ impl Subscriber for Failures {
     }
 }
 
+/// The cluster's Nodes, and what they note.
+struct Nodes {
+    by_instance: HashMap<InstanceId, Arc<Node>>,
+    /// The zonal shifts that count.
+    shifts: Vec<Shift>,
+}
+
 /// Reads from the cluster and from AWS.
 pub(super) struct Reader<'a> {
     clients: &'a Clients,
@@ -67,8 +77,10 @@ pub(super) struct Reader<'a> {
     example: Arc<OnceLock<InstanceId>>,
     hooks: Hooks,
     groups: Groups,
-    nodes: Option<HashMap<InstanceId, Node>>,
-    made_for: Option<Node>,
+    /// The labels of Nodes that the waits read.
+    labels: Vec<Box<str>>,
+    nodes: Option<Nodes>,
+    made_for: Option<Arc<Node>>,
 }
 
 impl<'a> Reader<'a> {
@@ -89,6 +101,7 @@ impl<'a> Reader<'a> {
             hooks: Hooks::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), &tasks),
             groups: Groups::new(clients.aws.autoscaling.clone(), Gate::new(facts.clone()), facts.clone()),
             facts,
+            labels: settings.policy.labels(),
             nodes: None,
             made_for: None,
         }
@@ -96,41 +109,56 @@ impl<'a> Reader<'a> {
 
     /// Returns the clients for a test message.
     pub fn sources(&self) -> Sources<'_> {
-        let (selector, waves) = (&self.settings.node_selector, &self.settings.policy.waits.waves[..]);
-        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector, waves }
+        let (selector, labels) = (&self.settings.node_selector, &self.labels[..]);
+        Sources { clients: self.clients, facts: &self.facts, gate: &self.gate, selector, labels }
     }
 
     /// Keeps a Node that was read already.
     pub fn know(&mut self, node: Node) {
-        self.made_for = Some(node);
+        self.made_for = Some(Arc::new(node));
     }
 
     /// Returns the instance's Node.
-    pub async fn node_of(&mut self, instance: &InstanceId) -> Result<Option<Node>, KubeError> {
+    pub async fn node_of(&mut self, instance: &InstanceId) -> Result<Option<Arc<Node>>, KubeError> {
         if let Some(node) = self.made_for.as_ref().filter(|node| node.instance == *instance) {
-            return Ok(Some(node.clone()));
+            return Ok(Some(Arc::clone(node)));
         }
-        if self.nodes.is_none() {
-            let api = node_api(self.clients.kube.clone());
-            let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
-            let nodes = objects.into_iter().filter_map(|node| {
-                Node::from_wire(
-                    node,
-                    &self.settings.node_selector,
-                    |key| self.settings.policy.is_of_wave(key),
-                    &self.settings.policy.conditions,
-                )
-            });
-            let mut nodes: Vec<_> = nodes.collect();
-            // Of several Nodes of an instance the index returns the one that is Ready.
-            nodes.sort_by_key(|node| (node.ready, node.ready_since));
-            let nodes: HashMap<_, _> = nodes.into_iter().map(|node| (node.instance.clone(), node)).collect();
-            if let Some(instance) = nodes.keys().next() {
-                let _ = self.example.set(instance.clone());
-            }
-            self.nodes = Some(nodes);
+        Ok(self.nodes().await?.by_instance.get(instance).map(Arc::clone))
+    }
+
+    /// Returns the zonal shift for which a drain of the Node waits if it has time. Any Node may note it.
+    pub async fn shift(&mut self, node: &Node) -> Result<Option<Shift>, KubeError> {
+        if self.settings.policy.waits.zonal_shift == ShiftedResources::None {
+            return Ok(None);
         }
-        Ok(self.nodes.as_ref().and_then(|nodes| nodes.get(instance)).cloned())
+        Ok(holding_back(node, &self.nodes().await?.shifts).cloned())
+    }
+
+    /// Returns the cluster's Nodes, which are listed once.
+    async fn nodes(&mut self) -> Result<&Nodes, KubeError> {
+        let nodes = match self.nodes.take() {
+            Some(nodes) => nodes,
+            None => self.listed().await?,
+        };
+        Ok(self.nodes.insert(nodes))
+    }
+
+    async fn listed(&self) -> Result<Nodes, KubeError> {
+        let Settings { node_selector, policy, .. } = self.settings;
+        let is_used = |key: &str| self.labels.iter().any(|label| **label == *key);
+        let api = node_api(self.clients.kube.clone());
+        let objects = self.all("nodes", "", &api, &ListParams::default()).await?;
+        let nodes = objects.into_iter();
+        let nodes = nodes.filter_map(|node| Node::from_wire(node, node_selector, is_used, &policy.conditions));
+        let mut nodes: Vec<_> = nodes.map(Arc::new).collect();
+        // Of several Nodes of an instance the index returns the one that is Ready.
+        nodes.sort_by_key(|node| (node.ready, node.ready_since));
+        let shifts = shifts_of(&policy.waits.zonal_shift, &nodes, self.clock.now());
+        let by_instance: HashMap<_, _> = nodes.into_iter().map(|node| (node.instance.clone(), node)).collect();
+        if let Some(instance) = by_instance.keys().next() {
+            let _ = self.example.set(instance.clone());
+        }
+        Ok(Nodes { by_instance, shifts })
     }
 
     /// Returns the pods of a node that the settings select.

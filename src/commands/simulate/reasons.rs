@@ -4,6 +4,7 @@ use crate::fact::{Action, Replacement};
 use crate::pipeline::event::{Detail, IgnoreReason, InstanceAction, InstanceState, Notice, WarmPool, ZonalShift};
 use crate::pipeline::interruption::{HookRoom, HookTimes, NoticeOutcome, PerKind, Policy, Proof, Verify};
 use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::shift::Shift;
 use crate::pipeline::node::{InstanceRecord, ManagedTag, Membership};
 use crate::runtime::clock::Clock;
 use std::time::Duration;
@@ -35,6 +36,28 @@ pub(super) fn shift(shift: &ZonalShift) -> String {
         format!("while traffic is shifted away from {zone}, drains in other zones that have time wait")
     } else {
         format!("traffic is no longer shifted away from {zone}, and drains in other zones go on")
+    }
+}
+
+/// Until when a shift counts.
+pub(super) fn counts(shift: &Shift) -> String {
+    let Shift { away_from, resource, until, .. } = shift;
+    format!(
+        "traffic of {resource} is shifted away from {away_from}; that counts until {until}, unless another event tells of the shift"
+    )
+}
+
+/// What ends the wait for a shift.
+pub(super) fn shifted_back(shift: &Shift) -> String {
+    format!("traffic is no longer shifted away from {}", shift.away_from)
+}
+
+/// Why the times are later than the deadline of the hook alone.
+pub(super) const fn put_off(in_wave: bool) -> &'static str {
+    if in_wave {
+        "the times are those of the longest wait in its wave: a hook's time for the drain begins with the node's place"
+    } else {
+        "the times are those of the longest wait for the end of the shift: a hook's time for the drain begins then"
     }
 }
 

@@ -258,7 +258,7 @@ pub struct PlannedWaitView {
     #[serde(serialize_with = "label")]
     pub wait: Wait,
     /// What ends it.
-    pub until: &'static str,
+    pub until: String,
     /// The setting that asks for it.
     pub setting: &'static str,
     /// Maximum wait; `None` if it is not made.

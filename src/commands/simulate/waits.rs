@@ -1,18 +1,32 @@
 //! What would be waited for before evictions, and between the drain and the hook's completion; and what would not, and why.
 
+use super::reasons;
 use super::view::{Place, PlannedWaitView};
 use crate::fact::{NoticeOutcome, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Notice;
 use crate::pipeline::interruption::{ForLoadBalancers, Policy, Waits};
 use crate::pipeline::node::Node;
+use crate::pipeline::node::shift::Shift;
 use crate::runtime::clock::Clock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Returns the waits before evictions.
-pub(super) fn before(waits: &Waits) -> Vec<PlannedWaitView> {
-    views(Place::BeforeEvictions, waits, Instant::now())
+/// Has the wait for the shift end when the shift counts no longer.
+pub(super) fn end_with(shift: &Shift, waits: &mut Waits, clock: &Clock) {
+    if let Some(until) = waits.until(Wait::ZonalShift) {
+        waits.remove(Wait::ZonalShift);
+        waits.add(Wait::ZonalShift, until.min(clock.instant_of(shift.until)));
+    }
+}
+
+/// Returns the waits before evictions, among them perhaps that for the end of the shift.
+pub(super) fn before(waits: &Waits, shift: Option<&Shift>) -> Vec<PlannedWaitView> {
+    let mut views = views(Place::BeforeEvictions, waits, Instant::now());
+    for view in views.iter_mut().filter(|view| view.wait == Wait::ZonalShift) {
+        view.until = shift.map_or_else(|| view.until.clone(), reasons::shifted_back);
+    }
+    views
 }
 
 /// Returns the waits between a drain that succeeds and the completion, and those that are not made although they are set.
@@ -45,9 +59,9 @@ pub(super) fn after(
     views
 }
 
-/// Returns the deadline after a wave that lasts until its latest end: a hook's time for the drain begins then.
-pub(super) fn after_wave(notice: &Notice, clock: &Clock, deadline: Deadline, until: Option<Instant>) -> Deadline {
-    let waited = until.map(|until| until.saturating_duration_since(clock.notice_instant(notice.at)));
+/// Returns the deadline if a wave or a shift lasts until its latest end: a hook's time for the drain begins then.
+pub(super) fn put_off(notice: &Notice, clock: &Clock, deadline: Deadline, waits: &Waits) -> Deadline {
+    let waited = waits.put_off_until().map(|until| until.saturating_duration_since(clock.notice_instant(notice.at)));
     waited.map_or(deadline, |waited| deadline.put_off(waited))
 }
 
@@ -74,5 +88,6 @@ fn view(place: Place, wait: Wait, at_most: Duration) -> PlannedWaitView {
         Wait::HoldBeforeCompletion => ("somebody sets ebbtide/release to before-completion", "--hold"),
     };
     let at_most_seconds = Some((at_most + Duration::from_millis(500)).as_secs());
+    let until = until.to_owned();
     PlannedWaitView { place, wait, until, setting, at_most_seconds, not_because: None }
 }

@@ -4,12 +4,18 @@ use super::policy::ShiftedResources;
 use crate::pipeline::node::shift::{Shift, holding_back, notes_shift, shifts};
 use crate::pipeline::node::{Index, Node};
 use jiff::Timestamp;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// Time for which what the Nodes note is not read anew: a thousand drains may begin at once.
 const READ_EVERY: Duration = Duration::from_secs(1);
+
+/// Returns the shifts of these resources that count at `now`, as these Nodes note them.
+#[must_use]
+pub fn shifts_of(resources: &ShiftedResources, nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
+    shifts(nodes, now).into_iter().filter(|shift| resources.has(&shift.resource)).collect()
+}
 
 /// The zonal shifts that count.
 #[derive(Debug)]
@@ -34,8 +40,7 @@ impl Shifts {
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
-            let counting = shifts(&self.index.all_that(notes_shift), now).into_iter();
-            *known = Some((Instant::now(), counting.filter(|shift| self.resources.has(&shift.resource)).collect()));
+            *known = Some((Instant::now(), shifts_of(&self.resources, &self.index.all_that(notes_shift), now)));
         }
         let (_, shifts) = known.as_ref()?;
         holding_back(node, shifts).filter(|shift| shift.until > now).cloned()

@@ -146,6 +146,12 @@ impl Waits {
         self.iter().find(|(other, _)| *other == wait).map(|(_, until)| until)
     }
 
+    /// Returns the latest end of the wait for other drains or zones, by which a hook's time for the drain is put off.
+    #[must_use]
+    pub fn put_off_until(&self) -> Option<Instant> {
+        self.until(Wait::Wave).or_else(|| self.until(Wait::ZonalShift))
+    }
+
     /// Whether there is nothing to wait for.
     #[must_use]
     pub const fn is_empty(&self) -> bool {

@@ -87,8 +87,7 @@ impl Case {
         if self.join_early(target, early) {
             return Finding::Delayed(target.clone());
         }
-        let put_off_until = waits.until(Wait::Wave).or_else(|| waits.until(Wait::ZonalShift));
-        let in_wave = put_off_until.map(|until| self.put_off(hook, until));
+        let in_wave = waits.put_off_until().map(|until| self.put_off(hook, until));
         let ends = hook.map_or(target.deadline, KeptHook::deadline).at();
         let started = async { while running.changed().await.is_ok() && !self.join_early(target, early) {} };
         let cut = async {

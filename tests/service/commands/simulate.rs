@@ -616,3 +616,94 @@ async fn a_zonal_shift_is_told_as_what_it_does() {
     assert!(other.contains("ignored (other-shift)"), "{other}");
     std::fs::remove_file(&file).unwrap();
 }
+
+/// A world of a Node in each of two zones, in which a replica has noted that traffic is shifted away from the first.
+async fn shifted_away() -> Stage {
+    let stage = Stage::new(2, 1);
+    for n in 0..2 {
+        stage.label(n, "topology.k8s.aws/zone-id", &format!("euw1-az{n}"));
+    }
+    let replica = stage.start(&SHIFT[..2]).await;
+    let at = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Started", SHIFT[1], "euw1-az0", at));
+    stage.until_handled(s(10)).await;
+    replica.stop().await;
+    stage
+}
+
+const SHIFT: [&str; 4] = ["--zonal-shift", "arn:a", "--events", "none"];
+
+/// Returns the longest wait for the end of a shift, in seconds.
+fn for_shift(notice: &Value) -> Option<u64> {
+    let waits = notice["planned_waits"].as_array().into_iter().flatten();
+    waits.filter(|wait| wait["wait"] == "zonal-shift").find_map(|wait| wait["at_most_seconds"].as_u64())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_running_shift_is_read_from_the_nodes_and_the_prediction_comes_true() {
+    let stage = shifted_away().await;
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(3600)));
+    let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(1));
+    let now = stage.world.clock.now();
+    let body = messages::lifecycle(Wrapping::Event, true, ("group", "hook", &token), &instance(1), now);
+    let notice = stage.simulated_body(&body, &SHIFT).await;
+    let wait = &notice["planned_waits"][0];
+    assert_eq!(wait["until"], "traffic is no longer shifted away from euw1-az0", "{notice:#}");
+    let at_most = for_shift(&notice).expect("it must wait");
+    assert!((6 * 3600 - 60..=6 * 3600).contains(&at_most), "a shift counts for six hours: {at_most}");
+    assert_eq!(notice["evictions_begin"]["in_seconds"], at_most);
+    let deadline = notice["deadline"]["in_seconds"].as_u64().expect("it must have a deadline");
+    assert!((at_most + 3600..=at_most + 3660).contains(&deadline), "the hook's time begins then: {deadline}");
+    let noted = stage.annotations(0).into_iter().find(|(name, _)| name.starts_with("ebbtide/shift."));
+    let noted: Value = serde_json::from_str(&noted.expect("the shift must be noted").1).unwrap();
+    let until = noted["until"].as_str().expect("it must end");
+    let text = stage.simulate(&[&Body::holding(body.as_bytes()).0, &SHIFT[0], SHIFT[1]]).await.said;
+    for said in ["shifted away from euw1-az0, 5h 59m at most", "traffic of arn:a is shifted away from euw1-az0;", until]
+    {
+        assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(said), "{said}: {text}");
+    }
+
+    let simulated = stage.world.calls.tally();
+    let replica = stage.start(&SHIFT).await;
+    stage.world.aws.sqs.send(body);
+    tokio::time::sleep(s(at_most - 10)).await;
+    assert_eq!((stage.cordoned(1), stage.first_eviction(1)), (true, None), "{}", stage.story());
+    stage.until("the shift counts no longer", s(20), || stage.first_eviction(1).is_some()).await;
+    stage.until_handled(s(60)).await;
+    assert_foretold(&stage, &simulated, &notice);
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_drains_with_time_in_other_zones_are_said_to_wait_for_a_shift() {
+    let stage = shifted_away().await;
+    let made = |kind, n| ["--kind".to_owned(), kind, "--node".to_owned(), node(n)];
+    for (kind, n, flags, waits) in [
+        ("scheduled-change", 1, &SHIFT[..2], true),
+        ("scheduled-change", 1, &["--zonal-shift", "any"], true),
+        ("scheduled-change", 0, &SHIFT[..2], false),
+        ("scheduled-change", 1, &["--zonal-shift", "arn:b"], false),
+        ("scheduled-change", 1, &[], false),
+        ("scheduled-change", 1, &["--zonal-shift", "any", "--dry-run"], false),
+        ("spot", 1, &SHIFT[..2], false),
+    ] {
+        let made = made(kind.to_owned(), n);
+        let flags: Vec<&str> = made.iter().map(String::as_str).chain(flags.iter().copied()).collect();
+        let told = stage.simulated(&flags).await;
+        let notice = &told["notices"][0];
+        // Half of the time to the deadline.
+        assert_eq!(for_shift(notice), waits.then_some(1800), "{flags:?}: {notice:#}");
+        assert_eq!(notice["notes"].to_string().contains("is shifted away"), waits, "{flags:?}: {notice:#}");
+    }
+    // In a wave, too, both are told.
+    stage.label(1, "zone", "b");
+    let both = ["--kind", "scheduled-change", "--node", "node-1", "--wave", "zone=1", "--zonal-shift", "any"];
+    let told = stage.simulated(&both).await;
+    let waits = told["notices"][0]["planned_waits"].as_array().unwrap().iter();
+    let mut waits: Vec<_> = waits.filter_map(|wait| wait["wait"].as_str()).collect();
+    waits.sort_unstable();
+    assert_eq!(waits, ["wave", "zonal-shift"]);
+    let later = stage.simulate_at(stage.world.clock.now() + s(6 * 3600), &both).await.said;
+    assert!(later.contains("fewer nodes") && !later.contains("is shifted away"), "{later}");
+}
