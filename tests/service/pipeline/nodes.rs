@@ -275,6 +275,41 @@ async fn another_node_of_the_instance_that_says_nothing_takes_nothing_back() {
     stage.rest(&[&replica]).await;
 }
 
+/// The agent says it to the new Node after ten minutes, if its instance lives that long: until then nobody has taken it back.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_again_takes_nothing_back_before_its_agent_speaks() {
+    for says_again in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.without_queue("a", &[]).await;
+        stage.says_spot(0, 3600);
+        let said = stage.annotations(0)[SPOT].clone();
+        stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+        sleep(s(10)).await;
+        stage.world.kube.remove_node(&node(0));
+        stage.world.kube.add_node(&node(0), &crate::harness::instance(0));
+        stage
+            .world
+            .kube
+            .add_pod(Pod::on(&node(0)).named("again").labels([("app", "node-0")]).grace(s(60)).stops_in(s(2)));
+        stage.until("tried again", s(10), || !stage.tries_of("again").is_empty()).await;
+        sleep(s(595)).await;
+        assert!(stage.cordoned(0) && stage.notices(0).len() == 1, "{}", stage.story());
+        if says_again {
+            stage.annotate(0, SPOT, &said);
+            sleep(s(300)).await;
+            stage.unblock(0);
+            stage.until("noted", s(60), || stage.handled(0) == 1).await;
+            assert!(stage.cordoned(0) && stage.ends_of("again").len() == 1);
+            assert_eq!(outcomes(&replica, "spot", "drained"), "1");
+        } else {
+            stage.until("undone", s(180), || !stage.cordoned(0) && stage.notices(0).is_empty()).await;
+            assert_eq!(outcomes(&replica, "spot", "withdrawn"), "1");
+        }
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_is_told_once_and_drains_nothing() {
     let stage = Stage::new(4, 1);
