@@ -37,6 +37,9 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Pause before a notice that has not ended is taken again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
+/// Pause before a notice is tried again for which there was no room until its deadline.
+const ROOM_DELAY: Duration = Duration::from_mins(5);
+
 /// Whose turn it is to act on what Nodes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
@@ -253,6 +256,8 @@ impl Deliverer {
                     self.outcomes.forget(&notice.identity);
                     return (version, false);
                 }
+                // There may be room, and the Node says it still.
+                Some((_, Ok(NoticeOutcome::NotAdmitted))) => return again(ROOM_DELAY).await,
                 // A plan is on the Node, and a notice without an effect leaves nothing there.
                 Some((Verdict::Delete, end)) if end.is_ok_and(|outcome| !is_work(outcome)) => return (version, true),
                 Some((Verdict::Delete, _)) => {}

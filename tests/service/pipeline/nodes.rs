@@ -341,6 +341,50 @@ async fn forged_notices_drain_no_more_nodes_than_allowed() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// What there was no room for is still said.
+#[tokio::test(start_paused = true)]
+async fn what_was_not_admitted_is_drained_for_when_there_is_room() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let replica = stage.without_queue("a", &["--max-draining", "1", "--drain-timeout", "10m"]).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.annotate(1, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("not admitted", s(620), || outcomes(&replica, "asg-terminate", "not-admitted") == "1").await;
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(1));
+    stage.world.kube.remove_node(&node(0));
+    stage.unblock(1);
+    stage.until("drained", s(300), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    replica.all_ended("asg-terminate", &[("blocked", 1), ("drained", 1), ("not-admitted", 1)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Its plan stays on the Node until there is room.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_was_not_admitted_is_drained_for_when_there_is_room() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let flags = ["--when", "scheduled-change=2h-before", "--max-draining", "1", "--drain-timeout", "10m"];
+    let replica = stage.without_queue("a", &flags).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    let begin = stage.world.clock.now() + s(7200 + 60);
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(1, MAINTENANCE, &change);
+    stage
+        .until("not admitted", s(60 + 90 + 620), || outcomes(&replica, "scheduled-change", "not-admitted") == "1")
+        .await;
+    assert!(!stage.cordoned(1));
+    stage.world.kube.remove_node(&node(0));
+    stage.unblock(1);
+    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    replica.all_ended("scheduled-change", &[("drained", 1), ("not-admitted", 1), ("planned", 1)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_writes_no_lease_and_cordons_nothing() {
     let stage = Stage::new(1, 1);
