@@ -129,6 +129,8 @@ impl Deliverer {
                 Ok(()) = held.changed() => {
                     if *held.borrow() == Held::Theirs {
                         work.cut_short().await;
+                        // Another replica undoes it, and may die in the middle of the same again.
+                        work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
                         work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
                     }
                 }

@@ -4,6 +4,7 @@ use crate::harness::{Replica, Stage, metric, node, s};
 use ebbtide::service::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -50,6 +51,15 @@ impl Stage {
             .map(|call| call.operation.clone())
             .filter(|call| !call.contains(' '))
             .collect()
+    }
+
+    /// Has the replica in a pod of this name renew the Lease, or take it, whoever holds it.
+    fn holds_nodes(&self, pod: &str) {
+        let now = MicroTime(self.world.clock.now());
+        self.world.kube.put_lease("ebbtide", "ebbtide-nodes", |lease| {
+            let spec = lease.spec.get_or_insert_default();
+            (spec.holder_identity, spec.renew_time) = (Some(pod.to_owned()), Some(now));
+        });
     }
 
     pub fn nodes_holder(&self) -> Option<String> {
@@ -183,6 +193,34 @@ async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     second.ended_once("spot", "drained");
     assert_eq!(stage.ends_of("slow").len(), 1);
     stage.rest_for(&[&second], s(60)).await;
+}
+
+/// The first replica lives on. Since it lost its turn, what it had ended was taken back and said again, and the second died at it.
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_turn_comes_again_goes_on_with_what_it_had_ended_before() {
+    let stage = Stage::new(1, 1);
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    let second = stage.without_queue("second", &[]).await;
+    stage.holds_nodes("second");
+    sleep(s(5)).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("undone", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("late").grace(s(60)).stops_in(s(2)));
+    stage.block(0);
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("tried", s(10), || !stage.tries_of("late").is_empty()).await;
+    assert_eq!(stage.nodes_holder().as_deref(), Some("second"));
+    second.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("late").len();
+    stage.until("taken over", s(12), || stage.tries_of("late").len() > tries).await;
+    stage.unblock(0);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    assert_eq!((stage.nodes_holder().as_deref(), stage.ends_of("late").len()), (Some("first"), 1));
+    first.all_ended("asg-terminate", &[("drained", 2)]);
+    stage.rest_for(&[&first], s(60)).await;
 }
 
 /// The answer to a renewal of the Lease is under way when the shutdown comes.
