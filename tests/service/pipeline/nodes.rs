@@ -257,6 +257,24 @@ async fn a_drain_goes_on_while_the_lease_can_not_be_renewed() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// A renewal that was given up reaches the API server between a read and the next renewal, which is refused.
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_when_a_renewal_meets_one_that_was_late() {
+    let stage = Stage::slow(s(60));
+    let replica = stage.without_queue("a", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    stage.says_spot(0, 120);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.world.faults.add(Rule::on("update leases", Fault::Late(s(1))).times(1));
+    let renewals = stage.calls("update leases");
+    stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+    stage.holds_nodes("a");
+    stage.until("refused", s(2), || stage.world.calls.of("update leases").iter().any(|call| call.status == 409)).await;
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    replica.ended_once("spot", "drained");
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_back_is_undone_and_may_be_said_again() {
     let stage = Stage::new(2, 1);
