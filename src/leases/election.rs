@@ -39,8 +39,8 @@ impl Office {
         timeout: CALL_TIMEOUT,
     };
 
-    /// The work on what Nodes say. Other replicas look every [`Office::LOOK`], so that the turn of one that has died silently is taken
-    /// within 8 s, and the time of a call.
+    /// The work on what Nodes say. Other replicas look every [`Office::LOOK`], and when the turn may be over, so that the turn of one that
+    /// has died silently is taken within 9 s, and the time of the calls.
     pub const NODES: Self = Self {
         name: "ebbtide-nodes",
         turn: Duration::from_secs(6),

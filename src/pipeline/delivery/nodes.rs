@@ -92,8 +92,12 @@ impl Deliverer {
                 Some(election) => election.take_turn().await,
                 None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL }),
             };
+            let mut next = Instant::now() + random::jittered(Office::LOOK, 0.9..1.1);
             match turn {
                 Ok(turn) => {
+                    if let Turn::Theirs { until } = turn {
+                        next = next.min(until);
+                    }
                     told = None;
                     let ours = matches!(turn, Turn::Ours { .. });
                     if election.is_some() && had != ours {
@@ -112,7 +116,7 @@ impl Deliverer {
                     }
                 }
             }
-            sleep(random::jittered(Office::LOOK, 0.9..1.1)).await;
+            sleep_until(next).await;
         }
     }
 

@@ -177,6 +177,25 @@ async fn another_replica_takes_over_within_ten_seconds_of_a_silent_death() {
     stage.rest_for(&[&second], s(60)).await;
 }
 
+/// Wherever between two looks of the other it dies.
+#[tokio::test(start_paused = true)]
+async fn the_turn_of_a_dead_replica_is_taken_when_it_is_over() {
+    for _ in 0..20 {
+        let stage = Stage::new(0, 0);
+        let first = stage.without_queue("first", &[]).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+        let second = stage.without_queue("second", &[]).await;
+        sleep(s(10)).await;
+        let renewals = stage.calls("update leases");
+        stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+        first.kill().await.gone(|_| true).await;
+        stage
+            .until("taken over", Duration::from_millis(8500), || stage.nodes_holder().as_deref() == Some("second"))
+            .await;
+        second.stop().await.2.gone(|_| true).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     let stage = Stage::slow(s(60));
