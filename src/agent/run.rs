@@ -9,7 +9,7 @@ use super::reading::{path, read};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
 use crate::fact::{Fact, Facts, MetadataFailure};
 use crate::pipeline::node::node_api;
-use crate::pipeline::node::says::{Said, SaidKind};
+use crate::pipeline::node::says::{SAID_AGAIN, Said, SaidKind};
 use crate::runtime::random;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Map, Value, json};
@@ -21,10 +21,6 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum interval between readings that fail.
 const MAX_INTERVAL: Duration = Duration::from_secs(30);
-
-/// Interval in which it is said again for as long as it is announced: somebody may have removed it, or the Node. Recommendations and
-/// changes are announced for days, on many nodes.
-const SAID_AGAIN: Duration = Duration::from_mins(10);
 
 /// Number of readings without an announcement after which it is taken back: one that is lost for a moment undoes no drain.
 const READINGS_TO_TAKE_BACK: u32 = 3;

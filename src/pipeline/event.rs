@@ -452,6 +452,12 @@ pub struct Version {
 }
 
 impl Version {
+    /// Returns the identity.
+    #[must_use]
+    pub const fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
     /// Returns the identity, if the notice is about a condition of a Node.
     #[must_use]
     pub const fn of_condition(&self) -> Option<&Identity> {

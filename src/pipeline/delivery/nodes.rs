@@ -37,6 +37,9 @@ const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Pause before a notice that has not ended is taken again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
+/// Pause before a notice is tried again for which there was no room until its deadline.
+const ROOM_DELAY: Duration = Duration::from_mins(5);
+
 /// Whose turn it is to act on what Nodes say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Held {
@@ -89,8 +92,12 @@ impl Deliverer {
                 Some(election) => election.take_turn().await,
                 None => Ok(Turn::Ours { until: Instant::now() + SCAN_INTERVAL }),
             };
+            let mut next = Instant::now() + random::jittered(Office::LOOK, 0.9..1.1);
             match turn {
                 Ok(turn) => {
+                    if let Turn::Theirs { until } = turn {
+                        next = next.min(until);
+                    }
                     told = None;
                     let ours = matches!(turn, Turn::Ours { .. });
                     if election.is_some() && had != ours {
@@ -109,7 +116,7 @@ impl Deliverer {
                     }
                 }
             }
-            sleep(random::jittered(Office::LOOK, 0.9..1.1)).await;
+            sleep_until(next).await;
         }
     }
 
@@ -126,6 +133,8 @@ impl Deliverer {
                 Ok(()) = held.changed() => {
                     if *held.borrow() == Held::Theirs {
                         work.cut_short().await;
+                        // Another replica undoes it, and may die in the middle of the same again.
+                        work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
                         work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
                     }
                 }
@@ -253,6 +262,8 @@ impl Deliverer {
                     self.outcomes.forget(&notice.identity);
                     return (version, false);
                 }
+                // There may be room, and the Node says it still.
+                Some((_, Ok(NoticeOutcome::NotAdmitted))) => return again(ROOM_DELAY).await,
                 // A plan is on the Node, and a notice without an effect leaves nothing there.
                 Some((Verdict::Delete, end)) if end.is_ok_and(|outcome| !is_work(outcome)) => return (version, true),
                 Some((Verdict::Delete, _)) => {}

@@ -170,6 +170,13 @@ impl Deliverer {
             }
             outcome = end.ok();
         }
+        // There may be room at a later scan, and EC2, or the Node, says it still. A message does not.
+        let listed = notice.identity.listed_as();
+        let is_of_message =
+            plan.as_ref().is_some_and(|plan| !is_from_node(&plan.message) && listed != Some(&plan.message));
+        if outcome == Some(NoticeOutcome::NotAdmitted) && !is_of_message {
+            return (version, false);
+        }
         // EC2 has listed something newer meanwhile, whose work this was, too.
         if plan.is_none() && !answers.notices().iter().any(|listed| listed.version() == version) {
             return (version, true);

@@ -1,7 +1,7 @@
 //! A condition of a Node that the settings name, and since when the Node has it.
 //!
 //! The clock that wrote a condition's time may be wrong. What the watch saw begin has begun then; else that time counts, but no condition
-//! is older than its Node, or begins after it was seen.
+//! is older than its Node, or begins after it was seen. One without a time begins when it was seen.
 
 use crate::fact::Action;
 use crate::runtime::clock::Clock;
@@ -56,7 +56,7 @@ impl Condition {
     /// Returns since when a Node that was created then has it.
     pub(super) fn since(&self, created: Option<Timestamp>, clock: &Clock) -> Timestamp {
         let seen = clock.timestamp_of(self.seen);
-        let written = self.since.max(created).filter(|_| !self.began);
-        written.map_or(seen, |written| written.min(seen))
+        let written = self.since.filter(|_| !self.began);
+        written.map_or(seen, |written| created.map_or(written, |created| written.max(created)).min(seen))
     }
 }

@@ -11,7 +11,7 @@ use super::Node;
 use super::condition::ConditionRule;
 use super::conditions;
 use super::handled::{Standing, has_notes, is_handled, standing};
-use super::mark::{is_told_to_terminate, mark_of, name_of, notices};
+use super::mark::{NoticeAnnotation, is_told_to_terminate, mark_of, name_of, notices};
 use super::names::{FROM_NODE, is_from_node};
 use super::plan::Plan;
 use super::release::NodeRelease;
@@ -35,6 +35,13 @@ const MAX_WORD: usize = 128;
 
 /// Time between EC2's warning of an interruption and the time that the metadata name for it.
 const WARNING: Duration = Duration::from_mins(2);
+
+/// Interval in which the agent says it again for as long as it is announced: somebody may have removed it, or the Node. Recommendations
+/// and changes are announced for days, on many nodes.
+pub const SAID_AGAIN: Duration = Duration::from_mins(10);
+
+/// Time after which the agent has told a Node that has registered again all that is announced, also if some of its calls fail.
+const SAID_AFTER: Duration = SAID_AGAIN.saturating_add(Duration::from_mins(2));
 
 /// Time after the end that the metadata named for a spot instance, after which nothing is done for what its Node says: the instance was
 /// kept, and its agent is gone.
@@ -238,6 +245,17 @@ fn from_node(node: &Node) -> impl Iterator<Item = String> {
     marks.chain(Plan::all(node).filter(Plan::is_only_said).map(|plan| plan.message))
 }
 
+/// Returns what marks have in place of a message that are on a Node which has registered again in the middle of a drain, and to which the
+/// agent has not spoken yet: its notices are older than the Node.
+fn said_before(node: &Node, now: Timestamp) -> impl Iterator<Item = String> {
+    let created =
+        node.created.filter(|created| now.duration_since(*created) < SAID_AFTER.try_into().unwrap_or_default());
+    // Conditions are of the Node itself.
+    let is_older =
+        move |mark: &NoticeAnnotation| mark.since < created && !mark.message.starts_with(&conditions::message(""));
+    notices(node).filter(move |(_, mark)| is_older(mark)).map(|(_, mark)| mark.message)
+}
+
 /// Returns the withdrawals of what neither the Node nor the `others` of its instance say any longer, and the Node still carries
 /// something of. A saying that can't be read withdraws nothing: an agent of another version may have written it. `rules` are those of
 /// conditions: what a condition had done to a Node that its group was asked to replace is not undone, because that Node goes.
@@ -256,6 +274,7 @@ pub fn taken_back(node: &Node, others: &[Arc<Node>], rules: &[ConditionRule], no
     // One that a renamed kubelet has left says nothing of the instance.
     let current = nodes.max_by_key(|node| (node.ready, node.ready_since)).unwrap_or(node);
     messages.extend(current.conditions.iter().map(|condition| conditions::message(&condition.name)));
+    messages.extend(said_before(node, now));
     if AskedReplacement::of(node).is_some() {
         unreadable.push(conditions::message(""));
     }

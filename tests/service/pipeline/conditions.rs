@@ -210,6 +210,24 @@ async fn a_wrong_clock_of_the_writer_hardly_matters() {
     }
 }
 
+/// Not the whole age of the Node: nobody knows since when.
+#[tokio::test(start_paused = true)]
+async fn a_condition_without_a_time_counts_from_when_it_is_seen() {
+    let stage = Stage::new(1, 1);
+    sleep(s(3600)).await;
+    stage.set_condition(0, KERNEL, "False", 0);
+    stage.world.kube.update_node(&node(0), |node| {
+        let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+        conditions.iter_mut().filter(|it| it.type_ == KERNEL).for_each(|it| it.last_transition_time = None);
+    });
+    let replica = stage.with_rules("a", &DRAIN).await;
+    sleep(TOLERATED - s(10)).await;
+    stage.is_untouched(0);
+    stage.until("cordoned", s(15), || stage.cordoned(0)).await;
+    stage.until("noted", s(30), || stage.handled(0) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// A writer that renews the time of the transition without one does not put off the drain.
 #[tokio::test(start_paused = true)]
 async fn a_condition_whose_time_is_renewed_is_the_same() {

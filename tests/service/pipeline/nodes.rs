@@ -4,6 +4,7 @@ use crate::harness::{Replica, Stage, metric, node, s};
 use ebbtide::service::Exit;
 use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -50,6 +51,15 @@ impl Stage {
             .map(|call| call.operation.clone())
             .filter(|call| !call.contains(' '))
             .collect()
+    }
+
+    /// Has the replica in a pod of this name renew the Lease, or take it, whoever holds it.
+    fn holds_nodes(&self, pod: &str) {
+        let now = MicroTime(self.world.clock.now());
+        self.world.kube.put_lease("ebbtide", "ebbtide-nodes", |lease| {
+            let spec = lease.spec.get_or_insert_default();
+            (spec.holder_identity, spec.renew_time) = (Some(pod.to_owned()), Some(now));
+        });
     }
 
     pub fn nodes_holder(&self) -> Option<String> {
@@ -167,6 +177,25 @@ async fn another_replica_takes_over_within_ten_seconds_of_a_silent_death() {
     stage.rest_for(&[&second], s(60)).await;
 }
 
+/// Wherever between two looks of the other it dies.
+#[tokio::test(start_paused = true)]
+async fn the_turn_of_a_dead_replica_is_taken_when_it_is_over() {
+    for _ in 0..20 {
+        let stage = Stage::new(0, 0);
+        let first = stage.without_queue("first", &[]).await;
+        stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+        let second = stage.without_queue("second", &[]).await;
+        sleep(s(10)).await;
+        let renewals = stage.calls("update leases");
+        stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+        first.kill().await.gone(|_| true).await;
+        stage
+            .until("taken over", Duration::from_millis(8500), || stage.nodes_holder().as_deref() == Some("second"))
+            .await;
+        second.stop().await.2.gone(|_| true).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     let stage = Stage::slow(s(60));
@@ -183,6 +212,34 @@ async fn an_ordered_shutdown_hands_the_drain_over_at_once() {
     second.ended_once("spot", "drained");
     assert_eq!(stage.ends_of("slow").len(), 1);
     stage.rest_for(&[&second], s(60)).await;
+}
+
+/// The first replica lives on. Since it lost its turn, what it had ended was taken back and said again, and the second died at it.
+#[tokio::test(start_paused = true)]
+async fn a_replica_whose_turn_comes_again_goes_on_with_what_it_had_ended_before() {
+    let stage = Stage::new(1, 1);
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some("first")).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    let second = stage.without_queue("second", &[]).await;
+    stage.holds_nodes("second");
+    sleep(s(5)).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("undone", s(10), || !stage.cordoned(0) && stage.handled(0) == 0).await;
+    stage.world.kube.add_pod(Pod::on(&node(0)).named("late").grace(s(60)).stops_in(s(2)));
+    stage.block(0);
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("tried", s(10), || !stage.tries_of("late").is_empty()).await;
+    assert_eq!(stage.nodes_holder().as_deref(), Some("second"));
+    second.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("late").len();
+    stage.until("taken over", s(12), || stage.tries_of("late").len() > tries).await;
+    stage.unblock(0);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    assert_eq!((stage.nodes_holder().as_deref(), stage.ends_of("late").len()), (Some("first"), 1));
+    first.all_ended("asg-terminate", &[("drained", 2)]);
+    stage.rest_for(&[&first], s(60)).await;
 }
 
 /// The answer to a renewal of the Lease is under way when the shutdown comes.
@@ -216,6 +273,24 @@ async fn a_drain_goes_on_while_the_lease_can_not_be_renewed() {
     stage.until("noted", s(90), || stage.handled(0) == 1).await;
     replica.ended_once("spot", "drained");
     stage.world.faults.clear();
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// A renewal that was given up reaches the API server between a read and the next renewal, which is refused.
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_when_a_renewal_meets_one_that_was_late() {
+    let stage = Stage::slow(s(60));
+    let replica = stage.without_queue("a", &[]).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    stage.says_spot(0, 120);
+    stage.until("evicted", s(10), || stage.ends_of("slow").len() == 1).await;
+    stage.world.faults.add(Rule::on("update leases", Fault::Late(s(1))).times(1));
+    let renewals = stage.calls("update leases");
+    stage.until("renewed", s(5), || stage.calls("update leases") > renewals).await;
+    stage.holds_nodes("a");
+    stage.until("refused", s(2), || stage.world.calls.of("update leases").iter().any(|call| call.status == 409)).await;
+    stage.until("noted", s(90), || stage.handled(0) == 1).await;
+    replica.ended_once("spot", "drained");
     stage.rest_for(&[&replica], s(60)).await;
 }
 
@@ -275,6 +350,41 @@ async fn another_node_of_the_instance_that_says_nothing_takes_nothing_back() {
     stage.rest(&[&replica]).await;
 }
 
+/// The agent says it to the new Node after ten minutes, if its instance lives that long: until then nobody has taken it back.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_again_takes_nothing_back_before_its_agent_speaks() {
+    for says_again in [false, true] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        let replica = stage.without_queue("a", &[]).await;
+        stage.says_spot(0, 3600);
+        let said = stage.annotations(0)[SPOT].clone();
+        stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+        sleep(s(10)).await;
+        stage.world.kube.remove_node(&node(0));
+        stage.world.kube.add_node(&node(0), &crate::harness::instance(0));
+        stage
+            .world
+            .kube
+            .add_pod(Pod::on(&node(0)).named("again").labels([("app", "node-0")]).grace(s(60)).stops_in(s(2)));
+        stage.until("tried again", s(10), || !stage.tries_of("again").is_empty()).await;
+        sleep(s(595)).await;
+        assert!(stage.cordoned(0) && stage.notices(0).len() == 1, "{}", stage.story());
+        if says_again {
+            stage.annotate(0, SPOT, &said);
+            sleep(s(300)).await;
+            stage.unblock(0);
+            stage.until("noted", s(60), || stage.handled(0) == 1).await;
+            assert!(stage.cordoned(0) && stage.ends_of("again").len() == 1);
+            assert_eq!(outcomes(&replica, "spot", "drained"), "1");
+        } else {
+            stage.until("undone", s(180), || !stage.cordoned(0) && stage.notices(0).is_empty()).await;
+            assert_eq!(outcomes(&replica, "spot", "withdrawn"), "1");
+        }
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn garbage_is_told_once_and_drains_nothing() {
     let stage = Stage::new(4, 1);
@@ -303,6 +413,50 @@ async fn forged_notices_drain_no_more_nodes_than_allowed() {
     assert_eq!((0..10).filter(|n| stage.cordoned(*n)).count(), 2, "{}", stage.story());
     assert_eq!(stage.aws_calls(), Vec::<String>::new());
     sleep(Duration::from_mins(10)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// What there was no room for is still said.
+#[tokio::test(start_paused = true)]
+async fn what_was_not_admitted_is_drained_for_when_there_is_room() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let replica = stage.without_queue("a", &["--max-draining", "1", "--drain-timeout", "10m"]).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.annotate(1, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("not admitted", s(620), || outcomes(&replica, "asg-terminate", "not-admitted") == "1").await;
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(1));
+    stage.world.kube.remove_node(&node(0));
+    stage.unblock(1);
+    stage.until("drained", s(300), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    replica.all_ended("asg-terminate", &[("blocked", 1), ("drained", 1), ("not-admitted", 1)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Its plan stays on the Node until there is room.
+#[tokio::test(start_paused = true)]
+async fn a_planned_change_that_was_not_admitted_is_drained_for_when_there_is_room() {
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let flags = ["--when", "scheduled-change=2h-before", "--max-draining", "1", "--drain-timeout", "10m"];
+    let replica = stage.without_queue("a", &flags).await;
+    stage.annotate(0, TERMINATION, "{\"what\":\"terminate\"}");
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    let begin = stage.world.clock.now() + s(7200 + 60);
+    let change = format!("{{\"what\":\"instance-stop\",\"at\":\"{begin}\",\"id\":\"instance-event-1\"}}");
+    stage.annotate(1, MAINTENANCE, &change);
+    stage
+        .until("not admitted", s(60 + 90 + 620), || outcomes(&replica, "scheduled-change", "not-admitted") == "1")
+        .await;
+    assert!(!stage.cordoned(1));
+    stage.world.kube.remove_node(&node(0));
+    stage.unblock(1);
+    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    replica.all_ended("scheduled-change", &[("drained", 1), ("not-admitted", 1), ("planned", 1)]);
     stage.rest_for(&[&replica], s(60)).await;
 }
 

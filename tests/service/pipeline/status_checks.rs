@@ -102,6 +102,26 @@ async fn no_work_begins_when_many_fail() {
     stage.rest_for(&[&replica], s(60)).await;
 }
 
+/// What there was no room for still fails.
+#[tokio::test(start_paused = true)]
+async fn a_check_that_was_not_admitted_is_acted_on_when_there_is_room() {
+    let stage = Stage::new(10, 1);
+    (0..2).for_each(|n| stage.block(n));
+    let limits = ["--on", "status-check=drain", "--max-draining", "1", "--drain-timeout", "10m"];
+    let replica = stage.start(&[&POLLS[..], &limits].concat()).await;
+    (0..2).for_each(|n| stage.fails(n, "system", 600));
+    let refused = || replica.metric("ebbtide_notices_total{kind=\"status-check\",outcome=\"not-admitted\"}") > 0.5;
+    stage.until("not admitted", s(ROUND + 620), refused).await;
+    sleep(s(60)).await;
+    let begun = usize::from(!stage.cordoned(0));
+    assert!(stage.cordoned(begun) && !stage.cordoned(1 - begun));
+    stage.world.kube.remove_node(&node(begun));
+    stage.unblock(1 - begun);
+    stage.until("drained", s(120), || stage.world.kube.pods_on(&node(1 - begun)).is_empty()).await;
+    stage.until("noted", s(60), || stage.handled(1 - begun) == 1).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_poll_that_is_refused_takes_nothing_back() {
     let stage = Stage::new(3, 1);

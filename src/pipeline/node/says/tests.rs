@@ -118,6 +118,24 @@ fn a_notice_that_a_message_brought_is_only_noted() {
 }
 
 #[test]
+fn a_node_that_registers_again_withdraws_nothing_before_its_agent_speaks() {
+    let own = given(&spot()).remove(0).unwrap();
+    let condition = "node/condition/KernelReady=False";
+    // The notices are of 21:59:30.
+    for (created, now, gone) in [
+        ("2026-11-24T21:59:30Z", "2026-11-24T21:59:40Z", 2),
+        ("2026-11-24T21:59:31Z", "2026-11-24T21:59:40Z", 1),
+        ("2026-11-24T21:59:31Z", "2026-11-24T22:11:30Z", 1),
+        ("2026-11-24T21:59:31Z", "2026-11-24T22:11:31Z", 2),
+    ] {
+        let mut node = Node { created: Some(at(created)), ..node(&[]) };
+        mark(&mut node, &own.notice.identity.to_string(), "spot", "2026-11-24T21:59:30Z", &own.message);
+        mark(&mut node, "condition", "node-condition", "2026-11-24T21:59:30Z", condition);
+        assert_eq!(taken_back(&node, &[], &[], at(now)).len(), gone, "{created} {now}");
+    }
+}
+
+#[test]
 fn what_is_no_longer_said_is_withdrawn_by_its_mark_alone() {
     let mut node = spot();
     let own = given(&node).remove(0).unwrap();
