@@ -198,8 +198,13 @@ impl Question {
     async fn simulate_made(
         &self,
         reader: &mut Reader<'_>,
-        request: MessageRequest<'_>,
+        mut request: MessageRequest<'_>,
     ) -> Result<Simulation, TestMessageError> {
+        // Without a queue only the Node tells of it, and of no hook.
+        let is_hint = request.kind == NoticeKind::AsgTerminate && !self.settings.sources.queue;
+        if is_hint {
+            request.hook = Some(MADE_UP);
+        }
         let mut made_up = None;
         let fallback = |error: HookError| {
             made_up = Some(error);
@@ -208,8 +213,8 @@ impl Question {
         let made = test_message::make(&reader.sources(), request, reader.clock.now(), fallback).await?;
         let instance = made.node.instance.clone();
         reader.know(made.node);
-        if request.kind.is_repair() {
-            return Ok(self.simulate_repairs(reader, request.kind, &instance).await?);
+        if is_hint || request.kind.is_repair() {
+            return Ok(self.simulate_without_message(reader, request.kind, &instance).await?);
         }
         let notices = match event::parse(&made.body) {
             Parsed::Notices(notices) => notices,
@@ -223,8 +228,9 @@ impl Question {
         Ok(simulation)
     }
 
-    /// Simulates what would be done if the node were broken: for each condition that there is a rule for, or for a status check.
-    async fn simulate_repairs(
+    /// Simulates what would be done if the Node told of its termination, or were broken: for each condition that there is a rule for, or for
+    /// a status check.
+    async fn simulate_without_message(
         &self,
         reader: &mut Reader<'_>,
         kind: NoticeKind,
@@ -234,16 +240,24 @@ impl Question {
         let of_rules = self.settings.policy.conditions.iter();
         let details: Vec<Detail> = match kind {
             NoticeKind::NodeCondition => of_rules.map(|rule| Detail::Condition(rule.name.to_string())).collect(),
+            NoticeKind::AsgTerminate => {
+                vec![Detail::AsgTermination { sought: self.settings.policy.node_hook.is_some() }]
+            }
             _ => vec![Detail::StatusCheck("instance")],
         };
         let mut notices = Vec::new();
         for detail in details {
             let identity = match &detail {
                 Detail::Condition(name) => Identity::Condition { condition: name.clone(), instance: instance.clone() },
+                Detail::AsgTermination { .. } => Identity::Said { kind, at: None, instance: instance.clone() },
                 _ => Identity::Health { arn: kind.as_str().to_owned(), instance: instance.clone() },
             };
             let notice = Notice { identity, instance: instance.clone(), at: now, detail };
-            notices.push(self.simulate_notice(reader, &notice).await?);
+            let mut told = self.simulate_notice(reader, &notice).await?;
+            if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, &self.settings.policy.node_hook) {
+                told.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));
+            }
+            notices.push(told);
         }
         let what =
             notices.is_empty().then(|| "there is no --on-condition: no condition of a Node is acted on".to_owned());

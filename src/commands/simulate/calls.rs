@@ -189,6 +189,9 @@ impl Calls {
                 self.add(to, "elasticloadbalancing:DeregisterTargets", 0, Some(deregistered), when);
             }
         }
+        if !settings.sources.queue || notice.kind.is_repair() {
+            return;
+        }
         let last =
             [notice.deadline.as_ref().map(|deadline| deadline.moment), notice.waits.as_ref().map(|waits| waits.until)];
         let held = last.into_iter().flatten().map(seconds).max().filter(|_| notice.ends.is_none());

@@ -6,6 +6,7 @@ use super::view::{
     Simulation, TargetGroupView, Turn, ZONAL_SHIFT,
 };
 use crate::cli::text::{push_hanging, push_table};
+use crate::fact::NoticeKind;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ pub(super) fn of(simulation: &Simulation) -> String {
         if reason == ZONAL_SHIFT {
             text.line("Message", &format!("zonal shift: {what}"));
             text.line("Then", "it is noted on up to three Nodes, and deleted");
+        } else if reason == NoticeKind::NodeCondition.as_str() {
+            text.line("Notice", &format!("none: {what}"));
         } else {
             text.line("Message", &format!("ignored ({reason}): {what}"));
             text.line("Then", "it is counted and deleted");

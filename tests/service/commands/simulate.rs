@@ -707,3 +707,28 @@ async fn only_drains_with_time_in_other_zones_are_said_to_wait_for_a_shift() {
     let later = stage.simulate_at(stage.world.clock.now() + s(6 * 3600), &both).await.said;
     assert!(later.contains("fewer nodes") && !later.contains("is shifted away"), "{later}");
 }
+
+/// What the service makes of it is in tests/service/pipeline/nodes.rs: no call to AWS.
+#[tokio::test(start_paused = true)]
+async fn without_a_queue_no_message_is_held_and_no_hook_is_known() {
+    let stage = Stage::new(1, 1);
+    for (kind, flags) in [
+        ("asg-terminate", &[][..]),
+        ("asg-terminate", &["--node-hook", "drain"]),
+        ("spot", &[]),
+        ("node-condition", &["--on-condition", "KernelReady=False:30m=drain"]),
+    ] {
+        let flags = [&["--kind", kind, "--node", "node-0", "--source", "nodes"], flags].concat();
+        let told = stage.simulated(&flags).await;
+        let notice = &told["notices"][0];
+        let calls = notice["calls"].to_string();
+        assert!(!calls.contains("sqs:") && !calls.contains("autoscaling:"), "{flags:?}: {calls}");
+        assert!(calls.contains("evict") && notice["hook"].is_null(), "{flags:?}: {notice:#}");
+        let names_hook = notice["notes"].to_string().contains("lifecycle hook drain, that is kept alive");
+        assert_eq!(names_hook, flags.contains(&"--node-hook"), "{notice:#}");
+    }
+    assert_eq!(stage.calls("DescribeAutoScalingInstances"), 0);
+    let none = ["--kind", "node-condition", "--node", "node-0", "--source", "nodes"];
+    let said = stage.simulate(&none).await.said;
+    assert!(said.contains("none: there is no --on-condition") && !said.contains("deleted"), "{said}");
+}
