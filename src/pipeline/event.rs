@@ -13,6 +13,7 @@ mod zonal;
 mod tests;
 
 pub use crate::fact::{IgnoreReason, MalformedReason, NoticeKind};
+pub use zonal::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 
 use jiff::Timestamp;
 use std::collections::VecDeque;

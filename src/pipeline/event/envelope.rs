@@ -103,21 +103,8 @@ fn reader(source: &str, detail_type: &str) -> Option<Reader> {
             ec2::capacity_block
         }
         ("aws.health", "AWS Health Event") => health::event,
-        // Not practice runs: they only try what a shift would do.
-        (
-            "aws.arc-zonal-shift",
-            "Autoshift In Progress"
-            | "FIS Experiment Autoshift In Progress"
-            | "Manual Shift Started"
-            | "Manual Shift Updated",
-        ) => zonal::begins,
-        (
-            "aws.arc-zonal-shift",
-            "Autoshift Completed"
-            | "FIS Experiment Autoshift Completed"
-            | "FIS Experiment Autoshift Canceled"
-            | "Manual Shift Canceled",
-        ) => zonal::ends,
+        (zonal::SHIFT_SOURCE, kind) if zonal::SHIFT_BEGINS.contains(&kind) => zonal::begins,
+        (zonal::SHIFT_SOURCE, kind) if zonal::SHIFT_ENDS.contains(&kind) => zonal::ends,
         _ => return None,
     })
 }

@@ -4,6 +4,21 @@ use super::wire::{At, Head, List, Object, Text, quote, root};
 use super::{IgnoreReason, Malformed, Parsed, ZonalShift};
 use serde::Deserialize;
 
+/// Source of the events.
+pub const SHIFT_SOURCE: &str = "aws.arc-zonal-shift";
+
+/// The events by which a shift begins or goes on. Not practice runs: they only try what a shift would do.
+pub const SHIFT_BEGINS: [&str; 4] =
+    ["Autoshift In Progress", "FIS Experiment Autoshift In Progress", "Manual Shift Started", "Manual Shift Updated"];
+
+/// The events by which a shift ends.
+pub const SHIFT_ENDS: [&str; 4] = [
+    "Autoshift Completed",
+    "FIS Experiment Autoshift Completed",
+    "FIS Experiment Autoshift Canceled",
+    "Manual Shift Canceled",
+];
+
 /// Maximum length of a zone's id in bytes, as in the API.
 const MAX_ZONE: usize = 20;
 
@@ -33,12 +48,12 @@ struct Metadata<'a> {
     away_from: Text<'a>,
 }
 
-/// `Autoshift In Progress`, `Manual Shift Started` and others.
+/// One of [`SHIFT_BEGINS`].
 pub(super) fn begins(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     read(body, head, true)
 }
 
-/// `Autoshift Completed`, `Manual Shift Canceled` and others.
+/// One of [`SHIFT_ENDS`].
 pub(super) fn ends(body: &str, head: &Head<'_>) -> Result<Parsed, Malformed> {
     read(body, head, false)
 }

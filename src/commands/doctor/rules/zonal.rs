@@ -7,24 +7,11 @@ use crate::commands::doctor::check::{Area, Check, few};
 use crate::commands::doctor::event_pattern;
 use crate::commands::doctor::event_pattern::Match;
 use crate::commands::doctor::readings::{EventRules, Readings};
+use crate::pipeline::event::{SHIFT_BEGINS, SHIFT_ENDS, SHIFT_SOURCE};
 use crate::pipeline::interruption::ShiftedResources;
 use serde_json::{Value, json};
 
 const NAME: &str = "zonal-shift";
-
-const SOURCE: &str = "aws.arc-zonal-shift";
-
-/// The events by which a shift begins, goes on and ends.
-const EVENTS: [&str; 8] = [
-    "Autoshift In Progress",
-    "Autoshift Completed",
-    "FIS Experiment Autoshift In Progress",
-    "FIS Experiment Autoshift Completed",
-    "FIS Experiment Autoshift Canceled",
-    "Manual Shift Started",
-    "Manual Shift Updated",
-    "Manual Shift Canceled",
-];
 
 /// Judges whether the events reach the queue, if the settings ask for them.
 pub(super) fn judge(settings: &Settings, readings: &Readings, rules: &EventRules) -> Option<Check> {
@@ -34,17 +21,17 @@ pub(super) fn judge(settings: &Settings, readings: &Readings, rules: &EventRules
     let enabled = rules.rules.iter().filter(|rule| rule.enabled);
     let patterns: Vec<Value> = enabled.filter_map(|rule| serde_json::from_str(rule.pattern.as_deref()?).ok()).collect();
     let may_come = |event: &&str| {
-        let sample = json!({ "version": "0", "source": SOURCE, "detail-type": event, "detail": {} });
+        let sample = json!({ "version": "0", "source": SHIFT_SOURCE, "detail-type": event, "detail": {} });
         patterns.iter().any(|pattern| event_pattern::judge(pattern, &sample) != Match::No)
     };
-    let missing: Vec<&str> = EVENTS.into_iter().filter(|event| !may_come(event)).collect();
+    let missing: Vec<&str> = SHIFT_BEGINS.into_iter().chain(SHIFT_ENDS).filter(|event| !may_come(event)).collect();
     let arn = queue_arn(readings.queue.as_ref().ok(), &settings.queue_url).unwrap_or_default();
     Some(if missing.is_empty() {
         Area::Rules.ok(NAME, "rules send the events of zonal shifts")
     } else if !rules.complete || sns_may_send(readings, &arn) {
         Area::Rules.skipped(NAME, "None of the rules that could be read sends all events of zonal shifts.")
     } else {
-        let pattern = json!({ "source": [SOURCE], "detail-type": missing }).to_string();
+        let pattern = json!({ "source": [SHIFT_SOURCE], "detail-type": missing }).to_string();
         Area::Rules.warning(
             NAME,
             format!("No rule sends: {}. Drains in other zones don't wait, or wait for six hours.", few(&missing)),
