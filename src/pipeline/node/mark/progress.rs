@@ -56,6 +56,15 @@ impl fmt::Display for Place {
     }
 }
 
+/// Returns what a mark becomes that is written again: evictions that have begun since the Node's last restart go on.
+pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>, node: &Node) -> NoticeAnnotation {
+    let evicts = |known: &&NoticeAnnotation| {
+        known.boot == *node.boot && matches!(Place::read(&known.wave), Some(Place::Evicts(_)))
+    };
+    let wave = known.filter(evicts).map(|known| known.wave.clone());
+    NoticeAnnotation { wave: wave.unwrap_or(mark.wave), ..mark }
+}
+
 /// Returns the place that the mark of the notice with this identity says.
 #[must_use]
 pub fn place_of(node: &Node, identity: &str) -> Option<Place> {

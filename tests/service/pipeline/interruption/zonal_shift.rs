@@ -167,3 +167,50 @@ async fn the_message_is_held_until_the_nodes_have_noted_it() {
 
     stage.rest(&[&replica]).await;
 }
+
+/// A drain that runs is not stopped, whichever replica goes on with it.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_goes_on_with_a_drain_that_began_before_the_shift() {
+    let stage = three_zones();
+    stage.block(1);
+    let first = stage.start(&FLAGS).await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until("it runs", s(30), || !stage.tries_of("web-1-0").is_empty()).await;
+    shift(&stage, "Autoshift In Progress");
+    stage.until("noted", s(10), || notes(&stage) == 3).await;
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("web-1-0").len();
+    let second = stage.start(&FLAGS).await;
+    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    second.ended_once("asg-terminate", "drained");
+    stage.rest(&[&second]).await;
+}
+
+/// The time that a hook gives the drain begins with the end of the wait, by whichever replica, and no second shift stops it.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
+    let stage = three_zones();
+    stage.block(1);
+    let first = stage.start(&FLAGS).await;
+    shifted(&stage, "Autoshift In Progress").await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    sleep(s(2 * 3600)).await;
+    assert_eq!((stage.tries_of("web-1-0").len(), &stage.notices(1)[0]["wave"]), (0, &"waits".into()));
+    shift(&stage, "Autoshift Completed");
+    stage.until("it runs", s(12), || !stage.tries_of("web-1-0").is_empty()).await;
+    shift(&stage, "Autoshift In Progress");
+    sleep(s(5)).await;
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("web-1-0").len();
+    let second = stage.start(&FLAGS).await;
+    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    sleep(s(120)).await;
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    second.ended_once("asg-terminate", "drained");
+    stage.rest(&[&second]).await;
+}
