@@ -8,7 +8,7 @@ mod hint;
 mod progress;
 
 pub use hint::is_told_to_terminate;
-pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, place_of, wave_state};
+pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, is_repaired, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
 use super::Node;

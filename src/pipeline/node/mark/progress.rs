@@ -96,6 +96,12 @@ pub fn is_going(node: &Node) -> bool {
     notices(node).any(|(_, mark)| mark.deadline.is_some() && !mark.is_of_repair())
 }
 
+/// Returns whether work on the Node has begun because it is broken: its instance may go for that, too, in the hands of its group.
+#[must_use]
+pub fn is_repaired(node: &Node) -> bool {
+    notices(node).any(|(_, mark)| mark.is_of_repair())
+}
+
 /// How far a Node is in its wave, by the marks of all its drains. Those that evict without a place, such as for spot warnings, come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaveState {
