@@ -95,7 +95,8 @@ impl Shift {
     }
 }
 
-/// Returns the shifts that count at `now`, as these Nodes note them.
+/// Returns the shifts that count at `now`, as these Nodes note them. A resource has one at a time: the one that began last, because no
+/// event tells that a manual one has expired.
 #[must_use]
 pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
@@ -107,7 +108,15 @@ pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     }
     // Whoever may write Nodes may name any time.
     let latest = now.checked_add(MAX_SHIFT + CLOCKS_APART).unwrap_or(now);
-    newest.into_values().filter(|shift| shift.until > now && shift.until <= latest).collect()
+    let counting = newest.into_values().filter(|shift| shift.until > now && shift.until <= latest);
+    let mut of: BTreeMap<String, Shift> = BTreeMap::new();
+    for shift in counting {
+        let newest = of.entry(shift.resource.clone()).or_insert_with(|| shift.clone());
+        if newest.at < shift.at {
+            *newest = shift;
+        }
+    }
+    of.into_values().collect()
 }
 
 /// Whether the Node notes a shift.
@@ -135,9 +144,12 @@ mod tests {
     const BEGINS: &str = "2026-11-25T01:00:00Z";
 
     fn told(at: &str, begins: bool) -> Shift {
+        away_from("use1-az1", "arn:cluster", at, begins)
+    }
+
+    fn away_from(zone: &str, resource: &str, at: &str, begins: bool) -> Shift {
         let at = at.parse().unwrap();
-        let shift = ZonalShift { away_from: "use1-az1".to_owned(), resources: Vec::new(), at, begins };
-        Shift::of(&shift, "arn:cluster")
+        Shift::of(&ZonalShift { away_from: zone.to_owned(), resources: Vec::new(), at, begins }, resource)
     }
 
     fn node(name: &str, zone: &str) -> Node {
@@ -173,6 +185,22 @@ mod tests {
         assert!(!apply(&mut node, &told("2026-11-25T01:30:00Z", true)), "an older event that comes late");
         assert!(apply(&mut node, &told("2026-11-27T01:30:00Z", true)), "the next");
         assert_eq!((node.annotations.len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
+    }
+
+    #[test]
+    fn the_newest_shift_of_a_resource_ends_the_one_before() {
+        let mut noting = node("a", "use1-az3");
+        let later = "2026-11-25T02:00:00Z";
+        let (first, second) = (told(BEGINS, true), away_from("use1-az2", "arn:cluster", later, true));
+        let other = away_from("use1-az3", "arn:other", BEGINS, true);
+        for shift in [&second, &first, &other] {
+            assert!(apply(&mut noting, shift));
+        }
+        let now = "2026-11-25T03:00:00Z".parse().unwrap();
+        assert_eq!(shifts(&[Arc::new(noting.clone())], now), [second.clone(), other.clone()]);
+        // Which of them ended without a word is not known.
+        apply(&mut noting, &away_from("use1-az2", "arn:cluster", "2026-11-25T02:30:00Z", false));
+        assert_eq!(shifts(&[Arc::new(noting)], now), [first, other]);
     }
 
     #[test]

@@ -214,3 +214,27 @@ async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
     second.ended_once("asg-terminate", "drained");
     stage.rest(&[&second]).await;
 }
+
+/// No event tells that a manual shift has expired; the next shift of the resource does.
+#[tokio::test(start_paused = true)]
+async fn a_shift_ends_the_one_before_of_its_resource() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Manual Shift Started").await;
+    sleep(s(3600)).await;
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Started", CLUSTER, "euw1-az1", now));
+    stage.until_handled(s(10)).await;
+    let tokens: Vec<_> = (0..2).map(|n| stage.terminate(n, s(300), Wrapping::Event)).collect();
+    stage.until("in the zone itself", s(60), || !stage.action(&tokens[1]).completions.is_empty()).await;
+    sleep(s(600)).await;
+    assert_eq!((stage.cordoned(0), stage.first_eviction(0)), (true, None), "{}", stage.story());
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Canceled", CLUSTER, "euw1-az1", now));
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Canceled", CLUSTER, "euw1-az0", now));
+    stage.until_handled(s(60)).await;
+    for token in &tokens {
+        stage.completed_once(token);
+    }
+    stage.rest(&[&replica]).await;
+}
