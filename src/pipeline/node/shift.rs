@@ -57,6 +57,17 @@ impl Shift {
         noted.filter_map(|(name, value)| Some((name, serde_json::from_str(value).ok()?)))
     }
 
+    /// Returns what makes of two events the newer one: at equal times the end, because EventBridge says whole seconds.
+    fn order(&self) -> (Timestamp, bool) {
+        (self.at, self.until <= self.at)
+    }
+
+    /// Whether the Node notes what this event told.
+    #[must_use]
+    pub fn is_noted(&self, node: &Node) -> bool {
+        Self::all(node).any(|(_, known)| known == *self)
+    }
+
     fn key(&self) -> String {
         key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
     }
@@ -67,7 +78,7 @@ impl Shift {
         let key = self.key();
         let known = Self::all(node).find(|(name, _)| **name == key).map(|(_, known)| known);
         let has_room = known.is_some() || !is_full(node, SHIFT_PREFIX);
-        if known.is_some_and(|known| known.at >= self.at) || !has_room {
+        if known.is_some_and(|known| known.order() >= self.order()) || !has_room {
             return None;
         }
         let is_old = |known: &Self| known.until.checked_add(KEPT_FOR).is_ok_and(|until| until < self.at);
@@ -102,7 +113,7 @@ pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
     for (name, shift) in nodes.iter().flat_map(|node| Shift::all(node)) {
         let known = newest.entry(name).or_insert_with(|| shift.clone());
-        if known.at < shift.at {
+        if known.order() < shift.order() {
             *known = shift;
         }
     }
@@ -185,6 +196,25 @@ mod tests {
         assert!(!apply(&mut node, &told("2026-11-25T01:30:00Z", true)), "an older event that comes late");
         assert!(apply(&mut node, &told("2026-11-27T01:30:00Z", true)), "the next");
         assert_eq!((node.annotations.len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
+    }
+
+    #[test]
+    fn of_one_second_the_end_counts_whatever_comes_first() {
+        for begins in [[true, false], [false, true]] {
+            let mut node = node("a", "use1-az2");
+            let applied = begins.map(|begins| apply(&mut node, &told(BEGINS, begins)));
+            assert_eq!((applied, active(&node, BEGINS)), ([true, begins[0]], 0));
+            let noted = [true, false].map(|begins| told(BEGINS, begins).is_noted(&node));
+            assert_eq!(noted, [false, true]);
+        }
+        // Two Nodes note different events of one second.
+        let (mut one, mut other) = (node("a", "use1-az2"), node("b", "use1-az3"));
+        apply(&mut one, &told(BEGINS, true));
+        apply(&mut other, &told(BEGINS, false));
+        for nodes in [[&one, &other], [&other, &one]] {
+            let nodes = nodes.map(|node| Arc::new(node.clone()));
+            assert_eq!(shifts(&nodes, BEGINS.parse().unwrap()), []);
+        }
     }
 
     #[test]

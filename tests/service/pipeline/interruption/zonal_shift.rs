@@ -215,6 +215,39 @@ async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
     stage.rest(&[&second]).await;
 }
 
+/// EventBridge says whole seconds, and delivers in any order.
+#[tokio::test(start_paused = true)]
+async fn of_one_second_the_end_counts_and_what_is_old_begins_nothing() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    let at = stage.world.clock.now();
+    let told = |kind: &str, at| stage.world.aws.sqs.send(messages::zonal_shift(kind, CLUSTER, "euw1-az0", at));
+    for (kind, at) in [
+        ("Manual Shift Started", at),
+        ("Manual Shift Canceled", at),
+        ("Manual Shift Started", at),
+        ("Manual Shift Updated", at - s(60)),
+    ] {
+        told(kind, at);
+        stage.until_handled(s(10)).await;
+    }
+    let stale = replica.metric("ebbtide_messages_ignored_total{reason=\"stale-shift\"}");
+    assert_eq!([changes(&replica, "began"), changes(&replica, "ended"), stale], [1.0, 1.0, 2.0], "{}", stage.story());
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shift_that_no_node_can_note_has_not_begun() {
+    let stage = Stage::new(0, 0);
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Autoshift In Progress").await;
+    assert!(changes(&replica, "began") < 0.5, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 /// No event tells that a manual shift has expired; the next shift of the resource does.
 #[tokio::test(start_paused = true)]
 async fn a_shift_ends_the_one_before_of_its_resource() {
