@@ -83,7 +83,7 @@ impl Deliverer {
     async fn keep_turn(&self, mut election: Option<&mut Election>, held: &watch::Sender<Held>) {
         // Before that, every Node's silence would be a withdrawal.
         self.interrupter.index.live().await;
-        let (mut had, mut told): (bool, Option<Category>) = (false, None);
+        let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
         loop {
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,
@@ -93,10 +93,9 @@ impl Deliverer {
                 Ok(turn) => {
                     told = None;
                     let ours = matches!(turn, Turn::Ours { .. });
-                    if election.is_some() && had != ours {
+                    if election.is_some() && had.replace(ours) != Some(ours) {
                         self.facts.emit(&Fact::NodesTurn { ours });
                     }
-                    had = ours;
                     held.send_replace(match turn {
                         Turn::Ours { until } => Held::Ours(until),
                         Turn::Theirs { .. } => Held::Theirs,
@@ -104,6 +103,7 @@ impl Deliverer {
                 }
                 Err(error) => {
                     let category = error.category;
+                    had = None;
                     if told.replace(category) != Some(category) {
                         self.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
                     }
