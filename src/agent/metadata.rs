@@ -22,6 +22,15 @@ const TOKEN: &str = "x-aws-ec2-metadata-token";
 /// Header of the life of a token that is asked for, in seconds.
 const TOKEN_LIFE_HEADER: &str = "x-aws-ec2-metadata-token-ttl-seconds";
 
+/// Why there is no answer, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// Nothing is answered now.
+    All(MetadataFailure),
+    /// This path is not answered as it should be. Something between may filter it.
+    Path(MetadataFailure),
+}
+
 /// The service, through a client of plain HTTP.
 pub struct Metadata {
     /// kube's client, because its parts are in the program already: it only sends requests and returns answers.
@@ -41,7 +50,7 @@ impl Metadata {
     ///
     /// # Errors
     /// Why there is no answer.
-    pub(super) async fn get(&mut self, path: &'static str) -> Result<Option<String>, MetadataFailure> {
+    pub(super) async fn get(&mut self, path: &'static str) -> Result<Option<String>, Failure> {
         let (mut status, mut text) = self.get_once(path).await?;
         if status == StatusCode::UNAUTHORIZED {
             self.token = None;
@@ -50,13 +59,17 @@ impl Metadata {
         match status {
             StatusCode::OK => Ok(Some(text)),
             StatusCode::NOT_FOUND => Ok(None),
-            status => Err(failure(status)),
+            StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => Err(Failure::All(failure(status))),
+            status => Err(Failure::Path(failure(status))),
         }
     }
 
-    async fn get_once(&mut self, path: &'static str) -> Result<(StatusCode, String), MetadataFailure> {
-        let token = self.token().await?;
-        self.call(Method::GET, path, (TOKEN, token)).await
+    async fn get_once(&mut self, path: &'static str) -> Result<(StatusCode, String), Failure> {
+        let token = self.token().await.map_err(Failure::All)?;
+        self.call(Method::GET, path, (TOKEN, token)).await.map_err(|why| match why {
+            MetadataFailure::Nonsense => Failure::Path(why),
+            _ => Failure::All(why),
+        })
     }
 
     async fn token(&mut self) -> Result<String, MetadataFailure> {

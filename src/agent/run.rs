@@ -4,7 +4,7 @@
 //! nor what others do to its annotations: it says all of it once at its start, and what is announced every ten minutes. A patch that changes
 //! nothing is not stored.
 
-use super::metadata::Metadata;
+use super::metadata::{Failure, Metadata};
 use super::reading::{path, read};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Call, Category, Class, Gate};
 use crate::fact::{Fact, Facts, MetadataFailure};
@@ -155,25 +155,28 @@ impl Agent {
         }
     }
 
-    /// Reads all metadata. A kind without an answer stays as it was; after a failure the rest is not asked. Returns the failure, and
-    /// whether to wait longer for the next answers: nonsense about one kind must not delay the others.
+    /// Reads all metadata. A kind without an answer stays as it was; after a failure that is not of its path alone the rest is not asked.
+    /// Returns the failure, and whether to wait longer for the next answers: what fails about one kind must not delay the others.
     async fn read_all(&mut self) -> (Option<MetadataFailure>, bool) {
-        let (mut nonsense, mut makes_sense) = (None, false);
+        let (mut failure, mut makes_sense) = (None, false);
         for kind in SaidKind::ALL {
             let said = match self.metadata.get(path(kind)).await {
-                Ok(Some(text)) => read(kind, &text, self.kinds[kind as usize].said()),
+                Ok(Some(text)) => {
+                    read(kind, &text, self.kinds[kind as usize].said()).map_err(|()| MetadataFailure::Nonsense)
+                }
                 Ok(None) => Ok(None),
-                Err(why) => return (Some(why), true),
+                Err(Failure::Path(why)) => Err(why),
+                Err(Failure::All(why)) => return (Some(why), true),
             };
             match said {
                 Ok(said) => {
                     makes_sense = true;
                     self.kinds[kind as usize].note(said);
                 }
-                Err(()) => nonsense = Some(MetadataFailure::Nonsense),
+                Err(why) => failure = Some(why),
             }
         }
-        (nonsense, !makes_sense)
+        (failure, !makes_sense)
     }
 
     /// Writes what has changed, in one patch; with `again` also what has been said for a while.

@@ -51,6 +51,8 @@ labels! {
         EmptyReservation => "empty-reservation",
         /// A zonal shift of another resource than those of `--zonal-shift`.
         OtherShift => "other-shift",
+        /// An event of a zonal shift that a newer one has overtaken, or that no Node can note.
+        StaleShift => "stale-shift",
         /// A Health event that is over (`closed`).
         Closed => "closed",
     }

@@ -48,6 +48,12 @@ impl Office {
         timeout: Duration::from_secs(2),
     };
 
+    /// Returns the office by a Lease of another name.
+    #[must_use]
+    pub const fn by(self, name: &'static str) -> Self {
+        Self { name, ..self }
+    }
+
     /// Interval between two looks at the Lease of [`Office::NODES`], and between its renewals.
     pub const LOOK: Duration = Duration::from_secs(2);
 }

@@ -13,6 +13,7 @@ mod shifts;
 
 pub use outcome_cache::OutcomeCache;
 pub use polling::Polling;
+pub use repairs::FailingChecks;
 
 use crate::clients::gate::Backoff;
 use crate::fact::{Category, Fact, Facts, MessageRelease, NoticeRef};
@@ -77,6 +78,8 @@ pub struct Deliverer {
     pub facts: Facts,
     /// Outcomes of notices that have ended.
     pub outcomes: OutcomeCache,
+    /// The instances whose status checks fail.
+    pub failing: FailingChecks,
     /// Whether other sources than messages may tell of the same.
     pub has_other_sources: bool,
     /// A permit for each notice that may be acted on: [`MAX_NOTICES`].

@@ -6,7 +6,7 @@ use crate::clients::gate::Gate;
 use crate::fact::{Facts, TaskKind};
 use crate::leases::collector::Collector;
 use crate::leases::election::{Election, Office};
-use crate::pipeline::delivery::{Deliverer, MAX_NOTICES, OutcomeCache, Polling};
+use crate::pipeline::delivery::{Deliverer, FailingChecks, MAX_NOTICES, OutcomeCache, Polling};
 use crate::pipeline::drain::{Drainer, PodWatch, pod_api};
 use crate::pipeline::interruption::{
     Attachments, Confirmations, Groups, Hooks, Interrupter, LoadBalancers, Settling, Shifts, Slots, Waves,
@@ -72,7 +72,8 @@ impl Wiring {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
         let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
         let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
-        Some(Election::new(Office::NODES, client, namespace, name, gate, self.clock))
+        let office = Office::NODES.by(self.settings.nodes_lease);
+        Some(Election::new(office, client, namespace, name, gate, self.clock))
     }
 
     pub fn queue(&self) -> Queue {
@@ -163,6 +164,7 @@ impl Wiring {
             interruptions: Slots::new(self.tasks.clone(), TaskKind::Interruption),
             interrupter: Arc::new(interrupter),
             facts: self.facts.clone(),
+            failing: FailingChecks::default(),
             has_other_sources: self.settings.sources.looks || self.settings.sources.nodes,
             outcomes: OutcomeCache::default(),
             permits: Semaphore::new(MAX_NOTICES),

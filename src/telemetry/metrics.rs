@@ -87,6 +87,7 @@ struct All {
     checks: IntGaugeVec,
     panics: IntCounter,
     nodes: IntGauge,
+    nodes_turn: IntGaugeVec,
     clock_ahead: IntGauge,
     ready: IntGauge,
     tasks: IntGaugeVec,
@@ -205,6 +206,11 @@ impl Metrics {
             checks: gauges("checks", "Checks of the set-up at the start, by how they ended.", &["status"]),
             panics: counter("panics_total", "Tasks that panicked: bugs."),
             nodes: gauge("nodes", "Nodes in the index."),
+            nodes_turn: gauges(
+                "nodes_turn",
+                "Whether this replica acts on what Nodes say. Absent if no replica does.",
+                &[],
+            ),
             clock_ahead: gauge("clock_ahead_seconds", "How far the machine's clock is ahead of AWS's; 0 within 5 s."),
             ready: gauge("ready", "1 while the service does its work."),
             tasks: gauges(
@@ -362,6 +368,7 @@ impl All {
             checks,
             panics,
             nodes,
+            nodes_turn,
             clock_ahead,
             ready,
             tasks,

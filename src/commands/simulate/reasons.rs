@@ -22,6 +22,7 @@ pub(super) const fn ignored(why: IgnoreReason) -> &'static str {
         IgnoreReason::OtherShift => {
             "a zonal shift of a resource that --zonal-shift does not name, or a notification about one of AWS's"
         }
+        IgnoreReason::StaleShift => "an event of a zonal shift that a newer one has overtaken",
         IgnoreReason::NotScheduledChange => {
             "a Health event of another service or category, or one that names no affected instance"
         }

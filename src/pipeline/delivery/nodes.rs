@@ -11,7 +11,7 @@ use crate::clients::gate::{CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::leases::election::{Election, Office, Turn};
 use crate::pipeline::event::{Detail, Notice, Version};
-use crate::pipeline::interruption::{Action, Interrupter, NoticeOutcome};
+use crate::pipeline::interruption::{Interrupter, NoticeOutcome};
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::Standing;
 use crate::pipeline::node::mark::{is_going, is_told_to_terminate};
@@ -86,7 +86,7 @@ impl Deliverer {
     async fn keep_turn(&self, mut election: Option<&mut Election>, held: &watch::Sender<Held>) {
         // Before that, every Node's silence would be a withdrawal.
         self.interrupter.index.live().await;
-        let (mut had, mut told): (bool, Option<Category>) = (false, None);
+        let (mut had, mut told): (Option<bool>, Option<Category>) = (None, None);
         loop {
             let turn = match election.as_deref_mut() {
                 Some(election) => election.take_turn().await,
@@ -100,10 +100,9 @@ impl Deliverer {
                     }
                     told = None;
                     let ours = matches!(turn, Turn::Ours { .. });
-                    if election.is_some() && had != ours {
+                    if election.is_some() && had.replace(ours) != Some(ours) {
                         self.facts.emit(&Fact::NodesTurn { ours });
                     }
-                    had = ours;
                     held.send_replace(match turn {
                         Turn::Ours { until } => Held::Ours(until),
                         Turn::Theirs { .. } => Held::Theirs,
@@ -111,6 +110,7 @@ impl Deliverer {
                 }
                 Err(error) => {
                     let category = error.category;
+                    had = None;
                     if told.replace(category) != Some(category) {
                         self.facts.emit(&Fact::NodesTurnUnknown { category, error: &error });
                     }
@@ -186,7 +186,7 @@ impl Deliverer {
                     continue;
                 }
                 if version.of_condition().is_some() && self.begins_repair(&node, &said.notice) {
-                    let brake = brake.get_or_insert_with(|| index.brake(|node| self.is_broken(node)));
+                    let brake = brake.get_or_insert_with(|| self.brake());
                     if work.repairs.hold(brake, &node) {
                         continue;
                     }
@@ -214,12 +214,6 @@ impl Deliverer {
         let is_current = || index.get(&node.instance).is_some_and(|current| current.uid == node.uid);
         let counts = !node.conditions.is_empty() && !is_going(node) && is_current();
         if counts { node.condition_notices(&policy.conditions, clock).collect() } else { Vec::new() }
-    }
-
-    /// Whether the Node has a condition on which work begins, whether or not for too long: those of one cause come a little apart.
-    fn is_broken(&self, node: &Node) -> bool {
-        let mut rules = self.interrupter.policy.conditions.iter().filter(|rule| rule.action != Action::Report);
-        !is_going(node) && rules.any(|rule| node.has_condition(&rule.name))
     }
 
     /// Acts on a notice until it has ended, and notes that on its Node; if a message `told` of it, only notes it.

@@ -107,14 +107,13 @@ impl Deliverer {
         }
     }
 
-    /// Counts the Nodes of which EC2 lists failing status checks.
+    /// Notes the instances of which EC2 lists failing status checks. If there are any, counts the broken Nodes.
     fn brake_of_checks(&self, listed: &[Notice]) -> Brake {
         let failing = listed.iter().filter(|notice| matches!(notice.detail, Detail::StatusCheck(_)));
-        let failing: HashSet<&InstanceId> = failing.map(|notice| &notice.instance).collect();
-        if failing.is_empty() {
-            return Brake::default();
-        }
-        self.interrupter.index.brake(|node| failing.contains(&node.instance) && !is_going(node))
+        let failing: HashSet<InstanceId> = failing.map(|notice| notice.instance.clone()).collect();
+        let is_whole = failing.is_empty();
+        self.failing.set(failing);
+        if is_whole { Brake::default() } else { self.brake() }
     }
 
     /// Whether the work on a failing status check does not begin: too many fail, or the node goes for another reason.

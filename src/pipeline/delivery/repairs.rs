@@ -2,11 +2,12 @@
 
 use super::Deliverer;
 use crate::fact::{Fact, Facts, NoticeKind, RepairStop};
-use crate::pipeline::event::Notice;
-use crate::pipeline::interruption::Action;
-use crate::pipeline::node::mark::newest_copy;
+use crate::pipeline::event::{InstanceId, Notice};
+use crate::pipeline::interruption::{Action, Interrupter};
+use crate::pipeline::node::mark::{is_going, is_repaired, newest_copy};
 use crate::pipeline::node::{Brake, Node, Share};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The notices of one kind whose work does not begin, by the reason.
 #[derive(Debug, Default)]
@@ -41,10 +42,47 @@ impl Repairs {
     }
 }
 
+/// The instances of which EC2 has last listed failing status checks.
+#[derive(Debug, Default)]
+pub struct FailingChecks(Mutex<HashSet<InstanceId>>);
+
+impl FailingChecks {
+    pub(super) fn set(&self, failing: HashSet<InstanceId>) {
+        *self.lock() = failing;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashSet<InstanceId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Deliverer {
+    /// Counts the broken Nodes, whoever says that they are: those that work has begun on, however they go now; and those that have a
+    /// condition or a failing check on which work begins and that don't go for another reason. Whether for too long does not matter, since
+    /// what has one cause comes a little apart.
+    pub(super) fn brake(&self) -> Brake {
+        let Interrupter { policy, index, .. } = &*self.interrupter;
+        let rules: Vec<_> = policy.conditions.iter().filter(|rule| rule.action != Action::Report).collect();
+        let checks = if repairs(policy.actions.of(NoticeKind::StatusCheck)) {
+            self.failing.lock().clone()
+        } else {
+            HashSet::new()
+        };
+        index.brake(|node| {
+            let shows = || checks.contains(&node.instance) || rules.iter().any(|rule| node.has_condition(&rule.name));
+            is_repaired(node) || !is_going(node) && shows()
+        })
+    }
+
     /// Whether the notice would begin work on the Node, rather than report or go on.
     pub(super) fn begins_repair(&self, node: &Node, notice: &Notice) -> bool {
-        let acts = matches!(self.interrupter.policy.action(notice), Action::Cordon | Action::Drain | Action::Replace);
-        acts && !notice.is_withdrawn() && newest_copy(node, &notice.identity.to_string()).is_none()
+        repairs(self.interrupter.policy.action(notice))
+            && !notice.is_withdrawn()
+            && newest_copy(node, &notice.identity.to_string()).is_none()
     }
+}
+
+/// Whether the action is work on the Node.
+const fn repairs(action: Action) -> bool {
+    matches!(action, Action::Cordon | Action::Drain | Action::Replace)
 }

@@ -21,21 +21,37 @@ impl Deliverer {
         for resource in counting {
             let shift = Shift::of(told, resource);
             let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-            while let Err(error) = self.write_shift(&shift).await {
-                self.facts.emit(&Fact::ZonalShiftFailed { message, category: error.category, error: &error });
-                sleep(error.wait(backoff.step())).await;
+            let is_noted = loop {
+                match self.write_shift(&shift).await {
+                    Ok(is_noted) => break is_noted,
+                    Err(error) => {
+                        self.facts.emit(&Fact::ZonalShiftFailed { message, category: error.category, error: &error });
+                        sleep(error.wait(backoff.step())).await;
+                    }
+                }
+            };
+            if !is_noted {
+                self.facts.emit(&Fact::MessageIgnored { message, reason: IgnoreReason::StaleShift });
+                continue;
             }
             let (away_from, until) = (&*told.away_from, told.begins.then_some(shift.until));
             self.facts.emit(&Fact::ZonalShift { message, away_from, resource, until });
         }
     }
 
-    async fn write_shift(&self, shift: &Shift) -> Result<(), KubeError> {
+    /// Returns whether a Node notes it: none does if a newer event has told of the shift, or if there is no Node.
+    async fn write_shift(&self, shift: &Shift) -> Result<bool, KubeError> {
         let nodes = self.interrupter.index.all_that(|node| !node.is_excluded());
+        let mut is_noted = false;
         for node in shift.carriers(&nodes) {
             let by = Instant::now() + CALL_TIMEOUT;
-            self.interrupter.marker.note(&node, by, |current| shift.patch(current)).await?;
+            let patch = |current: &_| {
+                let patch = shift.patch(current);
+                is_noted |= patch.is_some() || shift.is_noted(current);
+                patch
+            };
+            self.interrupter.marker.note(&node, by, patch).await?;
         }
-        Ok(())
+        Ok(is_noted)
     }
 }

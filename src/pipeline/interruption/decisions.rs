@@ -1,7 +1,7 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::confirmation::Proof;
-use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, Verify};
+use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, ShiftedResources, Verify};
 use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
@@ -12,7 +12,7 @@ use crate::pipeline::event::{
     Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{Mark, ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
+use crate::pipeline::node::mark::{Mark, Place, ReturnSign, marked_since_boot, newest_copy, place_of, withdrawn_at};
 use crate::pipeline::node::release::{LATE_AFTER, NodeRelease, awaits_boot, booted_after, is_back, restarted_after};
 use crate::pipeline::node::replacement::AskedReplacement;
 use crate::pipeline::node::says::taken_back_marks;
@@ -101,7 +101,7 @@ impl Policy {
         clock: &Clock,
         begin: Instant,
         deadline: Deadline,
-        shifted: bool,
+        awaits_shift: bool,
     ) -> Waits {
         let mut waits = Waits::default();
         let half = begin + deadline.at().saturating_duration_since(begin) / 2;
@@ -127,7 +127,7 @@ impl Policy {
             }
             _ => half,
         };
-        if shifted && self.has_time_to_wait(notice) && latest > begin {
+        if awaits_shift && latest > begin {
             waits.add(Wait::ZonalShift, latest);
         }
         if self.awaits_place(notice, node) && latest > begin {
@@ -142,6 +142,23 @@ impl Policy {
         let is_told = self.hears_hooks || self.drain_timeout.of(notice.kind()).is_some();
         let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
         !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
+    }
+
+    /// Whether evictions wait for the end of a zonal shift: not if they began before it, here or in another replica. If they have waited
+    /// for one, that wait is over at once, and the time of the drain counts from its end.
+    #[must_use]
+    pub fn awaits_shift(&self, notice: &Notice, node: &Node, shifted: bool) -> bool {
+        let identity = notice.identity.to_string();
+        let awaits = match place_of(node, &identity).filter(|_| marked_since_boot(node, &identity)) {
+            // A wave's place says it, too.
+            Some(Place::Evicts(_)) => {
+                self.waits.zonal_shift != ShiftedResources::None && !self.awaits_place(notice, node)
+            }
+            Some(Place::Waits) => shifted,
+            Some(Place::Over) => false,
+            None => shifted && !marked_since_boot(node, &identity),
+        };
+        awaits && self.has_time_to_wait(notice)
     }
 
     /// Whether evictions wait for a place in the waves of the Node. A dry run leaves no mark that would take one.

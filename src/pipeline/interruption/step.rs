@@ -234,6 +234,6 @@ pub struct Present<'a> {
     pub node: Option<&'a Node>,
     /// The deadline of the work, if the hook's times or the pods have moved it since the begin.
     pub deadline: Option<Deadline>,
-    /// Whether traffic is shifted away from another zone.
+    /// Whether traffic is shifted away from another zone than that of the Node that was found.
     pub shifted: bool,
 }

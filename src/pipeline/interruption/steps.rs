@@ -49,6 +49,8 @@ pub struct Sequence<'a> {
     gone: usize,
     /// Whether the notice may have its Node cordoned and drained.
     admitted: bool,
+    /// Whether evictions wait while traffic is shifted away from another zone.
+    awaits_shift: bool,
     /// When the waits before evictions began: a deadline that moves gives them no more time.
     cordoned: Option<Instant>,
     /// Whether a Node of the instance has had volumes. Its status forgets them before they are detached.
@@ -72,6 +74,7 @@ impl<'a> Sequence<'a> {
             deadline,
             gone: 0,
             admitted: !policy.admits(notice),
+            awaits_shift: false,
             cordoned: None,
             had_volumes: false,
             worked: None,
@@ -225,7 +228,9 @@ impl<'a> Sequence<'a> {
         }
         let deadline = self.deadline.at_least(present.now + LAST_CALL);
         let mark = self.policy.mark(self.notice, self.message, deadline.at(), &self.clock, present.now);
-        let mark = if self.policy.awaits_place(self.notice, &node) { mark.in_wave() } else { mark };
+        self.awaits_shift = self.policy.awaits_shift(self.notice, &node, present.shifted);
+        let waits = self.awaits_shift || self.policy.awaits_place(self.notice, &node);
+        let mark = if waits { mark.in_wave() } else { mark };
         Step::Cordon { target: Target { node, deadline }, mark }
     }
 
@@ -238,8 +243,8 @@ impl<'a> Sequence<'a> {
             return self.finish(NoticeOutcome::Cordoned, present);
         }
         let begin = *self.cordoned.get_or_insert(present.now);
-        let shifted = present.shifted;
-        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, begin, self.deadline, shifted);
+        let shift = self.awaits_shift;
+        let waits = self.policy.waits_before(self.notice, &target.node, &self.clock, begin, self.deadline, shift);
         if waits.is_empty() { self.delayed(target, present) } else { Step::Delay { target, waits } }
     }
 

@@ -271,7 +271,7 @@ impl Interruption {
     fn present<'a>(&self, node: Option<&'a Node>, found: &Finding) -> Present<'a> {
         let Interrupter { shifts, clock, .. } = &*self.case.interrupter;
         let shifted = match found {
-            Finding::Cordoned(target) => shifts.holding_back(&target.node, clock.now()).is_some(),
+            Finding::Node(node) => shifts.holding_back(node, clock.now()).is_some(),
             _ => false,
         };
         let deadline = self.hook.as_ref().map(KeptHook::deadline);

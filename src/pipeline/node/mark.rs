@@ -8,7 +8,7 @@ mod hint;
 mod progress;
 
 pub use hint::is_told_to_terminate;
-pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, place_of, wave_state};
+pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, is_repaired, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
 use super::Node;
@@ -164,7 +164,7 @@ impl Mark {
         self
     }
 
-    /// Says that evictions wait for a place in the Node's wave.
+    /// Says that evictions wait for a place in the Node's wave, or for the end of a zonal shift.
     #[must_use]
     pub fn in_wave(mut self) -> Self {
         self.notice.wave = Place::Waits.to_string();
@@ -211,7 +211,7 @@ impl Mark {
             let all: Vec<&Taint> = node.taints.iter().chain(&missing).collect();
             spec["taints"] = json!(all);
         }
-        let mut notice = self.notice.clone();
+        let mut notice = progress::going_on(self.notice.clone(), known.as_ref(), node);
         notice.boot = node.boot.to_string();
         notice.told = self.told(node, known);
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });

@@ -57,6 +57,17 @@ impl Shift {
         noted.filter_map(|(name, value)| Some((name, serde_json::from_str(value).ok()?)))
     }
 
+    /// Returns what makes of two events the newer one: at equal times the end, because EventBridge says whole seconds.
+    fn order(&self) -> (Timestamp, bool) {
+        (self.at, self.until <= self.at)
+    }
+
+    /// Whether the Node notes what this event told.
+    #[must_use]
+    pub fn is_noted(&self, node: &Node) -> bool {
+        Self::all(node).any(|(_, known)| known == *self)
+    }
+
     fn key(&self) -> String {
         key_of(SHIFT_PREFIX, &format!("{}/{}", self.away_from, self.resource))
     }
@@ -67,7 +78,7 @@ impl Shift {
         let key = self.key();
         let known = Self::all(node).find(|(name, _)| **name == key).map(|(_, known)| known);
         let has_room = known.is_some() || !is_full(node, SHIFT_PREFIX);
-        if known.is_some_and(|known| known.at >= self.at) || !has_room {
+        if known.is_some_and(|known| known.order() >= self.order()) || !has_room {
             return None;
         }
         let is_old = |known: &Self| known.until.checked_add(KEPT_FOR).is_ok_and(|until| until < self.at);
@@ -95,19 +106,28 @@ impl Shift {
     }
 }
 
-/// Returns the shifts that count at `now`, as these Nodes note them.
+/// Returns the shifts that count at `now`, as these Nodes note them. A resource has one at a time: the one that began last, because no
+/// event tells that a manual one has expired.
 #[must_use]
 pub fn shifts(nodes: &[Arc<Node>], now: Timestamp) -> Vec<Shift> {
     let mut newest: BTreeMap<&String, Shift> = BTreeMap::new();
     for (name, shift) in nodes.iter().flat_map(|node| Shift::all(node)) {
         let known = newest.entry(name).or_insert_with(|| shift.clone());
-        if known.at < shift.at {
+        if known.order() < shift.order() {
             *known = shift;
         }
     }
     // Whoever may write Nodes may name any time.
     let latest = now.checked_add(MAX_SHIFT + CLOCKS_APART).unwrap_or(now);
-    newest.into_values().filter(|shift| shift.until > now && shift.until <= latest).collect()
+    let counting = newest.into_values().filter(|shift| shift.until > now && shift.until <= latest);
+    let mut of: BTreeMap<String, Shift> = BTreeMap::new();
+    for shift in counting {
+        let newest = of.entry(shift.resource.clone()).or_insert_with(|| shift.clone());
+        if newest.at < shift.at {
+            *newest = shift;
+        }
+    }
+    of.into_values().collect()
 }
 
 /// Whether the Node notes a shift.
@@ -135,9 +155,12 @@ mod tests {
     const BEGINS: &str = "2026-11-25T01:00:00Z";
 
     fn told(at: &str, begins: bool) -> Shift {
+        away_from("use1-az1", "arn:cluster", at, begins)
+    }
+
+    fn away_from(zone: &str, resource: &str, at: &str, begins: bool) -> Shift {
         let at = at.parse().unwrap();
-        let shift = ZonalShift { away_from: "use1-az1".to_owned(), resources: Vec::new(), at, begins };
-        Shift::of(&shift, "arn:cluster")
+        Shift::of(&ZonalShift { away_from: zone.to_owned(), resources: Vec::new(), at, begins }, resource)
     }
 
     fn node(name: &str, zone: &str) -> Node {
@@ -173,6 +196,41 @@ mod tests {
         assert!(!apply(&mut node, &told("2026-11-25T01:30:00Z", true)), "an older event that comes late");
         assert!(apply(&mut node, &told("2026-11-27T01:30:00Z", true)), "the next");
         assert_eq!((node.annotations.len(), active(&node, "2026-11-27T02:00:00Z")), (1, 1));
+    }
+
+    #[test]
+    fn of_one_second_the_end_counts_whatever_comes_first() {
+        for begins in [[true, false], [false, true]] {
+            let mut node = node("a", "use1-az2");
+            let applied = begins.map(|begins| apply(&mut node, &told(BEGINS, begins)));
+            assert_eq!((applied, active(&node, BEGINS)), ([true, begins[0]], 0));
+            let noted = [true, false].map(|begins| told(BEGINS, begins).is_noted(&node));
+            assert_eq!(noted, [false, true]);
+        }
+        // Two Nodes note different events of one second.
+        let (mut one, mut other) = (node("a", "use1-az2"), node("b", "use1-az3"));
+        apply(&mut one, &told(BEGINS, true));
+        apply(&mut other, &told(BEGINS, false));
+        for nodes in [[&one, &other], [&other, &one]] {
+            let nodes = nodes.map(|node| Arc::new(node.clone()));
+            assert_eq!(shifts(&nodes, BEGINS.parse().unwrap()), []);
+        }
+    }
+
+    #[test]
+    fn the_newest_shift_of_a_resource_ends_the_one_before() {
+        let mut noting = node("a", "use1-az3");
+        let later = "2026-11-25T02:00:00Z";
+        let (first, second) = (told(BEGINS, true), away_from("use1-az2", "arn:cluster", later, true));
+        let other = away_from("use1-az3", "arn:other", BEGINS, true);
+        for shift in [&second, &first, &other] {
+            assert!(apply(&mut noting, shift));
+        }
+        let now = "2026-11-25T03:00:00Z".parse().unwrap();
+        assert_eq!(shifts(&[Arc::new(noting.clone())], now), [second.clone(), other.clone()]);
+        // Which of them ended without a word is not known.
+        apply(&mut noting, &away_from("use1-az2", "arn:cluster", "2026-11-25T02:30:00Z", false));
+        assert_eq!(shifts(&[Arc::new(noting)], now), [first, other]);
     }
 
     #[test]

@@ -19,6 +19,8 @@ impl All {
         let traces = |result: &str, count: usize| {
             self.traces.with_label_values(&[result]).inc_by(u64::try_from(count).unwrap_or(u64::MAX));
         };
+        // No series without an election: nobody has the turn then, and nobody needs it.
+        let turn = |ours: bool| self.nodes_turn.with_label_values::<&str>(&[]).set(i64::from(ours));
         match fact {
             Fact::MessageReceived { receives, age, .. } => {
                 message(MessageCount::Received);
@@ -50,7 +52,11 @@ impl All {
                 retried("owner", category);
             }
             Fact::PollFailed { category, .. } => retried("poll", category),
-            Fact::NodesTurnUnknown { category, .. } => retried("nodes-turn", category),
+            Fact::NodesTurn { ours } => turn(*ours),
+            Fact::NodesTurnUnknown { category, .. } => {
+                turn(false);
+                retried("nodes-turn", category);
+            }
             Fact::ConfirmationFailed { category, .. } => retried("confirm", category),
             Fact::ZonalShift { until, .. } => {
                 self.zonal_shifts.with_label_values(&[if until.is_some() { "began" } else { "ended" }]).inc();
@@ -135,7 +141,6 @@ impl All {
             | Fact::NoticeListed { .. }
             | Fact::NoticeSaid { .. }
             | Fact::SayingRefused { .. }
-            | Fact::NodesTurn { .. }
             | Fact::ZonalShiftFailed { .. }
             | Fact::AgentStarted { .. }
             | Fact::AgentSays { .. }

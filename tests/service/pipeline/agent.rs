@@ -42,6 +42,8 @@ struct Service(Arc<Mutex<State>>);
 struct State {
     mood: Mood,
     texts: BTreeMap<&'static str, String>,
+    /// The paths that are answered with a status and no text.
+    statuses: BTreeMap<&'static str, u16>,
     /// The tokens that were given, and the time of the last.
     tokens: Vec<Instant>,
     gets: usize,
@@ -99,6 +101,9 @@ impl Service {
         let is_valid = state.tokens.last().is_some_and(|at| state.life.is_none_or(|life| now - *at < life));
         if !is_valid || header("x-aws-ec2-metadata-token") != Some(format!("token-{}", state.tokens.len())) {
             return said(401, String::new());
+        }
+        if let Some(status) = state.statuses.get(&*path) {
+            return said(*status, String::new());
         }
         match (mood, state.texts.get(&*path)) {
             (Mood::Nonsense, _) => said(200, "<html>portal</html>".to_owned()),
@@ -374,4 +379,30 @@ async fn a_patch_without_an_answer_may_have_been_made() {
     assert!(agent.metrics.ready().is_err());
     stage.world.faults.clear();
     stage.until("taken back", s(60), || stage.says(0).is_empty() && agent.metrics.ready().is_ok()).await;
+}
+
+/// A proxy filters one path, for instance.
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_one_path_hides_no_other_and_takes_nothing_back() {
+    for (status, reason) in
+        [(Some(302), "nonsense"), (Some(403), "refused"), (Some(502), "throttled"), (None, "nonsense")]
+    {
+        let stage = Stage::new(1, 0);
+        let agent = stage.agent(0, Service::default());
+        agent.service.set(ACTION, action(&stage.in_seconds(120)));
+        stage.until("said", s(5), || stage.says(0).len() == 1).await;
+        match status {
+            Some(status) => drop(agent.service.0.lock().unwrap().statuses.insert(ACTION, status)),
+            None => agent.service.set(ACTION, "x".repeat(64 * 1024 + 1)),
+        }
+        sleep(s(60)).await;
+        agent.service.set(STATE, "Terminated");
+        stage.until("said, too", s(5), || stage.says(0).len() == 2).await;
+        sleep(s(600)).await;
+        assert_eq!((agent.lines(reason), stage.says(0).len()), (1, 2), "{status:?}");
+        agent.service.0.lock().unwrap().statuses.clear();
+        agent.service.clear(ACTION);
+        stage.until("taken back", s(20), || stage.says(0).len() == 1).await;
+        assert_eq!((agent.lines("answer"), agent.metrics.ready().is_ok()), (1, true), "{status:?}");
+    }
 }

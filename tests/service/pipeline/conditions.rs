@@ -3,6 +3,7 @@
 use super::nodes::outcomes;
 use crate::harness::{Replica, Stage, instance, metric, node, s};
 use ebbtide_sim::kube::Pod;
+use ebbtide_sim::messages::Wrapping;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -493,5 +494,55 @@ async fn a_dry_run_writes_nothing() {
     assert!(!stage.cordoned(0) && outcomes(&replica, "node-condition", "drained") == "1");
     stage.mends(0);
     sleep(s(60)).await;
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// One cause breaks nodes in different ways.
+#[tokio::test(start_paused = true)]
+async fn conditions_and_status_checks_have_one_brake() {
+    let stage = Stage::new(10, 1);
+    let flags = ["--source", "queue,nodes,looks", "--pod-namespace", "ebbtide", "--pod-name", "a"];
+    let checks = ["--ec2-poll-interval", "5m", "--on", "status-check=drain"];
+    let replica = stage.start(&[&flags[..], &DRAIN, &checks].concat()).await;
+    stage.fails(0, "system", 600);
+    stage.fails(1, "instance", 600);
+    stage.breaks(2);
+    stage.breaks(3);
+    sleep(TOLERATED * 2).await;
+    assert_eq!((stage.count_cordoned(10), stage.calls("patch nodes")), (0, 0), "{}", stage.story());
+    let checks = replica.metric("ebbtide_repairs_held{kind=\"status-check\",reason=\"cluster\"}");
+    assert_eq!((&*held(&replica, "cluster"), checks.to_string().as_str()), ("2", "2"));
+    // A fifth is left.
+    stage.mends(2);
+    stage.mends(3);
+    stage.until("begun", s(300), || stage.count_cordoned(10) == 2).await;
+    stage.until("noted", s(60), || stage.handled(0) + stage.handled(1) == 2).await;
+    replica.all_ended("status-check", &[("drained", 2)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
+/// Its group ends the instance because of the repair.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_goes_because_of_its_repair_counts_as_broken() {
+    let stage = Stage::new(10, 1);
+    let replica = stage.with_both("a", &DRAIN).await;
+    stage.until("its turn", s(5), || stage.nodes_holder().is_some()).await;
+    for n in [0, 1] {
+        stage.breaks(n);
+    }
+    stage.until("noted", TOLERATED + s(60), || stage.handled(0) + stage.handled(1) == 2).await;
+    for n in [0, 1] {
+        stage.terminate(n, s(300), Wrapping::Event);
+    }
+    stage.until_handled(s(60)).await;
+    for n in [2, 3] {
+        stage.breaks(n);
+    }
+    sleep(TOLERATED + s(60)).await;
+    assert_eq!((stage.count_cordoned(10), &*held(&replica, "cluster")), (2, "2"), "{}", stage.story());
+    stage.world.kube.remove_node(&node(0));
+    stage.world.kube.remove_node(&node(1));
+    stage.until("begun", s(60), || stage.cordoned(2) && stage.cordoned(3)).await;
+    stage.until("noted", s(60), || stage.handled(2) + stage.handled(3) == 2).await;
     stage.rest_for(&[&replica], s(60)).await;
 }

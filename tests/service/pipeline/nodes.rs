@@ -470,3 +470,44 @@ async fn a_dry_run_writes_no_lease_and_cordons_nothing() {
     assert_eq!((stage.cordoned(0), stage.nodes_holder(), &*outcomes(&replica, "spot", "drained")), (false, None, "1"));
     stage.rest_for(&[&replica], s(60)).await;
 }
+
+/// An alert asks whether anybody has it.
+#[tokio::test(start_paused = true)]
+async fn the_metrics_say_who_has_the_turn() {
+    let turn = |replica: &Replica| {
+        let text = replica.metrics.render(&replica.tasks);
+        text.lines().find_map(|line| line.strip_prefix("ebbtide_nodes_turn ")).map(str::to_owned)
+    };
+    let stage = Stage::new(1, 1);
+    let first = stage.without_queue("first", &[]).await;
+    stage.until("its turn", s(5), || turn(&first).as_deref() == Some("1")).await;
+    let second = stage.without_queue("second", &[]).await;
+    stage.until("not its turn", s(5), || turn(&second).as_deref() == Some("0")).await;
+    let nobody = || [&first, &second].iter().all(|replica| turn(replica).as_deref() == Some("0"));
+    stage.world.faults.add(Rule::on("get leases", Fault::Status(403)));
+    stage.until("nobody's", s(5), nobody).await;
+    stage.world.faults.clear();
+    stage.until("somebody's", s(15), || !nobody()).await;
+    let queue = stage.with_own_queue().start(&[]).await;
+    sleep(s(10)).await;
+    assert_eq!(turn(&queue), None, "without what Nodes say there is no turn");
+    stage.rest_for(&[&first, &second, &queue], s(60)).await;
+}
+
+/// Two installations in one namespace have Nodes of their own.
+#[tokio::test(start_paused = true)]
+async fn two_installations_in_one_namespace_have_a_turn_each() {
+    let stage = Stage::new(2, 1);
+    stage.label(0, "pool", "one");
+    stage.label(1, "pool", "two");
+    let one = stage.without_queue("one", &["--node-selector", "pool=one"]).await;
+    let two = stage.without_queue("two", &["--node-selector", "pool=two", "--nodes-lease", "two-nodes"]).await;
+    stage.says_spot(0, 120);
+    stage.says_spot(1, 120);
+    stage.until("drained", s(15), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(0) + stage.handled(1) == 2).await;
+    for replica in [&one, &two] {
+        replica.ended_once("spot", "drained");
+    }
+    stage.rest_for(&[&one, &two], s(60)).await;
+}

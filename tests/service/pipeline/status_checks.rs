@@ -10,7 +10,7 @@ const ROUND: u64 = 300 + 100;
 
 impl Stage {
     /// Fails a check of the n-th node's instance, as of so many seconds ago.
-    fn fails(&self, n: usize, check: &str, ago: u64) {
+    pub fn fails(&self, n: usize, check: &str, ago: u64) {
         self.world.aws.ec2.fail_check(&instance(n), check, self.world.clock.now() - s(ago));
     }
 

@@ -162,14 +162,15 @@ impl Case {
     ) {
         let Self { interrupter, notice, node, .. } = self;
         let waves = &interrupter.policy.waits.waves;
-        let (Some(node), false) = (node, waves.is_empty()) else { return };
+        let Some(node) = node else { return };
         let at_most = if notice.hook().is_some() { HOOK_NOTE_TIMEOUT } else { NOTE_TIMEOUT };
         let (identity, by) = (notice.identity.to_string(), Instant::now() + at_most);
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(2));
         loop {
             let Some(known) = interrupter.index.newest(node) else { return };
-            let is_of_wave = waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
-            if !is_of_wave || !changes(place_of(&known, &identity)) {
+            let place = place_of(&known, &identity);
+            let is_of_wave = || waves.iter().any(|wave| known.labels.contains_key(&*wave.label));
+            if !changes(place) || place.is_none() && !is_of_wave() {
                 return;
             }
             let Err(error) = Box::pin(self.note_place(node, to(), ends)).await else { return };

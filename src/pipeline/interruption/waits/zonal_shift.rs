@@ -3,6 +3,7 @@
 use super::waiting::Waiting;
 use crate::fact::WaitOutcome;
 use crate::pipeline::interruption::Case;
+use crate::pipeline::node::mark::{Place, place_of};
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
@@ -12,12 +13,17 @@ const LOOK: Duration = Duration::from_secs(5);
 impl Case {
     /// Waits until no traffic is shifted away from another zone than the Node's.
     pub(super) async fn shifted_back(&self, waiting: &Waiting<'_>) -> WaitOutcome {
-        let Self { interrupter, node, .. } = self;
+        let Self { interrupter, notice, node, .. } = self;
         let Some(node) = node else { return WaitOutcome::NotNeeded };
+        let identity = notice.identity.to_string();
         loop {
             // While the index is blind, a note that is missing proves nothing.
             interrupter.index.live().await;
             let Some(known) = interrupter.index.newest(node) else { return WaitOutcome::NotNeeded };
+            if let Some(Place::Evicts(_) | Place::Over) = place_of(&known, &identity) {
+                // A takeover.
+                return WaitOutcome::Met;
+            }
             let now = interrupter.clock.now();
             let Some(shift) = interrupter.shifts.holding_back(&known, now) else { return WaitOutcome::Met };
             waiting.says(format!(

@@ -56,6 +56,15 @@ impl fmt::Display for Place {
     }
 }
 
+/// Returns what a mark becomes that is written again: evictions that have begun since the Node's last restart go on.
+pub(super) fn going_on(mark: NoticeAnnotation, known: Option<&NoticeAnnotation>, node: &Node) -> NoticeAnnotation {
+    let evicts = |known: &&NoticeAnnotation| {
+        known.boot == *node.boot && matches!(Place::read(&known.wave), Some(Place::Evicts(_)))
+    };
+    let wave = known.filter(evicts).map(|known| known.wave.clone());
+    NoticeAnnotation { wave: wave.unwrap_or(mark.wave), ..mark }
+}
+
 /// Returns the place that the mark of the notice with this identity says.
 #[must_use]
 pub fn place_of(node: &Node, identity: &str) -> Option<Place> {
@@ -85,6 +94,12 @@ impl NoticeAnnotation {
 #[must_use]
 pub fn is_going(node: &Node) -> bool {
     notices(node).any(|(_, mark)| mark.deadline.is_some() && !mark.is_of_repair())
+}
+
+/// Returns whether work on the Node has begun because it is broken: its instance may go for that, too, in the hands of its group.
+#[must_use]
+pub fn is_repaired(node: &Node) -> bool {
+    notices(node).any(|(_, mark)| mark.is_of_repair())
 }
 
 /// How far a Node is in its wave, by the marks of all its drains. Those that evict without a place, such as for spot warnings, come first.
@@ -148,6 +163,23 @@ mod tests {
         for (key, value) in patch(node).unwrap()["metadata"]["annotations"].as_object().unwrap() {
             node.annotations.insert(key.clone(), value.as_str().unwrap().to_owned());
         }
+    }
+
+    #[test]
+    fn evictions_that_have_begun_go_on_when_the_mark_is_written_again() {
+        let mut node = Node::for_tests("node-1");
+        let settings = MarkSettings::default();
+        let mark =
+            |start| Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50))).with_start(Some(at(start)));
+        apply(&mut node, |node| mark(30).in_wave().patch(node, &settings));
+        apply(&mut node, |node| mark(31).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "AWS has revised the notice");
+        apply(&mut node, |node| Place::Evicts(at(10)).patch(node, "a", None));
+        apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Evicts(at(10))));
+        node.boot = "another".into();
+        apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "the node has restarted");
     }
 
     #[test]

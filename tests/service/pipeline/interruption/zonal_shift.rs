@@ -167,3 +167,107 @@ async fn the_message_is_held_until_the_nodes_have_noted_it() {
 
     stage.rest(&[&replica]).await;
 }
+
+/// A drain that runs is not stopped, whichever replica goes on with it.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_goes_on_with_a_drain_that_began_before_the_shift() {
+    let stage = three_zones();
+    stage.block(1);
+    let first = stage.start(&FLAGS).await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until("it runs", s(30), || !stage.tries_of("web-1-0").is_empty()).await;
+    shift(&stage, "Autoshift In Progress");
+    stage.until("noted", s(10), || notes(&stage) == 3).await;
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("web-1-0").len();
+    let second = stage.start(&FLAGS).await;
+    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    second.ended_once("asg-terminate", "drained");
+    stage.rest(&[&second]).await;
+}
+
+/// The time that a hook gives the drain begins with the end of the wait, by whichever replica, and no second shift stops it.
+#[tokio::test(start_paused = true)]
+async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
+    let stage = three_zones();
+    stage.block(1);
+    let first = stage.start(&FLAGS).await;
+    shifted(&stage, "Autoshift In Progress").await;
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    sleep(s(2 * 3600)).await;
+    assert_eq!((stage.tries_of("web-1-0").len(), &stage.notices(1)[0]["wave"]), (0, &"waits".into()));
+    shift(&stage, "Autoshift Completed");
+    stage.until("it runs", s(12), || !stage.tries_of("web-1-0").is_empty()).await;
+    shift(&stage, "Autoshift In Progress");
+    sleep(s(5)).await;
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("web-1-0").len();
+    let second = stage.start(&FLAGS).await;
+    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    sleep(s(120)).await;
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    second.ended_once("asg-terminate", "drained");
+    stage.rest(&[&second]).await;
+}
+
+/// EventBridge says whole seconds, and delivers in any order.
+#[tokio::test(start_paused = true)]
+async fn of_one_second_the_end_counts_and_what_is_old_begins_nothing() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    let at = stage.world.clock.now();
+    let told = |kind: &str, at| stage.world.aws.sqs.send(messages::zonal_shift(kind, CLUSTER, "euw1-az0", at));
+    for (kind, at) in [
+        ("Manual Shift Started", at),
+        ("Manual Shift Canceled", at),
+        ("Manual Shift Started", at),
+        ("Manual Shift Updated", at - s(60)),
+    ] {
+        told(kind, at);
+        stage.until_handled(s(10)).await;
+    }
+    let stale = replica.metric("ebbtide_messages_ignored_total{reason=\"stale-shift\"}");
+    assert_eq!([changes(&replica, "began"), changes(&replica, "ended"), stale], [1.0, 1.0, 2.0], "{}", stage.story());
+    let token = stage.terminate(1, s(300), Wrapping::Event);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shift_that_no_node_can_note_has_not_begun() {
+    let stage = Stage::new(0, 0);
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Autoshift In Progress").await;
+    assert!(changes(&replica, "began") < 0.5, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// No event tells that a manual shift has expired; the next shift of the resource does.
+#[tokio::test(start_paused = true)]
+async fn a_shift_ends_the_one_before_of_its_resource() {
+    let stage = three_zones();
+    let replica = stage.start(&FLAGS).await;
+    shifted(&stage, "Manual Shift Started").await;
+    sleep(s(3600)).await;
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Started", CLUSTER, "euw1-az1", now));
+    stage.until_handled(s(10)).await;
+    let tokens: Vec<_> = (0..2).map(|n| stage.terminate(n, s(300), Wrapping::Event)).collect();
+    stage.until("in the zone itself", s(60), || !stage.action(&tokens[1]).completions.is_empty()).await;
+    sleep(s(600)).await;
+    assert_eq!((stage.cordoned(0), stage.first_eviction(0)), (true, None), "{}", stage.story());
+    let now = stage.world.clock.now();
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Canceled", CLUSTER, "euw1-az1", now));
+    stage.world.aws.sqs.send(messages::zonal_shift("Manual Shift Canceled", CLUSTER, "euw1-az0", now));
+    stage.until_handled(s(60)).await;
+    for token in &tokens {
+        stage.completed_once(token);
+    }
+    stage.rest(&[&replica]).await;
+}
