@@ -75,6 +75,8 @@ pub struct Settings {
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
     pub check_at_start: bool,
+    /// The name of the Lease of the replica that acts on what Nodes say, if it is set.
+    pub nodes_lease: Option<&'static str>,
     /// Whether the service collects leaked Leases. Then its own pod is known.
     pub collect_leases: bool,
     /// The filter of the log.
@@ -200,6 +202,7 @@ impl Settings {
         problems.idle("--out-of-service-taint", taints_gone, "--on state-change=drain");
         let acts = drains(NoticeKind::ScheduledChange) || actions.of(NoticeKind::ScheduledChange) == Action::Cordon;
         problems.idle("--when", lead.is_some() && !acts, "--on scheduled-change=drain");
+        let nodes_lease = problems.nodes_lease(flags.sources.nodes_lease);
         problems.idle_polls(ec2_poll_interval, actions);
         problems.idle("--node-hook", sources.hooks && !drains(NoticeKind::AsgTerminate), "--on asg-terminate=drain");
         if !problems.0.is_empty() {
@@ -259,6 +262,7 @@ impl Settings {
             reported: scopes(&flags.reporting),
             ec2_poll_interval,
             check_at_start: flags.check_at_start,
+            nodes_lease,
             collect_leases: flags.collect_leases,
             log,
         })
@@ -288,7 +292,7 @@ pub fn queue_url(url: Option<String>) -> Result<String, SettingsError> {
 /// Treats empty values as unset, because charts set empty variables.
 fn forget_empty(flags: &mut Run) {
     let Run { on, sources, health_issue, ignore_hook, drain_timeout, when, taint, startup_taint, waits, .. } = flags;
-    let flags::Sources { on_condition, node_hook, .. } = sources;
+    let flags::Sources { on_condition, node_hook, nodes_lease, .. } = sources;
     let flags::Waits { delay, wave, zonal_shift, hold, complete_after, max_replacements, .. } = waits;
     let of_notices = [on, on_condition, health_issue, ignore_hook, drain_timeout, when];
     for list in of_notices.into_iter().chain([delay, wave, zonal_shift, hold, taint, startup_taint]) {
@@ -303,7 +307,9 @@ fn forget_empty(flags: &mut Run) {
     }
     let Run { node_selector, pod_selector, pod_namespace, pod_name, admission, .. } = flags;
     let max_draining = &mut admission.max_draining;
-    for value in [node_hook, node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining] {
+    for value in
+        [node_hook, nodes_lease, node_selector, pod_selector, pod_namespace, pod_name, max_replacements, max_draining]
+    {
         value.take_if(|value| value.is_empty());
     }
 }
@@ -495,7 +501,7 @@ mod tests {
             "complete-after",
             "uncordon-after",
         ];
-        let more = ["ec2-poll-interval", "node-selector", "pod-selector", "pod-name", "pod-namespace"];
+        let more = ["ec2-poll-interval", "nodes-lease", "node-selector", "pod-selector", "pod-name", "pod-namespace"];
         let empty: Vec<String> = flags.iter().chain(&more).map(|flag| format!("--{flag}=")).collect();
         let empty: Vec<&str> = empty.iter().map(String::as_str).collect();
         assert_eq!(format!("{:?}", settings(&empty).unwrap()), format!("{:?}", settings(&[]).unwrap()));

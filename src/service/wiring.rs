@@ -72,7 +72,8 @@ impl Wiring {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
         let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
         let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
-        Some(Election::new(Office::NODES, client, namespace, name, gate, self.clock))
+        let office = Office::nodes(self.settings.nodes_lease);
+        Some(Election::new(office, client, namespace, name, gate, self.clock))
     }
 
     pub fn queue(&self) -> Queue {

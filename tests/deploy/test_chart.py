@@ -25,6 +25,7 @@ from chart import (
     Rules,
     cases,
     container,
+    environment,
     next_version,
     parse,
     readme,
@@ -471,6 +472,16 @@ def actions(**chosen: str) -> str:
 def test_permissions_match_the_settings(values: str, expected: Rules) -> None:
     assert rights(HELM4.objects(values=QUEUE + values)) == expected | DOCTOR
     assert rights(HELM4.objects("--set", "rbac.doctor=false", values=QUEUE + values)) == expected
+
+
+def test_each_release_has_a_lease_of_its_own_for_what_nodes_say() -> None:
+    values = QUEUE + "settings: {source: [queue, nodes]}\nfullnameOverride: other\n"
+    objects = HELM4.objects(values=values)
+    assert environment(objects)["EBBTIDE_NODES_LEASE"] == "other-nodes"
+    assert {right for right in rights(objects) if right[2] == "leases"} == {
+        ("ebbtide", "create", "leases", ""),
+        *(("ebbtide", verb, "leases", "other-nodes") for verb in ("get", "update")),
+    }
 
 
 def test_roles_are_bound_to_the_service_accounts() -> None:

@@ -36,7 +36,7 @@ NOTIFICATIONS = {
 TRACES = {"EBBTIDE_OTLP_ENDPOINT", "EBBTIDE_OTLP_HEADER"}
 """Variables that the chart sets from `traces`, the second from a Secret."""
 
-ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", *NOTIFICATIONS.values(), *TRACES}
+ITS_OWN = {*ALWAYS, "EBBTIDE_STATUS_PEERS", "EBBTIDE_NODES_LEASE", *NOTIFICATIONS.values(), *TRACES}
 """Variables that the chart sets from other values, or always."""
 """Variables that the chart sets from other values, or always."""
 
@@ -119,7 +119,9 @@ def test_each_flag_has_a_value(flag: Flag) -> None:
     before = environment(HELM4.objects(values=queue))
     now = environment(HELM4.objects(values=values))
     assert flag.variable not in before, "the chart sets the variable without a value"
-    assert now == {**before, flag.variable: described}
+    # What Nodes say is acted on by the holder of a Lease.
+    lease = {"EBBTIDE_NODES_LEASE": "ebbtide-nodes"} if flag.key == "source" else {}
+    assert now == {**before, **lease, flag.variable: described}
 
 
 def test_the_program_knows_each_variable() -> None:

@@ -36,6 +36,12 @@ pub struct Sources {
     )]
     pub source: Vec<Source>,
 
+    /// The Lease by which replicas elect the one that acts on what Nodes say, in the namespace of --pod-namespace [default: ebbtide-nodes]
+    ///
+    /// Two installations in one namespace need two; the chart names it after its release.
+    #[arg(long, env = "EBBTIDE_NODES_LEASE", value_name = "NAME", help_heading = "Queue")]
+    pub nodes_lease: Option<String>,
+
     /// The terminating lifecycle hook to keep alive and complete, by this name in each Auto Scaling group, when a Node says that its
     /// group terminates it
     ///

@@ -5,6 +5,9 @@ use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
 use std::fmt;
 
+/// Maximum length of the name of a Lease.
+const MAX_NAME: usize = 253;
+
 /// What gives notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sources {
@@ -77,6 +80,17 @@ impl Problems {
             self.add("--source", "nodes needs --pod-namespace and --pod-name, by which replicas elect the one that acts on them; set both from the downward API");
         }
         sources
+    }
+
+    /// Returns the name of the Lease of the replica that acts on what Nodes say, if it is set.
+    pub(super) fn nodes_lease(&mut self, name: Option<String>) -> Option<&'static str> {
+        let name = name?;
+        let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
+        if !is_name || name.len() > MAX_NAME {
+            self.add("--nodes-lease", format!("{name} can't be the name of a Lease; write a-z, 0-9, - and . only"));
+        }
+        // For the life of the process, like the name that is not set.
+        Some(name.leak())
     }
 
     /// Returns whether hooks are completed for what Nodes say.
@@ -175,6 +189,7 @@ mod tests {
             (vec!["--source", "queue"], "--queue-url: is missing; "),
             (vec!["--ec2-poll-interval", "5m"], "--queue-url: is missing; "),
             (vec!["--source", "nodes"], "--source: nodes needs --pod-namespace and --pod-name"),
+            (vec!["--source", "nodes", "--dry-run", "--nodes-lease", "a/b"], "--nodes-lease: a/b can't be"),
             (vec!["--source", "looks"], "--ec2-poll-interval: is missing, but"),
         ] {
             let problem = read(&[&flags]).unwrap_err();

@@ -339,3 +339,21 @@ async fn the_metrics_say_who_has_the_turn() {
     assert_eq!(turn(&queue), None, "without what Nodes say there is no turn");
     stage.rest_for(&[&first, &second, &queue], s(60)).await;
 }
+
+/// Two installations in one namespace have Nodes of their own.
+#[tokio::test(start_paused = true)]
+async fn two_installations_in_one_namespace_have_a_turn_each() {
+    let stage = Stage::new(2, 1);
+    stage.label(0, "pool", "one");
+    stage.label(1, "pool", "two");
+    let one = stage.without_queue("one", &["--node-selector", "pool=one"]).await;
+    let two = stage.without_queue("two", &["--node-selector", "pool=two", "--nodes-lease", "two-nodes"]).await;
+    stage.says_spot(0, 120);
+    stage.says_spot(1, 120);
+    stage.until("drained", s(15), || stage.world.kube.pods().is_empty()).await;
+    stage.until("noted", s(10), || stage.handled(0) + stage.handled(1) == 2).await;
+    for replica in [&one, &two] {
+        replica.ended_once("spot", "drained");
+    }
+    stage.rest_for(&[&one, &two], s(60)).await;
+}

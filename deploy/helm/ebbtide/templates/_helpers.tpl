@@ -50,6 +50,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if has (index . 1) (default (list "queue") ((index . 0).Values.settings).source) }}yes{{ end }}
 {{- end }}
 
+{{/* The Lease that elects the replica that acts on what Nodes say. */}}
+{{- define "ebbtide.nodesLease" -}}
+{{- printf "%s-nodes" (include "ebbtide.fullname" .) }}
+{{- end }}
+
 {{/* The name of the agent's objects, and of its ServiceAccount. */}}
 {{- define "ebbtide.agent" -}}
 {{- printf "%s-agent" (include "ebbtide.fullname" . | trunc 57 | trimSuffix "-") }}

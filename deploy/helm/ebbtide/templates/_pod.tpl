@@ -62,6 +62,10 @@ containers:
         valueFrom:
           fieldRef:
             fieldPath: metadata.namespace
+      {{- if include "ebbtide.hasSource" (list . "nodes") }}
+      - name: EBBTIDE_NODES_LEASE
+        value: {{ include "ebbtide.nodesLease" . | quote }}
+      {{- end }}
       {{- with include "ebbtide.settings" . | trim }}
       {{- . | nindent 6 }}
       {{- end }}
