@@ -166,6 +166,23 @@ mod tests {
     }
 
     #[test]
+    fn evictions_that_have_begun_go_on_when_the_mark_is_written_again() {
+        let mut node = Node::for_tests("node-1");
+        let settings = MarkSettings::default();
+        let mark =
+            |start| Mark::new("a", "rebalance", at(9), "m").with_deadline(Some(at(50))).with_start(Some(at(start)));
+        apply(&mut node, |node| mark(30).in_wave().patch(node, &settings));
+        apply(&mut node, |node| mark(31).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "AWS has revised the notice");
+        apply(&mut node, |node| Place::Evicts(at(10)).patch(node, "a", None));
+        apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Evicts(at(10))));
+        node.boot = "another".into();
+        apply(&mut node, |node| mark(32).in_wave().patch(node, &settings));
+        assert_eq!(place_of(&node, "a"), Some(Place::Waits), "the node has restarted");
+    }
+
+    #[test]
     fn a_mark_says_how_far_its_drain_is_in_the_wave() {
         let mut node = Node::for_tests("node-1");
         let mark = |identity, second| Mark::new(identity, "rebalance", at(second), "m").with_deadline(Some(at(50)));
