@@ -38,7 +38,8 @@ pub fn check(body: &str) {
                     Detail::CapacityReservation { terminates_at } => times.extend(*terminates_at),
                     Detail::AsgTerminate(hook) | Detail::AsgLaunch(hook) => {
                         let Hook { group, name, token, .. } = hook;
-                        texts.extend([group.to_string(), name.to_string(), token.to_string()]);
+                        texts.extend([group.to_string(), name.to_string()]);
+                        texts.extend(token.clone());
                     }
                     _ => {}
                 }
