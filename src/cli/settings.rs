@@ -75,8 +75,8 @@ pub struct Settings {
     pub ec2_poll_interval: Option<Duration>,
     /// Whether the service checks the set-up at its start.
     pub check_at_start: bool,
-    /// The name of the Lease of the replica that acts on what Nodes say.
-    pub nodes_lease: &'static str,
+    /// The name of the Lease of the replica that acts on what Nodes say, if it is set.
+    pub nodes_lease: Option<&'static str>,
     /// Whether the service collects leaked Leases. Then its own pod is known.
     pub collect_leases: bool,
     /// The filter of the log.

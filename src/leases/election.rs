@@ -48,10 +48,13 @@ impl Office {
         timeout: Duration::from_secs(2),
     };
 
-    /// Returns the office by a Lease of another name.
+    /// Returns [`Office::NODES`], by the Lease of this name if there is one.
     #[must_use]
-    pub const fn by(self, name: &'static str) -> Self {
-        Self { name, ..self }
+    pub const fn nodes(lease: Option<&'static str>) -> Self {
+        match lease {
+            Some(name) => Self { name, ..Self::NODES },
+            None => Self::NODES,
+        }
     }
 
     /// Interval between two looks at the Lease of [`Office::NODES`], and between its renewals.

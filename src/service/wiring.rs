@@ -72,7 +72,7 @@ impl Wiring {
         let own_pod = self.settings.selection_rules.own_pod.as_ref();
         let (namespace, name) = own_pod.filter(|_| !self.settings.policy.dry_run)?;
         let (client, gate) = (self.clients.kube.clone(), Gate::new(self.facts.clone()));
-        let office = Office::NODES.by(self.settings.nodes_lease);
+        let office = Office::nodes(self.settings.nodes_lease);
         Some(Election::new(office, client, namespace, name, gate, self.clock))
     }
 

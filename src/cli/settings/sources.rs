@@ -83,15 +83,15 @@ impl Problems {
         sources
     }
 
-    /// Returns the name of the Lease of the replica that acts on what Nodes say.
-    pub(super) fn nodes_lease(&mut self, name: Option<String>) -> &'static str {
-        let Some(name) = name else { return Office::NODES.name };
+    /// Returns the name of the Lease of the replica that acts on what Nodes say, if it is set.
+    pub(super) fn nodes_lease(&mut self, name: Option<String>) -> Option<&'static str> {
+        let name = name?;
         let is_name = name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-.".contains(&b));
         if !is_name || name.len() > MAX_NAME {
             self.add("--nodes-lease", format!("{name} can't be the name of a Lease; write a-z, 0-9, - and . only"));
         }
-        // For the life of the process, like a name that is not set.
-        name.leak()
+        // For the life of the process, like the name that is not set.
+        Some(name.leak())
     }
 
     /// Returns whether hooks are completed for what Nodes say.

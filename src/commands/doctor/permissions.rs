@@ -74,7 +74,7 @@ pub fn needed(settings: &Settings) -> Vec<Permission> {
         needed.push(need("", "events", "patch", "Events of drains are not updated at their end"));
     }
     if settings.sources.nodes {
-        needed.extend(office(settings, Office::NODES.by(settings.nodes_lease), "no replica acts on what Nodes say"));
+        needed.extend(office(settings, Office::nodes(settings.nodes_lease), "no replica acts on what Nodes say"));
     }
     if settings.collect_leases {
         needed.extend(collector(settings));
