@@ -5,10 +5,11 @@
 
 mod ends;
 mod hooks;
+mod plans;
 mod pods;
 mod rest;
 
-use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan};
+use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
 use ebbtide_sim::World;
 use ebbtide_sim::calls::{Call, Moment};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +65,14 @@ pub struct Seen {
     pub booted: BTreeMap<usize, i64>,
     /// Ends of the Nodes' instances.
     pub gone: BTreeMap<usize, i64>,
-    /// Notices that Nodes have taken back.
-    pub taken_back: BTreeSet<usize>,
+    /// Notices that Nodes have taken back, since when.
+    pub taken_back: BTreeMap<usize, i64>,
+    /// Messages that call notices off.
+    pub called_off: BTreeMap<usize, String>,
+    /// When these messages were deleted.
+    done: BTreeMap<usize, i64>,
+    /// The notices that Nodes keep as plans.
+    plans: BTreeMap<usize, BTreeSet<usize>>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
@@ -162,7 +169,13 @@ impl Oracle {
             (Moment::Arrived, "create pods/eviction") => self.ends_pod(seen, call, false),
             (Moment::Arrived, "delete pods") => self.ends_pod(seen, call, true),
             (Moment::Arrived, "patch nodes") => self.patches(seen, call),
-            (Moment::Served, "patch nodes") => self.marks(seen, call),
+            (Moment::Served, "patch nodes") => {
+                self.marks(seen, call);
+                self.plans(seen, call);
+            }
+            (Moment::Arrived, operation) if self.plan.flags.source == Source::Nodes && !operation.contains(' ') => {
+                self.broke(seen, "no call to AWS without a queue", operation);
+            }
             (Moment::Arrived, "RecordLifecycleActionHeartbeat") => self.beats(seen, call),
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
                 self.refused(seen, call);

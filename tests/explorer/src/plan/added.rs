@@ -1,0 +1,102 @@
+//! What joined the worlds later. It is drawn from a generator of its own, so that a seed keeps the rest of its world, and half of the
+//! worlds keep all.
+
+use super::random::{BUSY, chance, many, one, some};
+use super::{Kind, Notice, Owner, Plan, Source, Target, Teller};
+use fastrand::Rng;
+
+/// Makes the generator differ from that of the rest.
+const OTHER: u64 = 0x6164_6465_645f_6c61;
+
+impl Plan {
+    /// Adds what a seed stands for besides the rest.
+    pub(super) fn add(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ OTHER);
+        if chance(rng, 50) {
+            return;
+        }
+        if chance(rng, 50) {
+            self.add_plans(rng);
+        }
+        if chance(rng, 25) {
+            self.only_nodes(rng);
+        }
+        // What is new is met by too many faults at first, and calm worlds are judged harder.
+        if chance(rng, 30) {
+            self.faults.clear();
+        }
+    }
+
+    /// Lets changes be acted on shortly before they begin, and adds some: that messages and Nodes tell, and that are called off.
+    fn add_plans(&mut self, rng: &mut Rng) {
+        self.flags.before = Some(one(rng, &[30, 120, 300, 600]));
+        if chance(rng, 50) {
+            self.flags.source = Source::Both;
+        }
+        for _ in 0..rng.usize(1..4) {
+            let node = Target::Node(rng.usize(..self.nodes.len()));
+            let is_change = |it: &Notice| it.target == node && matches!(it.kind, Kind::Change(..));
+            if !self.notices.iter().any(is_change) {
+                let notice = change(rng, node, self.flags.source);
+                self.notices.push(notice);
+            }
+        }
+        for notice in self.notices.iter_mut().filter(|it| matches!(it.kind, Kind::Change(..))) {
+            notice.called_off = some(rng, 25, |rng| rng.u64(1..500)).filter(|_| notice.teller != Teller::Node);
+            if let (Some(off), Teller::Both) = (notice.called_off, notice.teller) {
+                // Its metadata no longer list it either, a little earlier or later.
+                notice.called_off = Some(off + notice.lag);
+                notice.taken_back = Some((off + notice.lag).saturating_add_signed(one(rng, &[-30, -1, 0, 1, 10, 60])));
+            }
+        }
+    }
+
+    /// Leaves what only Nodes tell, without a queue. Nothing proves then that the machine's clock is ahead.
+    fn only_nodes(&mut self, rng: &mut Rng) {
+        (self.flags.source, self.flags.ready, self.clock_ahead) = (Source::Nodes, false, 0);
+        if self.flags.before.is_none() && chance(rng, 20) {
+            self.flags.before = Some(one(rng, &[30, 120, 300]));
+        }
+        let mut said = Vec::new();
+        self.notices.retain_mut(|notice| {
+            let own = (notice.target, std::mem::discriminant(&notice.kind));
+            if !is_said(notice) || said.contains(&own) {
+                return false;
+            }
+            said.push(own);
+            if notice.teller != Teller::Node {
+                notice.taken_back = some(rng, 25, |rng| rng.u64(1..200));
+            }
+            (notice.teller, notice.age, notice.lag, notice.called_off) = (Teller::Node, 0, 0, None);
+            notice.copies.clear();
+            true
+        });
+    }
+}
+
+/// Whether a Node's metadata tell such a notice: docs/agent.md, "What a Node says".
+pub(super) const fn is_said(notice: &Notice) -> bool {
+    let has_annotation =
+        matches!(notice.kind, Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us));
+    has_annotation && matches!(notice.target, Target::Node(_))
+}
+
+fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {
+    let codes = ["INSTANCE_REBOOT_MAINTENANCE", "INSTANCE_STOP", "INSTANCE_STOP", "INSTANCE_RETIREMENT"];
+    let teller = match source {
+        Source::Queue => Teller::Queue,
+        _ => one(rng, &[Teller::Queue, Teller::Node, Teller::Both, Teller::Both]),
+    };
+    Notice {
+        at: rng.u64(..BUSY),
+        kind: Kind::Change(one(rng, &codes), rng.i64(30..900)),
+        target,
+        age: 0,
+        copies: if teller != Teller::Node && chance(rng, 25) { many(rng, 1..3, |rng| rng.u64(..300)) } else { Vec::new() },
+        real: chance(rng, 70),
+        teller,
+        taken_back: if teller == Teller::Queue { None } else { some(rng, 50, |rng| rng.u64(1..1200)) },
+        lag: if teller == Teller::Both { one(rng, &[0, 0, 1, 30, 200]) } else { 0 },
+        called_off: None,
+    }
+}
