@@ -7,7 +7,9 @@ mod ends;
 mod hooks;
 mod plans;
 mod pods;
+mod repairs;
 mod rest;
+mod waves;
 
 use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
 use ebbtide_sim::World;
@@ -71,6 +73,14 @@ pub struct Seen {
     pub called_off: BTreeMap<usize, String>,
     /// When these messages were deleted.
     done: BTreeMap<usize, i64>,
+    /// Zonal shifts whose end has been sent.
+    pub shift_over: BTreeSet<usize>,
+    /// When the first message of a zonal shift was deleted.
+    noted: BTreeMap<usize, i64>,
+    /// Nodes that were cordoned after the last patch.
+    cordoned: BTreeSet<usize>,
+    /// Nodes with a mark of a condition.
+    repaired: BTreeSet<usize>,
     /// The notices that Nodes keep as plans.
     plans: BTreeMap<usize, BTreeSet<usize>>,
     /// What happened besides calls.
@@ -172,6 +182,7 @@ impl Oracle {
             (Moment::Served, "patch nodes") => {
                 self.marks(seen, call);
                 self.plans(seen, call);
+                self.repairs(seen, call);
             }
             (Moment::Arrived, operation) if self.plan.flags.source == Source::Nodes && !operation.contains(' ') => {
                 self.broke(seen, "no call to AWS without a queue", operation);
@@ -217,14 +228,15 @@ fn comes_back(kind: Kind) -> bool {
     }
 }
 
-/// Returns whether a notice leads to a drain: docs/settings.md, "Notices"; docs/events.md, "Kinds".
+/// Returns whether a notice leads to a drain: docs/settings.md, "Notices"; docs/events.md, "Kinds"; docs/repair.md.
 fn drains(kind: Kind, flags: &Flags) -> bool {
     match kind {
         Kind::Spot(_) | Kind::Change(..) | Kind::Reservation(_) => true,
         Kind::Rebalance => flags.rebalance_drains,
         Kind::State(state) => matches!(state, "stopping" | "shutting-down"),
         Kind::Terminate(_, _, owner) => owner != Owner::Others,
-        Kind::Launch(_) | Kind::Garbage(_) => false,
+        Kind::Condition => flags.condition.is_some_and(|(_, action)| action == "drain"),
+        Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => false,
     }
 }
 

@@ -60,6 +60,10 @@ pub struct Flags {
     pub source: Source,
     /// `--when scheduled-change=…-before`, in seconds.
     pub before: Option<u64>,
+    /// Toleration in seconds and action of the rule of `--on-condition`.
+    pub condition: Option<(u64, &'static str)>,
+    /// `--zonal-shift any`.
+    pub shift: bool,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
 }
@@ -208,6 +212,10 @@ pub enum Kind {
     Terminate(u64, Wrapping, Owner),
     /// A launching hook with this timeout.
     Launch(u64),
+    /// The Node's condition, until it takes that back.
+    Condition,
+    /// Traffic is shifted away from this zone, for so many seconds.
+    Shift(usize, u64),
     /// A body that is no message.
     Garbage(&'static str),
 }
@@ -268,6 +276,8 @@ impl Plan {
     pub fn calm_from(&self) -> u64 {
         let planned = |notice: &Notice| match notice.kind {
             Kind::Change(_, after) if self.flags.before.is_some() => u64::try_from(after).ok(),
+            Kind::Condition => self.flags.condition.map(|(toleration, _)| toleration),
+            Kind::Shift(_, after) => Some(after),
             _ => None,
         };
         let sent = self.notices.iter().map(|notice| {
@@ -276,6 +286,18 @@ impl Plan {
             notice.at + later.into_iter().flatten().chain(copies).max().unwrap_or_default()
         });
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
+    }
+
+    /// Returns the zone of a node, of three, and its group, of two.
+    #[must_use]
+    pub fn place(node: usize) -> (usize, usize) {
+        (node % 3, node % 2)
+    }
+
+    /// Whether the nodes are in different zones and in groups. All that a wave is judged by are in one zone.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.flags.condition.is_some() && !self.flags.others.contains(&"--wave")
     }
 
     /// Returns the longest time between two heartbeats.
@@ -313,6 +335,7 @@ impl Flags {
             (self.leave_pods, "--at-deadline=leave"),
             (self.rebalance_drains, "--on=rebalance=drain"),
             (self.ready, "--on=asg-launch=ready"),
+            (self.shift, "--zonal-shift=any"),
         ];
         args.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned()));
         let source: &[&str] = match self.source {
@@ -321,6 +344,8 @@ impl Flags {
             Source::Nodes => &["--source", "nodes", "--pod-namespace=ebbtide"],
         };
         args.extend(source.iter().map(|&flag| flag.to_owned()));
+        let rule = |(toleration, action)| format!("--on-condition=KernelReady=False:{toleration}s={action}");
+        args.extend(self.condition.map(rule));
         args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));
         args.extend(self.heartbeat.map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));

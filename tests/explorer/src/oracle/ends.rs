@@ -57,7 +57,8 @@ impl Oracle {
                 let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
                 Ends { hard: (wanted >= window.min(limit)).then_some(end), soft: Some(end.min(unknown)) }
             }
-            Kind::Launch(_) | Kind::Garbage(_) => Ends::default(),
+            Kind::Condition => soft(self.begins(sent) + patience.unwrap_or(s(3600))),
+            Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => Ends::default(),
         }
     }
 
@@ -152,6 +153,7 @@ impl Oracle {
         let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let left = self.left(node);
         let is_over = self.ended(sent).is_some() || self.is_late(seen, sent, node) || self.is_taken_back(seen, sent);
+        let is_over = is_over || notice.kind == Kind::Condition && self.may_be_left(seen, node);
         if let_go || left.is_empty() || is_over {
             return None;
         }

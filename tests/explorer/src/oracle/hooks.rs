@@ -133,6 +133,9 @@ impl Oracle {
             if calls_off == Some(message) {
                 seen.done.insert(sent.notice, self.now());
             }
+            if matches!(kind, Kind::Shift(..)) {
+                seen.noted.entry(sent.notice).or_insert(self.now());
+            }
             // A copy of what AWS has called off is late.
             let waits = drains(kind, &self.plan.flags) && calls_off.is_none() && !self.is_planned(&sent);
             if let (true, Some(why)) = (waits, self.not_over(seen, &sent)) {

@@ -1,4 +1,4 @@
-//! Rules about notices that are acted on later than they are told: changes that `--when` puts off.
+//! Rules about notices that are acted on later than they are told: changes that `--when` puts off, and conditions that are tolerated.
 
 use super::{Oracle, Seen, Sent, drains, s};
 use crate::plan::{Kind, Target, Teller};
@@ -10,10 +10,12 @@ use std::collections::BTreeSet;
 const BEGINS_WITHIN: i64 = 100_000;
 
 impl Oracle {
-    /// Returns from when on a notice is acted on: docs/settings.md, `--when`.
+    /// Returns from when on a notice is acted on: docs/settings.md, `--when`; docs/repair.md, "Conditions".
     pub(super) fn begins(&self, sent: &Sent) -> i64 {
         let notice = &self.plan.notices[sent.notice];
-        match (notice.kind, self.plan.flags.before) {
+        let flags = &self.plan.flags;
+        match (notice.kind, flags.before) {
+            (Kind::Condition, _) => sent.at + s(flags.condition.map_or(0, |(toleration, _)| toleration)),
             (Kind::Change(code, after), Some(before)) if !code.contains("RETIREMENT") => {
                 sent.at.max(sent.at - s(notice.age) + after * 1000 - s(before))
             }
@@ -31,7 +33,8 @@ impl Oracle {
     /// Returns since when nobody tells of the notice any longer: what AWS calls off ends with the deletion of the message that says so.
     fn over_since(&self, seen: &Seen, sent: &Sent) -> Option<i64> {
         // A replica that starts learns of it a little later, and a copy of the announcement may be on its way.
-        let by_node = seen.taken_back.get(&sent.notice).map(|at| at + s(15));
+        let late = if self.plan.notices[sent.notice].kind == Kind::Condition { self.slack() } else { s(15) };
+        let by_node = seen.taken_back.get(&sent.notice).map(|at| at + late);
         let by_message = seen.done.get(&sent.notice).copied();
         match self.plan.notices[sent.notice].teller {
             Teller::Queue => by_message,
@@ -72,11 +75,29 @@ impl Oracle {
         let waits = |sent: &Sent| self.now() + self.slack() < self.begins(sent);
         let cordoned = self.world.kube.node(&format!("node-{node}")).and_then(|node| node.spec?.unschedulable);
         let is_told = seen.sent.iter().any(|sent| of_node(&sent));
-        if cordoned == Some(true) && !self.plan.nodes[node].cordoned && is_told {
-            if seen.sent.iter().filter(of_node).all(waits) {
+        if cordoned == Some(true) {
+            let is_ours = !self.plan.nodes[node].cordoned && is_told;
+            if is_ours && seen.sent.iter().filter(of_node).all(waits) {
                 self.broke(seen, "no cordon before a notice is due", format!("node-{node}"));
             }
+            seen.cordoned.insert(node);
+        } else if seen.cordoned.remove(&node)
+            && let Some(sent) = seen.sent.iter().find(|sent| of_node(sent) && self.stays(seen, sent, node)).cloned()
+        {
+            let text = format!("{:?}", self.plan.notices[sent.notice]);
+            self.broke(seen, "no uncordon of what a message has told when the Node takes it back", text);
         }
+    }
+
+    /// Whether a message has told what the Node has taken back: docs/agent.md, "What a Node says".
+    fn stays(&self, seen: &Seen, sent: &Sent, node: usize) -> bool {
+        let notice = &self.plan.notices[sent.notice];
+        let is_free = seen.let_go.contains_key(&node) || seen.booted.contains_key(&node);
+        let is_told = sent.messages.len() > sent.open.len() && !seen.called_off.contains_key(&sent.notice);
+        let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
+        // The mark of a recommendation expires.
+        let lasts = drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance;
+        self.plan.faults.is_empty() && by_node && is_told && lasts && !is_free
     }
 
     /// Whether somebody has taken the notice back, and nobody else must have told of it.
@@ -108,6 +129,7 @@ impl Oracle {
         let Target::Node(node) = self.plan.notices[notice].target else { return };
         let told = seen.called_off.contains_key(&notice) || seen.taken_back.contains_key(&notice);
         let is_free = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
+        let is_free = is_free || self.plan.notices[notice].kind == Kind::Condition && self.may_be_left(seen, node);
         let restarted = seen.booted.contains_key(&node);
         let cordoned = self.world.kube.node(&format!("node-{node}")).map(|node| node.spec.and_then(|it| it.unschedulable));
         // One that joins late is waited for by the message.

@@ -1,7 +1,7 @@
 //! Rules about a world that has come to rest.
 
-use super::{Oracle, Seen, Sent, comes_back, drains, s};
-use crate::plan::{Kind, NodePlan, Owner, Target, Teller};
+use super::{Oracle, Seen, Sent, comes_back, s};
+use crate::plan::{Kind, NodePlan, Owner, Target};
 use ebbtide_sim::aws::ActionState;
 use ebbtide_sim::kube::By;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +38,8 @@ impl Oracle {
         for (n, plan) in self.plan.nodes.iter().enumerate() {
             self.judge_marks(seen, n, plan);
         }
-        if self.plan.faults.is_empty() {
-            self.judge_told(seen);
-            if self.plan.replicas.iter().all(Vec::is_empty) {
-                self.judge_calm(seen);
-            }
+        if self.plan.faults.is_empty() && self.plan.replicas.iter().all(Vec::is_empty) {
+            self.judge_calm(seen);
         }
     }
 
@@ -58,6 +55,7 @@ impl Oracle {
         let marked = |sent: &Sent| sent.messages.iter().filter_map(|message| seen.marked.get(message)).min();
         let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
             Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
+            Kind::Condition if !self.repairs_nodes() => true,
             Kind::Launch(_)
             | Kind::Garbage(_)
             | Kind::State("pending" | "terminated")
@@ -71,33 +69,11 @@ impl Oracle {
         }
         let mut marks = node.metadata.annotations.unwrap_or_default();
         // What a Node says, and that it has been handled, stays until it is taken back.
-        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled.", "ebbtide/withdrawn."];
+        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled.", "ebbtide/withdrawn.", "ebbtide/shift."];
         marks.retain(|key, _| key.starts_with("ebbtide/") && !stays.iter().any(|known| key.starts_with(known)));
         let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
         if !marks.is_empty() || cordoned != plan.cordoned {
             self.broke(seen, "no mark on a node that stays", format!("node-{n}: {marks:?}, cordoned {cordoned}"));
-        }
-    }
-
-    /// A Node can't take back what a message has told, too: docs/agent.md, "What a Node says".
-    fn judge_told(&self, seen: &mut Seen) {
-        let stays = |sent: &&Sent| {
-            let notice = &self.plan.notices[sent.notice];
-            let Target::Node(n) = notice.target else { return false };
-            let is_free = self.plan.nodes[n].ignored || seen.let_go.contains_key(&n) || seen.booted.contains_key(&n);
-            let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
-            let is_open = by_node && !seen.called_off.contains_key(&sent.notice) && !sent.messages.is_empty();
-            // The mark of a recommendation expires.
-            is_open && !is_free && drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance
-        };
-        let cordoned = |sent: &Sent| match self.plan.notices[sent.notice].target {
-            Target::Node(n) => self.world.kube.node(&format!("node-{n}")).map(|node| node.spec?.unschedulable),
-            _ => None,
-        };
-        let gone = |sent: &&Sent| matches!(cordoned(sent), Some(None | Some(false)));
-        if let Some(sent) = seen.sent.iter().filter(stays).find(gone).cloned() {
-            let text = format!("{:?}", self.plan.notices[sent.notice]);
-            self.broke(seen, "what a message has told stays when the Node takes it back", text);
         }
     }
 

@@ -2,7 +2,7 @@
 //! worlds keep all.
 
 use super::random::{BUSY, chance, many, one, some};
-use super::{Kind, Notice, Owner, Plan, Source, Target, Teller};
+use super::{Budget, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller};
 use fastrand::Rng;
 
 /// Makes the generator differ from that of the rest.
@@ -21,6 +21,12 @@ impl Plan {
         if chance(rng, 25) {
             self.only_nodes(rng);
         }
+        if chance(rng, 40) {
+            self.add_conditions(rng);
+        }
+        if self.flags.source != Source::Nodes && chance(rng, 30) {
+            self.add_shifts(rng);
+        }
         // What is new is met by too many faults at first, and calm worlds are judged harder.
         if chance(rng, 30) {
             self.faults.clear();
@@ -30,7 +36,7 @@ impl Plan {
     /// Lets changes be acted on shortly before they begin, and adds some: that messages and Nodes tell, and that are called off.
     fn add_plans(&mut self, rng: &mut Rng) {
         self.flags.before = Some(one(rng, &[30, 120, 300, 600]));
-        if chance(rng, 50) {
+        if chance(rng, 70) {
             self.flags.source = Source::Both;
         }
         for _ in 0..rng.usize(1..4) {
@@ -48,6 +54,46 @@ impl Plan {
                 notice.called_off = Some(off + notice.lag);
                 notice.taken_back = Some((off + notice.lag).saturating_add_signed(one(rng, &[-30, -1, 0, 1, 10, 60])));
             }
+        }
+    }
+
+    /// Lets nodes break: some go back in time, some later, and some stay broken.
+    fn add_conditions(&mut self, rng: &mut Rng) {
+        let toleration = one(rng, &[20, 60, 120]);
+        self.flags.condition = Some((toleration, one(rng, &["drain", "drain", "drain", "cordon", "report"])));
+        if self.flags.source == Source::Queue {
+            self.flags.source = Source::Both;
+        }
+        // When a condition began is told by the writer's clock.
+        self.clock_ahead = 0;
+        if chance(rng, 30) {
+            let node = || NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: vec![web()] };
+            self.nodes.resize_with(self.nodes.len().max(10), node);
+        }
+        for n in 0..self.nodes.len() {
+            let mut at = rng.u64(..60);
+            for _ in 0..if chance(rng, 30) { rng.usize(1..4) } else { 0 } {
+                let lasts = match rng.u8(..3) {
+                    0 => Some(rng.u64(1..toleration)),
+                    1 => Some(toleration + rng.u64(..200)),
+                    _ => None,
+                };
+                let (kind, target) = (Kind::Condition, Target::Node(n));
+                self.notices.push(Notice { at, teller: Teller::Node, taken_back: lasts, ..plain(kind, target) });
+                let Some(lasts) = lasts else { break };
+                at += lasts + rng.u64(1..30);
+            }
+        }
+    }
+
+    /// Shifts traffic away from zones. Each shift ends: without that a drain may wait for hours.
+    fn add_shifts(&mut self, rng: &mut Rng) {
+        self.flags.shift = true;
+        for _ in 0..rng.usize(1..3) {
+            let kind = Kind::Shift(rng.usize(..3), rng.u64(5..600));
+            let copies = if chance(rng, 30) { vec![rng.u64(..600)] } else { Vec::new() };
+            let at = rng.u64(..BUSY / 2);
+            self.notices.push(Notice { at, copies, ..plain(kind, Target::Untagged) });
         }
     }
 
@@ -81,7 +127,18 @@ pub(super) const fn is_said(notice: &Notice) -> bool {
     has_annotation && matches!(notice.target, Target::Node(_))
 }
 
+fn web() -> PodPlan {
+    let (kind, budget) = (PodKind::Web, Budget::Free);
+    PodPlan { kind, grace: 30, takes: Some(1), critical: false, asks: None, budget, comes: None }
+}
+
+fn plain(kind: Kind, target: Target) -> Notice {
+    let (teller, copies) = (Teller::Queue, Vec::new());
+    Notice { at: 0, kind, target, age: 0, copies, real: false, teller, taken_back: None, lag: 0, called_off: None }
+}
+
 fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {
+    let after = rng.i64(30..900);
     let codes = ["INSTANCE_REBOOT_MAINTENANCE", "INSTANCE_STOP", "INSTANCE_STOP", "INSTANCE_RETIREMENT"];
     let teller = match source {
         Source::Queue => Teller::Queue,
@@ -89,14 +146,12 @@ fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {
     };
     Notice {
         at: rng.u64(..BUSY),
-        kind: Kind::Change(one(rng, &codes), rng.i64(30..900)),
-        target,
-        age: 0,
+        kind: Kind::Change(one(rng, &codes), after),
         copies: if teller != Teller::Node && chance(rng, 25) { many(rng, 1..3, |rng| rng.u64(..300)) } else { Vec::new() },
-        real: chance(rng, 70),
+        real: chance(rng, 50),
         teller,
-        taken_back: if teller == Teller::Queue { None } else { some(rng, 50, |rng| rng.u64(1..1200)) },
+        taken_back: if teller == Teller::Queue { None } else { some(rng, 60, |rng| rng.u64(1..after.unsigned_abs() * 2)) },
         lag: if teller == Teller::Both { one(rng, &[0, 0, 1, 30, 200]) } else { 0 },
-        called_off: None,
+        ..plain(Kind::Condition, target)
     }
 }

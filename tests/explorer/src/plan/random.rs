@@ -149,6 +149,8 @@ fn flags(rng: &mut Rng) -> Flags {
         on_failed: some(rng, 40, |rng| one(rng, &["leave", "abandon"])),
         source: Source::Queue,
         before: None,
+        condition: None,
+        shift: false,
         others: others.concat(),
     }
 }

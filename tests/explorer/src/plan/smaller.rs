@@ -1,6 +1,6 @@
 //! Plans with one thing less.
 
-use super::{Flags, NodePlan, Plan, Source, Target, Teller};
+use super::{Flags, Kind, NodePlan, Plan, Source, Target, Teller};
 
 impl Plan {
     /// Returns plans with one thing less.
@@ -28,7 +28,7 @@ impl Plan {
                 with(&|plan| plan.notices[n].copies.clear());
             }
             if self.notices[n].teller != Teller::Queue {
-                if self.flags.source != Source::Nodes {
+                if self.flags.source != Source::Nodes && self.notices[n].kind != Kind::Condition {
                     with(&|plan| plan.notices[n].teller = Teller::Queue);
                 }
                 with(&|plan| plan.notices[n].taken_back = None);
@@ -72,8 +72,9 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, .. } = plan.flags;
-            plan.flags = Flags { others: plan.flags.others.clone(), source, before, ..Flags::default() };
+            let Flags { source, before, condition, shift, .. } = plan.flags;
+            plan.flags =
+                Flags { others: plan.flags.others.clone(), source, before, condition, shift, ..Flags::default() };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.clock_ahead = 0);

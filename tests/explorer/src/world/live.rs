@@ -24,6 +24,7 @@ enum Event {
     Copy(usize),
     Tell(usize),
     CallOff(usize),
+    ShiftEnds(usize),
     TakeBack(usize),
     Faults,
     Complete(usize),
@@ -134,6 +135,18 @@ impl<'a> Live<'a> {
     fn join(&self, n: usize, plan: &NodePlan) {
         let kube = &self.stage.world.kube;
         kube.add_node(&node(n), &instance(n));
+        let ((zone, group), mut labels) = (Plan::place(n), Vec::new());
+        if self.plan.flags.shift {
+            labels.push(("topology.k8s.aws/zone-id", told::zone_id(zone)));
+        }
+        if self.plan.has_groups() {
+            labels.push(("topology.kubernetes.io/zone", format!("eu-west-1{}", ["a", "b", "c"][zone])));
+            labels.push(("eks.amazonaws.com/nodegroup", format!("group-{group}")));
+        }
+        if !labels.is_empty() {
+            let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value));
+            kube.update_node(&node(n), |node| node.metadata.labels.get_or_insert_default().extend(labels));
+        }
         if plan.ignored {
             self.stage.world.kube.update_node(&node(n), |node| {
                 node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
@@ -209,6 +222,7 @@ impl<'a> Live<'a> {
             }
             Event::Tell(n) => self.tell(n),
             Event::CallOff(n) => self.call_off(n),
+            Event::ShiftEnds(n) => self.end_shift(n),
             Event::Begin(n) => self.oracle.judge_begun(n),
             Event::TakeBack(n) => self.take_back(n),
             Event::Faults => self.set_faults(now),

@@ -7,12 +7,17 @@ use crate::plan::{Kind, Notice, Owner, Target, Teller};
 use ebbtide_sim::aws::HookSpec;
 use ebbtide_sim::messages;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 impl Live<'_> {
     /// Has the Node say what the notice tells.
     fn say(&self, n: usize) {
         let (notice, now) = (&self.plan.notices[n], self.stage.world.clock.now());
         let Target::Node(of) = notice.target else { return };
+        if notice.kind == Kind::Condition {
+            return self.set_kernel(of, false);
+        }
         let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
         let value = match notice.kind {
             Kind::Spot(action) => {
@@ -31,6 +36,21 @@ impl Live<'_> {
         });
     }
 
+    /// Sets the condition that the rule names.
+    fn set_kernel(&self, of: usize, ready: bool) {
+        let condition = NodeCondition {
+            type_: "KernelReady".to_owned(),
+            status: if ready { "True" } else { "False" }.to_owned(),
+            last_transition_time: Some(Time(self.stage.world.clock.now())),
+            ..NodeCondition::default()
+        };
+        self.stage.world.kube.update_node(&node(of), |node| {
+            let conditions = node.status.get_or_insert_default().conditions.get_or_insert_default();
+            conditions.retain(|it| it.type_ != condition.type_);
+            conditions.push(condition);
+        });
+    }
+
     pub(super) fn take_back(&self, n: usize) {
         let Notice { kind, target: Target::Node(of), .. } = self.plan.notices[n] else { return };
         let mut seen = self.oracle.seen();
@@ -38,6 +58,9 @@ impl Live<'_> {
             let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
             seen.taken_back.insert(n, at);
             drop(seen);
+            if kind == Kind::Condition {
+                return self.set_kernel(of, true);
+            }
             self.stage.world.kube.update_node(&node(of), |node| {
                 node.metadata.annotations.get_or_insert_default().remove(&annotation(kind));
             });
@@ -100,6 +123,11 @@ impl Live<'_> {
                 let (name, token) = begin(false, timeout, format!("launch-{n}"));
                 messages::lifecycle(messages::Wrapping::Event, false, ("group", &name, &token), &id, at)
             }
+            Kind::Shift(zone, after) => {
+                self.due.insert((elapsed + s(after), Event::ShiftEnds(n)));
+                shift(n, zone, "Autoshift In Progress", at)
+            }
+            Kind::Condition => return,
             Kind::Garbage(body) => body.to_owned(),
         };
         if let Kind::Terminate(_, _, Owner::Early(after)) = notice.kind {
@@ -135,6 +163,14 @@ impl Live<'_> {
         self.oracle.seen().called_off.insert(n, message);
     }
 
+    /// Sends AWS's message that a zonal shift is over.
+    pub(super) fn end_shift(&self, n: usize) {
+        let Kind::Shift(zone, _) = self.plan.notices[n].kind else { return };
+        self.oracle.seen().shift_over.insert(n);
+        let message = self.send_more(n, shift(n, zone, "Autoshift Completed", self.stage.world.clock.now()));
+        self.oracle.note(format!("shift {n} ends by {message}"));
+    }
+
     /// Sends another message of a notice.
     pub(super) fn send_more(&self, n: usize, body: String) -> String {
         let message = self.stage.world.aws.sqs.send(body);
@@ -157,6 +193,17 @@ impl Live<'_> {
 /// Returns the message of a change of an instance.
 fn change(n: usize, code: &str, id: &str, at: Timestamp, start: Timestamp) -> String {
     messages::scheduled_change(&format!("event-{n}"), &format!("AWS_EC2_{code}_SCHEDULED"), &[id], at, start)
+}
+
+/// Returns the message of a shift of a load balancer of its own.
+fn shift(n: usize, zone: usize, what: &str, at: Timestamp) -> String {
+    let resource = format!("arn:aws:elasticloadbalancing:eu-west-1:123456789012:loadbalancer/net/lb/{n}");
+    messages::zonal_shift(what, &resource, &zone_id(zone), at)
+}
+
+/// Returns the id of a zone, as events and labels name it.
+pub(super) fn zone_id(zone: usize) -> String {
+    format!("euw1-az{zone}")
 }
 
 /// Returns the annotation by which the agent tells of a notice of this kind: docs/agent.md.
