@@ -109,7 +109,9 @@ impl Oracle {
     /// Returns the plans that Nodes keep, and that are not over.
     pub(super) fn plans_left(&self, seen: &Seen) -> Vec<String> {
         let nodes = (0..self.plan.nodes.len()).filter(|n| !self.plan.nodes[*n].ignored && !seen.let_go.contains_key(n));
-        nodes.flat_map(|n| self.kept(n).into_iter().map(move |notice| format!("node-{n} keeps notice {notice}"))).collect()
+        nodes
+            .flat_map(|n| self.kept(n).into_iter().map(move |notice| format!("node-{n} keeps notice {notice}")))
+            .collect()
     }
 
     /// Returns when the work on a notice of the plan must have begun, if it waits and nothing fails.
@@ -131,11 +133,16 @@ impl Oracle {
         let is_free = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let is_free = is_free || self.plan.notices[notice].kind == Kind::Condition && self.may_be_left(seen, node);
         let restarted = seen.booted.contains_key(&node);
-        let cordoned = self.world.kube.node(&format!("node-{node}")).map(|node| node.spec.and_then(|it| it.unschedulable));
+        let cordoned =
+            self.world.kube.node(&format!("node-{node}")).map(|node| node.spec.and_then(|it| it.unschedulable));
         // One that joins late is waited for by the message.
         let is_late = seen.started.contains_key(&node);
         if let (Some(None | Some(false)), false) = (cordoned, told || is_free || restarted || is_late) {
-            self.broke(seen, "what waits begins in time", format!("{:?}, told at {}", self.plan.notices[notice], sent.at));
+            self.broke(
+                seen,
+                "what waits begins in time",
+                format!("{:?}, told at {}", self.plan.notices[notice], sent.at),
+            );
         }
     }
 }

@@ -62,7 +62,8 @@ impl Oracle {
     /// Whether more is broken than a fifth of all, or of the node's group, or in most zones: docs/repair.md, "When it stops".
     fn stops(&self, node: usize, broken: &BTreeSet<usize>) -> bool {
         let all: BTreeSet<usize> = (0..self.plan.nodes.len()).filter(|n| self.stands(Target::Node(*n))).collect();
-        let count = |nodes: &BTreeSet<usize>, is_in: &dyn Fn(usize) -> bool| nodes.iter().filter(|n| is_in(**n)).count();
+        let count =
+            |nodes: &BTreeSet<usize>, is_in: &dyn Fn(usize) -> bool| nodes.iter().filter(|n| is_in(**n)).count();
         // The node of the replicas' own pods is one more, in the first zone and in no group.
         if broken.len() > (all.len() + 1).div_ceil(5) {
             return true;

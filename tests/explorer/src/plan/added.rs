@@ -35,7 +35,8 @@ impl Plan {
 
     /// Lets changes be acted on shortly before they begin, and adds some: that messages and Nodes tell, and that are called off.
     fn add_plans(&mut self, rng: &mut Rng) {
-        self.flags.before = Some(one(rng, &[30, 120, 300, 600]));
+        let before = one(rng, &[30, 120, 300, 600]);
+        self.flags.before = Some(before);
         if chance(rng, 70) {
             self.flags.source = Source::Both;
         }
@@ -43,7 +44,12 @@ impl Plan {
             let node = Target::Node(rng.usize(..self.nodes.len()));
             let is_change = |it: &Notice| it.target == node && matches!(it.kind, Kind::Change(..));
             if !self.notices.iter().any(is_change) {
-                let notice = change(rng, node, self.flags.source);
+                let mut notice = change(rng, node, self.flags.source);
+                // While its drain is due: the hardest time.
+                if let (Kind::Change(_, after), Some(_), true) = (notice.kind, notice.taken_back, chance(rng, 50)) {
+                    let least = after.unsigned_abs().saturating_sub(before);
+                    notice.taken_back = Some(least + rng.u64(1..before + 60));
+                }
                 self.notices.push(notice);
             }
         }
@@ -67,7 +73,8 @@ impl Plan {
         // When a condition began is told by the writer's clock.
         self.clock_ahead = 0;
         if chance(rng, 30) {
-            let node = || NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: vec![web()] };
+            let node =
+                || NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: vec![web()] };
             self.nodes.resize_with(self.nodes.len().max(10), node);
         }
         for n in 0..self.nodes.len() {
@@ -147,10 +154,18 @@ fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {
     Notice {
         at: rng.u64(..BUSY),
         kind: Kind::Change(one(rng, &codes), after),
-        copies: if teller != Teller::Node && chance(rng, 25) { many(rng, 1..3, |rng| rng.u64(..300)) } else { Vec::new() },
+        copies: if teller != Teller::Node && chance(rng, 25) {
+            many(rng, 1..3, |rng| rng.u64(..300))
+        } else {
+            Vec::new()
+        },
         real: chance(rng, 50),
         teller,
-        taken_back: if teller == Teller::Queue { None } else { some(rng, 60, |rng| rng.u64(1..after.unsigned_abs() * 2)) },
+        taken_back: if teller == Teller::Queue {
+            None
+        } else {
+            some(rng, 60, |rng| rng.u64(1..after.unsigned_abs() * 2))
+        },
         lag: if teller == Teller::Both { one(rng, &[0, 0, 1, 30, 200]) } else { 0 },
         ..plain(Kind::Condition, target)
     }

@@ -1,7 +1,9 @@
 //! The plan that a seed stands for.
 
 use super::added::is_said;
-use super::{Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Span, Target, Teller, Trouble};
+use super::{
+    Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Span, Target, Teller, Trouble,
+};
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
