@@ -45,7 +45,7 @@ impl Tally {
             *self.faults.entry(sort.to_owned()).or_default() += 1;
         }
         for notice in &plan.notices {
-            if notice.teller != Teller::Queue {
+            if notice.teller != Teller::Queue && notice.kind != Kind::Condition {
                 *self.notices.entry("said by a Node").or_default() += 1;
             }
             let kind = match notice.kind {
@@ -56,6 +56,8 @@ impl Tally {
                 Kind::Reservation(_) => "capacity-reservation",
                 Kind::Terminate(..) => "asg-terminate",
                 Kind::Launch(_) => "asg-launch",
+                Kind::Condition => "node-condition",
+                Kind::Shift(..) => "zonal-shift",
                 Kind::Garbage(_) => "garbage",
             };
             *self.notices.entry(kind).or_default() += 1 + u32::try_from(notice.copies.len()).unwrap_or_default();

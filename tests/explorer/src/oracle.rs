@@ -5,10 +5,13 @@
 
 mod ends;
 mod hooks;
+mod plans;
 mod pods;
+mod repairs;
 mod rest;
+mod waves;
 
-use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan};
+use crate::plan::{Flags, Kind, Owner, Plan, PodKind, PodPlan, Source};
 use ebbtide_sim::World;
 use ebbtide_sim::calls::{Call, Moment};
 use std::collections::{BTreeMap, BTreeSet};
@@ -64,8 +67,22 @@ pub struct Seen {
     pub booted: BTreeMap<usize, i64>,
     /// Ends of the Nodes' instances.
     pub gone: BTreeMap<usize, i64>,
-    /// Notices that Nodes have taken back.
-    pub taken_back: BTreeSet<usize>,
+    /// Notices that Nodes have taken back, since when.
+    pub taken_back: BTreeMap<usize, i64>,
+    /// Messages that call notices off.
+    pub called_off: BTreeMap<usize, String>,
+    /// When these messages were deleted.
+    done: BTreeMap<usize, i64>,
+    /// Zonal shifts whose end has been sent.
+    pub shift_over: BTreeSet<usize>,
+    /// When the first message of a zonal shift was deleted.
+    noted: BTreeMap<usize, i64>,
+    /// Nodes that were cordoned after the last patch.
+    cordoned: BTreeSet<usize>,
+    /// Nodes with a mark of a condition.
+    repaired: BTreeSet<usize>,
+    /// The notices that Nodes keep as plans.
+    plans: BTreeMap<usize, BTreeSet<usize>>,
     /// What happened besides calls.
     pub notes: Vec<(Duration, String)>,
     /// The first rule that was broken.
@@ -162,7 +179,14 @@ impl Oracle {
             (Moment::Arrived, "create pods/eviction") => self.ends_pod(seen, call, false),
             (Moment::Arrived, "delete pods") => self.ends_pod(seen, call, true),
             (Moment::Arrived, "patch nodes") => self.patches(seen, call),
-            (Moment::Served, "patch nodes") => self.marks(seen, call),
+            (Moment::Served, "patch nodes") => {
+                self.marks(seen, call);
+                self.plans(seen, call);
+                self.repairs(seen, call);
+            }
+            (Moment::Arrived, operation) if self.plan.flags.source == Source::Nodes && !operation.contains(' ') => {
+                self.broke(seen, "no call to AWS without a queue", operation);
+            }
             (Moment::Arrived, "RecordLifecycleActionHeartbeat") => self.beats(seen, call),
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
                 self.refused(seen, call);
@@ -204,14 +228,15 @@ fn comes_back(kind: Kind) -> bool {
     }
 }
 
-/// Returns whether a notice leads to a drain: docs/settings.md, "Notices"; docs/events.md, "Kinds".
+/// Returns whether a notice leads to a drain: docs/settings.md, "Notices"; docs/events.md, "Kinds"; docs/repair.md.
 fn drains(kind: Kind, flags: &Flags) -> bool {
     match kind {
         Kind::Spot(_) | Kind::Change(..) | Kind::Reservation(_) => true,
         Kind::Rebalance => flags.rebalance_drains,
         Kind::State(state) => matches!(state, "stopping" | "shutting-down"),
         Kind::Terminate(_, _, owner) => owner != Owner::Others,
-        Kind::Launch(_) | Kind::Garbage(_) => false,
+        Kind::Condition => flags.condition.is_some_and(|(_, action)| action == "drain"),
+        Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => false,
     }
 }
 

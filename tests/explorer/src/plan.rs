@@ -1,5 +1,6 @@
 //! The plan of a world: all that happens in it but for the service's own acts. A plan comes from one number, and can be made smaller.
 
+mod added;
 mod random;
 mod smaller;
 
@@ -55,10 +56,28 @@ pub struct Flags {
     pub uncordon_after: Option<u64>,
     /// `--on-failed-drain`, but for `continue`.
     pub on_failed: Option<&'static str>,
-    /// `--source queue,nodes`.
-    pub nodes: bool,
+    /// `--source`.
+    pub source: Source,
+    /// `--when scheduled-change=…-before`, in seconds.
+    pub before: Option<u64>,
+    /// Toleration in seconds and action of the rule of `--on-condition`.
+    pub condition: Option<(u64, &'static str)>,
+    /// `--zonal-shift any`.
+    pub shift: bool,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
+}
+
+/// What gives notices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// The queue.
+    #[default]
+    Queue,
+    /// The queue and the Nodes.
+    Both,
+    /// The Nodes alone.
+    Nodes,
 }
 
 /// One Node and its pods.
@@ -146,6 +165,10 @@ pub struct Notice {
     pub teller: Teller,
     /// Seconds after which the Node takes it back.
     pub taken_back: Option<u64>,
+    /// Seconds by which the message of a change is later than the Node's word about it.
+    pub lag: u64,
+    /// Seconds after which AWS calls the change off by a message.
+    pub called_off: Option<u64>,
 }
 
 /// Who tells of a notice.
@@ -189,6 +212,10 @@ pub enum Kind {
     Terminate(u64, Wrapping, Owner),
     /// A launching hook with this timeout.
     Launch(u64),
+    /// The Node's condition, until it takes that back.
+    Condition,
+    /// Traffic is shifted away from this zone, for so many seconds.
+    Shift(usize, u64),
     /// A body that is no message.
     Garbage(&'static str),
 }
@@ -247,11 +274,30 @@ impl Plan {
     /// Returns the second from which on nothing new happens, and nothing goes wrong.
     #[must_use]
     pub fn calm_from(&self) -> u64 {
-        let sent = self
-            .notices
-            .iter()
-            .map(|notice| notice.at + notice.copies.iter().copied().chain(notice.taken_back).max().unwrap_or_default());
+        let planned = |notice: &Notice| match notice.kind {
+            Kind::Change(_, after) if self.flags.before.is_some() => u64::try_from(after).ok(),
+            Kind::Condition => self.flags.condition.map(|(toleration, _)| toleration),
+            Kind::Shift(_, after) => Some(after),
+            _ => None,
+        };
+        let sent = self.notices.iter().map(|notice| {
+            let later = [Some(notice.lag), notice.taken_back, notice.called_off, planned(notice)];
+            let copies = notice.copies.iter().map(|after| notice.lag + after);
+            notice.at + later.into_iter().flatten().chain(copies).max().unwrap_or_default()
+        });
         sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
+    }
+
+    /// Returns the zone of a node, of three, and its group, of two.
+    #[must_use]
+    pub fn place(node: usize) -> (usize, usize) {
+        (node % 3, node % 2)
+    }
+
+    /// Whether the nodes are in different zones and in groups. All that a wave is judged by are in one zone.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.flags.condition.is_some() && !self.flags.others.contains(&"--wave")
     }
 
     /// Returns the longest time between two heartbeats.
@@ -289,10 +335,18 @@ impl Flags {
             (self.leave_pods, "--at-deadline=leave"),
             (self.rebalance_drains, "--on=rebalance=drain"),
             (self.ready, "--on=asg-launch=ready"),
-            (self.nodes, "--source=queue,nodes"),
-            (self.nodes, "--pod-namespace=ebbtide"),
+            (self.shift, "--zonal-shift=any"),
         ];
         args.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned()));
+        let source: &[&str] = match self.source {
+            Source::Queue => &[],
+            Source::Both => &["--source", "queue,nodes", "--pod-namespace=ebbtide"],
+            Source::Nodes => &["--source", "nodes", "--pod-namespace=ebbtide"],
+        };
+        args.extend(source.iter().map(|&flag| flag.to_owned()));
+        let rule = |(toleration, action)| format!("--on-condition=KernelReady=False:{toleration}s={action}");
+        args.extend(self.condition.map(rule));
+        args.extend(self.before.map(|before| format!("--when=scheduled-change={before}s-before")));
         args.extend(self.heartbeat.map(|how| format!("--heartbeat={how}")));
         args.extend(self.pod_grace.map(|grace| format!("--pod-grace={grace}s")));
         args.extend(self.drain_timeout.map(|time| format!("--drain-timeout={time}s")));

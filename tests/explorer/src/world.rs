@@ -4,7 +4,7 @@ mod live;
 
 use crate::harness::{Replica, Stage, s};
 use crate::oracle::{Broken, Oracle};
-use crate::plan::Plan;
+use crate::plan::{Plan, Source};
 use ebbtide::fact::TaskKind;
 use ebbtide::runtime::random;
 use ebbtide::service::Exit;
@@ -101,8 +101,9 @@ async fn live(plan: &Plan, stage: &Arc<Stage>, oracle: &Arc<Oracle>) -> [u32; 2]
     if oracle.seen().broken.is_some() {
         return ends;
     }
-    // No message tells when the work on what a Node says is over, and a call that hangs ends with its timeout.
-    let bound = if plan.flags.nodes { BOUND } else { s(60) };
+    // No message tells when the work on what a Node says, or on a plan, is over, and a call that hangs ends with its timeout.
+    let is_lasting = plan.flags.source != Source::Queue || plan.flags.before.is_some();
+    let bound = if is_lasting { BOUND } else { s(60) };
     for replica in &replicas {
         if timeout(bound, replica.tasks.gone(TaskKind::transient)).await.is_err() {
             oracle.breaks("the world comes to rest", "work goes on");
@@ -142,7 +143,7 @@ async fn keep(
     stop: &CancellationToken,
 ) -> (Replica, [u32; 2]) {
     let mut flags = plan.flags.args();
-    if plan.flags.nodes {
+    if plan.flags.source != Source::Queue {
         flags.push(format!("--pod-name=replica-{slot}"));
     }
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();

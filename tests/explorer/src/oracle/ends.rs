@@ -16,7 +16,7 @@ impl Oracle {
     pub(super) fn drains_of<'a>(&'a self, seen: &'a Seen, node: usize) -> impl Iterator<Item = &'a Sent> {
         seen.sent.iter().filter(move |sent| {
             let notice = &self.plan.notices[sent.notice];
-            notice.target == Target::Node(node) && drains(notice.kind, &self.plan.flags)
+            notice.target == Target::Node(node) && drains(notice.kind, &self.plan.flags) && self.is_due(seen, sent)
         })
     }
 
@@ -34,9 +34,10 @@ impl Oracle {
             Kind::Rebalance => soft(sent.at + patience.unwrap_or(s(3600))),
             Kind::State(_) => soft(sent.at + patience.unwrap_or(s(120)).min(s(120))),
             Kind::Change(code, after) => {
-                let soft = soft(sent.at + patience.unwrap_or(s(3600)));
+                let begins = self.begins(sent);
+                let soft = soft(begins + patience.unwrap_or(s(3600)));
                 let start = event + after * 1000;
-                match start > sent.at {
+                match start > begins {
                     // Read late, it has begun already.
                     true if code.contains("RETIREMENT") || code.contains("STOP") => Ends { hard: Some(start), ..soft },
                     true => Ends { soft: Some(start.min(soft.soft.unwrap_or(start))), hard: None },
@@ -56,7 +57,8 @@ impl Oracle {
                 let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
                 Ends { hard: (wanted >= window.min(limit)).then_some(end), soft: Some(end.min(unknown)) }
             }
-            Kind::Launch(_) | Kind::Garbage(_) => Ends::default(),
+            Kind::Condition => soft(self.begins(sent) + patience.unwrap_or(s(3600))),
+            Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => Ends::default(),
         }
     }
 
@@ -129,12 +131,19 @@ impl Oracle {
             let notice = &self.plan.notices[sent.notice];
             notice.teller == Teller::Node && drains(notice.kind, &self.plan.flags) && self.stands(notice.target)
         };
-        seen.sent.iter().filter(is_said).filter_map(|sent| self.not_over(seen, sent)).collect()
+        let said = seen.sent.iter().filter(is_said).filter_map(|sent| self.not_over(seen, sent));
+        said.chain(self.plans_left(seen)).collect()
     }
 
-    /// Whether the Node alone told of the notice, and has taken it back.
+    /// Whether whoever told of the notice has taken it back: the Node, AWS, or both.
     pub(super) fn is_taken_back(&self, seen: &Seen, sent: &Sent) -> bool {
-        self.plan.notices[sent.notice].teller == Teller::Node && seen.taken_back.contains(&sent.notice)
+        let by_node = || seen.taken_back.contains_key(&sent.notice);
+        let by_message = || seen.called_off.contains_key(&sent.notice);
+        match self.plan.notices[sent.notice].teller {
+            Teller::Queue => by_message(),
+            Teller::Node => by_node(),
+            Teller::Both => by_node() && by_message(),
+        }
     }
 
     /// Returns why a notice's drain is not over, if it is not.
@@ -144,6 +153,7 @@ impl Oracle {
         let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
         let left = self.left(node);
         let is_over = self.ended(sent).is_some() || self.is_late(seen, sent, node) || self.is_taken_back(seen, sent);
+        let is_over = is_over || notice.kind == Kind::Condition && self.may_be_left(seen, node);
         if let_go || left.is_empty() || is_over {
             return None;
         }

@@ -1,7 +1,7 @@
 //! Rules about pods and Nodes.
 
-use super::{Oracle, Seen, Sent, asks, leaves, ms, s};
-use crate::plan::{Kind, Owner, PodKind, PodPlan, Target};
+use super::{Oracle, Seen, Sent, asks, leaves, ms};
+use crate::plan::{Kind, PodKind, PodPlan, Target};
 use ebbtide_sim::calls::Call;
 use std::time::Duration;
 
@@ -13,11 +13,15 @@ impl Oracle {
         let Some((node, pod)) = self.pod(name) else {
             return self.broke(seen, "no end of a pod that nobody planned", &call.subject);
         };
-        if seen.begun.insert(node)
-            && let Some(other) = self.ahead_in_wave(seen, node)
-        {
-            let text = format!("node-{node} while node-{other} is drained");
-            return self.broke(seen, "no more nodes are drained at once than a wave allows", text);
+        if seen.begun.insert(node) {
+            if let Some(other) = self.ahead_in_wave(seen, node) {
+                let text = format!("node-{node} while node-{other} is drained");
+                return self.broke(seen, "no more nodes are drained at once than a wave allows", text);
+            }
+            if let Some(shift) = self.shifted(seen, node) {
+                let text = format!("node-{node} during the shift {shift}");
+                return self.broke(seen, "no drain with time begins while traffic is shifted to its zone", text);
+            }
         }
         let tried = *seen.tried.entry(name.to_owned()).or_insert(now);
         if !self.is_drained(seen, node) {
@@ -54,41 +58,18 @@ impl Oracle {
         }
     }
 
-    /// Returns a node whose place in the wave is taken, although this one needs it: docs/draining.md, "Waves". All nodes are in one zone.
-    /// Judged without faults, because who can't see the Nodes or write to them may drain too many.
-    fn ahead_in_wave(&self, seen: &Seen, node: usize) -> Option<usize> {
-        let others = &self.plan.flags.others;
-        if !others.contains(&"--wave") || !self.plan.faults.is_empty() || self.plan.clock_ahead != 0 {
-            return None;
-        }
-        let has_time = |node: usize| {
-            // Before a hard deadline the longest grace period is kept free.
-            let grace = self.plan.nodes[node].pods.iter().map(|pod| s(pod.grace)).max().unwrap_or_default();
-            self.drains_of(seen, node).all(|sent| {
-                let ends = self.ends(sent);
-                let first = ends.hard.map(|end| end - grace).into_iter().chain(ends.soft).min().unwrap_or_default();
-                let waits = matches!(
-                    self.plan.notices[sent.notice].kind,
-                    Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us)
-                );
-                waits && self.ended(sent).is_none() && self.now() + self.slack() < sent.at + (first - sent.at) / 2
-            })
-        };
-        let is_drained = |other: usize| {
-            let is_taken_back = self.drains_of(seen, other).all(|sent| self.is_taken_back(seen, sent));
-            let is_over = seen.let_go.contains_key(&other) || seen.booted.contains_key(&other) || is_taken_back;
-            !is_over && self.stands(Target::Node(other)) && !self.left(other).is_empty()
-        };
-        let mut others = seen.begun.iter().copied().filter(|other| *other != node);
-        others.find(|other| has_time(node) && has_time(*other) && is_drained(*other))
-    }
-
     /// docs/draining.md, "Marks on the Node"; docs/settings.md, "Notices".
     pub(super) fn patches(&self, seen: &mut Seen, call: &Call) {
         let node = call.subject.trim_start_matches("node-").split('/').next().and_then(|n| n.parse().ok());
         let is_marked = |sent: &Sent| {
             let notice = &self.plan.notices[sent.notice];
-            Some(notice.target) == node.map(Target::Node) && !matches!(notice.kind, Kind::Garbage(_))
+            let acts = match notice.kind {
+                Kind::Garbage(_) => false,
+                Kind::Condition => self.repairs_nodes() && self.is_due(seen, sent),
+                _ => true,
+            };
+            // Any Node may carry the note of a zonal shift.
+            Some(notice.target) == node.map(Target::Node) && acts || matches!(notice.kind, Kind::Shift(..))
         };
         if !seen.sent.iter().any(is_marked) {
             self.broke(seen, "no mark on a node that no notice names", &call.subject);

@@ -55,6 +55,7 @@ impl Oracle {
         let marked = |sent: &Sent| sent.messages.iter().filter_map(|message| seen.marked.get(message)).min();
         let over = |sent: &Sent| match self.plan.notices[sent.notice].kind {
             Kind::Rebalance if !self.plan.flags.rebalance_drains => true,
+            Kind::Condition if !self.repairs_nodes() => true,
             Kind::Launch(_)
             | Kind::Garbage(_)
             | Kind::State("pending" | "terminated")
@@ -68,7 +69,7 @@ impl Oracle {
         }
         let mut marks = node.metadata.annotations.unwrap_or_default();
         // What a Node says, and that it has been handled, stays until it is taken back.
-        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled."];
+        let stays = ["ebbtide/booted", "ebbtide/says.", "ebbtide/handled.", "ebbtide/withdrawn.", "ebbtide/shift."];
         marks.retain(|key, _| key.starts_with("ebbtide/") && !stays.iter().any(|known| key.starts_with(known)));
         let cordoned = node.spec.and_then(|spec| spec.unschedulable).unwrap_or_default();
         if !marks.is_empty() || cordoned != plan.cordoned {

@@ -1,13 +1,16 @@
 //! The plan that a seed stands for.
 
-use super::{Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Span, Target, Teller, Trouble};
+use super::added::is_said;
+use super::{
+    Budget, End, Flags, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Span, Target, Teller, Trouble,
+};
 use ebbtide_sim::fault::Fault;
 use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
 use std::time::Duration;
 
 /// Seconds in which everything that is planned begins; faults end a little later.
-const BUSY: u64 = 120;
+pub(super) const BUSY: u64 = 120;
 
 const OPERATIONS: [&str; 18] = [
     "*",
@@ -57,19 +60,19 @@ const OTHERS: [&[&str]; 13] = [
     &["--wave", "topology.kubernetes.io/zone=1"],
 ];
 
-fn chance(rng: &mut Rng, percent: u8) -> bool {
+pub(super) fn chance(rng: &mut Rng, percent: u8) -> bool {
     rng.u8(..100) < percent
 }
 
-fn one<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+pub(super) fn one<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.usize(..of.len())]
 }
 
-fn some<T>(rng: &mut Rng, percent: u8, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
+pub(super) fn some<T>(rng: &mut Rng, percent: u8, make: impl FnOnce(&mut Rng) -> T) -> Option<T> {
     chance(rng, percent).then(|| make(rng))
 }
 
-fn many<T>(rng: &mut Rng, range: std::ops::Range<usize>, mut make: impl FnMut(&mut Rng) -> T) -> Vec<T> {
+pub(super) fn many<T>(rng: &mut Rng, range: std::ops::Range<usize>, mut make: impl FnMut(&mut Rng) -> T) -> Vec<T> {
     (0..rng.usize(range)).map(|_| make(rng)).collect()
 }
 
@@ -94,11 +97,13 @@ impl Plan {
         let replicas = (0..count).map(|_| many(rng, ends.clone(), end)).collect();
         let clock_ahead = some(rng, 10, |rng| rng.i64(0..200)).unwrap_or_default();
         let mut flags = flags(rng);
-        flags.nodes = chance(rng, 30);
-        if flags.nodes {
+        if chance(rng, 30) {
+            flags.source = Source::Both;
             tellers(rng, &mut notices);
         }
-        Self { seed, flags, clock_ahead, replicas, nodes, notices, faults }
+        let mut plan = Self { seed, flags, clock_ahead, replicas, nodes, notices, faults };
+        plan.add();
+        plan
     }
 }
 
@@ -109,11 +114,7 @@ fn tellers(rng: &mut Rng, notices: &mut Vec<Notice>) {
     let mut said = Vec::new();
     for notice in notices.iter_mut() {
         let own = of(notice);
-        let has_annotation = matches!(
-            notice.kind,
-            Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us)
-        );
-        if !has_annotation || !matches!(notice.target, Target::Node(_)) || said.contains(&own) {
+        if !is_said(notice) || said.contains(&own) {
             continue;
         }
         notice.teller = one(rng, &[Teller::Queue, Teller::Node, Teller::Node, Teller::Both]);
@@ -148,7 +149,10 @@ fn flags(rng: &mut Rng) -> Flags {
         // A world with the default takes long, and shows no more.
         uncordon_after: some(rng, 90, |_| 60),
         on_failed: some(rng, 40, |rng| one(rng, &["leave", "abandon"])),
-        nodes: false,
+        source: Source::Queue,
+        before: None,
+        condition: None,
+        shift: false,
         others: others.concat(),
     }
 }
@@ -224,6 +228,8 @@ fn notice(rng: &mut Rng, nodes: usize) -> Notice {
         real: chance(rng, 85),
         teller: Teller::Queue,
         taken_back: None,
+        lag: 0,
+        called_off: None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Plans with one thing less.
 
-use super::{Flags, NodePlan, Plan, Target, Teller};
+use super::{Flags, Kind, NodePlan, Plan, Source, Target, Teller};
 
 impl Plan {
     /// Returns plans with one thing less.
@@ -28,8 +28,14 @@ impl Plan {
                 with(&|plan| plan.notices[n].copies.clear());
             }
             if self.notices[n].teller != Teller::Queue {
-                with(&|plan| plan.notices[n].teller = Teller::Queue);
+                if self.flags.source != Source::Nodes && self.notices[n].kind != Kind::Condition {
+                    with(&|plan| plan.notices[n].teller = Teller::Queue);
+                }
                 with(&|plan| plan.notices[n].taken_back = None);
+                with(&|plan| plan.notices[n].lag = 0);
+            }
+            if self.notices[n].called_off.is_some() {
+                with(&|plan| plan.notices[n].called_off = None);
             }
             if self.notices[n].age > 0 {
                 with(&|plan| plan.notices[n].age = 0);
@@ -66,8 +72,11 @@ impl Plan {
             }
         }
         with(&|plan| {
-            plan.flags = Flags { others: plan.flags.others.clone(), nodes: plan.flags.nodes, ..Flags::default() };
+            let Flags { source, before, condition, shift, .. } = plan.flags;
+            plan.flags =
+                Flags { others: plan.flags.others.clone(), source, before, condition, shift, ..Flags::default() };
         });
+        with(&|plan| plan.flags.before = None);
         with(&|plan| plan.clock_ahead = 0);
         all
     }

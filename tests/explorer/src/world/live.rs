@@ -1,13 +1,13 @@
 //! What happens in a world, at its time.
 
+mod told;
+
 use super::{Oracle, Plan, Stage};
 use crate::harness::{instance, node, s};
-use crate::oracle::Sent;
-use crate::plan::{Budget, Kind, NodePlan, Notice, Owner, PodKind, PodPlan, Target, Teller, Trouble};
-use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
+use crate::plan::{Budget, Kind, NodePlan, Notice, PodKind, PodPlan, Target, Teller, Trouble};
+use ebbtide_sim::aws::{ActionState, HookResult};
 use ebbtide_sim::fault::Rule;
 use ebbtide_sim::kube::{Interrupt, Limit, Pod};
-use ebbtide_sim::messages;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +22,16 @@ enum Event {
     LetGo(usize, bool),
     Send(usize),
     Copy(usize),
+    Tell(usize),
+    CallOff(usize),
+    ShiftEnds(usize),
     TakeBack(usize),
     Faults,
     Complete(usize),
     Gone(usize),
     Boot(usize),
+    /// The work on a notice that waits must have begun.
+    Begin(usize),
 }
 
 /// A world that lives.
@@ -78,7 +83,7 @@ impl<'a> Live<'a> {
         }
         for (n, notice) in self.plan.notices.iter().enumerate() {
             self.due.insert((s(notice.at), Event::Send(n)));
-            self.due.extend(notice.copies.iter().map(|after| (s(notice.at + after), Event::Copy(n))));
+            self.due.extend(notice.copies.iter().map(|after| (s(notice.at + notice.lag + after), Event::Copy(n))));
         }
         self.due.extend(self.plan.faults.iter().flat_map(|span| [span.from, span.to]).map(|at| (s(at), Event::Faults)));
     }
@@ -130,6 +135,18 @@ impl<'a> Live<'a> {
     fn join(&self, n: usize, plan: &NodePlan) {
         let kube = &self.stage.world.kube;
         kube.add_node(&node(n), &instance(n));
+        let ((zone, group), mut labels) = (Plan::place(n), Vec::new());
+        if self.plan.flags.shift {
+            labels.push(("topology.k8s.aws/zone-id", told::zone_id(zone)));
+        }
+        if self.plan.has_groups() {
+            labels.push(("topology.kubernetes.io/zone", format!("eu-west-1{}", ["a", "b", "c"][zone])));
+            labels.push(("eks.amazonaws.com/nodegroup", format!("group-{group}")));
+        }
+        if !labels.is_empty() {
+            let labels = labels.into_iter().map(|(key, value)| (key.to_owned(), value));
+            kube.update_node(&node(n), |node| node.metadata.labels.get_or_insert_default().extend(labels));
+        }
         if plan.ignored {
             self.stage.world.kube.update_node(&node(n), |node| {
                 node.metadata.annotations.get_or_insert_default().insert("ebbtide/ignore".into(), "true".into());
@@ -168,7 +185,7 @@ impl<'a> Live<'a> {
     fn happens(&mut self, event: Event) {
         let (world, now) = (&self.stage.world, self.stage.world.clock.elapsed());
         let at = i64::try_from(now.as_millis()).unwrap_or_default();
-        if !matches!(event, Event::Send(_) | Event::Faults) {
+        if !matches!(event, Event::Send(_) | Event::Begin(_) | Event::Faults) {
             self.oracle.note(format!("{event:?}"));
         }
         match event {
@@ -199,13 +216,14 @@ impl<'a> Live<'a> {
             }
             Event::Send(n) => self.send(n),
             Event::Copy(n) => {
-                let Some(body) = self.bodies.get(&n).cloned() else { return };
-                let message = world.aws.sqs.send(body);
-                let mut seen = self.oracle.seen();
-                let sent = seen.sent.iter_mut().find(|sent| sent.notice == n).expect("a copy must have an original");
-                sent.messages.push(message.clone());
-                sent.open.insert(message);
+                if let Some(body) = self.bodies.get(&n) {
+                    self.send_more(n, body.clone());
+                }
             }
+            Event::Tell(n) => self.tell(n),
+            Event::CallOff(n) => self.call_off(n),
+            Event::ShiftEnds(n) => self.end_shift(n),
+            Event::Begin(n) => self.oracle.judge_begun(n),
             Event::TakeBack(n) => self.take_back(n),
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
@@ -240,40 +258,6 @@ impl<'a> Live<'a> {
         }
     }
 
-    /// Has the Node say what the notice tells.
-    fn say(&self, n: usize) {
-        let (notice, now) = (&self.plan.notices[n], self.stage.world.clock.now());
-        let Target::Node(of) = notice.target else { return };
-        let at = |after: i64| now + jiff::SignedDuration::from_secs(after);
-        let value = match notice.kind {
-            Kind::Spot(action) => {
-                let after = if action == "hibernate" { 0 } else { 120 };
-                format!(r#"{{"what":"{action}","at":"{}"}}"#, at(after))
-            }
-            Kind::Rebalance => format!(r#"{{"what":"rebalance","at":"{now}"}}"#),
-            Kind::Change(code, after) => {
-                let code = code.trim_end_matches("_MAINTENANCE").to_lowercase().replace('_', "-");
-                format!(r#"{{"what":"{code}","at":"{}","id":"instance-event-{n}"}}"#, at(after))
-            }
-            _ => r#"{"what":"terminate"}"#.to_owned(),
-        };
-        self.stage.world.kube.update_node(&node(of), |node| {
-            node.metadata.annotations.get_or_insert_default().insert(annotation(notice.kind), value);
-        });
-    }
-
-    fn take_back(&self, n: usize) {
-        let Notice { kind, target: Target::Node(of), .. } = self.plan.notices[n] else { return };
-        let mut seen = self.oracle.seen();
-        if seen.sent.iter().any(|sent| sent.notice == n) {
-            seen.taken_back.insert(n);
-            drop(seen);
-            self.stage.world.kube.update_node(&node(of), |node| {
-                node.metadata.annotations.get_or_insert_default().remove(&annotation(kind));
-            });
-        }
-    }
-
     fn set_faults(&self, now: Duration) {
         let world = &self.stage.world;
         world.faults.clear();
@@ -296,86 +280,13 @@ impl<'a> Live<'a> {
         world.aws.sqs.duplicate_chance(duplicates);
     }
 
-    fn send(&mut self, n: usize) {
-        let (notice, world) = (&self.plan.notices[n], &self.stage.world);
-        let is_hook = matches!(notice.kind, Kind::Terminate(..) | Kind::Launch(_));
-        if let (true, Target::Node(node)) = (is_hook, notice.target)
-            && self.oracle.seen().gone.contains_key(&node)
-        {
-            return;
-        }
-        let (now, id) = (world.clock.now(), Self::id(notice.target));
-        let at = now - s(notice.age);
-        let (event, elapsed) = (format!("event-{n}"), world.clock.elapsed());
-        let is_said = notice.teller != Teller::Queue && self.oracle.stands(notice.target);
-        // Before the Node says it, so that nobody acts on what the oracle does not know.
-        if is_said && notice.teller == Teller::Node {
-            self.sent(n, None, None);
-        }
-        if is_said {
-            self.say(n);
-            self.oracle.note(format!("{notice:?} is said"));
-            self.due.extend(notice.taken_back.map(|after| (elapsed + s(after), Event::TakeBack(n))));
-        }
-        if notice.teller == Teller::Node {
-            if is_said {
-                self.follow(n);
-            }
-            return;
-        }
-        let mut token = None;
-        let mut begin = |terminating: bool, timeout: u64, name: String| {
-            let spec = if terminating { HookSpec::terminating(s(timeout)) } else { HookSpec::launching(s(timeout)) };
-            world.aws.autoscaling.add_hook("group", &name, spec);
-            let begun = world.aws.autoscaling.begin("group", &name, &id);
-            token = Some(begun.clone());
-            (name, begun)
-        };
-        let body = match notice.kind {
-            Kind::Spot(action) => messages::spot(&event, &id, at).replace("\"terminate\"", &format!("\"{action}\"")),
-            Kind::Rebalance => messages::rebalance(&event, &id, at),
-            Kind::State(state) => messages::state_change(&event, &id, state, at),
-            Kind::Change(code, after) => {
-                let code = format!("AWS_EC2_{code}_SCHEDULED");
-                let start = at + jiff::SignedDuration::from_secs(after);
-                messages::scheduled_change(&event, &code, &[&id], at, start)
-            }
-            Kind::Reservation(after) => messages::capacity_reservation(&event, &id, at, at + s(after)),
-            Kind::Terminate(timeout, wrapping, owner) => {
-                let others = owner == Owner::Others;
-                let name = if others { "Terminate-LC-Hook".to_owned() } else { format!("hook-{n}") };
-                let (name, token) = begin(true, timeout, name);
-                messages::lifecycle(wrapping, true, ("group", &name, &token), &id, at)
-            }
-            Kind::Launch(timeout) => {
-                let (name, token) = begin(false, timeout, format!("launch-{n}"));
-                messages::lifecycle(messages::Wrapping::Event, false, ("group", &name, &token), &id, at)
-            }
-            Kind::Garbage(body) => body.to_owned(),
-        };
-        if let Kind::Terminate(_, _, Owner::Early(after)) = notice.kind {
-            self.due.insert((elapsed + s(after), Event::Complete(n)));
-        }
-        self.follow(n);
-        let message = world.aws.sqs.send(body.clone());
-        self.oracle.note(format!("{notice:?} is sent as {message}"));
-        self.bodies.insert(n, body);
-        self.sent(n, Some(message), token);
-    }
-
-    /// Tells the oracle of a notice that is sent now.
-    fn sent(&self, n: usize, message: Option<String>, token: Option<String>) {
-        let at = i64::try_from(self.stage.world.clock.elapsed().as_millis()).unwrap_or_default();
-        let (open, messages) = (message.iter().cloned().collect(), message.into_iter().collect());
-        self.oracle.seen().sent.push(Sent { notice: n, at, open, messages, token });
-    }
-
     /// Lets the capacity go as the notice says.
     fn follow(&mut self, n: usize) {
         let (notice, elapsed) = (&self.plan.notices[n], self.stage.world.clock.elapsed());
         if let (Target::Node(node), true) = (notice.target, notice.real) {
             let gone = |after: u64| (elapsed + s(after.saturating_sub(notice.age)), Event::Gone(node));
             match notice.kind {
+                Kind::Change(_, after) if notice.called_off.is_some_and(|off| s(off) < s(after.unsigned_abs())) => {}
                 Kind::Spot("terminate") => drop(self.due.insert(gone(125))),
                 Kind::Reservation(after) => drop(self.due.insert(gone(after + 5))),
                 Kind::State("shutting-down" | "stopping") => drop(self.due.insert(gone(130))),
@@ -405,15 +316,4 @@ impl<'a> Live<'a> {
             }
         }
     }
-}
-
-/// Returns the annotation by which the agent tells of a notice of this kind: docs/agent.md.
-fn annotation(kind: Kind) -> String {
-    let said = match kind {
-        Kind::Spot(_) => "spot",
-        Kind::Rebalance => "rebalance",
-        Kind::Change(..) => "maintenance",
-        _ => "termination",
-    };
-    format!("ebbtide/says.{said}")
 }

@@ -1,0 +1,172 @@
+//! What joined the worlds later. It is drawn from a generator of its own, so that a seed keeps the rest of its world, and half of the
+//! worlds keep all.
+
+use super::random::{BUSY, chance, many, one, some};
+use super::{Budget, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller};
+use fastrand::Rng;
+
+/// Makes the generator differ from that of the rest.
+const OTHER: u64 = 0x6164_6465_645f_6c61;
+
+impl Plan {
+    /// Adds what a seed stands for besides the rest.
+    pub(super) fn add(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ OTHER);
+        if chance(rng, 50) {
+            return;
+        }
+        if chance(rng, 50) {
+            self.add_plans(rng);
+        }
+        if chance(rng, 25) {
+            self.only_nodes(rng);
+        }
+        if chance(rng, 40) {
+            self.add_conditions(rng);
+        }
+        if self.flags.source != Source::Nodes && chance(rng, 30) {
+            self.add_shifts(rng);
+        }
+        // What is new is met by too many faults at first, and calm worlds are judged harder.
+        if chance(rng, 30) {
+            self.faults.clear();
+        }
+    }
+
+    /// Lets changes be acted on shortly before they begin, and adds some: that messages and Nodes tell, and that are called off.
+    fn add_plans(&mut self, rng: &mut Rng) {
+        let before = one(rng, &[30, 120, 300, 600]);
+        self.flags.before = Some(before);
+        if chance(rng, 70) {
+            self.flags.source = Source::Both;
+        }
+        for _ in 0..rng.usize(1..4) {
+            let node = Target::Node(rng.usize(..self.nodes.len()));
+            let is_change = |it: &Notice| it.target == node && matches!(it.kind, Kind::Change(..));
+            if !self.notices.iter().any(is_change) {
+                let mut notice = change(rng, node, self.flags.source);
+                // While its drain is due: the hardest time.
+                if let (Kind::Change(_, after), Some(_), true) = (notice.kind, notice.taken_back, chance(rng, 50)) {
+                    let least = after.unsigned_abs().saturating_sub(before);
+                    notice.taken_back = Some(least + rng.u64(1..before + 60));
+                }
+                self.notices.push(notice);
+            }
+        }
+        for notice in self.notices.iter_mut().filter(|it| matches!(it.kind, Kind::Change(..))) {
+            notice.called_off = some(rng, 25, |rng| rng.u64(1..500)).filter(|_| notice.teller != Teller::Node);
+            if let (Some(off), Teller::Both) = (notice.called_off, notice.teller) {
+                // Its metadata no longer list it either, a little earlier or later.
+                notice.called_off = Some(off + notice.lag);
+                notice.taken_back = Some((off + notice.lag).saturating_add_signed(one(rng, &[-30, -1, 0, 1, 10, 60])));
+            }
+        }
+    }
+
+    /// Lets nodes break: some go back in time, some later, and some stay broken.
+    fn add_conditions(&mut self, rng: &mut Rng) {
+        let toleration = one(rng, &[20, 60, 120]);
+        self.flags.condition = Some((toleration, one(rng, &["drain", "drain", "drain", "cordon", "report"])));
+        if self.flags.source == Source::Queue {
+            self.flags.source = Source::Both;
+        }
+        // When a condition began is told by the writer's clock.
+        self.clock_ahead = 0;
+        if chance(rng, 30) {
+            let node =
+                || NodePlan { ignored: false, cordoned: false, joins: None, uncordoned: None, pods: vec![web()] };
+            self.nodes.resize_with(self.nodes.len().max(10), node);
+        }
+        for n in 0..self.nodes.len() {
+            let mut at = rng.u64(..60);
+            for _ in 0..if chance(rng, 30) { rng.usize(1..4) } else { 0 } {
+                let lasts = match rng.u8(..3) {
+                    0 => Some(rng.u64(1..toleration)),
+                    1 => Some(toleration + rng.u64(..200)),
+                    _ => None,
+                };
+                let (kind, target) = (Kind::Condition, Target::Node(n));
+                self.notices.push(Notice { at, teller: Teller::Node, taken_back: lasts, ..plain(kind, target) });
+                let Some(lasts) = lasts else { break };
+                at += lasts + rng.u64(1..30);
+            }
+        }
+    }
+
+    /// Shifts traffic away from zones. Each shift ends: without that a drain may wait for hours.
+    fn add_shifts(&mut self, rng: &mut Rng) {
+        self.flags.shift = true;
+        for _ in 0..rng.usize(1..3) {
+            let kind = Kind::Shift(rng.usize(..3), rng.u64(5..600));
+            let copies = if chance(rng, 30) { vec![rng.u64(..600)] } else { Vec::new() };
+            let at = rng.u64(..BUSY / 2);
+            self.notices.push(Notice { at, copies, ..plain(kind, Target::Untagged) });
+        }
+    }
+
+    /// Leaves what only Nodes tell, without a queue. Nothing proves then that the machine's clock is ahead.
+    fn only_nodes(&mut self, rng: &mut Rng) {
+        (self.flags.source, self.flags.ready, self.clock_ahead) = (Source::Nodes, false, 0);
+        if self.flags.before.is_none() && chance(rng, 20) {
+            self.flags.before = Some(one(rng, &[30, 120, 300]));
+        }
+        let mut said = Vec::new();
+        self.notices.retain_mut(|notice| {
+            let own = (notice.target, std::mem::discriminant(&notice.kind));
+            if !is_said(notice) || said.contains(&own) {
+                return false;
+            }
+            said.push(own);
+            if notice.teller != Teller::Node {
+                notice.taken_back = some(rng, 25, |rng| rng.u64(1..200));
+            }
+            (notice.teller, notice.age, notice.lag, notice.called_off) = (Teller::Node, 0, 0, None);
+            notice.copies.clear();
+            true
+        });
+    }
+}
+
+/// Whether a Node's metadata tell such a notice: docs/agent.md, "What a Node says".
+pub(super) const fn is_said(notice: &Notice) -> bool {
+    let has_annotation =
+        matches!(notice.kind, Kind::Spot(_) | Kind::Rebalance | Kind::Change(..) | Kind::Terminate(_, _, Owner::Us));
+    has_annotation && matches!(notice.target, Target::Node(_))
+}
+
+fn web() -> PodPlan {
+    let (kind, budget) = (PodKind::Web, Budget::Free);
+    PodPlan { kind, grace: 30, takes: Some(1), critical: false, asks: None, budget, comes: None }
+}
+
+fn plain(kind: Kind, target: Target) -> Notice {
+    let (teller, copies) = (Teller::Queue, Vec::new());
+    Notice { at: 0, kind, target, age: 0, copies, real: false, teller, taken_back: None, lag: 0, called_off: None }
+}
+
+fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {
+    let after = rng.i64(30..900);
+    let codes = ["INSTANCE_REBOOT_MAINTENANCE", "INSTANCE_STOP", "INSTANCE_STOP", "INSTANCE_RETIREMENT"];
+    let teller = match source {
+        Source::Queue => Teller::Queue,
+        _ => one(rng, &[Teller::Queue, Teller::Node, Teller::Both, Teller::Both]),
+    };
+    Notice {
+        at: rng.u64(..BUSY),
+        kind: Kind::Change(one(rng, &codes), after),
+        copies: if teller != Teller::Node && chance(rng, 25) {
+            many(rng, 1..3, |rng| rng.u64(..300))
+        } else {
+            Vec::new()
+        },
+        real: chance(rng, 50),
+        teller,
+        taken_back: if teller == Teller::Queue {
+            None
+        } else {
+            some(rng, 60, |rng| rng.u64(1..after.unsigned_abs() * 2))
+        },
+        lag: if teller == Teller::Both { one(rng, &[0, 0, 1, 30, 200]) } else { 0 },
+        ..plain(Kind::Condition, target)
+    }
+}
