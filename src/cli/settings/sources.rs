@@ -3,7 +3,6 @@
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
-use crate::leases::election::Office;
 use std::fmt;
 
 /// Maximum length of the name of a Lease.

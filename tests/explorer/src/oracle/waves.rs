@@ -2,7 +2,10 @@
 //! who can't see the Nodes or write to them may drain too many.
 
 use super::{Oracle, Seen, s};
-use crate::plan::{Kind, Owner, Plan, Target};
+use crate::plan::{Kind, Owner, Plan, PodKind, PodPlan, Target};
+
+/// Time that is kept free before a hard deadline, besides grace periods.
+const KEPT_FREE: i64 = 12_000;
 
 impl Oracle {
     /// Returns a node whose place in the wave is taken, although this one needs it. All nodes are in one zone.
@@ -50,11 +53,16 @@ impl Oracle {
 
     /// Whether all drains of the node have time to wait.
     fn has_time(&self, seen: &Seen, node: usize) -> bool {
-        // Before a hard deadline the longest grace period is kept free.
-        let grace = self.plan.nodes[node].pods.iter().map(|pod| s(pod.grace)).max().unwrap_or_default();
+        // Before a hard deadline the grace periods of the pods are kept free, tier after tier, and some time more.
+        let tier = |pod: &PodPlan| (pod.kind == PodKind::Daemon, pod.critical);
+        let longest = [(false, false), (false, true), (true, false), (true, true)].map(|which| {
+            let pods = self.plan.nodes[node].pods.iter().filter(|pod| tier(pod) == which);
+            pods.map(|pod| s(pod.grace)).max().unwrap_or_default()
+        });
+        let room = longest.iter().sum::<i64>() + KEPT_FREE;
         self.drains_of(seen, node).all(|sent| {
             let (ends, begins) = (self.ends(sent), self.begins(sent));
-            let first = ends.hard.map(|end| end - grace).into_iter().chain(ends.soft).min().unwrap_or_default();
+            let first = ends.hard.map(|end| end - room).into_iter().chain(ends.soft).min().unwrap_or_default();
             let waits = matches!(
                 self.plan.notices[sent.notice].kind,
                 Kind::Rebalance | Kind::Change(..) | Kind::Condition | Kind::Terminate(_, _, Owner::Us)
