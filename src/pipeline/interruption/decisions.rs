@@ -320,7 +320,8 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
         _ if notice.is_withdrawn() => {
             // What EC2 lists has no copies.
             let noted = notice.identity.listed_as().is_none();
-            NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)
+            let release = NodeRelease::of_withdrawn(node, &notice.identity.to_string(), notice.at, noted)?;
+            Some(release.leaving_to_node(node, notice.start().filter(|_| noted)))
         }
         _ => None,
     }

@@ -7,7 +7,7 @@ use super::mark::{
 };
 use super::plan::plan_key;
 use super::replacement::{self, AskedReplacement};
-use super::told::is_only_said;
+use super::told::{is_only_said, untold};
 use super::{Node, hold};
 use crate::fact::UndoReason;
 use jiff::{SignedDuration, Timestamp};
@@ -35,6 +35,8 @@ pub struct NodeRelease {
     restarted: Option<Timestamp>,
     /// The name of the annotation that a withdrawal leaves, and its time.
     withdrawn: Option<(String, Timestamp)>,
+    /// The marks and plans that stay, with their new values.
+    untold: Vec<(String, String)>,
 }
 
 /// The marks of a Node that are due for removal, or the time at which the next are.
@@ -108,7 +110,19 @@ impl NodeRelease {
         let at = whole_seconds(at);
         let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
         let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
-        (!keys.is_empty() || is_new).then_some(Self { keys, reason: UndoReason::Withdrawn, restarted: None, withdrawn })
+        (!keys.is_empty() || is_new).then_some(Self {
+            keys,
+            reason: UndoReason::Withdrawn,
+            restarted: None,
+            withdrawn,
+            untold: Vec::new(),
+        })
+    }
+
+    /// Leaves what the Node says of the change with this begin to the Node alone, because no message tells it any longer.
+    #[must_use]
+    pub fn leaving_to_node(self, node: &Node, begin: Option<Timestamp>) -> Self {
+        Self { untold: begin.map(|begin| untold(node, begin)).unwrap_or_default(), ..self }
     }
 
     /// Returns the mark and the plan of the notice with this identity, if only the Node's own word has left them.
@@ -118,7 +132,7 @@ impl NodeRelease {
         let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
         let keys: Vec<_> = names.into_iter().filter(is_said).collect();
         let reason = UndoReason::Withdrawn;
-        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None })
+        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() })
     }
 
     fn of(
@@ -128,7 +142,7 @@ impl NodeRelease {
     ) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
         let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
-        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None })
+        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() })
     }
 
     /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.
@@ -140,7 +154,9 @@ impl NodeRelease {
     /// Returns the patch that removes the marks.
     #[must_use]
     pub fn patch(&self, node: &Node) -> ReleasePatch {
-        let mut annotations: Map<String, Value> = self.keys.iter().map(|key| (key.clone(), Value::Null)).collect();
+        let left = self.untold.iter().map(|(key, value)| (key.clone(), json!(value)));
+        let removed = self.keys.iter().map(|key| (key.clone(), Value::Null));
+        let mut annotations: Map<String, Value> = left.chain(removed).collect();
         if let Some(since) = self.restarted {
             annotations.insert(BOOTED_ANNOTATION.to_owned(), json!(since));
         }

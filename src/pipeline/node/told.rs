@@ -1,7 +1,7 @@
 //! What a message tells that the Node has said before: its mark, or its plan, says so, and the Node can't take it back any more. Pure.
 
 use super::Node;
-use super::mark::{NOTICE_PREFIX, NoticeAnnotation, PLAN_PREFIX, guarded, read};
+use super::mark::{NOTICE_PREFIX, NoticeAnnotation, PLAN_PREFIX, guarded, read, withdrawn_at};
 use super::names::is_from_node;
 use crate::pipeline::event::{Identity, Notice};
 use jiff::Timestamp;
@@ -25,7 +25,9 @@ pub(super) fn is_only_said(mark: &NoticeAnnotation) -> bool {
 /// none.
 #[must_use]
 pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
-    if notice.is_withdrawn() || notice.hook().is_some() {
+    // A copy of what AWS has called off tells nothing.
+    let is_over = withdrawn_at(node, &notice.identity.to_string()).is_some_and(|at| at > notice.at);
+    if notice.is_withdrawn() || notice.hook().is_some() || is_over {
         return None;
     }
     let is_same = |mark: &NoticeAnnotation| match (notice.start(), &notice.identity) {
@@ -35,17 +37,36 @@ pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
         }
         _ => false,
     };
-    let is_mark = |name: &str| name.starts_with(NOTICE_PREFIX) || name.starts_with(PLAN_PREFIX);
     let said = node.annotations.iter().filter(|(name, value)| {
         let mark = is_mark(name).then(|| read(value));
         mark.is_some_and(|mark| is_only_said(&mark) && is_same(&mark))
     });
-    let told: Map<String, Value> = said
-        .filter_map(|(name, value)| {
-            let mut mark: Map<String, Value> = serde_json::from_str(value).ok()?;
-            mark.insert("told".to_owned(), json!(message));
-            Some((name.clone(), json!(Value::from(mark).to_string())))
-        })
-        .collect();
+    let told: Map<String, Value> =
+        said.filter_map(|(name, value)| Some((name.clone(), json!(telling(value, Some(message))?)))).collect();
     (!told.is_empty()).then(|| guarded(node, &told.into(), &json!({}), json!({})))
+}
+
+/// Returns the marks and plans that the Node's word about the change with this begin has left and of which a message has told, too, with
+/// values that name no message: the Node can take them back again.
+pub(super) fn untold(node: &Node, begin: Timestamp) -> Vec<(String, String)> {
+    let is_told = |mark: &NoticeAnnotation| {
+        let is_same = mark.start.is_some_and(|start| start.as_second() == begin.as_second());
+        is_from_node(&mark.message) && !mark.told.is_empty() && is_same
+    };
+    let told = node.annotations.iter().filter(|(name, value)| is_mark(name) && is_told(&read(value)));
+    told.filter_map(|(name, value)| Some((name.clone(), telling(value, None)?))).collect()
+}
+
+fn is_mark(name: &str) -> bool {
+    name.starts_with(NOTICE_PREFIX) || name.starts_with(PLAN_PREFIX)
+}
+
+/// Returns the mark or the plan with this message as the one that has told of it.
+fn telling(mark: &str, message: Option<&str>) -> Option<String> {
+    let mut mark: Map<String, Value> = serde_json::from_str(mark).ok()?;
+    match message {
+        Some(message) => drop(mark.insert("told".to_owned(), json!(message))),
+        None => drop(mark.remove("told")),
+    }
+    Some(Value::from(mark).to_string())
 }

@@ -318,3 +318,34 @@ async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() 
     assert!(stage.world.kube.pods_on(&node(0)).is_empty());
     stage.rest_for(&[&first, &second], s(60)).await;
 }
+
+/// A message and the Node have told of a change at the same time, each has its mark, and a copy of the message has told what the Node says.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
+    for (flags, node_first) in [(&[][..], true), (&[], false), (&["--when", "scheduled-change=1h-before"], true)] {
+        let stage = Stage::new(1, 0);
+        let replica = stage.with_both("a", flags).await;
+        in_turn(&stage, "a").await;
+        let begin = ahead_by(&stage, s(2 * 3600));
+        says_stop(&stage, begin);
+        sends_stop(&stage, begin);
+        stage.until_handled(s(60)).await;
+        sends_stop(&stage, begin);
+        stage.until_handled(s(60)).await;
+        assert_eq!(stage.cordoned(0), flags.is_empty(), "{}", stage.story());
+        sleep(s(60)).await;
+        for by_node in [node_first, !node_first] {
+            if by_node {
+                stage.takes_back(0, MAINTENANCE);
+                sleep(s(60)).await;
+            } else {
+                stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+                stage.until_handled(s(60)).await;
+            }
+        }
+        stage.until("uncordoned", s(60), || !stage.cordoned(0)).await;
+        let left = stage.annotations(0).into_keys().filter(|name| !name.starts_with("ebbtide/withdrawn."));
+        assert_eq!(left.collect::<Vec<_>>(), Vec::<String>::new(), "{}", stage.story());
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}

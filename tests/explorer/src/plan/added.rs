@@ -35,7 +35,8 @@ impl Plan {
 
     /// Lets changes be acted on shortly before they begin, and adds some: that messages and Nodes tell, and that are called off.
     fn add_plans(&mut self, rng: &mut Rng) {
-        self.flags.before = Some(one(rng, &[30, 120, 300, 600]));
+        let before = one(rng, &[30, 120, 300, 600]);
+        self.flags.before = Some(before);
         if chance(rng, 70) {
             self.flags.source = Source::Both;
         }
@@ -43,7 +44,12 @@ impl Plan {
             let node = Target::Node(rng.usize(..self.nodes.len()));
             let is_change = |it: &Notice| it.target == node && matches!(it.kind, Kind::Change(..));
             if !self.notices.iter().any(is_change) {
-                let notice = change(rng, node, self.flags.source);
+                let mut notice = change(rng, node, self.flags.source);
+                // While its drain is due: the hardest time.
+                if let (Kind::Change(_, after), Some(_), true) = (notice.kind, notice.taken_back, chance(rng, 50)) {
+                    let least = after.unsigned_abs().saturating_sub(before);
+                    notice.taken_back = Some(least + rng.u64(1..before + 60));
+                }
                 self.notices.push(notice);
             }
         }
