@@ -2,7 +2,7 @@
 //! who can't see the Nodes or write to them may drain too many.
 
 use super::{Oracle, Seen, s};
-use crate::plan::{Kind, Owner, Plan, PodKind, PodPlan, Target};
+use crate::plan::{Kind, Owner, Plan, PodKind, PodPlan, Source, Target};
 
 /// Time that is kept free before a hard deadline, besides grace periods.
 const KEPT_FREE: i64 = 12_000;
@@ -60,6 +60,9 @@ impl Oracle {
             pods.map(|pod| s(pod.grace)).max().unwrap_or_default()
         });
         let room = longest.iter().sum::<i64>() + KEPT_FREE;
+        // Without a queue nobody knows of a group's hook, nor of its timeout.
+        let flags = &self.plan.flags;
+        let knows_hooks = flags.source != Source::Nodes || flags.drain_timeout.is_some();
         self.drains_of(seen, node).all(|sent| {
             let (ends, begins) = (self.ends(sent), self.begins(sent));
             let first = ends.hard.map(|end| end - room).into_iter().chain(ends.soft).min().unwrap_or_default();
@@ -67,6 +70,7 @@ impl Oracle {
                 self.plan.notices[sent.notice].kind,
                 Kind::Rebalance | Kind::Change(..) | Kind::Condition | Kind::Terminate(_, _, Owner::Us)
             );
+            let waits = waits && (knows_hooks || !matches!(self.plan.notices[sent.notice].kind, Kind::Terminate(..)));
             waits && self.ended(sent).is_none() && self.now() + self.slack() < begins + (first - begins) / 2
         })
     }
