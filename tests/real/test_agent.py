@@ -73,6 +73,8 @@ def test_a_spot_warning_in_the_metadata_is_a_drain_without_a_queue(world: World,
 
 
 def test_a_hook_is_found_by_the_instance_kept_alive_and_completed_without_a_queue(world: World, agents: Agents) -> None:
+    # The parameter with the right to ask in which groups instances are.
+    world.parameters["Verify"] = "true"
     node = world.node()
     world.run("db", stops_after=40, grace=120)
     service = world.service_without_queue("--node-hook=drain", "--drain-timeout=asg-terminate=5m")
@@ -110,7 +112,9 @@ def test_other_metadata_are_drains_too(world: World, agents: Agents, mock: list[
 def test_what_the_metadata_no_longer_say_is_undone(world: World, agents: Agents) -> None:
     node = world.node()
     world.service_without_queue()
-    world.annotate(node, f"{SAYS}rebalance", '{"what":"rebalance","at":"2026-11-24T22:00:00Z"}')
+    # What is older than the Node counts as said until its agent has had the time to say it again.
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 1))
+    world.annotate(node, f"{SAYS}rebalance", f'{{"what":"rebalance","at":"{now}"}}')
     eventually("the node is cordoned", lambda: cordoned(world.see(node)))
     # The agent does not know what was said before, and the metadata say nothing of it.
     agents.start(node, *SILENT)

@@ -13,6 +13,9 @@ from .wait import eventually
 NODE_LEASES = "kube-node-lease"
 """Namespace of the kubelets' Leases."""
 
+NODES_LEASE = "ebbtide-nodes"
+"""The Lease of the replica that acts on what Nodes say."""
+
 _API = "/apis/rbac.authorization.k8s.io/v1"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -50,9 +53,11 @@ def grant_nodes(kube: Kube, user: str, namespace: str) -> None:
     """Grants a user the additional permissions for the source `nodes`, with its pods in this namespace."""
     (role,) = (each for each in _roles("everything", "Role") if each["metadata"]["name"].endswith("-nodes"))
     name = f"{user}-{namespace}-nodes"
-    kube.create(f"{_API}/namespaces/{namespace}/roles", {"metadata": {"name": name}, "rules": role["rules"]})
+    # Without --nodes-lease; the chart's Lease has the name of its release.
+    rules = [rule | {"resourceNames": [NODES_LEASE]} if "resourceNames" in rule else rule for rule in role["rules"]]
+    kube.create(f"{_API}/namespaces/{namespace}/roles", {"metadata": {"name": name}, "rules": rules})
     kube.create(f"{_API}/namespaces/{namespace}/rolebindings", _binding(name, user, "Role"))
-    wait_held(kube, user, namespace, role["rules"])
+    wait_held(kube, user, namespace, rules)
 
 
 def grant_target_groups(kube: Kube, user: str) -> None:
