@@ -187,15 +187,10 @@ impl Settings {
         if let Some(notify) = &mut notify {
             notify.traces = traces.is_some();
         }
-        let managed_tag = problems.managed_tag(&flags.managed_tag);
-        let log = problems.log(&flags.log);
+        let (managed_tag, log) = (problems.managed_tag(&flags.managed_tag), problems.log(&flags.log));
         let own_pod = problems.own_pod(flags.pod_namespace, flags.pod_name);
         problems.without_own_pod("--collect-leases", flags.collect_leases && own_pod.is_none());
-        let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
-        let idle = !flags.startup_taint.is_empty() && !ready && !actions.have(Action::Replace);
-        problems.idle("--startup-taint", idle, "--on asg-launch=ready");
-        let abandons = flags.on_failed_launch == flags::OnFailedLaunch::Abandon;
-        problems.idle("--on-failed-launch", abandons && !ready, "--on asg-launch=ready");
+        problems.idle_launches(&flags.startup_taint, flags.on_failed_launch, actions);
         let drains = |kind| actions.of(kind).drains();
         let taints_gone = flags.out_of_service_taint
             && !matches!(actions.of(NoticeKind::StateChange), Action::Drain | Action::Cordon);
@@ -224,8 +219,7 @@ impl Settings {
             registration_grace: registration_grace.unwrap_or_default(),
             require_tag: flags.require_tag,
             ignored_hooks: flags.ignore_hook,
-            hears_hooks: sources.queue,
-            node_hook: flags.sources.node_hook,
+            hooks: sources.tell_hooks(flags.sources.node_hook),
             uncordon_after,
             mark_settings: MarkSettings { taints, exclude_from_load_balancers },
             out_of_service_taint: flags.out_of_service_taint,

@@ -241,7 +241,7 @@ impl Question {
         let details: Vec<Detail> = match kind {
             NoticeKind::NodeCondition => of_rules.map(|rule| Detail::Condition(rule.name.to_string())).collect(),
             NoticeKind::AsgTerminate => {
-                vec![Detail::AsgTermination { sought: self.settings.policy.node_hook.is_some() }]
+                vec![Detail::AsgTermination { sought: self.settings.policy.node_hook().is_some() }]
             }
             _ => vec![Detail::StatusCheck("instance")],
         };
@@ -254,7 +254,7 @@ impl Question {
             };
             let notice = Notice { identity, instance: instance.clone(), at: now, detail };
             let mut told = self.simulate_notice(reader, &notice).await?;
-            if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, &self.settings.policy.node_hook) {
+            if let (Detail::AsgTermination { .. }, Some(name)) = (&notice.detail, self.settings.policy.node_hook()) {
                 told.notes.push(format!("where the instance waits at the lifecycle hook {name}, that is kept alive and completed, and its timeout is the deadline"));
             }
             notices.push(told);

@@ -47,7 +47,7 @@ pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, HookSearch, Hooks};
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
-    ShiftedResources, Verify, WaitPolicy, Wave,
+    ShiftedResources, TellsHooks, Verify, WaitPolicy, Wave,
 };
 pub use replaceable::{Group, replaceable};
 pub use settling::{MAX_SETTLE, Settling};

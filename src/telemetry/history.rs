@@ -245,7 +245,7 @@ impl Inner {
             }
             Fact::HookSearchFailed { about, error } => {
                 state.change(&about, |entry| {
-                    entry.fails(&format_args!("the lifecycle hook can't be searched: {error}"))
+                    entry.fails(&format_args!("the lifecycle hook can't be searched: {error}"));
                 });
             }
             Fact::Heartbeat { about, result, error } => state.change(&about, |entry| {

@@ -1,6 +1,7 @@
 //! Validation of each flag, with all problems so far.
 
 use super::{MAX_DRAIN, MAX_LEAD, MIN_HEARTBEAT_INTERVAL, POLL_INTERVALS, Problem};
+use crate::cli::flags::OnFailedLaunch;
 use crate::cli::text::did_you_mean;
 use crate::pipeline::event::NoticeKind;
 use crate::pipeline::interruption::{Action, Actions, Heartbeats, PerKind, WARNING_TIME};
@@ -195,6 +196,14 @@ impl Problems {
             interval.is_some() && ignored,
             "--on scheduled-change=drain, or --on capacity-reservation=drain",
         );
+    }
+
+    /// Reports settings of launches that nothing waits for.
+    pub(super) fn idle_launches(&mut self, taints: &[String], on_failed: OnFailedLaunch, actions: Actions) {
+        let ready = actions.of(NoticeKind::AsgLaunch) == Action::Ready;
+        let idle = !taints.is_empty() && !ready && !actions.have(Action::Replace);
+        self.idle("--startup-taint", idle, "--on asg-launch=ready");
+        self.idle("--on-failed-launch", on_failed == OnFailedLaunch::Abandon && !ready, "--on asg-launch=ready");
     }
 
     pub(super) fn taints(&mut self, flags: &[String]) -> Vec<Taint> {

@@ -3,6 +3,7 @@
 use super::problems::Problems;
 use crate::cli::flags;
 use crate::cli::flags::{Run, Source};
+use crate::pipeline::interruption::TellsHooks;
 use std::fmt;
 
 /// Maximum length of the name of a Lease.
@@ -10,6 +11,7 @@ const MAX_NAME: usize = 253;
 
 /// What gives notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a source of its own")]
 pub struct Sources {
     /// The messages of the queue.
     pub queue: bool,
@@ -22,6 +24,15 @@ pub struct Sources {
 }
 
 impl Sources {
+    /// Returns what tells of lifecycle hooks; `node_hook` is the one that the settings name.
+    pub(super) fn tell_hooks(self, node_hook: Option<String>) -> TellsHooks {
+        match node_hook {
+            _ if self.queue => TellsHooks::Messages,
+            Some(name) => TellsHooks::Setting(name),
+            None => TellsHooks::Nobody,
+        }
+    }
+
     /// Whether AWS says what comes, and can be asked about it: not if the Nodes alone do.
     #[must_use]
     pub const fn ask_aws(self) -> bool {

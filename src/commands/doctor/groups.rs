@@ -135,8 +135,8 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     let (area, name) = (Area::Groups, "hook");
     let mut checks = Vec::new();
     let (mut bare, mut rebalanced) = (Vec::new(), false);
-    let named = settings.policy.node_hook.as_ref();
-    let is_named = |hook: &HookConfig| named.is_none_or(|name| *name == hook.name);
+    let named = settings.policy.node_hook();
+    let is_named = |hook: &HookConfig| named.is_none_or(|name| name == hook.name);
     for group in &groups.groups {
         match &group.hooks {
             Err(error) => {
@@ -167,7 +167,7 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
                 named.map_or_else(String::new, |name| format!(" {name} (--node-hook)")),
                 few(&bare)
             ),
-            format!("Give each a hook:\n{}", put_hook(bare[0], named.map_or("ebbtide", String::as_str), &hook)),
+            format!("Give each a hook:\n{}", put_hook(bare[0], named.unwrap_or("ebbtide"), &hook)),
         ));
     }
     checks

@@ -27,7 +27,7 @@ impl Deliverer {
     /// Makes the termination that a Node tells of one with a hook, if the settings name one and the instance waits at it.
     pub(super) async fn seek_hook(&self, notice: &mut Notice, about: &NoticeRef<'_>) -> SoughtHook {
         let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
-        let mut sought = SoughtHook { is_open: is_hint && self.interrupter.policy.node_hook.is_some(), told: None };
+        let mut sought = SoughtHook { is_open: is_hint && self.interrupter.policy.node_hook().is_some(), told: None };
         if sought.is_open {
             let found = timeout(FIRST_SEARCH, self.search(notice, &mut sought, about)).await;
             sought.is_open = !matches!(found, Ok(Some(HookSearch::Found(_) | HookSearch::Nowhere)));
@@ -47,7 +47,7 @@ impl Deliverer {
                 return;
             }
         }
-        pending().await
+        pending::<()>().await;
     }
 
     /// Waits, after the drain, until the instance waits at the hook, and returns whether it does: not if it will wait at none, or if
@@ -70,7 +70,7 @@ impl Deliverer {
     /// Searches once. A failure is told once, until it fails differently.
     async fn search(&self, notice: &Notice, sought: &mut SoughtHook, about: &NoticeRef<'_>) -> Option<HookSearch> {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
-        match hooks.search(policy.node_hook.as_deref()?, &notice.instance).await {
+        match hooks.search(policy.node_hook()?, &notice.instance).await {
             Ok(found) => Some(found),
             Err(error) => {
                 let category = error.category();

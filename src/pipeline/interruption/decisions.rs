@@ -1,7 +1,7 @@
 //! The policy's answers to single questions about a notice. Pure, but for the clock that turns AWS's times into instants.
 
 use super::confirmation::Proof;
-use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, ShiftedResources, Verify};
+use super::policy::{Action, ForLoadBalancers, OnFailed, OnUncordon, Policy, ShiftedResources, TellsHooks, Verify};
 use super::step::Waits;
 use super::times;
 use super::times::{HookTimes, SHUTDOWN_TIME};
@@ -139,7 +139,7 @@ impl Policy {
     /// Whether the drains of such notices have time to wait for others.
     fn has_time_to_wait(&self, notice: &Notice) -> bool {
         // The group's hook may end at any time, if nobody tells of it, nor of its timeout.
-        let is_told = self.hears_hooks || self.drain_timeout.of(notice.kind()).is_some();
+        let is_told = self.hooks == TellsHooks::Messages || self.drain_timeout.of(notice.kind()).is_some();
         let has_time = is_told || notice.detail != Detail::AsgTermination { sought: false };
         !self.dry_run && has_time && notice.kind().waits_in_waves() && self.action(notice).drains()
     }

@@ -205,6 +205,17 @@ pub struct WaitPolicy {
     pub load_balancers: ForLoadBalancers,
 }
 
+/// What tells of lifecycle hooks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TellsHooks {
+    /// Messages: each names its hook and its action.
+    Messages,
+    /// A setting: the terminating hook of this name, in each group.
+    Setting(String),
+    /// Nothing: no hook is completed.
+    Nobody,
+}
+
 /// The user's policy for interruptions.
 #[derive(Clone, Debug)]
 pub struct Policy {
@@ -246,10 +257,8 @@ pub struct Policy {
     pub require_tag: bool,
     /// Hooks that other programs complete.
     pub ignored_hooks: Vec<String>,
-    /// Whether messages tell of hooks. Without them only [`Policy::node_hook`] is completed.
-    pub hears_hooks: bool,
-    /// The terminating hook that is kept alive and completed for what a Node says: it does not tell the hook's name.
-    pub node_hook: Option<String>,
+    /// What tells of lifecycle hooks.
+    pub hooks: TellsHooks,
     /// Whether to change nothing.
     pub dry_run: bool,
 }
@@ -282,10 +291,20 @@ impl Policy {
         change.start?.checked_sub(self.lead.filter(|_| !retires)?).ok()
     }
 
+    /// Returns the name of the terminating hook that is kept alive and completed for what a Node says, which does not tell it.
+    #[must_use]
+    pub fn node_hook(&self) -> Option<&str> {
+        if let TellsHooks::Setting(name) = &self.hooks { Some(name) } else { None }
+    }
+
     /// Whether a terminating hook of this name is completed after a drain.
     #[must_use]
     pub fn completes(&self, hook: &str) -> bool {
-        let is_ours = self.node_hook.as_ref().map_or(self.hears_hooks, |name| name == hook);
+        let is_ours = match &self.hooks {
+            TellsHooks::Messages => true,
+            TellsHooks::Setting(name) => name == hook,
+            TellsHooks::Nobody => false,
+        };
         is_ours && !self.ignored_hooks.iter().any(|ignored| ignored == hook)
     }
 

@@ -657,7 +657,7 @@ async fn a_running_shift_is_read_from_the_nodes_and_the_prediction_comes_true() 
     let noted = stage.annotations(0).into_iter().find(|(name, _)| name.starts_with("ebbtide/shift."));
     let noted: Value = serde_json::from_str(&noted.expect("the shift must be noted").1).unwrap();
     let until = noted["until"].as_str().expect("it must end");
-    let text = stage.simulate(&[&Body::holding(body.as_bytes()).0, &SHIFT[0], SHIFT[1]]).await.said;
+    let text = stage.simulate(&[&Body::holding(body.as_bytes()).0, SHIFT[0], SHIFT[1]]).await.said;
     for said in ["shifted away from euw1-az0, 5h 59m at most", "traffic of arn:a is shifted away from euw1-az0;", until]
     {
         assert!(text.split_whitespace().collect::<Vec<_>>().join(" ").contains(said), "{said}: {text}");

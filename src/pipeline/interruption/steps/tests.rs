@@ -2,7 +2,7 @@
 
 use super::super::policy::{
     Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, ShiftedResources,
-    Verify, WaitPolicy, Wave,
+    TellsHooks, Verify, WaitPolicy, Wave,
 };
 use super::*;
 use crate::pipeline::event::{Identity, InstanceAction, InstanceId, InstanceState, NoticeKind, ScheduledChange};
@@ -41,8 +41,7 @@ fn policy() -> Policy {
         registration_grace: 30 * S,
         require_tag: false,
         ignored_hooks: vec!["theirs".to_owned()],
-        hears_hooks: true,
-        node_hook: None,
+        hooks: TellsHooks::Messages,
         dry_run: false,
     }
 }
