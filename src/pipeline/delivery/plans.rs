@@ -169,6 +169,11 @@ impl Deliverer {
             }
             outcome = end.ok();
         }
+        if outcome == Some(NoticeOutcome::Withdrawn) && !notice.is_withdrawn() {
+            // It was taken back in the middle, and its withdrawal has removed what the Node carries. It may be announced again.
+            self.outcomes.forget(&notice.identity);
+            return (version, false);
+        }
         // There may be room at a later scan, and EC2, or the Node, says it still. A message does not.
         let listed = notice.identity.listed_as();
         let is_of_message =

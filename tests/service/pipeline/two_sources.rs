@@ -319,6 +319,27 @@ async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() 
     stage.rest_for(&[&first, &second], s(60)).await;
 }
 
+/// What a Node takes back in the middle of the drain that it had planned leaves no note that it needs nothing any more.
+#[tokio::test(start_paused = true)]
+async fn a_message_is_acted_on_after_its_node_has_taken_back_the_plan_in_the_middle() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.with_both("a", &["--when", "scheduled-change=1h-before"]).await;
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(3700));
+    says_stop(&stage, begin);
+    stage.until("tried", s(300), || !stage.tries_of("web-0-0").is_empty()).await;
+    stage.takes_back(0, MAINTENANCE);
+    stage.until("undone", s(60), || !stage.cordoned(0)).await;
+    sleep(s(60)).await;
+    assert_eq!(stage.annotations(0).len(), 0, "{:?}", stage.annotations(0));
+    stage.unblock(0);
+    sends_stop(&stage, begin);
+    stage.until_handled(s(60)).await;
+    assert_eq!((stage.cordoned(0), stage.ends_of("web-0-0").len()), (true, 1), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
+}
+
 /// A message and the Node have told of a change at the same time, each has its mark, and a copy of the message has told what the Node says.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
