@@ -13,6 +13,7 @@ use crate::pipeline::node::handled::{Known, Standing, known, known_as, standing}
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
+use crate::pipeline::node::release::NodeRelease;
 use crate::pipeline::node::says::same_as;
 use crate::pipeline::node::told;
 use crate::pipeline::node::{Brake, Node};
@@ -229,17 +230,35 @@ impl Deliverer {
         }
     }
 
-    /// Returns the notice of a message with the Node that has said the same before.
+    /// Returns the notice of a message with the Node that has said the same before, or that has it by another name if it is called off.
     pub(super) fn said_before(&self, notice: &Notice, message: &str) -> Option<(Arc<Node>, Notice)> {
         let node = self.interrupter.index.get(&notice.instance)?;
-        told::patch(&node, notice, message).is_some().then(|| (node, notice.clone()))
+        let is_noted = if notice.is_withdrawn() {
+            matches!(self.known_on(&node, notice), Some(Known::Same(identity)) if identity != notice.identity)
+        } else {
+            told::patch(&node, notice, message).is_some()
+        };
+        is_noted.then(|| (node, notice.clone()))
     }
 
-    /// Notes on the Node that a message has told what the Node had said.
+    /// Returns by what the Node knows the notice of a message: what it has said itself, or what EC2 lists.
+    fn known_on(&self, node: &Node, notice: &Notice) -> Option<Known> {
+        let said = same_as(node, notice, self.interrupter.clock.now());
+        said.and_then(|said| known_as(node, &said)).or_else(|| known(node, notice))
+    }
+
+    /// Notes on the Node that a message has told what the Node had said; or that it has called that off, so that a late copy of an older
+    /// message finds it.
     pub(super) async fn note_message(&self, (node, notice): (Arc<Node>, Notice), message: &str) {
         let by = Instant::now() + NOTE_TIMEOUT;
         let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        let patch = |current: &Node| told::patch(current, &notice, message);
+        let called_off = |current: &Node| {
+            let release = NodeRelease::of_withdrawn(current, &notice.identity.to_string(), notice.at, true)?;
+            (!release.has_marks()).then(|| release.patch(current).body)
+        };
+        let patch = |current: &Node| {
+            if notice.is_withdrawn() { called_off(current) } else { told::patch(current, &notice, message) }
+        };
         while let Err(error) = self.interrupter.marker.note(&node, Instant::now() + CALL_TIMEOUT, patch).await {
             self.facts.emit(&Fact::ReleaseFailed { on: node.named(), category: error.category, error: &error });
             let wait = error.wait(backoff.step());
@@ -253,9 +272,7 @@ impl Deliverer {
     /// Joins the notice of a message to the one that was acted on first because EC2 lists it, or because its Node gave it.
     pub(super) fn join_listed(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
         let node = self.interrupter.index.get(&notice.instance);
-        let now = self.interrupter.clock.now();
-        let as_said = |node: &Node| same_as(node, &notice, now).and_then(|said| known_as(node, &said));
-        match node.and_then(|node| as_said(&node).or_else(|| known(&node, &notice))) {
+        match node.and_then(|node| self.known_on(&node, &notice)) {
             None => self.join(notice, message),
             Some(Known::Same(identity)) => {
                 let copy = self.join(Notice { identity, ..notice }, message);

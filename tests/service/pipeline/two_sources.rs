@@ -319,6 +319,40 @@ async fn a_message_waits_for_the_drain_of_what_another_replica_has_read_later() 
     stage.rest_for(&[&first, &second], s(60)).await;
 }
 
+/// A message joins what the Node has said, and so does its end; the copy has the message's own name.
+#[tokio::test(start_paused = true)]
+async fn a_late_copy_of_what_message_and_node_have_called_off_drains_nothing() {
+    for flags in [&["--when", "scheduled-change=1h-before"][..], &[]] {
+        let stage = Stage::new(1, 1);
+        let replica = stage.with_both("a", flags).await;
+        in_turn(&stage, "a").await;
+        let (begin, at) = (ahead_by(&stage, s(2 * 3600)), stage.world.clock.now());
+        says_stop(&stage, begin);
+        sleep(s(30)).await;
+        sends_stop(&stage, begin);
+        stage.until_handled(s(60)).await;
+        sleep(s(30)).await;
+        stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+        stage.takes_back(0, MAINTENANCE);
+        stage.until_handled(s(60)).await;
+        stage.until("undone", s(60), || !stage.cordoned(0)).await;
+        sleep(s(60)).await;
+        let ends = stage.ends_of("web-0-0").len();
+        let copy = ebbtide_sim::messages::scheduled_change(
+            "h",
+            "AWS_EC2_INSTANCE_STOP_SCHEDULED",
+            &[&instance(0)],
+            at + s(30),
+            begin,
+        );
+        stage.world.aws.sqs.send(copy);
+        stage.until_handled(s(60)).await;
+        sleep(s(3600)).await;
+        assert_eq!((stage.cordoned(0), stage.ends_of("web-0-0").len()), (false, ends), "{}", stage.story());
+        stage.rest_for(&[&replica], s(60)).await;
+    }
+}
+
 /// What a Node takes back in the middle of the drain that it had planned leaves no note that it needs nothing any more.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_acted_on_after_its_node_has_taken_back_the_plan_in_the_middle() {
