@@ -128,10 +128,8 @@ pub fn judge(settings: &Settings, readings: &Readings) -> Vec<Check> {
         if readings.ready_here {
             area.ok("receive", "sqs:ReceiveMessage: the service on this machine is ready, so SQS has answered it")
         } else {
-            area.skipped(
-            "receive",
-            "sqs:ReceiveMessage is not called, because a receive counts. A ready service has had an answer; none is at --admin-address on this machine.",
-        )
+            let found = "sqs:ReceiveMessage is not called, because a receive counts. A ready service has had an answer; none is at --admin-address on this machine.";
+            area.skipped("receive", found)
         }
     };
     let mut checks: Vec<Check> = settings.sources.queue.then(receive).into_iter().collect();

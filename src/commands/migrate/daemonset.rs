@@ -1,6 +1,6 @@
 //! The rows of NTH's IMDS mode: a DaemonSet, like Ebbtide's agent.
 
-use super::row::{Row, daemonset_only, of_agent, row};
+use super::row::{Row, of_agent, row, windows_only};
 use super::{conversions, modes};
 
 /// Why no DNS policy of NTH is needed.
@@ -8,11 +8,11 @@ const DNS: &str = "the chart sets the policy that suits `agent.hostNetwork`";
 
 /// Values for IMDS mode.
 pub(super) const IMDS: &[Row] = &[
-    daemonset_only("targetNodeOs", r#""linux""#),
+    windows_only("targetNodeOs", r#""linux""#),
     of_agent("linuxPodLabels", "{}", &["agent.podLabels"], modes::agent_texts),
-    daemonset_only("windowsPodLabels", "{}"),
+    windows_only("windowsPodLabels", "{}"),
     of_agent("linuxPodAnnotations", "{}", &["agent.podAnnotations"], modes::agent_texts),
-    daemonset_only("windowsPodAnnotations", "{}"),
+    windows_only("windowsPodAnnotations", "{}"),
     of_agent(
         "updateStrategy",
         r#"{"type":"RollingUpdate","rollingUpdate":{"maxUnavailable":"25%"}}"#,
@@ -46,10 +46,10 @@ pub(super) const IMDS: &[Row] = &[
         "only NTH's DaemonSet uses it; the chart sets its own, which you can change there",
     ),
     row("linuxDnsPolicy", r#""ClusterFirstWithHostNet""#, &[], conversions::needless, DNS),
-    daemonset_only("windowsDnsPolicy", r#""ClusterFirst""#),
+    windows_only("windowsDnsPolicy", r#""ClusterFirst""#),
     of_agent("daemonsetNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
     of_agent("linuxNodeSelector", "{}", &["agent.nodeSelector"], modes::agent_selector),
-    daemonset_only("windowsNodeSelector", "{}"),
+    windows_only("windowsNodeSelector", "{}"),
     of_agent(
         "daemonsetAffinity",
         r#"{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{"matchExpressions":[{"key":"eks.amazonaws.com/compute-type","operator":"NotIn","values":["fargate"]}]}]}}}"#,
@@ -57,10 +57,10 @@ pub(super) const IMDS: &[Row] = &[
         modes::agent_map,
     ),
     of_agent("linuxAffinity", "{}", &["agent.affinity"], modes::agent_map),
-    daemonset_only("windowsAffinity", "{}"),
+    windows_only("windowsAffinity", "{}"),
     of_agent("daemonsetTolerations", r#"[{"operator":"Exists"}]"#, &["agent.tolerations"], modes::agent_tolerations),
     of_agent("linuxTolerations", "[]", &["agent.tolerations"], modes::agent_tolerations),
-    daemonset_only("windowsTolerations", "[]"),
+    windows_only("windowsTolerations", "[]"),
     row("enableProbesServer", "false", &[], conversions::needless, "`/healthz` and `/readyz` are always served"),
     row("metadataTries", "3", &[], conversions::needless, "the agent asks again until the metadata answer"),
     row(

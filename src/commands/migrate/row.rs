@@ -59,12 +59,12 @@ pub(super) const fn row(
 }
 
 /// Returns the row of a value of NTH's DaemonSet on Windows, where the agent does not run.
-pub(super) const fn daemonset_only(key: &'static str, default: &'static str) -> Row {
+pub(super) const fn windows_only(key: &'static str, default: &'static str) -> Row {
     row(
         key,
         default,
         &[],
-        of_daemonset,
+        of_windows,
         "only NTH's DaemonSet on Windows uses it; Ebbtide's agent runs on Linux only, so notices about Windows nodes need the queue",
     )
 }
@@ -84,8 +84,8 @@ pub fn needless(_: &NthValue<'_>) -> Conversion {
     Conversion::Needless
 }
 
-/// Loses a value of NTH's DaemonSet that the agent does not have.
-fn of_daemonset(nth: &NthValue<'_>) -> Conversion {
+/// Loses a value of NTH's DaemonSet on Windows.
+fn of_windows(nth: &NthValue<'_>) -> Conversion {
     match nth.value {
         _ if nth.queue => Conversion::Needless,
         value if is_empty(value) || *value == "linux" => Conversion::Nothing,

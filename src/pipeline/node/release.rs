@@ -110,13 +110,7 @@ impl NodeRelease {
         let at = whole_seconds(at);
         let is_new = noted && withdrawn_at(node, identity).is_none_or(|known| known < at);
         let withdrawn = is_new.then(|| (key_of(WITHDRAWN_PREFIX, identity), at));
-        (!keys.is_empty() || is_new).then_some(Self {
-            keys,
-            reason: UndoReason::Withdrawn,
-            restarted: None,
-            withdrawn,
-            untold: Vec::new(),
-        })
+        (!keys.is_empty() || is_new).then(|| Self { withdrawn, ..Self::removing(keys, UndoReason::Withdrawn) })
     }
 
     /// Leaves what the Node says of the change with this begin to the Node alone, because no message tells it any longer.
@@ -131,8 +125,7 @@ impl NodeRelease {
         let names = [key_of(NOTICE_PREFIX, identity), plan_key(identity)];
         let is_said = |key: &String| node.annotations.get(key).is_some_and(|value| is_only_said(&read(value)));
         let keys: Vec<_> = names.into_iter().filter(is_said).collect();
-        let reason = UndoReason::Withdrawn;
-        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() })
+        (!keys.is_empty()).then(|| Self::removing(keys, UndoReason::Withdrawn))
     }
 
     fn of(
@@ -142,7 +135,12 @@ impl NodeRelease {
     ) -> Option<Self> {
         let due = all.iter().filter(|(_, notice)| due(notice));
         let keys: Vec<_> = due.map(|(key, _)| (*key).clone()).collect();
-        (!keys.is_empty()).then_some(Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() })
+        (!keys.is_empty()).then(|| Self::removing(keys, reason))
+    }
+
+    /// Returns the release that only removes these marks.
+    const fn removing(keys: Vec<String>, reason: UndoReason) -> Self {
+        Self { keys, reason, restarted: None, withdrawn: None, untold: Vec::new() }
     }
 
     /// Whether there are marks to remove. A notice that was withdrawn before it came leaves only a note.

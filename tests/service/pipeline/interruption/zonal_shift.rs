@@ -43,6 +43,24 @@ fn changes(replica: &Replica, change: &str) -> f64 {
     replica.metric(&format!("ebbtide_zonal_shifts_total{{change=\"{change}\"}}"))
 }
 
+/// Kills the replica, and returns another that goes on with the evictions from node 1.
+async fn taken_over(stage: &Stage, first: Replica) -> Replica {
+    first.kill().await.gone(|_| true).await;
+    let tries = stage.tries_of("web-1-0").len();
+    let second = stage.start(&FLAGS).await;
+    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    second
+}
+
+/// Lets the pod of node 1 go, which is all that its hook waits for.
+async fn drains_in_the_end(stage: &Stage, token: &str, replica: &Replica) {
+    stage.unblock(1);
+    stage.until_handled(s(60)).await;
+    stage.completed_once(token);
+    replica.ended_once("asg-terminate", "drained");
+    stage.rest(&[replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn drains_in_other_zones_wait_for_the_end_of_the_shift() {
     let kinds = [
@@ -178,15 +196,8 @@ async fn a_takeover_goes_on_with_a_drain_that_began_before_the_shift() {
     stage.until("it runs", s(30), || !stage.tries_of("web-1-0").is_empty()).await;
     shift(&stage, "Autoshift In Progress");
     stage.until("noted", s(10), || notes(&stage) == 3).await;
-    first.kill().await.gone(|_| true).await;
-    let tries = stage.tries_of("web-1-0").len();
-    let second = stage.start(&FLAGS).await;
-    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
-    stage.unblock(1);
-    stage.until_handled(s(60)).await;
-    stage.completed_once(&token);
-    second.ended_once("asg-terminate", "drained");
-    stage.rest(&[&second]).await;
+    let second = taken_over(&stage, first).await;
+    drains_in_the_end(&stage, &token, &second).await;
 }
 
 /// The time that a hook gives the drain begins with the end of the wait, by whichever replica, and no second shift stops it.
@@ -203,16 +214,9 @@ async fn a_takeover_goes_on_with_a_drain_that_has_waited_for_a_shift() {
     stage.until("it runs", s(12), || !stage.tries_of("web-1-0").is_empty()).await;
     shift(&stage, "Autoshift In Progress");
     sleep(s(5)).await;
-    first.kill().await.gone(|_| true).await;
-    let tries = stage.tries_of("web-1-0").len();
-    let second = stage.start(&FLAGS).await;
-    stage.until("it goes on", s(60), || stage.tries_of("web-1-0").len() > tries).await;
+    let second = taken_over(&stage, first).await;
     sleep(s(120)).await;
-    stage.unblock(1);
-    stage.until_handled(s(60)).await;
-    stage.completed_once(&token);
-    second.ended_once("asg-terminate", "drained");
-    stage.rest(&[&second]).await;
+    drains_in_the_end(&stage, &token, &second).await;
 }
 
 /// EventBridge says whole seconds, and delivers in any order.
