@@ -6,6 +6,7 @@
 //! ```text
 //! cargo bench --bench storm                    everything
 //! cargo bench --bench storm -- storm 1500      a storm over 1500 nodes, and its roofline
+//! cargo bench --bench storm -- said 1500       the same without a queue: each Node says that its instance ends
 //! cargo bench --bench storm -- held 1000       1000 drains, held for an hour
 //! ```
 //!
@@ -22,6 +23,7 @@ mod held;
 mod meter;
 mod mix;
 mod roofline;
+mod said;
 mod storm;
 
 use held::{By, Held};
@@ -46,12 +48,16 @@ fn main() {
     };
     if !measures {
         storm(&[160], 1);
+        said(&[160], 1);
         held(By::Pods, 60);
         held(By::Budget, 40);
         return;
     }
     if wants("storm") {
         storm(&number.map_or_else(|| vec![1_500, 5_000, 15_000], |nodes| vec![nodes]), TIMES);
+    }
+    if wants("said") {
+        said(&number.map_or_else(|| vec![1_500, 5_000, 15_000], |nodes| vec![nodes]), TIMES);
     }
     if wants("held") || wants("held-by-pods") {
         held(By::Pods, number.unwrap_or(10_000));
@@ -105,6 +111,23 @@ fn storm(sizes: &[usize], times: usize) {
     println!("| --- | ---: | ---: |");
     for (operation, count) in calls {
         println!("| {operation} | {count} | {:.3} |", count as f64 / messages as f64);
+    }
+}
+
+fn said(sizes: &[usize], times: usize) {
+    println!("\n# What Nodes say, without a queue ({LATENCY:?} a call; the cheapest of {times} runs)\n");
+    println!("| nodes | CPU per node | last eviction | all noted | API calls per node |");
+    println!("| ---: | ---: | ---: | ---: | ---: |");
+    for &nodes in sizes {
+        let storms = (0..times).map(|_| on_a_paused_clock(said::run(nodes)));
+        let Some(storm) = storms.min_by_key(|storm| storm.cost.key()) else { return };
+        println!(
+            "| {nodes} | {:.1} µs | {:.2} s | {:.2} s | {:.3} |",
+            per_unit(storm.cost.cpu, nodes),
+            storm.last_eviction.as_secs_f64(),
+            storm.noted.as_secs_f64(),
+            storm.calls.values().sum::<usize>() as f64 / nodes as f64,
+        );
     }
 }
 

@@ -45,7 +45,8 @@ pub async fn run(nodes: usize) -> Storm {
     Storm { messages: sent.len(), cost, virtually, calls }
 }
 
-fn last(stage: &Stage, operation: &str) -> Duration {
+/// Returns when the last of these calls was made.
+pub fn last(stage: &Stage, operation: &str) -> Duration {
     stage.world.calls.of(operation).iter().map(|call: &Call| call.at).max().unwrap_or_default()
 }
 

@@ -34,6 +34,12 @@ use tokio_util::sync::CancellationToken;
 /// Interval between scans of what Nodes say, if none says anything new: for what could not be done before.
 const SCAN_INTERVAL: Duration = Duration::from_secs(30);
 
+/// Minimum interval between two scans, each of which reads all Nodes that say something: a storm changes a thousand of them.
+const SCAN_PAUSE: Duration = Duration::from_millis(200);
+
+/// The same after the end of a notice that needs nothing more.
+const SETTLED_PAUSE: Duration = Duration::from_secs(2);
+
 /// Pause before a notice that has not ended is taken again.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 
@@ -124,25 +130,36 @@ impl Deliverer {
         let index = &self.interrupter.index;
         let mut sayings = index.sayings();
         let mut work = Work::default();
-        let mut next = Instant::now();
+        let (mut next, mut scanned, mut is_ours) = (Instant::now(), Instant::now(), false);
         loop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return work.cut_short().await,
-                Some(done) = work.running.next() => work.note(done),
+                Some(done) = work.running.next() => {
+                    let pause = if done.1 { SETTLED_PAUSE } else { SCAN_PAUSE };
+                    work.note(done);
+                    next = next.min(scanned + pause);
+                }
                 Ok(()) = held.changed() => {
-                    if *held.borrow() == Held::Theirs {
+                    if *held.borrow_and_update() == Held::Theirs {
                         work.cut_short().await;
                         // Another replica undoes it, and may die in the middle of the same again.
                         work.ended.drain().for_each(|version| self.outcomes.forget(version.identity()));
                         work.repairs.tell(NoticeKind::NodeCondition, &self.facts);
                     }
+                    if !is_ours {
+                        next = Instant::now();
+                    }
                 }
-                Ok(()) = sayings.changed() => {}
+                Ok(()) = sayings.changed() => next = next.min(scanned + SCAN_PAUSE),
                 () = sleep_until(next) => {}
             }
-            next = Instant::now() + random::jittered(SCAN_INTERVAL, 0.9..1.1);
-            let is_ours = matches!(*held.borrow_and_update(), Held::Ours(until) if Instant::now() < until);
+            is_ours = matches!(*held.borrow(), Held::Ours(until) if Instant::now() < until);
+            if Instant::now() < next {
+                continue;
+            }
+            scanned = Instant::now();
+            next = scanned + random::jittered(SCAN_INTERVAL, 0.9..1.1);
             if is_ours {
                 sayings.mark_unchanged();
                 next = self.take_up(&mut work).into_iter().chain([next]).min().unwrap_or(next);
