@@ -9,7 +9,7 @@ use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, NoticeKind, NoticeRef};
 use crate::pipeline::event::{CapacityBlock, Detail, Identity, InstanceId, Notice, Version};
 use crate::pipeline::interruption::NoticeOutcome;
-use crate::pipeline::node::handled::{Known, Standing, known, known_as, standing};
+use crate::pipeline::node::handled::{Known, Standing, known, known_as, message_of, standing};
 use crate::pipeline::node::is_from_node;
 use crate::pipeline::node::mark::{deadline_of, is_going};
 use crate::pipeline::node::plan::Plan;
@@ -271,11 +271,12 @@ impl Deliverer {
 
     /// Joins the notice of a message to the one that was acted on first because EC2 lists it, or because its Node gave it.
     pub(super) fn join_listed(&self, notice: Notice, message: &Arc<str>) -> NoticeCopy {
-        let node = self.interrupter.index.get(&notice.instance);
-        match node.and_then(|node| self.known_on(&node, &notice)) {
+        let Some(node) = self.interrupter.index.get(&notice.instance) else { return self.join(notice, message) };
+        match self.known_on(&node, &notice) {
             None => self.join(notice, message),
             Some(Known::Same(identity)) => {
-                let copy = self.join(Notice { identity, ..notice }, message);
+                let before = message_of(&node, &identity).map(Arc::from);
+                let copy = self.join(Notice { identity, ..notice }, before.as_ref().unwrap_or(message));
                 if let NoticeCopy::Running(_, seat) = &copy {
                     seat.shared().told.store(true, Ordering::Release);
                 }

@@ -3,6 +3,8 @@
 
 use super::deadline::{Deadline, HookEnd, Plan};
 use super::recorder::Progress;
+use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::mark_names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -63,6 +65,12 @@ impl Deadlines {
         let id = entries.deadlines.last_key_value().map_or(0, |(id, _)| id + 1);
         self.insert(&mut entries, id, deadline);
         DeadlineEntry { deadlines: Arc::clone(self), id, mark, own: deadline }
+    }
+
+    /// Whether an interruption here, or one that has left, has its mark on the Node.
+    pub(super) fn mark(&self, node: &Node) -> bool {
+        let entries = self.lock();
+        mark_names(node).any(|name| entries.marks.contains(name))
     }
 
     /// Makes room for a pod with this grace period, where a deadline can be put off.

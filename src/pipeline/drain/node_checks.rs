@@ -15,19 +15,27 @@ const RECORDON_RETRY: Duration = Duration::from_secs(1);
 impl Drainer {
     /// Waits until somebody has uncordoned the Node and means it: the Node is ignored by annotation, was rebooted, has been released by a
     /// replica, or was uncordoned for the second time. The first removal may be another controller's mistake, so the cordon is restored.
-    pub async fn uncordoned(&self, node: &Node) {
+    /// `is_own` says whether the Node carries a mark of those who wait: the end of other marks ends nothing for them.
+    pub async fn uncordoned(&self, node: &Node, is_own: impl Fn(&Node) -> bool) {
         if self.dry_run {
             std::future::pending::<()>().await;
         }
         // A Node without a mark was never cordoned: its cordon was forgone.
-        let mut marked = self.index.newest(node).is_some_and(|known| is_marked(&known));
+        let (mut marked, mut own) = (false, false);
         loop {
             let uncordoned = |known: Option<&Arc<Node>>| {
                 let known = known?;
                 marked |= is_marked(known);
-                (known.ignored || marked && !known.cordoned).then(|| Arc::clone(known))
+                own |= is_own(known);
+                // Somebody else may have cordoned it before, so that it stays cordoned.
+                let is_back = own && !is_marked(known) && known.boot != node.boot;
+                (known.ignored || is_back || marked && !known.cordoned).then(|| Arc::clone(known))
             };
             let known = self.index.until_node(node, uncordoned).await;
+            if !known.ignored && !own && !is_marked(&known) {
+                marked = false;
+                continue;
+            }
             if known.ignored || is_restored(&known) || !is_marked(&known) || known.boot != node.boot {
                 return;
             }

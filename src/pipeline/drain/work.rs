@@ -18,6 +18,7 @@ use super::own_pod::OwnPod;
 use super::rounds::{Rounds, RoundsEnd};
 use super::tier::TierOrder;
 use crate::fact::DrainOutcome;
+use crate::pipeline::node::Node;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
@@ -29,7 +30,8 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 impl Drain<'_> {
     /// Evicts pods in rounds while the Node exists and is cordoned.
     pub(super) async fn work(&self) -> DrainOutcome {
-        let mut uncordoned = pin!(self.drainer.uncordoned(self.node));
+        let is_own = |node: &Node| self.deadlines.mark(node);
+        let mut uncordoned = pin!(self.drainer.uncordoned(self.node, is_own));
         let mut rounds = pin!(self.rounds());
         let mut check_at = Instant::now();
         loop {
@@ -42,7 +44,7 @@ impl Drain<'_> {
                 // Nothing is evicted during the check: a list by the Node's name may show the pods of another Node. Calls under way
                 // are dropped, because calls that are not polled would hold places in the gate.
                 () = missing => {
-                    uncordoned.set(self.drainer.uncordoned(self.node));
+                    uncordoned.set(self.drainer.uncordoned(self.node, is_own));
                     rounds.set(self.rounds());
                     if Box::pin(self.drainer.is_gone(self.node)).await {
                         return DrainOutcome::NodeGone;

@@ -21,6 +21,9 @@ use crate::runtime::task::Ending;
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Maximum time between an instance's launch and its registration as a Node.
+pub(super) const REGISTRATION_TIME: Duration = Duration::from_mins(15);
+
 /// Maximum wait after a drain until no target group lists the instance: the default deregistration delay of five minutes, and the time
 /// in which a controller notices that a node goes.
 const LOAD_BALANCER_WAIT: Duration = Duration::from_mins(6);
@@ -61,15 +64,26 @@ impl Policy {
         times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time))
     }
 
-    /// Returns the end of the wait for an instance's Node; `None` if the instance can't register.
+    /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or nothing would come of it.
     #[must_use]
-    pub fn awaits_node_until(&self, detail: &Detail, deadline: Instant, now: Instant) -> Option<Instant> {
-        match detail {
+    pub fn awaits_node_until(
+        &self,
+        notice: &Notice,
+        deadline: Instant,
+        clock: &Clock,
+        now: Instant,
+    ) -> Option<Instant> {
+        match &notice.detail {
             // An instance that is terminated in the pool itself is no Node, and a Node that was broken is gone.
             Detail::AsgTerminate(Hook { pool: Some(WarmPool::From), .. })
             | Detail::Condition(_)
-            | Detail::StatusCheck(_) => None,
+            | Detail::StatusCheck(_)
+            | Detail::TakenBack(_) => None,
             Detail::AsgTerminate(_) => Some(deadline.min(now + self.registration_grace)),
+            Detail::ScheduledChange(ScheduledChange { withdrawn: true, start, .. }) => {
+                let begin = start.map(|start| clock.instant_of(start)).filter(|begin| *begin > now)?;
+                Some(begin.min(now + REGISTRATION_TIME))
+            }
             _ => Some(deadline),
         }
     }
@@ -327,6 +341,12 @@ pub fn ended_marks(notice: &Notice, node: &Node) -> Option<NodeRelease> {
     }
 }
 
+/// Whether any restart is the return from what was announced. A spot instance that restarts before is stopped all the same.
+#[must_use]
+pub fn returns_by_boot(detail: &Detail) -> bool {
+    !matches!(detail, Detail::Spot { .. }) && comes_back(detail) == Some(ReturnSign::Boot)
+}
+
 /// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
 #[must_use]
 pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
@@ -354,8 +374,7 @@ pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, 
         _ => notice.start(),
     };
     // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
-    let is_spot = matches!(notice.detail, Detail::Spot { .. });
-    let announced = Some(notice.at).filter(|_| !is_spot && comes_back(&notice.detail) == Some(ReturnSign::Boot));
+    let announced = Some(notice.at).filter(|_| returns_by_boot(&notice.detail));
     let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
     let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
     superseded

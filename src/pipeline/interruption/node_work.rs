@@ -1,6 +1,7 @@
 //! An instance that goes: its Node is found, cordoned and drained.
 
 use super::completion::KeptHook;
+use super::decisions::{is_late, returns_by_boot};
 use super::step::{Finding, Target};
 use super::{Case, Interrupter, NoticeOutcome, Seat};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, KubeError, LAST_CALL};
@@ -75,7 +76,7 @@ impl Case {
         }
         // While the index is blind, the time that is granted for registration does not run.
         if timeout_at(by, index.live()).await.is_err() {
-            return Finding::NoNodeInTime;
+            return Finding::NodesUnknown;
         }
         index.get(&self.notice.instance).map_or(Finding::NoNode, Finding::Node)
     }
@@ -170,7 +171,15 @@ impl Case {
 
     async fn try_cordon(&self, target: &Target) -> Result<CordonOutcome, KubeError> {
         let by = Instant::now() + CALL_TIMEOUT;
-        self.interrupter.marker.cordon(&target.node, &self.mark(target), by).await
+        self.interrupter.marker.cordon(&target.node, &self.mark(target), by, |node| self.is_late(node, target)).await
+    }
+
+    /// Whether the notice is over, as the Node shows now: the cordon may have taken several tries.
+    fn is_late(&self, node: &Node, target: &Target) -> bool {
+        let Self { interrupter, notice, .. } = self;
+        // Without a mark before, nobody notes a restart.
+        let has_booted = returns_by_boot(&notice.detail) && node.boot != target.node.boot;
+        has_booted || is_late(notice, node, target.deadline, &interrupter.clock, Instant::now())
     }
 
     /// Returns the notice's mark for the Node.
@@ -180,7 +189,7 @@ impl Case {
     }
 
     /// Returns whether the Node carries the notice's mark.
-    fn has_mark(&self, node: &Node) -> bool {
+    pub(super) fn has_mark(&self, node: &Node) -> bool {
         newest_copy(node, &self.notice.identity.to_string()).is_some()
     }
 
@@ -253,12 +262,14 @@ impl Case {
             self.join_early(&target, early);
         }
         loop {
-            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, try_until)).await {
+            let is_late = |node: &Node| self.is_late(node, &target);
+            let error = match Box::pin(interrupter.marker.cordon(&target.node, mark, try_until, is_late)).await {
                 Ok(CordonOutcome::Cordoned { already }) => {
                     let after = interrupter.clock.notice_instant(notice.at).elapsed();
                     self.tell(&Fact::NodeCordoned { about, already, after });
                     return Finding::Cordoned(target);
                 }
+                Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
                 Ok(CordonOutcome::NodeGone) => return Finding::NodeGone(target.node, NoticeOutcome::NothingToDrain),
                 Err(error) => error,
             };

@@ -49,9 +49,9 @@ impl Case {
 
     /// Returns whether the Node carries the taint, or is gone.
     async fn taint(&self, node: &Arc<Node>, mark: &Mark, by: Instant) -> bool {
-        match self.interrupter.marker.cordon(node, mark, by).await {
+        match self.interrupter.marker.cordon(node, mark, by, |_| false).await {
             Ok(CordonOutcome::Cordoned { .. }) => self.tell(&Fact::NodeOutOfService { about: self.about() }),
-            Ok(CordonOutcome::NodeGone) => {}
+            Ok(CordonOutcome::NodeGone | CordonOutcome::Late) => {}
             Err(error) => {
                 let category = error.category;
                 self.tell(&Fact::CordonFailed { about: self.about(), category, error: &error });

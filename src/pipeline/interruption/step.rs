@@ -201,6 +201,8 @@ pub enum Finding {
     NoNode,
     /// The instance has got no Node in time.
     NoNodeInTime,
+    /// The watch of Nodes has shown nothing in time.
+    NodesUnknown,
     /// Whether the Node keeps the notice until the announced change is near.
     Planned(bool),
     /// The notice may have its Node cordoned and drained.

@@ -12,7 +12,7 @@
 //! interruption executes the steps, and `simulate` narrates them: what is decided about a notice is decided here and nowhere else.
 
 use super::NoticeOutcome;
-use super::decisions::{is_late, out_of_service_mark, runs_no_more};
+use super::decisions::{REGISTRATION_TIME, is_late, out_of_service_mark, runs_no_more};
 use super::policy::{Action, Policy, Verify};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;
@@ -33,9 +33,6 @@ const MAX_NODES: usize = 5;
 
 /// Minimum time for AWS's answers about the instance, even if the notice's deadline is nearer.
 const OWNER_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Maximum time between an instance's launch and its registration as a Node.
-const REGISTRATION_TIME: Duration = Duration::from_mins(15);
 
 /// The steps of one notice, chosen one by one.
 #[derive(Debug)]
@@ -101,10 +98,17 @@ impl<'a> Sequence<'a> {
             Finding::Launched(node) => self.launched(node, present),
             Finding::MarksReleased(released) => self.marks_released(released, present),
             Finding::Node(node) => self.cordon(node, present),
-            Finding::NoNode if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
+            Finding::NoNode if self.notice.is_withdrawn() => match self.awaited_until(present) {
+                // Another replica may wait for the Node, to drain it.
+                Some(_) => Step::FindOwner { by: self.deadline.at() },
+                None => Step::End(NoticeOutcome::Withdrawn),
+            },
             Finding::NoNode => self.await_node(present),
-            Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
-            Finding::NoNodeInTime | Finding::DeadlineMoved => self.finish(self.outcome, present),
+            Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
+            Finding::NodesUnknown if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
+            Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
+                self.finish(self.outcome, present)
+            }
             Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
             Finding::Admitted => {
                 self.admitted = true;
@@ -153,6 +157,9 @@ impl<'a> Sequence<'a> {
 
     /// The first step about an instance of ours.
     fn act(&mut self, present: Present<'_>) -> Step<'a> {
+        if self.notice.is_withdrawn() {
+            return self.await_node(present);
+        }
         if self.action() == Action::Report {
             return Step::End(NoticeOutcome::Reported);
         }
@@ -195,8 +202,12 @@ impl<'a> Sequence<'a> {
         Step::End(if released { NoticeOutcome::Withdrawn } else { NoticeOutcome::Failed })
     }
 
+    fn awaited_until(&self, present: Present<'_>) -> Option<Instant> {
+        self.policy.awaits_node_until(self.notice, self.deadline.at(), &self.clock, present.now)
+    }
+
     fn await_node(&mut self, present: Present<'_>) -> Step<'a> {
-        match self.policy.awaits_node_until(&self.notice.detail, self.deadline.at(), present.now) {
+        match self.awaited_until(present) {
             Some(until) => Step::AwaitNode { until, by: self.deadline.at() },
             None => self.finish(self.outcome, present),
         }

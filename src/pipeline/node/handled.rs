@@ -4,7 +4,7 @@
 //! notice needs nothing any more, so that it is acted on once.
 
 use super::Node;
-use super::mark::{NOTICE_PREFIX, crowded_out, guarded, key_of, notices, whole_seconds};
+use super::mark::{NOTICE_PREFIX, crowded_out, guarded, key_of, notices, read, whole_seconds};
 use super::names::id_of;
 use super::plan::{Plan, plan_key};
 use crate::pipeline::event::{Detail, Identity, Notice};
@@ -128,6 +128,16 @@ pub(super) fn patch(node: &Node, notice: &Notice, write: bool) -> Option<Value> 
         notes[other] = Value::Null;
     }
     is_new.then(|| guarded(node, &notes, &json!({}), json!({})))
+}
+
+/// Returns what the mark or the plan of the notice with this identity has in place of a message, if the Node carries one: whoever goes on
+/// with the notice writes the same, by which it is known again.
+#[must_use]
+pub fn message_of(node: &Node, identity: &Identity) -> Option<String> {
+    let identity = identity.to_string();
+    let mut names = [key_of(NOTICE_PREFIX, &identity), plan_key(&identity)].into_iter();
+    // A plan has the same field.
+    names.find_map(|name| node.annotations.get(&name)).map(|value| read(value).message)
 }
 
 /// Whether the Node notes that some notice needs nothing any more.

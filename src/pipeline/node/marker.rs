@@ -28,6 +28,8 @@ pub enum CordonOutcome {
         /// Whether the Node was cordoned before.
         already: bool,
     },
+    /// The notice is over, as the Node shows by now.
+    Late,
     /// The Node no longer exists.
     NodeGone,
 }
@@ -59,18 +61,28 @@ impl Marker {
         Self { api, index, gate, settings: Arc::new(settings), dry_run, locks: Arc::default() }
     }
 
-    /// Cordons the Node and writes the mark, in one patch. After a conflict the Node is read and patched again, at once.
+    /// Cordons the Node and writes the mark, in one patch, unless the newest state of the Node `is_late`. After a conflict the Node is read
+    /// and patched again, at once.
     ///
     /// # Errors
     /// The API server's answer, unless it is a conflict. The caller retries.
-    pub async fn cordon(&self, node: &Node, mark: &Mark, by: Instant) -> Result<CordonOutcome, KubeError> {
-        let mut already = false;
+    pub async fn cordon(
+        &self,
+        node: &Node,
+        mark: &Mark,
+        by: Instant,
+        is_late: impl Fn(&Node) -> bool,
+    ) -> Result<CordonOutcome, KubeError> {
+        let (mut already, mut late) = (false, false);
         let write = self.write(node, Class::Cordon, by, |current| {
-            already = current.cordoned;
-            mark.patch(current, &self.settings)
+            (already, late) = (current.cordoned, is_late(current));
+            if late { None } else { mark.patch(current, &self.settings) }
         });
-        let exists = write.await?;
-        Ok(if exists { CordonOutcome::Cordoned { already } } else { CordonOutcome::NodeGone })
+        Ok(match write.await? {
+            _ if late => CordonOutcome::Late,
+            true => CordonOutcome::Cordoned { already },
+            false => CordonOutcome::NodeGone,
+        })
     }
 
     /// Cordons the Node again. Returns whether that was needed: the caller's state of the Node may be old.

@@ -36,6 +36,8 @@ fn ahead_by(stage: &Stage, time: Duration) -> Timestamp {
 
 async fn in_turn(stage: &Stage, pod: &str) {
     stage.until("its turn", s(5), || stage.nodes_holder().as_deref() == Some(pod)).await;
+    // Right after a scan, a Node's word waits for the next one.
+    sleep(s(1)).await;
 }
 
 /// Returns a world of two nodes of a zone, in which a drain that nothing ends has the place of the zone's wave.
@@ -402,4 +404,32 @@ async fn a_change_that_aws_calls_off_and_its_node_takes_back_leaves_no_mark() {
         stage.until("undone", s(60), || !stage.cordoned(0) && !is_left()).await;
         stage.rest_for(&[&replica], s(60)).await;
     }
+}
+
+/// A replica that was down when the change began learns of it by the Node's plan and by the message, at once.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_carries_out_its_node_s_plan_can_be_called_off() {
+    let stage = Stage::new(1, 1);
+    let flags = ["--when", "scheduled-change=30s-before", "--drain-timeout", "scheduled-change=3m"];
+    let first = stage.with_both("a", &flags).await;
+    in_turn(&stage, "a").await;
+    let begin = ahead_by(&stage, s(120));
+    says_stop(&stage, begin);
+    stage.until("planned", s(10), || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."))).await;
+    first.kill().await.gone(|_| true).await;
+    sleep(s(130)).await;
+    let second = stage.with_both("a", &flags).await;
+    sleep(s(5)).await;
+    sends_stop(&stage, begin);
+    stage.until_handled(s(60)).await;
+    assert!(stage.cordoned(0) && stage.world.kube.pods_on(&node(0)).is_empty(), "{}", stage.story());
+    let is_planned = || stage.annotations(0).keys().any(|key| key.starts_with("ebbtide/planned."));
+    stage.until("carried out", s(300), || !is_planned()).await;
+    stage.takes_back(0, MAINTENANCE);
+    sleep(s(30)).await;
+    assert!(stage.cordoned(0), "the message has told it, too");
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "closed");
+    stage.until_handled(s(60)).await;
+    assert!(!stage.cordoned(0) && stage.notices(0).is_empty(), "{}", stage.story());
+    stage.rest(&[&second]).await;
 }

@@ -282,6 +282,10 @@ fn a_withdrawn_change_takes_its_mark_back() {
     let withdrawn = || Detail::ScheduledChange(change.clone());
     assert_eq!(path_of(&policy(), withdrawn()), "FindNode ReleaseMarks End(Withdrawn)");
     assert_eq!(path(&policy(), withdrawn(), None, |_| None), "FindNode End(Withdrawn)");
+    // Another replica may wait for its Node.
+    let start = Some(Timestamp::now() + Duration::from_mins(10));
+    let ahead = Detail::ScheduledChange(ScheduledChange { start, ..change.clone() });
+    assert_eq!(path(&policy(), ahead, None, |_| None), "FindNode FindOwner AwaitNode End(Withdrawn)");
     let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));
     let node = Arc::new(node());
     assert_eq!(path(&policy(), withdrawn(), Some(&node), fails), "FindNode ReleaseMarks End(Failed)");

@@ -166,6 +166,34 @@ async fn a_cordon_that_always_conflicts_is_forgone_before_a_hard_deadline() {
     stage.rest(&[&replica]).await;
 }
 
+/// Another replica cordons for a recommendation that expires at once: that is no uncordon by hand.
+#[tokio::test(start_paused = true)]
+async fn marks_of_others_that_come_and_go_do_not_end_a_drain_whose_cordon_is_forgone() {
+    let stage = Stage::slow(s(60));
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(403)));
+    let replica = stage.start(&[]).await;
+    stage.spot(0);
+    sleep(s(50)).await;
+    for comes in [true, false] {
+        stage.world.kube.update_node(&node(0), |node| {
+            node.spec.get_or_insert_default().unschedulable = comes.then_some(true);
+            let annotations = node.metadata.annotations.get_or_insert_default();
+            annotations.clear();
+            if comes {
+                let mark = r#"{"kind":"rebalance-recommendation","message":"m"}"#;
+                annotations.insert("ebbtide/notice.0123456789abcdef".into(), mark.into());
+                annotations.insert("ebbtide/undo".into(), r#"{"cordon":true}"#.into());
+            }
+        });
+        sleep(s(1)).await;
+    }
+    stage.world.faults.clear();
+    stage.until_handled(s(70)).await;
+    replica.ended_once("spot", "drained");
+    assert!(stage.cordoned(0), "the drain's own cordon came as soon as it could");
+    stage.rest(&[&replica]).await;
+}
+
 /// The mark comes with the cordon, or nobody would know to remove that.
 #[tokio::test(start_paused = true)]
 async fn a_forgone_cordon_that_is_set_later_is_undone_after_the_reboot() {

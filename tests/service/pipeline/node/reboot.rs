@@ -3,6 +3,7 @@
 use crate::harness::{Stage, instance, node, s};
 use crate::nodes::{EXCLUDE, marks};
 use ebbtide_sim::aws::HookResult;
+use ebbtide_sim::fault::{Fault, Rule};
 use ebbtide_sim::kube::Pod;
 use ebbtide_sim::messages::{self, Wrapping};
 use tokio::time::sleep;
@@ -322,4 +323,42 @@ async fn a_late_message_of_a_hook_leaves_the_node_that_has_come_back() {
         replica.ended_once("asg-terminate", "stale");
         stage.rest(&[&replica]).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_restarts_while_its_cordon_is_tried_stays_in_service() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Hang));
+    stage.schedule_reboot(0);
+    sleep(s(5)).await;
+    stage.reboot(0).await;
+    stage.world.faults.clear();
+    stage.until_handled(s(120)).await;
+    assert!(!stage.cordoned(0) && stage.notices(0).is_empty(), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// Somebody had cordoned the node before, so that it stays cordoned.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_restarts_while_its_drain_waits_for_others_is_not_drained() {
+    const ZONE: &str = "topology.kubernetes.io/zone";
+    let stage = Stage::new(2, 1);
+    (0..2).for_each(|n| stage.label(n, ZONE, "a"));
+    stage.block(0);
+    stage.set_cordon(1, true);
+    let flags =
+        ["--wave", "topology.kubernetes.io/zone=1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=1h"];
+    let replica = stage.start(&flags).await;
+    stage.rebalance(0);
+    stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+    stage.schedule_reboot(1);
+    stage.until("marked", s(10), || !stage.notices(1).is_empty()).await;
+    stage.reboot(1).await;
+    stage.until("released", s(10), || stage.notices(1).is_empty()).await;
+    stage.unblock(0);
+    stage.until_handled(s(120)).await;
+    assert_eq!((stage.first_eviction(1), stage.notices(1).len()), (None, 0), "{}", stage.story());
+    stage.rest_for(&[&replica], s(60)).await;
 }

@@ -65,3 +65,38 @@ async fn a_node_that_registers_late_keeps_its_mark() {
     stage.until_handled(s(600)).await;
     stage.rest(&[&replica]).await;
 }
+
+/// One replica waits for the Node of a change, and another learns that AWS has called the change off.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_registers_after_its_change_is_called_off_stays_as_it_is() {
+    const CODE: &str = "AWS_EC2_INSTANCE_STOP_SCHEDULED";
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let (other, begin) = (stage.with_own_queue(), stage.world.clock.now() + s(300));
+    let replicas = [stage.start(&[]).await, other.start(&[]).await];
+    stage.health(5, ("h", CODE), begin, "upcoming");
+    sleep(s(30)).await;
+    other.health(5, ("h", CODE), begin, "closed");
+    sleep(s(30)).await;
+    stage.world.kube.add_node(&node(5), &instance(5));
+    stage.world.kube.add_pod(Pod::on(&node(5)).named("web"));
+    stage.until_handled(s(30)).await;
+    other.until_handled(s(30)).await;
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(5) && stage.notices(5).is_empty(), "{}", stage.story());
+    stage.rest(&replicas.each_ref()).await;
+}
+
+/// Then it is called off for nobody.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_an_instance_that_never_registers_can_be_called_off() {
+    const CODE: &str = "AWS_EC2_INSTANCE_STOP_SCHEDULED";
+    let stage = Stage::new(1, 0);
+    stage.world.aws.ec2.put(&instance(5), &[(TAG, "")]);
+    let replica = stage.start(&[]).await;
+    let begin = stage.world.clock.now() + s(24 * 3600);
+    stage.health(5, ("h", CODE), begin, "closed");
+    stage.until_handled(s(1000)).await;
+    replica.ended_once("scheduled-change", "withdrawn");
+    stage.rest(&[&replica]).await;
+}
