@@ -73,7 +73,11 @@ impl Oracle {
         }
         let of_node = |sent: &&Sent| self.plan.notices[sent.notice].target == Target::Node(node);
         let waits = |sent: &Sent| self.now() + self.slack() < self.begins(sent);
-        let cordoned = self.world.kube.node(&format!("node-{node}")).and_then(|node| node.spec?.unschedulable);
+        let Some(object) = self.world.kube.node(&format!("node-{node}")) else {
+            seen.cordoned.remove(&node);
+            return;
+        };
+        let cordoned = object.spec.and_then(|spec| spec.unschedulable);
         let is_told = seen.sent.iter().any(|sent| of_node(&sent));
         if cordoned == Some(true) {
             let is_ours = !self.plan.nodes[node].cordoned && is_told;
