@@ -104,6 +104,18 @@ impl MessageLink {
             newer
         });
     }
+
+    /// Has the interruption begin again without the hook, at which the instance does not wait.
+    pub(super) fn disown_hook(&self) {
+        self.notice.send_if_modified(|known| {
+            let has_hook = known.hook().is_some();
+            if has_hook {
+                let detail = Detail::AsgTermination { sought: false };
+                *known = Arc::new(Notice { detail, ..Notice::clone(known) });
+            }
+            has_hook
+        });
+    }
 }
 
 impl Interrupter {
@@ -311,7 +323,7 @@ impl Interruption {
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
         self.hook = notice.hook().zip(times).map(|(hook, times)| {
-            KeptHook::keep(&self.case, self.link.visibility_timeout.clone(), hook, HookState { times, deadline })
+            KeptHook::keep(&self.case, &self.link, hook, HookState { times, deadline })
         });
         Finding::Begun
     }

@@ -319,6 +319,25 @@ async fn what_is_taken_back_after_its_drain_and_said_again_is_acted_on_again() {
     stage.rest(&[&replica]).await;
 }
 
+/// The second time at once, before the next search.
+#[tokio::test(start_paused = true)]
+async fn what_is_said_again_soon_after_it_was_taken_back_is_drained_again() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.leave("group", &instance(0));
+    stage.says_termination(0);
+    stage.until("searched again", s(30), || stage.calls(SEARCH) == 2).await;
+    stage.takes_back(0, TERMINATION);
+    stage.until("uncordoned", s(3), || !stage.cordoned(0)).await;
+    stage.says_termination(0);
+    stage.until("cordoned", s(3), || stage.cordoned(0)).await;
+    let token = stage.waits_at_hook(0, s(300));
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
 /// A user wants the node to stay, before its instance waits at the hook.
 #[tokio::test(start_paused = true)]
 async fn a_user_who_uncordons_is_not_overruled_by_a_hook_that_begins_later() {
