@@ -9,8 +9,8 @@ use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{
-    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, MessageLink, NoticeOutcome, Shifts, Slots,
-    WaitLog, Waves,
+    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, MessageLink, NoticeOutcome, Shifts,
+    Slots, WaitLog, Waves,
 };
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
@@ -270,9 +270,10 @@ impl Interruption {
         let pool = self.case.node.as_ref().map(|node| node.pool.named());
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
-        self.hook = notice.hook().zip(times).map(|(hook, times)| {
-            KeptHook::keep(&self.case, &self.link, hook, HookState { times, deadline })
-        });
+        self.hook = notice
+            .hook()
+            .zip(times)
+            .map(|(hook, times)| KeptHook::keep(&self.case, &self.link, hook, HookState { times, deadline }));
         Finding::Begun
     }
 

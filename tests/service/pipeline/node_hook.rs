@@ -299,27 +299,7 @@ async fn a_hook_that_begins_while_another_replica_had_the_turn_is_completed() {
     stage.rest(&[&replica]).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_taken_back_after_its_drain_and_said_again_is_acted_on_again() {
-    let stage = Stage::new(1, 1);
-    let replica = stage.with_node_hook("a", &[]).await;
-    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
-    stage.world.aws.autoscaling.leave("group", &instance(0));
-    stage.says_termination(0);
-    stage.until("drained", s(10), || stage.world.kube.pods_on(&node(0)).is_empty()).await;
-    sleep(s(5)).await;
-    stage.takes_back(0, TERMINATION);
-    sleep(s(12)).await;
-    assert_eq!((stage.handled(0), stage.cordoned(0)), (0, false), "{}", stage.story());
-    let token = stage.waits_at_hook(0, s(300));
-    stage.says_termination(0);
-    stage.until("noted", s(60), || stage.handled(0) == 1).await;
-    stage.completed_once(&token);
-    assert!(stage.cordoned(0));
-    stage.rest(&[&replica]).await;
-}
-
-/// The second time at once, before the next search.
+/// After its drain, and before the next search.
 #[tokio::test(start_paused = true)]
 async fn what_is_said_again_soon_after_it_was_taken_back_is_drained_again() {
     let stage = Stage::new(1, 1);
