@@ -101,7 +101,9 @@ impl Oracle {
         let by_node = notice.teller == Teller::Both && seen.taken_back.contains_key(&sent.notice);
         // The mark of a recommendation expires.
         let lasts = drains(notice.kind, &self.plan.flags) && notice.kind != Kind::Rebalance;
-        self.plan.faults.is_empty() && by_node && is_told && lasts && !is_free
+        // A plan holds no cordon: that was another notice's, and has expired.
+        let is_begun = self.begins(sent) <= self.now();
+        self.plan.faults.is_empty() && by_node && is_told && lasts && is_begun && !is_free
     }
 
     /// Whether somebody has taken the notice back, and nobody else must have told of it.
