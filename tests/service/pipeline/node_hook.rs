@@ -7,21 +7,21 @@ use ebbtide_sim::fault::{Fault, Rule};
 use std::time::Duration;
 use tokio::time::sleep;
 
-const SEARCH: &str = "DescribeAutoScalingInstances";
-const BEAT: &str = "RecordLifecycleActionHeartbeat";
+pub const SEARCH: &str = "DescribeAutoScalingInstances";
+pub const BEAT: &str = "RecordLifecycleActionHeartbeat";
 
 impl Stage {
-    async fn with_node_hook(&self, pod: &str, more: &[&str]) -> Replica {
+    pub async fn with_node_hook(&self, pod: &str, more: &[&str]) -> Replica {
         self.without_queue(pod, &[&["--node-hook", "drain"], more].concat()).await
     }
 
     /// Has the n-th node say that its group terminates the instance.
-    fn says_termination(&self, n: usize) {
+    pub fn says_termination(&self, n: usize) {
         self.annotate(n, TERMINATION, "{\"what\":\"terminate\"}");
     }
 
     /// Has the n-th node's instance wait at the hook, without a message. Returns the action's token.
-    fn waits_at_hook(&self, n: usize, timeout: Duration) -> String {
+    pub fn waits_at_hook(&self, n: usize, timeout: Duration) -> String {
         self.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(timeout));
         self.world.aws.autoscaling.begin("group", "drain", &instance(n))
     }
