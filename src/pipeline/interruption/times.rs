@@ -167,6 +167,21 @@ pub fn deadline(
     }
 }
 
+/// Returns the time from which the life of a hook counts that was found at `found`, when its instance had been known to go since `since`.
+/// Its action may have begun in between, so that it lives on for at least the timeout that a first heartbeat begins.
+#[must_use]
+pub fn life_begins(since: Instant, found: Instant, times: HookTimes) -> Instant {
+    (found + times.heartbeat).checked_sub(times.life()).map_or(since, |latest| latest.max(since))
+}
+
+/// Returns the deadline within the life of a hook that begins then.
+#[must_use]
+pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Deadline {
+    let Deadline::Hook(end) = deadline else { return deadline };
+    let latest = end.latest.min(begins + times.life().saturating_sub(times.margin()));
+    Deadline::Hook(HookEnd { ends: end.ends.min(latest), latest, ..end })
+}
+
 /// Returns when the next heartbeat is due for a hook that expires at `expires`.
 ///
 /// `finish` is the latest time at which the completion is expected. If the completion may come too late for the expiry, the beat goes
