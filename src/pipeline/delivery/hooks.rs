@@ -30,7 +30,7 @@ impl Deliverer {
         let mut sought = SoughtHook { is_open: is_hint && self.interrupter.policy.node_hook().is_some(), told: None };
         if sought.is_open {
             let found = timeout(FIRST_SEARCH, self.search(notice, &mut sought, about)).await;
-            sought.is_open = !matches!(found, Ok(Some(HookSearch::Found(_) | HookSearch::Nowhere)));
+            sought.is_open = !matches!(found, Ok(Some(HookSearch::Found(_) | HookSearch::Nowhere(_))));
             notice.detail = match found {
                 Ok(Some(HookSearch::Found(hook))) => Detail::AsgTerminate(hook),
                 _ => Detail::AsgTermination { sought: sought.is_open },
@@ -43,7 +43,7 @@ impl Deliverer {
     pub(super) async fn hook_shows(&self, notice: &Notice, sought: &mut SoughtHook, about: &NoticeRef<'_>) {
         while sought.is_open {
             sleep(SEARCH_INTERVAL).await;
-            if let Some(HookSearch::Found(_) | HookSearch::Nowhere) = self.search(notice, sought, about).await {
+            if let Some(HookSearch::Found(_) | HookSearch::Nowhere(_)) = self.search(notice, sought, about).await {
                 return;
             }
         }
@@ -57,7 +57,7 @@ impl Deliverer {
         while sought.is_open {
             match self.search(notice, sought, about).await {
                 Some(HookSearch::Found(_)) => return true,
-                Some(HookSearch::Nowhere | HookSearch::InService) => break,
+                Some(HookSearch::Nowhere(_) | HookSearch::InService) => break,
                 _ => {}
             }
             sleep(SEARCH_INTERVAL).await;
@@ -71,7 +71,12 @@ impl Deliverer {
     async fn search(&self, notice: &Notice, sought: &mut SoughtHook, about: &NoticeRef<'_>) -> Option<HookSearch> {
         let Interrupter { hooks, policy, .. } = &*self.interrupter;
         match hooks.search(policy.node_hook()?, &notice.instance).await {
-            Ok(found) => Some(found),
+            Ok(found) => {
+                if let HookSearch::Nowhere(why) = &found {
+                    self.facts.emit(&Fact::HookNotFound { about: *about, hook: policy.node_hook()?, why });
+                }
+                Some(found)
+            }
             Err(error) => {
                 let category = error.category();
                 if sought.told.replace(category) != Some(category) {

@@ -3,6 +3,7 @@
 use super::times::HookTimes;
 use crate::clients::batch::{BatchError, Batcher};
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
 use crate::runtime::task::Tasks;
 use aws_sdk_autoscaling::Client;
@@ -77,8 +78,8 @@ pub enum HookSearch {
     NotYet,
     /// Its group keeps it, as far as Auto Scaling shows by now.
     InService,
-    /// It waits at none of this name: it is in no group, its group has no such hook, or the hook is over.
-    Nowhere,
+    /// It waits at none of this name.
+    Nowhere(HookLack),
 }
 
 /// Where an instance is in its Auto Scaling group; `None` if it is in none.
@@ -120,20 +121,22 @@ impl Hooks {
     /// # Errors
     /// AWS did not answer. The caller retries.
     pub async fn search(&self, name: &str, instance: &InstanceId) -> Result<HookSearch, BatchError> {
-        let Some((group, state)) = self.members.ask(instance.clone()).await?? else { return Ok(HookSearch::Nowhere) };
+        let Some((group, state)) = self.members.ask(instance.clone()).await?? else {
+            return Ok(HookSearch::Nowhere(HookLack::NoGroup));
+        };
         // Of an instance that a warm pool gives up, too: "Warmed:Terminating:Wait".
         let waits = state.ends_with("Terminating:Wait");
         match &*state {
             "InService" => return Ok(HookSearch::InService),
             _ if waits || state.ends_with("Terminating") => {}
-            _ => return Ok(HookSearch::Nowhere),
+            _ => return Ok(HookSearch::Nowhere(HookLack::Over(state))),
         }
         let name = name.to_owned();
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
         match self.times(&hook).await {
             Ok(_) if waits => Ok(HookSearch::Found(hook)),
             Ok(_) => Ok(HookSearch::NotYet),
-            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere),
+            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere(HookLack::NoHook(hook.group))),
             Err(error) => Err(BatchError::Failed((*error).clone())),
         }
     }
