@@ -299,6 +299,24 @@ mod tests {
     }
 
     #[test]
+    fn the_life_of_a_hook_that_is_found_later_counts_from_what_was_known_before() {
+        let (since, times) = (Instant::now(), HookTimes::of(s(30)));
+        // The end and the latest end, in seconds after the find, of a drain of 45 minutes.
+        let plan = |known_for: u64| {
+            let found = since + s(known_for);
+            let deadline = times.room(Some(s(2700)), Heartbeats::Auto).deadline(found);
+            let Deadline::Hook(end) = within_life(deadline, life_begins(since, found, times), times) else { panic!() };
+            ((end.ends - found).as_secs(), (end.latest - found).as_secs())
+        };
+        assert_eq!(plan(0), (2697, 2997));
+        assert_eq!(plan(100), (2697, 2897));
+        assert_eq!(plan(1200), (1797, 1797), "a takeover: the life is 50 minutes");
+        assert_eq!(plan(3600), (27, 27), "it began after that, and lives for a timeout at least");
+        let soft = Deadline::soft(since + s(9000));
+        assert_eq!(within_life(soft, since, times), soft);
+    }
+
+    #[test]
     fn a_beat_goes_out_only_where_the_completion_may_come_too_late() {
         let now = Instant::now();
         let times = HookTimes::of(s(60));

@@ -47,21 +47,27 @@ async fn an_instance_that_waits_at_the_hook_is_drained_beyond_the_limit() {
     }
 }
 
-/// What a Node says alone, and Auto Scaling does not show, is limited as before.
+/// What a Node says alone, and Auto Scaling does not show yet, is limited as before.
 #[tokio::test(start_paused = true)]
-async fn a_termination_without_the_hook_waits_for_room() {
-    let stage = Stage::new(2, 1);
+async fn a_termination_waits_for_room_or_for_its_hook() {
+    let stage = Stage::new(3, 1);
     stage.block(0);
     let replica = stage.with_node_hook("a", &LIMITED).await;
     stage.says_rebalance(0);
     stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
-    stage.says_termination(1);
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.leave("group", &instance(1));
+    (1..3).for_each(|n| stage.says_termination(n));
     sleep(s(120)).await;
-    assert!(!stage.cordoned(1) && stage.has_pod("web-1-0"), "{}", stage.story());
+    assert!((1..3).all(|n| !stage.cordoned(n)) && stage.world.kube.evictions().is_empty(), "{}", stage.story());
+    let token = stage.waits_at_hook(1, s(300));
+    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    stage.completed_once(&token);
+    assert!(!stage.cordoned(2));
     stage.unblock(0);
     stage.until("noted", s(60), || stage.handled(0) == 1).await;
-    stage.world.kube.remove_node(&node(0));
-    stage.until("noted", s(60), || stage.handled(1) == 1).await;
+    (0..2).for_each(|n| stage.world.kube.remove_node(&node(n)));
+    stage.until("noted", s(60), || stage.handled(2) == 1).await;
     stage.rest(&[&replica]).await;
 }
 
