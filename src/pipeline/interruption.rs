@@ -9,7 +9,7 @@
 //! waits      before evictions and completion    step        the vocabulary of the steps
 //! admission    within the maximum, or confirmed   draining  the nodes that are drained now
 //! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
-//! shifts     the zones from which traffic is shifted away
+//! shifts     the zones from which traffic is shifted away      link     between an interruption and its messages
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -24,6 +24,7 @@ mod groups;
 mod heartbeat;
 mod hook;
 mod launch;
+mod link;
 mod node_work;
 mod out_of_service;
 mod ownership;
@@ -45,6 +46,7 @@ pub use decisions::ended_marks;
 pub use draining::Draining;
 pub use groups::{Groups, read as read_group};
 pub use hook::{Completion, HookSearch, Hooks};
+pub use link::MessageLink;
 pub use policy::{
     Action, Actions, Admission, AtMost, ForLoadBalancers, Heartbeats, Holds, OnFailed, OnUncordon, PerKind, Policy,
     ShiftedResources, TellsHooks, Verify, WaitPolicy, Wave,
@@ -59,7 +61,7 @@ pub use times::{DEFAULT_DRAIN_TIMEOUT, HookRoom, HookTimes, MAX_MARGIN, WARNING_
 use waits::WaitLog;
 pub use waits::{Attachments, LoadBalancers, MIN_DRAIN, Source, TargetGroup, TargetGroups, is_too_late, name_of};
 pub use waves::Waves;
-pub use work::{Interrupter, MessageLink};
+pub use work::Interrupter;
 
 use crate::fact::{Fact, NoticeRef};
 use crate::pipeline::drain::PodAddresses;

@@ -3,7 +3,7 @@
 use super::decisions::life_begin;
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
-use super::{Case, Completion, HookTimes};
+use super::{Case, Completion, HookTimes, MessageLink};
 use crate::clients::gate::{AwsError, Backoff, Category};
 use crate::fact::{CompletionResult, Fact};
 use crate::pipeline::drain::Deadline;
@@ -30,12 +30,7 @@ pub(super) struct KeptHook {
 
 impl KeptHook {
     /// Starts the heartbeat of a hook; a dry run has none.
-    pub(super) fn keep(
-        case: &Case,
-        visibility_timeout: watch::Sender<Duration>,
-        hook: &Hook,
-        state: HookState,
-    ) -> Self {
+    pub(super) fn keep(case: &Case, link: &Arc<MessageLink>, hook: &Hook, state: HookState) -> Self {
         let interrupter = &case.interrupter;
         let node = interrupter.index.get(&case.notice.instance);
         let begun = life_begin(&case.notice, node.as_deref(), state.times, &interrupter.clock);
@@ -43,7 +38,7 @@ impl KeptHook {
         let beating = Beating {
             case: case.clone(),
             hook: hook.clone(),
-            visibility_timeout,
+            link: Arc::clone(link),
             state: Arc::clone(&state),
             begun,
             over: CancellationToken::new(),

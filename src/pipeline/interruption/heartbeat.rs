@@ -2,10 +2,10 @@
 //!
 //! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
-use super::Case;
 use super::hook::HookReply;
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
+use super::{Case, MessageLink};
 use crate::clients::gate::{Backoff, Category};
 use crate::fact::{Fact, HeartbeatResult, TaskKind};
 use crate::pipeline::drain::Deadline;
@@ -39,8 +39,8 @@ pub(super) struct HookState {
 pub(super) struct Beating {
     pub case: Case,
     pub hook: Hook,
-    /// The visibility timeout that the interruption wants for its messages.
-    pub visibility_timeout: watch::Sender<Duration>,
+    /// Shared with the interruption, for the visibility timeout that it wants for its messages.
+    pub link: Arc<MessageLink>,
     /// Shared with the interruption, which moves the deadline.
     pub state: Arc<watch::Sender<HookState>>,
     /// The begin of the lifecycle action: the notice's time.
@@ -102,7 +102,7 @@ impl Beating {
             let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { continue };
             let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
             let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
-            self.visibility_timeout.send_replace(times.visibility());
+            self.link.visibility_timeout.send_replace(times.visibility());
             self.state.send_replace(HookState { times, deadline });
         }
     }
@@ -113,9 +113,9 @@ impl Beating {
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
         let mut state = self.state.subscribe();
         if self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
-            // Nobody said when the action began: after a heartbeat it is known when it ends.
+            // Nobody said when the action began: after a heartbeat it is known when it ends. Until then it may end at any time.
             let times = state.borrow().times;
-            let Some(beaten) = self.beat(times, last + times.heartbeat).await else { return };
+            let Some(beaten) = self.beat(times, Instant::now(), false).await else { return };
             last = beaten;
         }
         loop {
@@ -132,14 +132,15 @@ impl Beating {
                 Ok(()) = state.changed() => continue,
                 () = clock::until(due.map(|due| earlier(due).max(floor(due)))) => {}
             }
-            let Some(beaten) = self.beat(times, expires).await else { return };
+            let Some(beaten) = self.beat(times, expires, true).await else { return };
             last = beaten;
         }
     }
 
     /// Sends one beat, with retries. Returns when it went out; `None` when no more beats are of any use. Only AWS knows whether the hook
-    /// has expired: another process may have sent beats before.
-    async fn beat(&self, times: HookTimes, expires: Instant) -> Option<Instant> {
+    /// has expired: another process may have sent beats before. `is_known` says whether there is such an action at all: one that was
+    /// found by its instance may be that of another hook.
+    async fn beat(&self, times: HookTimes, expires: Instant, is_known: bool) -> Option<Instant> {
         let hooks = &self.case.interrupter.hooks;
         let instance = self.case.notice.instance.as_str();
         let dead_at = self.begun + times.life();
@@ -155,7 +156,9 @@ impl Beating {
                 Ok(HookReply::Over) => {
                     self.tell(HeartbeatResult::Over, None);
                     // AWS does not know the action of a test message: that says nothing about the instance.
-                    if !self.hook.is_test() {
+                    if !is_known {
+                        self.link.disown_hook();
+                    } else if !self.hook.is_test() {
                         self.over.cancel();
                     }
                     return None;
@@ -163,7 +166,13 @@ impl Beating {
                 Err(error) => error,
             };
             self.tell(HeartbeatResult::Failed(error.category), Some(&error));
-            if matches!(error.category, Category::Invalid | Category::NotFound) || Instant::now() >= dead_at {
+            if matches!(error.category, Category::Invalid | Category::NotFound) {
+                if !is_known {
+                    self.link.disown_hook();
+                }
+                return None;
+            }
+            if Instant::now() >= dead_at {
                 return None;
             }
             let late = if Instant::now() < expires { None } else { Some(late.step()) };

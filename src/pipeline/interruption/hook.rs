@@ -72,13 +72,15 @@ impl Completion {
 /// Whether an instance that its group terminates waits at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HookSearch {
-    /// It waits there.
+    /// It waits at one, at this if there is one of the name: then its first heartbeat is accepted.
     Found(Hook),
     /// It does not wait yet: before that, a group deregisters an instance from its load balancers, which takes minutes.
     NotYet,
     /// Its group keeps it, as far as Auto Scaling shows by now.
     InService,
-    /// It waits at none of this name.
+    /// It is in no group, as far as Auto Scaling shows by now.
+    NoGroup,
+    /// It will wait at none of this name: its group has no such hook, or all hooks are over.
     Nowhere(HookLack),
 }
 
@@ -121,22 +123,21 @@ impl Hooks {
     /// # Errors
     /// AWS did not answer. The caller retries.
     pub async fn search(&self, name: &str, instance: &InstanceId) -> Result<HookSearch, BatchError> {
-        let Some((group, state)) = self.members.ask(instance.clone()).await?? else {
-            return Ok(HookSearch::Nowhere(HookLack::NoGroup));
-        };
+        let Some((group, state)) = self.members.ask(instance.clone()).await?? else { return Ok(HookSearch::NoGroup) };
         // Of an instance that a warm pool gives up, too: "Warmed:Terminating:Wait".
         let waits = state.ends_with("Terminating:Wait");
-        match &*state {
-            "InService" => return Ok(HookSearch::InService),
-            _ if waits || state.ends_with("Terminating") => {}
-            _ => return Ok(HookSearch::Nowhere(HookLack::Over(state))),
+        if state.ends_with("Terminating:Proceed") || state.ends_with("Terminated") {
+            return Ok(HookSearch::Nowhere(HookLack::Over(state)));
+        }
+        if !waits && !state.ends_with("Terminating") {
+            return Ok(HookSearch::InService);
         }
         let name = name.to_owned();
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
         match self.times(&hook).await {
-            Ok(_) if waits => Ok(HookSearch::Found(hook)),
-            Ok(_) => Ok(HookSearch::NotYet),
             Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere(HookLack::NoHook(hook.group))),
+            _ if waits => Ok(HookSearch::Found(hook)),
+            Ok(_) => Ok(HookSearch::NotYet),
             Err(error) => Err(BatchError::Failed((*error).clone())),
         }
     }
@@ -204,7 +205,12 @@ impl Hooks {
         let answer =
             self.gate.aws(DESCRIBE_HOOKS, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
         let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
-        let found = hooks.find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
+        // Only messages, which have the token, tell of launches.
+        let is_of_kind = |transition: &str| hook.token.is_some() || transition.ends_with("TERMINATING");
+        let found = hooks.find(|found| {
+            found.lifecycle_hook_name.as_deref() == Some(&hook.name)
+                && found.lifecycle_transition.as_deref().is_none_or(is_of_kind)
+        });
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
         match seconds {
             // AWS allows no less than 30 s; a shorter timeout would make heartbeats a flood.

@@ -9,22 +9,20 @@ use super::step::{Finding, Present, Step};
 use super::steps::Sequence;
 use super::times::HookTimes;
 use super::{
-    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, NoticeOutcome, Shifts, Slots, WaitLog,
-    Waves,
+    Attachments, Case, Confirmations, Draining, Groups, Hooks, LoadBalancers, MessageLink, NoticeOutcome, Shifts,
+    Slots, WaitLog, Waves,
 };
 use crate::clients::gate::LAST_CALL;
 use crate::fact::{Fact, Facts, HoldPoint, WaitOutcome};
 use crate::pipeline::drain::{Deadline, Deadlines, Drainer, Report};
-use crate::pipeline::event::{Detail, Hook, Notice};
+use crate::pipeline::event::Hook;
 use crate::pipeline::node::{Index, Marker, Node, OwnerLookup};
 use crate::runtime::clock::Clock;
 use crate::runtime::task::Tasks;
 use futures_util::future::join4;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
@@ -66,44 +64,6 @@ pub struct Interrupter {
     pub load_balancers: Option<LoadBalancers>,
     /// The drains that run, by the UID of their Node.
     pub drains: Slots<Arc<str>, Deadlines, Arc<Report>>,
-}
-
-/// The link between an interruption and the messages that brought its notice.
-#[derive(Debug)]
-pub struct MessageLink {
-    /// The notice, by its newest copy.
-    pub notice: watch::Sender<Arc<Notice>>,
-    /// The visibility timeout that the interruption wants for the messages.
-    pub visibility_timeout: watch::Sender<Duration>,
-    /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
-    pub direct: AtomicBool,
-    /// Whether a message has brought it: then no Node takes it back.
-    pub told: AtomicBool,
-}
-
-impl MessageLink {
-    /// The link with the usual visibility timeout.
-    #[must_use]
-    pub fn new(notice: Arc<Notice>, visibility_timeout: Duration) -> Self {
-        Self {
-            notice: watch::Sender::new(notice),
-            visibility_timeout: watch::Sender::new(visibility_timeout),
-            direct: AtomicBool::new(false),
-            told: AtomicBool::new(false),
-        }
-    }
-
-    /// Passes on a copy that revises the notice: the interruption begins again with it.
-    pub fn revise(&self, copy: &Arc<Notice>) {
-        self.notice.send_if_modified(|known| {
-            let is_told = || self.told.load(Ordering::Acquire);
-            let newer = copy.revises(known) && !(matches!(copy.detail, Detail::TakenBack(_)) && is_told());
-            if newer {
-                known.clone_from(copy);
-            }
-            newer
-        });
-    }
 }
 
 impl Interrupter {
@@ -310,9 +270,10 @@ impl Interruption {
         let pool = self.case.node.as_ref().map(|node| node.pool.named());
         let again = std::mem::replace(&mut self.has_begun, true);
         self.case.tell(&Fact::NoticeBegun { about, action, until, hard, again, pool });
-        self.hook = notice.hook().zip(times).map(|(hook, times)| {
-            KeptHook::keep(&self.case, self.link.visibility_timeout.clone(), hook, HookState { times, deadline })
-        });
+        self.hook = notice
+            .hook()
+            .zip(times)
+            .map(|(hook, times)| KeptHook::keep(&self.case, &self.link, hook, HookState { times, deadline }));
         Finding::Begun
     }
 

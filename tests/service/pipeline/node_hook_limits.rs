@@ -143,7 +143,7 @@ async fn a_hook_that_auto_scaling_does_not_know_is_told_once_for_each_notice() {
     autoscaling.add_hook("named", "drain", HookSpec::terminating(s(300)));
     let token = autoscaling.begin("named", "drain", &instance(2));
     (0..3).for_each(|n| stage.says_termination(n));
-    stage.until("noted", s(60), || (0..3).all(|n| stage.handled(n) == 1)).await;
+    stage.until("noted", s(90), || (0..3).all(|n| stage.handled(n) == 1)).await;
     let missing = || replica.metric("ebbtide_completions_total{result=\"not-found\"}");
     assert!((missing() - 2.0).abs() < f64::EPSILON, "{}", missing());
     stage.completed_once(&token);
@@ -157,11 +157,14 @@ async fn a_hook_that_auto_scaling_does_not_know_is_told_once_for_each_notice() {
 async fn a_search_that_fails_or_finds_nothing_is_shown_in_the_history() {
     for (denied, expected) in [
         (true, "the lifecycle hook can't be searched"),
-        (false, "no lifecycle hook drain is completed: the instance is in no Auto Scaling group"),
+        (false, "no lifecycle hook drain is completed: group group has no hook"),
     ] {
         let stage = Stage::slow(s(60));
         if denied {
             stage.world.faults.add(Rule::on(SEARCH, Fault::Status(403)));
+        } else {
+            stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(3600)));
+            stage.world.aws.autoscaling.begin("group", "other", &instance(0));
         }
         let replica = stage.with_node_hook("a", &[]).await;
         stage.says_termination(0);

@@ -54,7 +54,7 @@ impl Stage {
     }
 
     /// Has the replica in a pod of this name renew the Lease, or take it, whoever holds it.
-    fn holds_nodes(&self, pod: &str) {
+    pub fn holds_nodes(&self, pod: &str) {
         let now = MicroTime(self.world.clock.now());
         self.world.kube.put_lease("ebbtide", "ebbtide-nodes", |lease| {
             let spec = lease.spec.get_or_insert_default();

@@ -82,10 +82,11 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
                     xml.text("AutoScalingGroupName", group);
                     xml.text("AvailabilityZone", &format!("{REGION}a"));
                     let is_leaving = state.leaving.contains(instance);
+                    let set = || state.specs.get(group)?.states.get(instance).map(String::as_str);
                     let shown = match waits {
                         Some(_) => "Terminating:Wait",
                         None if is_leaving => "Terminating",
-                        None => "InService",
+                        None => set().unwrap_or("InService"),
                     };
                     xml.text("LifecycleState", shown);
                     xml.text("HealthStatus", "HEALTHY");

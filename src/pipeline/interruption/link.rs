@@ -1,0 +1,57 @@
+//! What an interruption shares with the messages that brought its notice, and with the heartbeat of its hook.
+
+use crate::pipeline::event::{Detail, Notice};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// The link between an interruption and the messages that brought its notice.
+#[derive(Debug)]
+pub struct MessageLink {
+    /// The notice, by its newest copy.
+    pub notice: watch::Sender<Arc<Notice>>,
+    /// The visibility timeout that the interruption wants for the messages.
+    pub visibility_timeout: watch::Sender<Duration>,
+    /// Whether a message came from the hook itself: then the notice is meant for us, whatever the other copies say.
+    pub direct: AtomicBool,
+    /// Whether a message has brought it: then no Node takes it back.
+    pub told: AtomicBool,
+}
+
+impl MessageLink {
+    /// The link with the usual visibility timeout.
+    #[must_use]
+    pub fn new(notice: Arc<Notice>, visibility_timeout: Duration) -> Self {
+        Self {
+            notice: watch::Sender::new(notice),
+            visibility_timeout: watch::Sender::new(visibility_timeout),
+            direct: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// Passes on a copy that revises the notice: the interruption begins again with it.
+    pub fn revise(&self, copy: &Arc<Notice>) {
+        self.notice.send_if_modified(|known| {
+            let is_told = || self.told.load(Ordering::Acquire);
+            let newer = copy.revises(known) && !(matches!(copy.detail, Detail::TakenBack(_)) && is_told());
+            if newer {
+                known.clone_from(copy);
+            }
+            newer
+        });
+    }
+
+    /// Has the interruption begin again without the hook, at which the instance does not wait.
+    pub(super) fn disown_hook(&self) {
+        self.notice.send_if_modified(|known| {
+            let has_hook = known.hook().is_some();
+            if has_hook {
+                let detail = Detail::AsgTermination { sought: false };
+                *known = Arc::new(Notice { detail, ..Notice::clone(known) });
+            }
+            has_hook
+        });
+    }
+}
