@@ -6,12 +6,14 @@
 
 #[macro_use]
 mod label;
+mod hook;
 mod outcome;
 
+pub use hook::{HookFailure, HookLack};
 pub use label::{
     CallResult, Category, CheckStatus, CompletionResult, DeadlineType, DrainStep, EventReason, HeartbeatResult,
-    HookFailure, IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder,
-    TaskKind, TaskOutcome, UndoReason, WatchedResource, label,
+    IgnoreReason, LeaseEnd, MalformedReason, MessageCount, MessageRelease, MessageStep, ReceiveOrder, TaskKind,
+    TaskOutcome, UndoReason, WatchedResource, label,
 };
 pub use outcome::{
     Action, DrainOutcome, HoldPoint, MetadataFailure, NoticeKind, NoticeOutcome, NotificationPhase, NotificationResult,
@@ -245,6 +247,9 @@ pub enum Fact<'a> {
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// The lifecycle action of an instance could not be searched; the drain goes on without it, and it is searched again.
     HookSearchFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
+    /// Auto Scaling has answered that an instance waits at no hook of the name that the settings give. Emitted once for each notice that
+    /// is taken up.
+    HookNotFound { about: NoticeRef<'a>, hook: &'a str, why: &'a HookLack },
     /// AWS answered a heartbeat, or did not.
     Heartbeat { about: NoticeRef<'a>, result: HeartbeatResult, error: Option<&'a dyn fmt::Display> },
     /// Something is waited for, before evictions begin or before the completion. `reason` says what exactly.

@@ -350,18 +350,6 @@ labels! {
     }
 }
 
-labels! {
-    /// A hook that was not completed.
-    HookFailure {
-        /// It is left to its own timeout.
-        Left => "left",
-        /// The completion failed, and is retried.
-        Retried => "retried",
-        /// The completion failed for good.
-        Failed => "failed",
-    }
-}
-
 /// How a heartbeat was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeartbeatResult {

@@ -148,7 +148,8 @@ impl Wiring {
     /// Returns the task that removes marks from Nodes. A dry run sets none, so it removes none.
     pub fn releaser(&self, index: &Index, marker: &Marker) -> Option<NodeReleaser> {
         let (index, marker, facts) = (index.clone(), marker.clone(), self.facts.clone());
-        let hears_aws = self.settings.sources.call_aws();
+        // Only the queue's answers are compared with the clock.
+        let hears_aws = self.settings.sources.queue;
         (!self.settings.policy.dry_run).then(|| NodeReleaser { index, marker, clock: self.clock, facts, hears_aws })
     }
 

@@ -13,13 +13,14 @@ mod state;
 pub(super) mod storm;
 mod words;
 
-use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, Subscriber};
+use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber};
 use crate::runtime::clock::Clock;
 use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
 use jiff::{SignedDuration, Timestamp};
 use report::{Replica, Report};
 use state::State;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use words::Condition;
@@ -29,6 +30,9 @@ pub const MAX_BYTES: usize = 4 << 20;
 
 /// Maximum number of pools in a report.
 const MAX_POOLS: usize = 50;
+
+/// Maximum number of instances of which the search of a hook is remembered.
+const MAX_UNHOOKED: usize = 1024;
 
 /// The history of one replica.
 #[derive(Debug)]
@@ -47,6 +51,8 @@ struct Inner {
     nodes: usize,
     queue: QueueState,
     pools: Pools,
+    /// What the search of a hook has met, by instance, until the notice has ended.
+    unhooked: HashMap<Box<str>, String>,
 }
 
 /// How the queue is read.
@@ -77,6 +83,7 @@ impl History {
             nodes: 0,
             queue: QueueState::default(),
             pools: Pools::default(),
+            unhooked: HashMap::new(),
         };
         Self { clock, replica: replica.into(), dry_run, started, inner: Mutex::new(inner) }
     }
@@ -88,7 +95,7 @@ impl History {
     pub fn report(&self, since: Since, held: usize) -> (Report, u64) {
         let now = millis(self.clock.now());
         let mut inner = self.lock();
-        let Inner { state, condition, nodes, queue, pools } = &mut *inner;
+        let Inner { state, condition, nodes, queue, pools, .. } = &mut *inner;
         let oldest = queue.oldest.filter(|(at, _)| now.duration_since(*at) <= SignedDuration::from_mins(1));
         let replica = Replica {
             name: self.replica.to_string(),
@@ -184,19 +191,31 @@ impl Inner {
                 }
                 let deadline = until.map(|until| Deadline { at: after(now, until), hard });
                 state.begins(&about, action, deadline, now);
+                if let Some(problem) = known(&self.unhooked, &about) {
+                    state.change(&about, |entry| entry.fails(problem));
+                }
             }
             Fact::NoticeJoined { about } => state.joins(&about),
             Fact::NoticeEnded { about, outcome, took, waited } => {
+                if about.kind == NoticeKind::AsgTerminate {
+                    self.unhooked.remove(about.instance);
+                }
                 let since = now.checked_sub(took).unwrap_or(now);
                 state.ends(&about, outcome, waited, (since, now));
             }
             Fact::NodeMarked { about, since, deadline, says } => {
                 state.is_marked(&about, (since.unwrap_or(now), deadline), says.unwrap_or_default());
             }
-            Fact::NodeReleased { on, .. } | Fact::MarkedNodeGone { on } => state.is_released(&on),
+            Fact::NodeReleased { on, .. } | Fact::MarkedNodeGone { on } => {
+                self.unhooked.remove(on.instance);
+                state.is_released(&on);
+            }
             Fact::NodeCordoned { about, .. } => state.change(&about, |entry| {
                 entry.names_node(about.node);
                 entry.problem = None;
+                if let Some(problem) = known(&self.unhooked, &about) {
+                    entry.fails(problem);
+                }
             }),
             Fact::CordonFailed { about, error, .. } => {
                 state.change(&about, |entry| entry.fails(&format_args!("the cordon fails: {error}")));
@@ -244,9 +263,10 @@ impl Inner {
                 state.change(&about, |entry| entry.fails(&format_args!("the hook's timeout is unknown: {error}")));
             }
             Fact::HookSearchFailed { about, error } => {
-                state.change(&about, |entry| {
-                    entry.fails(&format_args!("the lifecycle hook can't be searched: {error}"));
-                });
+                self.is_without_hook(&about, format!("the lifecycle hook can't be searched: {error}"));
+            }
+            Fact::HookNotFound { about, hook, why } => {
+                self.is_without_hook(&about, format!("no lifecycle hook {hook} is completed: {why}"));
             }
             Fact::Heartbeat { about, result, error } => state.change(&about, |entry| {
                 entry.beats(result, now);
@@ -273,10 +293,22 @@ impl Inner {
         }
     }
 
+    /// Notes what the search of a hook has met, also before the work that goes on without it begins.
+    fn is_without_hook(&mut self, about: &NoticeRef<'_>, problem: String) {
+        self.state.change(about, |entry| entry.fails(&problem));
+        if self.unhooked.len() < MAX_UNHOOKED {
+            self.unhooked.insert(about.instance.into(), problem);
+        }
+    }
+
     fn change_condition(&mut self, condition: Condition) {
         self.condition = condition;
         self.state.touch();
     }
+}
+
+fn known<'a>(unhooked: &'a HashMap<Box<str>, String>, about: &NoticeRef<'_>) -> Option<&'a String> {
+    unhooked.get(about.instance).filter(|_| about.kind == NoticeKind::AsgTerminate)
 }
 
 fn pool((key, interruptions): (&PoolKey, u64)) -> report::Pool {

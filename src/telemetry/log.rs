@@ -219,6 +219,9 @@ impl Subscriber for Log {
             Fact::HookSearchFailed { about, error } => {
                 about!(warn, about, %error, "searching the lifecycle hook failed; the drain goes on without it, and it is searched again");
             }
+            Fact::HookNotFound { about, hook, why } => {
+                about!(warn, about, hook, %why, "no lifecycle hook of this name keeps the instance; the drain goes on without one");
+            }
             Fact::Heartbeat { about, result: HeartbeatResult::Sent, .. } => about!(info, about, "heartbeat sent"),
             Fact::Heartbeat { about, result: HeartbeatResult::Over, .. } => {
                 about!(info, about, "AWS says that the lifecycle action is over; heartbeats end");

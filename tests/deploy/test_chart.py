@@ -569,6 +569,14 @@ def test_the_notes_say_whether_agents_run(enabled: str) -> None:
     assert ("rollout status daemonset/ebbtide-agent" in notes) == (enabled == "true")
 
 
+@pytest.mark.parametrize("hook", ["", ", nodeHook: drain"])
+def test_the_notes_name_the_role_if_aws_is_called(hook: str) -> None:
+    values = AGENTS.replace("source: [nodes]", "source: [nodes]" + hook)
+    done = HELM4.run("install", "ebbtide", str(CHART), "--dry-run=client", "--values", "-", given=values)
+    assert done.returncode == 0, done.stderr
+    assert ("create-pod-identity-association" in done.stdout.partition("NOTES:")[2]) == bool(hook)
+
+
 def test_without_rbac_create_the_chart_creates_no_roles() -> None:
     kinds = {each["kind"] for each in HELM4.objects("--set", "rbac.create=false", values=EVERYTHING)}
     assert not [kind for kind in kinds if "Role" in kind]

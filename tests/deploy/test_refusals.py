@@ -166,7 +166,7 @@ SENTENCES = [
     ),
     ("agent: {enabled: true}", "agent.enabled has no effect without nodes in settings.source: set settings.source: [queue, nodes]"),
     *[
-        (ALONE + setting, f"{name} needs AWS, which is not called with settings.source: [nodes] alone; write [queue")
+        (ALONE + setting, f"{name} needs calls to AWS that are not made with settings.source: [nodes] alone; write [queue")
         for setting, name in [
             (", requireTag: true}", "settings.requireTag"),
             (", verify: always}", "settings.verify"),

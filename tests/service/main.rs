@@ -24,6 +24,7 @@ mod pipeline {
     mod dry_run;
     mod journey;
     mod node_hook;
+    mod node_hook_limits;
     mod nodes;
     mod polling;
     mod status_checks;

@@ -157,8 +157,8 @@ impl Problems {
             ("--on", flags.on.iter().any(|pair| pair.ends_with("=replace") || pair.ends_with("=ready"))),
         ] {
             if is_set {
-                let what = if flag == "--on" { "replace and ready need AWS, which is" } else { "needs AWS, which is" };
-                self.add(flag, format!("{what} not called with --source nodes alone; write --source queue,nodes and --queue-url, or remove it"));
+                let needs = if flag == "--on" { "replace and ready need" } else { "needs" };
+                self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, or remove it"));
             }
         }
     }

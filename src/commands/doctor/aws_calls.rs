@@ -106,7 +106,7 @@ pub fn confirms(settings: &Settings, kind: NoticeKind) -> bool {
         Verify::Unusual => policy.admission.max_draining.is_some(),
         Verify::Never => false,
     };
-    asks && policy.actions.of(kind).drains()
+    asks && policy.admission.asks_aws && policy.actions.of(kind).drains()
 }
 
 /// What is done for load balancers, if the settings let it happen.

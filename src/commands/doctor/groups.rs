@@ -136,7 +136,10 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
     let mut checks = Vec::new();
     let (mut bare, mut rebalanced) = (Vec::new(), false);
     let named = settings.policy.node_hook();
-    let is_named = |hook: &HookConfig| named.is_none_or(|name| name == hook.name);
+    // Those that complete an ignored hook drain its group: EKS a managed node group.
+    let is_others = |hook: &HookConfig| settings.policy.ignored_hooks.contains(&hook.name);
+    let drains =
+        |hook: &HookConfig| hook.terminating && (named.is_none_or(|name| name == hook.name) || is_others(hook));
     for group in &groups.groups {
         match &group.hooks {
             Err(error) => {
@@ -144,8 +147,7 @@ fn without_hook(settings: &Settings, groups: &ScalingGroups) -> Vec<Check> {
                 // The other groups fail for the same reason.
                 break;
             }
-            // EKS itself drains a managed node group.
-            Ok(hooks) if hooks.iter().any(|hook| hook.terminating && is_named(hook)) => {}
+            Ok(hooks) if hooks.iter().any(drains) => {}
             Ok(_) => {
                 bare.push(group.name.as_str());
                 rebalanced |= group.rebalances;

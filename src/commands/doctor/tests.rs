@@ -19,7 +19,8 @@ pub(super) const URL: &str = "https://sqs.eu-west-1.amazonaws.com/123456789012/e
 pub(super) const QUEUE: &str = "arn:aws:sqs:eu-west-1:123456789012:ebbtide";
 
 pub(super) fn settings(flags: &[&str]) -> Settings {
-    let words = ["ebbtide", "run", "--queue-url", URL];
+    let source = if flags.contains(&"--node-hook") { ["--source", "nodes"] } else { ["--queue-url", URL] };
+    let words = [&["ebbtide", "run"], &source[..]].concat();
     let Command::Run(run) = Cli::try_parse_from(words.iter().chain(flags)).unwrap().command else { panic!("run") };
     Settings::from_flags(run).unwrap()
 }

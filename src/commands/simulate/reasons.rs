@@ -237,9 +237,9 @@ pub(super) fn deadline(
         return of_hook(policy, notice, times, longest_grace);
     }
     let now = Instant::now();
-    let chosen = policy.deadline(notice, None, clock, now).at();
+    let chosen = policy.deadline(notice, None, None, clock, now).at();
     let patient = Policy { drain_timeout: PerKind::all(None), ..policy.clone() };
-    let unasked = patient.deadline(notice, None, clock, now).at();
+    let unasked = patient.deadline(notice, None, None, clock, now).at();
     // The clock takes a notice's time that lies ahead as now, which is another instant for each of the two.
     let differ = chosen.max(unasked) - chosen.min(unasked) > Duration::from_millis(500);
     if let Some(timeout) = policy.drain_timeout.of(notice.kind()).filter(|_| differ) {

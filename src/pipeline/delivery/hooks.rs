@@ -1,7 +1,7 @@
 //! The lifecycle hook of a termination that a Node tells of: searched by the instance, because the metadata do not name it.
 
 use super::Deliverer;
-use crate::fact::{Category, Fact, NoticeRef};
+use crate::fact::{Category, Fact, HookLack, NoticeRef};
 use crate::pipeline::event::{Detail, InstanceId, Notice};
 use crate::pipeline::interruption::{HookSearch, Interrupter};
 use crate::pipeline::node::Node;
@@ -90,8 +90,16 @@ impl Deliverer {
             Ok(HookSearch::InService) if !is_shown => without(true),
             // Its Node says that a group terminates it: an answer without that group may be one of another region.
             Ok(HookSearch::NoGroup) if !is_shown => without(false),
-            Ok(HookSearch::InService | HookSearch::NoGroup | HookSearch::Nowhere) => {
+            Ok(shown @ (HookSearch::InService | HookSearch::NoGroup | HookSearch::Nowhere(_))) => {
                 sought.is_open = false;
+                let why = match shown {
+                    HookSearch::NoGroup => Some(HookLack::NoGroup),
+                    HookSearch::Nowhere(why) => Some(why),
+                    _ => None,
+                };
+                if let Some(why) = &why {
+                    self.facts.emit(&Fact::HookNotFound { about: *about, hook: name, why });
+                }
                 without(false)
             }
             Err(error) => {

@@ -31,7 +31,9 @@ impl Case {
         let Self { interrupter, notice, .. } = self;
         let verify = interrupter.policy.admission.verify;
         let proof = Proof::of(notice).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
-        let must_be_confirmed = verify == Verify::Always && proof.is_some();
+        // A message names the token; without it Auto Scaling itself has shown that the instance waits.
+        let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
+        let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
         // A revision was confirmed before it was taken up, if it had to be.
         if admitted.is_some() {
             return Finding::Admitted;
@@ -58,6 +60,7 @@ impl Case {
         };
         let confirmed = async {
             match &proof {
+                _ if is_shown => {}
                 // Its capacity goes by itself.
                 Some(_) if verify == Verify::Never => {}
                 Some(proof) => {

@@ -1,5 +1,6 @@
 //! A lifecycle hook that waits for this interruption: kept alive by a heartbeat, and completed in the end.
 
+use super::decisions::life_begin;
 use super::heartbeat::{Beating, Heartbeat, HookState};
 use super::hook::HookReply;
 use super::{Case, Completion, HookTimes, MessageLink};
@@ -21,7 +22,7 @@ pub(super) struct KeptHook {
     hook: Hook,
     state: Arc<watch::Sender<HookState>>,
     heartbeat: Option<Heartbeat>,
-    /// The begin of the lifecycle action.
+    /// The begin of the lifecycle action, as far as it is known.
     begun: Instant,
     /// The end of the hook's life, once its heartbeats have been stopped.
     ends: Option<Instant>,
@@ -31,7 +32,8 @@ impl KeptHook {
     /// Starts the heartbeat of a hook; a dry run has none.
     pub(super) fn keep(case: &Case, link: &Arc<MessageLink>, hook: &Hook, state: HookState) -> Self {
         let interrupter = &case.interrupter;
-        let begun = interrupter.clock.notice_instant(case.notice.at);
+        let node = interrupter.index.get(&case.notice.instance);
+        let begun = life_begin(&case.notice, node.as_deref(), state.times, &interrupter.clock);
         let state = Arc::new(watch::Sender::new(state));
         let beating = Beating {
             case: case.clone(),

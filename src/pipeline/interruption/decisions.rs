@@ -9,7 +9,7 @@ use super::{Completion, NoticeOutcome};
 use crate::fact::{UndoReason, Wait};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::{
-    Detail, Hook, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
+    Detail, Hook, Identity, InstanceAction, InstanceState, Notice, NoticeKind, ScheduledChange, WarmPool,
 };
 use crate::pipeline::node::Node;
 use crate::pipeline::node::mark::{Mark, Place, ReturnSign, marked_since_boot, newest_copy, place_of, withdrawn_at};
@@ -55,13 +55,24 @@ impl Policy {
         self.action(notice).drains() && (is_limited || is_verified)
     }
 
-    /// Returns the deadline of the work on a notice; `times` are those of its hook.
+    /// Returns the deadline of the work on a notice; `times` are those of its hook, and `node` is the instance's, if it is known.
     #[must_use]
-    pub fn deadline(&self, notice: &Notice, times: Option<HookTimes>, clock: &Clock, now: Instant) -> Deadline {
+    pub fn deadline(
+        &self,
+        notice: &Notice,
+        node: Option<&Node>,
+        times: Option<HookTimes>,
+        clock: &Clock,
+        now: Instant,
+    ) -> Deadline {
         let at = clock.notice_instant(notice.at);
         let hook = times.map(|times| (times, self.heartbeats));
         let timeout = self.drain_timeout.of(notice.kind());
-        times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time))
+        let deadline = times::deadline(&notice.detail, at, now, timeout, hook, |time| clock.instant_of(time));
+        match times {
+            Some(times) => times::within_life(deadline, life_begin(notice, node, times, clock), times),
+            None => deadline,
+        }
     }
 
     /// Returns the end of the wait for an instance's Node; `None` if the instance can't register, or nothing would come of it.
@@ -125,7 +136,7 @@ impl Policy {
             }
         };
         if let Some(delay) = self.waits.delay.of(notice.kind()) {
-            add(Wait::Delay, clock.notice_instant(notice.at) + delay);
+            add(Wait::Delay, begin_of(notice, Some(node), clock) + delay);
         }
         if self.awaits_replacement(notice, node) {
             add(Wait::Replacement, half);
@@ -288,6 +299,20 @@ impl Policy {
             && awaits_boot(node, NoticeKind::AsgTerminate.as_str());
         node.ready && !reboots && !self.startup_taints.iter().any(has)
     }
+}
+
+/// Returns the time from which the life of the notice's hook counts, which has these times.
+#[must_use]
+pub fn life_begin(notice: &Notice, node: Option<&Node>, times: HookTimes, clock: &Clock) -> Instant {
+    times::life_begins(begin_of(notice, node, clock), clock.notice_instant(notice.at), times)
+}
+
+/// Returns when what the notice tells of began. A Node that says that its group terminates it names no time: then its mark does, so
+/// that a hook that is found later, or a takeover, begins no delay and no life of a hook anew.
+fn begin_of(notice: &Notice, node: Option<&Node>, clock: &Clock) -> Instant {
+    let is_timeless = matches!(notice.identity, Identity::Said { at: None, .. });
+    let marked = node.filter(|_| is_timeless).and_then(|node| newest_copy(node, &notice.identity.to_string()));
+    clock.notice_instant(marked.map_or(notice.at, |marked| marked.min(notice.at)))
 }
 
 /// Whether the instance no longer runs, so that there is nothing to evict.

@@ -100,7 +100,8 @@ impl Beating {
             }
             // Boxed: the call is rare, and large.
             let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { continue };
-            let deadline = interrupter.policy.deadline(notice, Some(times), &interrupter.clock, Instant::now());
+            let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
+            let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
             self.link.visibility_timeout.send_replace(times.visibility());
             self.state.send_replace(HookState { times, deadline });
         }

@@ -3,6 +3,7 @@
 use super::times::HookTimes;
 use crate::clients::batch::{BatchError, Batcher};
 use crate::clients::gate::{AwsError, Backoff, CALL_TIMEOUT, Category, Gate, LifecycleClass, Operation};
+use crate::fact::HookLack;
 use crate::pipeline::event::{Hook, InstanceId};
 use crate::runtime::task::Tasks;
 use aws_sdk_autoscaling::Client;
@@ -80,7 +81,7 @@ pub enum HookSearch {
     /// It is in no group, as far as Auto Scaling shows by now.
     NoGroup,
     /// It will wait at none of this name: its group has no such hook, or all hooks are over.
-    Nowhere,
+    Nowhere(HookLack),
 }
 
 /// Where an instance is in its Auto Scaling group; `None` if it is in none.
@@ -126,7 +127,7 @@ impl Hooks {
         // Of an instance that a warm pool gives up, too: "Warmed:Terminating:Wait".
         let waits = state.ends_with("Terminating:Wait");
         if state.ends_with("Terminating:Proceed") || state.ends_with("Terminated") {
-            return Ok(HookSearch::Nowhere);
+            return Ok(HookSearch::Nowhere(HookLack::Over(state)));
         }
         if !waits && !state.ends_with("Terminating") {
             return Ok(HookSearch::InService);
@@ -134,7 +135,7 @@ impl Hooks {
         let name = name.to_owned();
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
         match self.times(&hook).await {
-            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere),
+            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere(HookLack::NoHook(hook.group))),
             _ if waits => Ok(HookSearch::Found(hook)),
             Ok(_) => Ok(HookSearch::NotYet),
             Err(error) => Err(BatchError::Failed((*error).clone())),

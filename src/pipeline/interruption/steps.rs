@@ -62,7 +62,7 @@ impl<'a> Sequence<'a> {
     /// The steps of `notice`, which came in the message with this id. The first finding is [`Finding::Received`].
     #[must_use]
     pub fn new(policy: &'a Policy, clock: Clock, notice: &'a Notice, message: &'a str) -> Self {
-        let deadline = policy.deadline(notice, None, &clock, Instant::now());
+        let deadline = policy.deadline(notice, None, None, &clock, Instant::now());
         Self {
             policy,
             clock,
@@ -170,7 +170,7 @@ impl<'a> Sequence<'a> {
             if !self.policy.out_of_service_taint {
                 return Step::End(NoticeOutcome::NothingToDrain);
             }
-            let by = self.policy.deadline(self.notice, None, &self.clock, present.now).at();
+            let by = self.policy.deadline(self.notice, None, None, &self.clock, present.now).at();
             return Step::MarkOutOfService { mark: out_of_service_mark(self.notice, self.message), by };
         }
         match self.policy.touched_hook(self.notice) {
@@ -180,7 +180,7 @@ impl<'a> Sequence<'a> {
     }
 
     fn begin(&mut self, times: Option<HookTimes>, present: Present<'_>) -> Step<'a> {
-        self.deadline = self.policy.deadline(self.notice, times, &self.clock, present.now);
+        self.deadline = self.policy.deadline(self.notice, present.node, times, &self.clock, present.now);
         Step::Begin { deadline: self.deadline, times }
     }
 

@@ -167,6 +167,21 @@ pub fn deadline(
     }
 }
 
+/// Returns the time from which the life of a hook counts that was found at `found`, when its instance had been known to go since `since`.
+/// Its action may have begun in between, so that it lives on for at least the timeout that a first heartbeat begins.
+#[must_use]
+pub fn life_begins(since: Instant, found: Instant, times: HookTimes) -> Instant {
+    (found + times.heartbeat).checked_sub(times.life()).map_or(since, |latest| latest.max(since))
+}
+
+/// Returns the deadline within the life of a hook that begins then.
+#[must_use]
+pub fn within_life(deadline: Deadline, begins: Instant, times: HookTimes) -> Deadline {
+    let Deadline::Hook(end) = deadline else { return deadline };
+    let latest = end.latest.min(begins + times.life().saturating_sub(times.margin()));
+    Deadline::Hook(HookEnd { ends: end.ends.min(latest), latest, ..end })
+}
+
 /// Returns when the next heartbeat is due for a hook that expires at `expires`.
 ///
 /// `finish` is the latest time at which the completion is expected. If the completion may come too late for the expiry, the beat goes
@@ -281,6 +296,24 @@ mod tests {
         assert_eq!(of(&change(Some("2026-11-28T12:00:00Z"), true), None), (3610, false));
         assert_eq!(of(&change(Some("2026-11-21T11:00:00Z"), true), None), (3610, false), "it has begun already");
         assert_eq!(of(&change(None, false), None), (3610, false));
+    }
+
+    #[test]
+    fn the_life_of_a_hook_that_is_found_later_counts_from_what_was_known_before() {
+        let (since, times) = (Instant::now(), HookTimes::of(s(30)));
+        // The end and the latest end, in seconds after the find, of a drain of 45 minutes.
+        let plan = |known_for: u64| {
+            let found = since + s(known_for);
+            let deadline = times.room(Some(s(2700)), Heartbeats::Auto).deadline(found);
+            let Deadline::Hook(end) = within_life(deadline, life_begins(since, found, times), times) else { panic!() };
+            ((end.ends - found).as_secs(), (end.latest - found).as_secs())
+        };
+        assert_eq!(plan(0), (2697, 2997));
+        assert_eq!(plan(100), (2697, 2897));
+        assert_eq!(plan(1200), (1797, 1797), "a takeover: the life is 50 minutes");
+        assert_eq!(plan(3600), (27, 27), "it began after that, and lives for a timeout at least");
+        let soft = Deadline::soft(since + s(9000));
+        assert_eq!(within_life(soft, since, times), soft);
     }
 
     #[test]

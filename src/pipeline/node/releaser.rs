@@ -44,7 +44,7 @@ pub struct NodeReleaser {
     pub clock: Clock,
     /// Receives facts.
     pub facts: Facts,
-    /// Whether AWS's answers say whether the clock is right.
+    /// Whether answers of AWS's queue say whether the clock is right. Without them nothing is waited for.
     pub hears_aws: bool,
 }
 

@@ -101,6 +101,7 @@ impl All {
                 hook(HookFailure::Retried);
                 retried("complete", category);
             }
+            Fact::HookNotFound { .. } => hook(HookFailure::NotFound),
             Fact::HookLeft { .. } => hook(HookFailure::Left),
             Fact::CompletionFailed { .. } => hook(HookFailure::Failed),
             Fact::AwsCall { service, operation, result, took } => {

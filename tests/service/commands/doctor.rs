@@ -342,6 +342,37 @@ async fn with_nodes_alone_nothing_is_asked_of_aws() {
     stage.rest_for(&[&replica], s(10)).await;
 }
 
+/// The policy that docs/agent.md prints is enough for all that is tried: every other call is denied.
+#[tokio::test(start_paused = true)]
+async fn the_policy_for_a_hook_that_nodes_do_not_name_is_enough_to_check_it() {
+    let stage = healthy();
+    for n in 0..3 {
+        stage.world.kube.add_pod(Pod::on(&node(n)).daemonset().labels([("ebbtide/agent", "true")]));
+    }
+    let printed = include_str!("../../../docs/agent.md");
+    for operation in [
+        "CompleteLifecycleAction",
+        "DescribeAutoScalingGroups",
+        "DescribeAutoScalingInstances",
+        "DescribeCapacityReservations",
+        "DescribeInstances",
+        "DescribeInstanceStatus",
+        "DescribeLifecycleHooks",
+        "DescribeSpotInstanceRequests",
+        "RecordLifecycleActionHeartbeat",
+    ] {
+        if !printed.contains(&format!("\"autoscaling:{operation}\"")) {
+            stage.world.faults.add(Rule::on(operation, Fault::Status(403)));
+        }
+    }
+    let flags = ["--source", "nodes", "--pod-namespace", "ebbtide", "--pod-name", "a", "--node-hook", "drain"];
+    let report = examined(&stage, &[&flags[..], &["--max-draining", "1"]].concat()).await;
+    assert_eq!(faults(&report), [], "{}", report.text());
+    for check in ["groups groups", "calls members", "calls hooks", "calls heartbeat", "calls complete"] {
+        assert!(line(&report, check).starts_with("ok"), "{check}: {}", report.text());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn lists_are_read_to_the_last_page() {
     let stage = healthy();

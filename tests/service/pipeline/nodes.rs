@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 pub const SPOT: &str = "ebbtide/says.spot";
-const REBALANCE: &str = "ebbtide/says.rebalance";
+pub const REBALANCE: &str = "ebbtide/says.rebalance";
 pub const MAINTENANCE: &str = "ebbtide/says.maintenance";
 pub const TERMINATION: &str = "ebbtide/says.termination";
 

@@ -70,6 +70,18 @@ fn groups_without_a_hook_are_named_together() {
 }
 
 #[test]
+fn the_hook_that_nodes_do_not_name_is_missed_by_its_name() {
+    let flags = ["--node-hook", "drain", "--pod-namespace", "ebbtide", "--pod-name", "ebbtide-1"];
+    let text = one(&flags, with(vec![group("a", vec![hook("x", 300)]), group("b", vec![hook("drain", 300)])])).2;
+    assert!(text.contains("1 group is without a terminating hook drain (--node-hook): a."), "{text}");
+    // EKS drains its managed node groups here, too.
+    let managed = || group("eks-a", vec![hook("Terminate-LC-Hook", 300)]);
+    assert_eq!(found(&flags, with(vec![managed()])), Vec::new());
+    let text = one(&flags, with(vec![managed(), group("a", Vec::new())])).2;
+    assert!(text.contains("1 group is without") && !text.contains("eks-a"), "{text}");
+}
+
+#[test]
 fn instances_that_are_kept_are_told() {
     let kept = |continues| {
         let mut kept = group("workers", vec![HookConfig { continues, ..hook("drain", 300) }]);

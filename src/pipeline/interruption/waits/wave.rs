@@ -110,8 +110,9 @@ impl Case {
     fn ends_after(&self, hook: Option<&KeptHook>, begins: Instant) -> Option<Deadline> {
         let Self { interrupter, notice, .. } = self;
         let (_, times) = hook?.with_times();
-        let deadline = interrupter.policy.deadline(notice, Some(times), &interrupter.clock, Instant::now());
-        let begun = interrupter.clock.notice_instant(notice.at);
+        let (node, clock) = (interrupter.index.get(&notice.instance), &interrupter.clock);
+        let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), clock, Instant::now());
+        let begun = clock.notice_instant(notice.at);
         matches!(deadline, Deadline::Hook(_)).then(|| deadline.put_off(begins.saturating_duration_since(begun)))
     }
 

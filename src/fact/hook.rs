@@ -1,0 +1,38 @@
+//! The words of lifecycle hooks.
+
+use std::fmt;
+
+labels! {
+    /// A hook that was not completed.
+    HookFailure {
+        /// It is left to its own timeout.
+        Left => "left",
+        /// The completion failed, and is retried.
+        Retried => "retried",
+        /// The completion failed for good.
+        Failed => "failed",
+        /// The instance of a Node that says that its group terminates it waits at none of the name that the settings give.
+        NotFound => "not-found",
+    }
+}
+
+/// Why an instance waits at no lifecycle hook of a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HookLack {
+    /// No Auto Scaling group of the region has it.
+    NoGroup,
+    /// Its group of this name has no such hook.
+    NoHook(String),
+    /// Its group shows it in this state, in which it waits no more.
+    Over(String),
+}
+
+impl fmt::Display for HookLack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGroup => f.write_str("the instance is in no Auto Scaling group of this region"),
+            Self::NoHook(group) => write!(f, "group {group} has no hook of this name"),
+            Self::Over(state) => write!(f, "Auto Scaling shows the instance as {state}"),
+        }
+    }
+}
