@@ -29,7 +29,7 @@ pub async fn run(nodes: usize) -> Said {
     };
     stage.until("its turn", s(60), is_held).await;
     let begun = stage.world.clock.elapsed();
-    let at = jiff::Timestamp::from_second((stage.world.clock.now() + s(120)).as_second()).expect("a time of our days");
+    let at = stage.world.clock.now() + s(120);
     let says = format!(r#"{{"what":"terminate","at":"{at}"}}"#);
     for n in 0..nodes {
         stage.world.kube.update_node(&node(n), |node| {

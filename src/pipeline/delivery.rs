@@ -9,6 +9,7 @@ mod outcome_cache;
 mod plans;
 mod polling;
 mod repairs;
+mod said;
 mod shifts;
 
 pub use outcome_cache::OutcomeCache;

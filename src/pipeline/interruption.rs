@@ -10,6 +10,7 @@
 //! admission    within the maximum, or confirmed   draining  the nodes that are drained now
 //! confirmation  AWS's word on a notice          waves       who has a place among the nodes of a label's value
 //! shifts     the zones from which traffic is shifted away      link     between an interruption and its messages
+//! node_search  the Node of an instance            late        whether a notice comes too late
 //! ```
 //!
 //! The interruption owns its hook and the hook's heartbeat. Its only end consumes both and waits until no beat can go out any more;
@@ -23,8 +24,10 @@ mod draining;
 mod groups;
 mod heartbeat;
 mod hook;
+mod late;
 mod launch;
 mod link;
+mod node_search;
 mod node_work;
 mod out_of_service;
 mod ownership;

@@ -12,7 +12,8 @@
 //! interruption executes the steps, and `simulate` narrates them: what is decided about a notice is decided here and nowhere else.
 
 use super::NoticeOutcome;
-use super::decisions::{REGISTRATION_TIME, is_late, out_of_service_mark, runs_no_more};
+use super::decisions::{REGISTRATION_TIME, out_of_service_mark, runs_no_more};
+use super::late::is_late;
 use super::policy::{Action, Policy, Verify};
 use super::step::{Finding, Present, Step, Target};
 use super::times::HookTimes;

@@ -283,7 +283,7 @@ fn a_withdrawn_change_takes_its_mark_back() {
     assert_eq!(path_of(&policy(), withdrawn()), "FindNode ReleaseMarks End(Withdrawn)");
     assert_eq!(path(&policy(), withdrawn(), None, |_| None), "FindNode End(Withdrawn)");
     // Another replica may wait for its Node.
-    let start = Some(Timestamp::now() + Duration::from_mins(10));
+    let start = Some("2026-11-21T12:10:00Z".parse().unwrap());
     let ahead = Detail::ScheduledChange(ScheduledChange { start, ..change.clone() });
     assert_eq!(path(&policy(), ahead, None, |_| None), "FindNode FindOwner AwaitNode End(Withdrawn)");
     let fails = |step: &Step<'_>| matches!(step, Step::ReleaseMarks { .. }).then_some(Finding::MarksReleased(false));

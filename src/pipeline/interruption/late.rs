@@ -1,0 +1,51 @@
+//! Whether a notice comes too late: its instance has come back already. Pure.
+
+use super::decisions::comes_back;
+use super::times::SHUTDOWN_TIME;
+use crate::pipeline::drain::Deadline;
+use crate::pipeline::event::{Detail, InstanceAction, Notice, ScheduledChange};
+use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::{ReturnSign, marked_since_boot, newest_copy, withdrawn_at};
+use crate::pipeline::node::release::{LATE_AFTER, booted_after, is_back, restarted_after};
+use crate::runtime::clock::Clock;
+use tokio::time::Instant;
+
+/// Whether any restart is the return from what was announced. A spot instance that restarts before is stopped all the same.
+#[must_use]
+pub fn returns_by_boot(detail: &Detail) -> bool {
+    !matches!(detail, Detail::Spot { .. }) && comes_back(detail) == Some(ReturnSign::Boot)
+}
+
+/// Whether the instance has come back from the announced event already, or a newer copy of the notice has left its mark.
+#[must_use]
+pub fn is_late(notice: &Notice, node: &Node, deadline: Deadline, clock: &Clock, now: Instant) -> bool {
+    let goes_at = match &notice.detail {
+        Detail::StateChange { .. } => Some(clock.notice_instant(notice.at) + SHUTDOWN_TIME),
+        // It begins at once, and its deadline is always now.
+        Detail::Spot { action: InstanceAction::Hibernate } => Some(clock.notice_instant(notice.at)),
+        // AWS sends the event again after the change, with a newer time.
+        Detail::ScheduledChange(ScheduledChange { start: Some(start), .. }) => Some(clock.instant_of(*start)),
+        // Nothing but its end stops a drain that others keep alive.
+        _ if comes_back(&notice.detail).is_none() => deadline.latest_end(),
+        _ => deadline.capacity_ends(),
+    };
+    let passed = goes_at.is_some_and(|at| now > at + LATE_AFTER);
+    let identity = notice.identity.to_string();
+    // Of another kind, a copy says nothing else; and what EC2 or a Node lists has the time at which it was read.
+    let changes = matches!(notice.detail, Detail::ScheduledChange(_)) && notice.identity.listed_as().is_none();
+    let newest = newest_copy(node, &identity).max(withdrawn_at(node, &identity)).filter(|_| changes);
+    let superseded = newest.is_some_and(|at| at > notice.at);
+    // A Node that flaps during a long drain carries the mark of this boot.
+    let awaits_boot = comes_back(&notice.detail) == Some(ReturnSign::Boot) && marked_since_boot(node, &identity);
+    // A copy comes to another replica right after the restart, before its mark is removed or after that.
+    let begins = match &notice.detail {
+        Detail::Spot { action: InstanceAction::Hibernate } | Detail::StateChange { .. } => Some(notice.at),
+        _ => notice.start(),
+    };
+    // A restart before the begin is a return, too, from what was announced before it. A spot instance is stopped all the same.
+    let announced = Some(notice.at).filter(|_| returns_by_boot(&notice.detail));
+    let has_booted = begins.into_iter().chain(announced).min().is_some_and(|at| booted_after(node, at));
+    let is_back = has_booted || is_back(node, &identity, notice.start(), clock.timestamp_of(now));
+    superseded
+        || node.ready && !awaits_boot && (is_back || passed && restarted_after(node, begins.unwrap_or(notice.at)))
+}
