@@ -113,8 +113,8 @@ impl Oracle {
         let started = seen.started.get(&node).copied().unwrap_or_default();
         // What has started again was not terminated, whatever was told.
         let returns = comes_back(notice.kind) || matches!(notice.kind, Kind::State(_));
-        // Both are settled by a restart that came before their message was read: docs/draining.md, "Marks on the Node".
-        let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance);
+        // They are settled by a restart that came before their message was read: docs/draining.md, "Marks on the Node".
+        let is_settled = matches!(notice.kind, Kind::Change(..) | Kind::Rebalance | Kind::State(_));
         let told = if is_settled { event } else { sent.at };
         // A restart counts from when a replica sees it.
         let down = self.plan.replicas.iter().map(|ends| ends.iter().map(|end| end.down).sum()).min().map_or(0, s);
