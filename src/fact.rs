@@ -82,8 +82,8 @@ impl fmt::Display for PodRef<'_> {
 #[non_exhaustive]
 #[allow(missing_docs, reason = "each variant's sentence says what its fields are")]
 pub enum Fact<'a> {
-    /// The service starts. `queue` is empty without one; `sources` give notices.
-    Started { queue: &'a str, sources: &'a dyn fmt::Display, dry_run: bool },
+    /// The service starts. `queue` is empty without one; `sources` give notices, and `node_hook` names the hooks of what Nodes say.
+    Started { queue: &'a str, sources: &'a dyn fmt::Display, node_hook: Option<&'a str>, dry_run: bool },
     /// The admin server listens.
     AdminListening { address: SocketAddr },
     /// The status page listens.
@@ -247,6 +247,8 @@ pub enum Fact<'a> {
     HookUnknown { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
     /// The lifecycle action of an instance could not be searched; the drain goes on without it, and it is searched again.
     HookSearchFailed { about: NoticeRef<'a>, error: &'a dyn fmt::Display },
+    /// Auto Scaling has answered that an instance waits at the hook of the name that the settings give.
+    HookFound { about: NoticeRef<'a>, group: &'a str, hook: &'a str },
     /// Auto Scaling has answered that an instance waits at no hook of the name that the settings give. Emitted once for each notice that
     /// is taken up.
     HookNotFound { about: NoticeRef<'a>, hook: &'a str, why: &'a HookLack },

@@ -111,7 +111,8 @@ impl Service {
         let pages = Arc::new(pages);
         let sources = wiring.settings.sources;
         let (queue_url, dry_run) = (&*wiring.settings.queue_url, wiring.settings.policy.dry_run);
-        facts.emit(&Fact::Started { queue: queue_url, sources: &sources, dry_run });
+        let node_hook = wiring.settings.policy.node_hook();
+        facts.emit(&Fact::Started { queue: queue_url, sources: &sources, node_hook, dry_run });
         facts.emit(&Fact::AdminListening { address: admin });
 
         let policy = &wiring.settings.policy;

@@ -39,10 +39,10 @@ impl Subscriber for Log {
 
         match fact {
             // The service.
-            Fact::Started { queue: "", sources, dry_run } => {
-                info!(version = env!("CARGO_PKG_VERSION"), source = %sources, dry_run, "ebbtide starts, without a queue");
+            Fact::Started { queue: "", sources, node_hook, dry_run } => {
+                info!(version = env!("CARGO_PKG_VERSION"), source = %sources, node_hook, dry_run, "ebbtide starts, without a queue");
             }
-            Fact::Started { queue, sources, dry_run } => {
+            Fact::Started { queue, sources, dry_run, .. } => {
                 info!(version = env!("CARGO_PKG_VERSION"), queue, source = %sources, dry_run, "ebbtide starts");
             }
             Fact::AdminListening { address } => info!(%address, "serving /metrics, /readyz and /healthz"),
@@ -218,6 +218,9 @@ impl Subscriber for Log {
             }
             Fact::HookSearchFailed { about, error } => {
                 about!(warn, about, %error, "searching the lifecycle hook failed; the drain goes on without it, and it is searched again");
+            }
+            Fact::HookFound { about, group, hook } => {
+                about!(info, about, group, hook, "the instance waits at its lifecycle hook, which is kept alive");
             }
             Fact::HookNotFound { about, hook, why } => {
                 about!(warn, about, hook, %why, "no lifecycle hook of this name keeps the instance; the drain goes on without one");

@@ -158,7 +158,7 @@ impl Problems {
         ] {
             if is_set {
                 let needs = if flag == "--on" { "replace and ready need" } else { "needs" };
-                self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, or remove it"));
+                self.add(flag, format!("{needs} calls to AWS that are not made with --source nodes alone; write --source queue,nodes and --queue-url, --source nodes,looks and --ec2-poll-interval, or remove it"));
             }
         }
     }

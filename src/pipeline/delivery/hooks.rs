@@ -84,6 +84,7 @@ impl Deliverer {
         match found {
             Ok(HookSearch::Found(hook)) => {
                 sought.is_open = false;
+                self.facts.emit(&Fact::HookFound { about: *about, group: &hook.group, hook: &hook.name });
                 Detail::AsgTerminate(hook)
             }
             Ok(HookSearch::NotYet) => without(true),

@@ -170,6 +170,7 @@ impl All {
             | Fact::GraceTooLong { .. }
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
+            | Fact::HookFound { .. }
             | Fact::HookSearchFailed { .. }
             | Fact::HookUnproven { .. }
             | Fact::DryRun { .. }
