@@ -34,8 +34,7 @@ pub(super) struct SoughtHook {
 impl Deliverer {
     /// Makes the termination that a Node tells of one with a hook, if the settings name one and the instance waits at it.
     pub(super) async fn seek_hook(&self, notice: &mut Notice, about: &NoticeRef<'_>) -> SoughtHook {
-        let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
-        let is_open = is_hint && self.interrupter.policy.node_hook().is_some();
+        let is_open = self.seeks(notice);
         let now = Instant::now();
         let mut sought = SoughtHook { is_open, begun: now, next: now, told: None };
         if is_open {
@@ -64,13 +63,19 @@ impl Deliverer {
         pending().await
     }
 
-    /// Waits until the Node no longer says the notice.
-    pub(super) async fn unsaid(&self, notice: &Notice) {
+    /// Whether a hook is sought for the notice.
+    pub(super) fn seeks(&self, notice: &Notice) -> bool {
+        let is_hint = matches!(notice.detail, Detail::AsgTermination { .. });
+        is_hint && self.interrupter.policy.node_hook().is_some()
+    }
+
+    /// Waits until the Node, which gave the notice, no longer says it.
+    pub(super) async fn unsaid(&self, node: &Node, notice: &Notice) {
         let unsaid = |node: Option<&Arc<Node>>| {
             let is_said = node.is_some_and(|node| says(node, &notice.identity));
             (!is_said).then_some(())
         };
-        self.interrupter.index.until(&notice.instance, unsaid).await;
+        self.interrupter.index.until_node(node, unsaid).await;
     }
 
     /// Searches once, and returns what the notice is as far as is known now. A failure is told once, until it fails differently.

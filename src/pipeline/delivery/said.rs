@@ -9,7 +9,7 @@ use crate::pipeline::event::{Detail, Notice};
 use crate::pipeline::interruption::NoticeOutcome;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::handled::NodeNotice;
-use crate::pipeline::node::mark::is_told_to_terminate;
+use crate::pipeline::node::mark::{is_told_to_terminate, newest_copy};
 use crate::pipeline::queue::VISIBILITY_TIMEOUT;
 use crate::runtime::task::TaskError;
 use std::future::pending;
@@ -31,6 +31,18 @@ enum SaidEnd {
     Settled,
     /// It is taken again after this pause, if the Node says it still.
     Again(Duration),
+}
+
+/// What follows a turn that has ended, while a hook is sought.
+enum Next {
+    /// The search is over, and has found this.
+    Shows(Detail),
+    /// It is left to others, or no longer said.
+    Left,
+    /// Nothing.
+    Over,
+    /// There may be room now.
+    Room,
 }
 
 /// The first event that ends a turn of that work.
@@ -83,6 +95,10 @@ impl Deliverer {
     async fn work_on(&self, node: &Node, mut notice: Notice, message: Arc<str>, cut: &CancellationToken) -> SaidEnd {
         let (kind, instance) = (notice.kind(), notice.instance.clone());
         let about = NoticeRef { kind, instance: instance.as_str(), node: Some(&node.name), message: &message };
+        if let Some(outcome) = self.outcomes.get(&notice.version()).filter(|_| self.seeks(&notice)) {
+            // Only the note was not written: its hook is no longer to be found.
+            return self.said_end(&notice, Ok(outcome));
+        }
         self.facts.emit(&Fact::NoticeSaid { about });
         let mut sought = self.seek_hook(&mut notice, &about).await;
         let visibility = watch::Sender::new(VISIBILITY_TIMEOUT);
@@ -116,28 +132,38 @@ impl Deliverer {
                     let ended = self.said_end(&notice, end);
                     // A user who uncordons wants the node to stay, whether its instance waits at a hook or not.
                     let is_kept = end == Ok(NoticeOutcome::Uncordoned);
-                    if is_kept || !sought.is_open || !matches!(ended, SaidEnd::Handled) {
+                    let has_room = end != Ok(NoticeOutcome::NotAdmitted);
+                    if is_kept || !sought.is_open || has_room && !matches!(ended, SaidEnd::Handled) {
                         return ended;
                     }
-                    let shown = tokio::select! {
+                    let next = tokio::select! {
                         biased;
-                        () = cut.cancelled() => None,
-                        () = self.unsaid(&notice) => None,
-                        detail = self.hook_shows(&instance, &mut sought, &about) => Some(detail),
+                        () = cut.cancelled() => Next::Left,
+                        () = self.unsaid(node, &notice) => Next::Left,
+                        detail = self.hook_shows(&instance, &mut sought, &about) => Next::Shows(detail),
+                        () = self.kept(node, &notice), if has_room => Next::Over,
+                        () = sleep(ROOM_DELAY), if !has_room => Next::Room,
                     };
-                    match shown {
-                        Some(detail @ Detail::AsgTerminate(_)) => detail,
-                        Some(_) => return ended,
-                        None => {
+                    match next {
+                        Next::Shows(detail @ Detail::AsgTerminate(_)) => detail,
+                        Next::Shows(_) | Next::Over => return ended,
+                        Next::Room => return SaidEnd::Again(Duration::ZERO),
+                        Next::Left => {
                             // Another replica may undo it, or the Node says it again: then it is new.
                             self.outcomes.forget(&notice.identity);
-                            return SaidEnd::Again(Duration::ZERO);
+                            return SaidEnd::Again(RETRY_DELAY);
                         }
                     }
                 }
             };
             notice = Notice { at: self.interrupter.clock.now(), detail, ..notice };
         }
+    }
+
+    /// Waits until somebody wants the node to stay, after its drain.
+    async fn kept(&self, node: &Node, notice: &Notice) {
+        let identity = notice.identity.to_string();
+        self.interrupter.drainer.uncordoned(node, |node| newest_copy(node, &identity).is_some()).await;
     }
 
     /// Returns what is left to do about a notice that has ended so.

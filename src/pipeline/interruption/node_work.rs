@@ -114,10 +114,13 @@ impl Case {
         }
         let cordon = async {
             let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
-            while let Err(error) = Box::pin(self.try_cordon(target)).await {
-                sleep(error.wait(backoff.step())).await;
+            loop {
+                match Box::pin(self.try_cordon(target)).await {
+                    Ok(CordonOutcome::Late) => return Finding::Ended(NoticeOutcome::Stale),
+                    Ok(_) => return pending().await,
+                    Err(error) => sleep(error.wait(backoff.step())).await,
+                }
             }
-            pending().await
         };
         tokio::select! {
             biased;

@@ -85,6 +85,7 @@ impl<'a> Sequence<'a> {
         self.deadline = present.deadline.unwrap_or(self.deadline);
         match finding {
             Finding::Received => self.settle(present),
+            Finding::Owner(None) if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::Owner(None) => Step::End(NoticeOutcome::Failed),
             Finding::Owner(Some(Ownership::Foreign)) => Step::End(NoticeOutcome::NotOurs),
             Finding::Owner(Some(Ownership::Unproven { launched })) if self.is_too_old(launched, present) => {
@@ -101,7 +102,7 @@ impl<'a> Sequence<'a> {
             Finding::Node(node) => self.cordon(node, present),
             Finding::NoNode if self.notice.is_withdrawn() => match self.awaited_until(present) {
                 // Another replica may wait for the Node, to drain it.
-                Some(_) => Step::FindOwner { by: self.deadline.at() },
+                Some(by) => Step::FindOwner { by },
                 None => Step::End(NoticeOutcome::Withdrawn),
             },
             Finding::NoNode => self.await_node(present),

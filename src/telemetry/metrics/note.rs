@@ -2,7 +2,8 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder, label,
+    Category, DeadlineType, Fact, HookFailure, HookLack, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder,
+    label,
 };
 
 impl All {
@@ -101,6 +102,8 @@ impl All {
                 hook(HookFailure::Retried);
                 retried("complete", category);
             }
+            // Completed, perhaps by another replica, or over before it was found.
+            Fact::HookNotFound { why: HookLack::Over(_), .. } => {}
             Fact::HookNotFound { .. } => hook(HookFailure::NotFound),
             Fact::HookLeft { .. } => hook(HookFailure::Left),
             Fact::CompletionFailed { .. } => hook(HookFailure::Failed),

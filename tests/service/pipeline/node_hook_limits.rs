@@ -177,3 +177,84 @@ async fn a_search_that_fails_or_finds_nothing_is_shown_in_the_history() {
         stage.rest(&[&replica]).await;
     }
 }
+
+/// The minutes between the drain and the hook, in which the group deregisters the instance, are the likelier time.
+#[tokio::test(start_paused = true)]
+async fn a_user_who_uncordons_after_the_drain_is_not_overruled_by_a_hook_that_begins_later() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.leave("group", &instance(0));
+    stage.says_termination(0);
+    stage.until("drained", s(30), || !stage.has_pod("web-0-0")).await;
+    sleep(s(30)).await;
+    for _ in 0..2 {
+        stage.until("cordoned", s(30), || stage.cordoned(0)).await;
+        sleep(s(5)).await;
+        stage.set_cordon(0, false);
+    }
+    sleep(s(1)).await;
+    stage.waits_at_hook(0, s(300));
+    stage.until("noted", s(10), || stage.handled(0) == 1).await;
+    sleep(s(60)).await;
+    assert!(!stage.cordoned(0), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
+/// There was no room for it until the time that its hook usually gives was over.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_begins_after_a_drain_was_not_admitted_is_completed() {
+    let flags = ["--max-draining", "1", "--on", "rebalance=drain", "--drain-timeout", "rebalance=2d,asg-terminate=1m"];
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    let replica = stage.with_node_hook("a", &flags).await;
+    stage.says_rebalance(0);
+    stage.until("tried", s(10), || !stage.tries_of("web-0-0").is_empty()).await;
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(120)));
+    stage.world.aws.autoscaling.leave("group", &instance(1));
+    stage.says_termination(1);
+    sleep(s(75)).await;
+    let token = stage.waits_at_hook(1, s(120));
+    stage.until("completed", s(60), || !stage.action(&token).completions.is_empty()).await;
+    stage.completed_once(&token);
+    stage.unblock(0);
+    stage.until("noted", s(60), || (0..2).all(|n| stage.handled(n) == 1)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// A renamed kubelet leaves a Node that says it still; the new one's agent has not spoken yet.
+#[tokio::test(start_paused = true)]
+async fn what_an_older_node_of_the_instance_says_is_not_worked_on_again_and_again() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
+    stage.world.aws.autoscaling.leave("group", &instance(0));
+    stage.set_ready(0, false);
+    stage.world.kube.add_node("renamed", &instance(0));
+    sleep(s(5)).await;
+    stage.says_termination(0);
+    sleep(s(60)).await;
+    assert!((1..9).contains(&stage.calls(SEARCH)), "{} searches", stage.calls(SEARCH));
+    let token = stage.waits_at_hook(0, s(300));
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
+
+/// The note on the Node failed, and its hook is over: that is no mistake in the settings.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_was_completed_is_not_missed_when_the_note_is_written_late() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    // The first is the mark.
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)).after(1).times(3));
+    let token = stage.waits_at_hook(0, s(300));
+    stage.says_termination(0);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    replica.ended_once("asg-terminate", "drained");
+    assert!(stage.calls("patch nodes") > 2, "the note was late");
+    let text = replica.metrics.render(&replica.tasks);
+    assert!(text.contains("ebbtide_completions_total{result=\"not-found\"} 0"), "{text}");
+    stage.rest(&[&replica]).await;
+}

@@ -362,3 +362,25 @@ async fn a_node_that_restarts_while_its_drain_waits_for_others_is_not_drained() 
     assert_eq!((stage.first_eviction(1), stage.notices(1).len()), (None, 0), "{}", stage.story());
     stage.rest_for(&[&replica], s(60)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_whose_cordon_is_forgone_ends_with_the_restart() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&[]).await;
+    sleep(s(1)).await;
+    stage.world.faults.add(Rule::on("patch nodes", Fault::Status(500)));
+    let begin = stage.world.clock.now() + s(120);
+    stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "upcoming");
+    stage.until("forgone", s(60), || !stage.tries_of("web-0-0").is_empty()).await;
+    stage.set_ready(0, false);
+    stage.world.kube.reboot(&node(0));
+    stage.set_ready(0, true);
+    stage.world.faults.clear();
+    stage.until_handled(s(30)).await;
+    let tries = stage.tries_of("web-0-0").len();
+    sleep(s(120)).await;
+    assert!(!stage.cordoned(0) && stage.has_pod("web-0-0"), "{}", stage.story());
+    assert_eq!(stage.tries_of("web-0-0").len(), tries);
+    stage.rest(&[&replica]).await;
+}
