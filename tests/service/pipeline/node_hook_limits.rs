@@ -225,7 +225,7 @@ async fn a_hook_that_begins_after_a_drain_was_not_admitted_is_completed() {
 /// A renamed kubelet leaves a Node that says it still; the new one's agent has not spoken yet.
 #[tokio::test(start_paused = true)]
 async fn what_an_older_node_of_the_instance_says_is_not_worked_on_again_and_again() {
-    let stage = Stage::new(1, 1);
+    let stage = Stage::new(1, 0);
     let replica = stage.with_node_hook("a", &[]).await;
     stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(300)));
     stage.world.aws.autoscaling.leave("group", &instance(0));
