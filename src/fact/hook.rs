@@ -23,6 +23,8 @@ pub enum HookLack {
     NoGroup,
     /// Its group of this name has no such hook.
     NoHook(String),
+    /// Its group of this name has it wait at another hook.
+    Elsewhere(String),
     /// Its group shows it in this state, in which it waits no more.
     Over(String),
 }
@@ -32,6 +34,7 @@ impl fmt::Display for HookLack {
         match self {
             Self::NoGroup => f.write_str("the instance is in no Auto Scaling group of this region"),
             Self::NoHook(group) => write!(f, "group {group} has no hook of this name"),
+            Self::Elsewhere(group) => write!(f, "the instance waits at another hook of group {group}, or at none"),
             Self::Over(state) => write!(f, "Auto Scaling shows the instance as {state}"),
         }
     }

@@ -9,6 +9,7 @@ use crate::fact::{CompletionResult, Fact};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -24,6 +25,7 @@ pub(super) struct KeptHook {
     heartbeat: Option<Heartbeat>,
     /// The begin of the lifecycle action, as far as it is known.
     begun: Instant,
+    link: Arc<MessageLink>,
     /// The end of the hook's life, once its heartbeats have been stopped.
     ends: Option<Instant>,
 }
@@ -44,7 +46,7 @@ impl KeptHook {
             over: CancellationToken::new(),
         };
         let heartbeat = (!interrupter.policy.dry_run).then(|| Heartbeat::start(&interrupter.tasks, beating));
-        Self { hook: hook.clone(), state, heartbeat, begun, ends: None }
+        Self { hook: hook.clone(), state, heartbeat, begun, link: Arc::clone(link), ends: None }
     }
 
     /// Returns the deadline of the work, as far as the hook's times and the pods are known now.
@@ -102,6 +104,7 @@ impl KeptHook {
             case.tell(&Fact::DryRun { about: case.about(), instead });
             return true;
         }
+        self.link.completes.store(true, Ordering::Release);
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
         loop {
             let Case { interrupter, notice, .. } = case;

@@ -2,12 +2,12 @@
 //!
 //! The task lives in the [`Heartbeat`], which is stopped by [`Heartbeat::stop`] and aborted by its drop.
 
-use super::hook::HookReply;
+use super::hook::{HookReply, HookSearch};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
 use super::{Case, MessageLink};
-use crate::clients::gate::{Backoff, Category};
-use crate::fact::{Fact, HeartbeatResult, TaskKind};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
+use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
 use crate::pipeline::event::Hook;
 use crate::runtime::task::{Handle, Tasks};
@@ -15,6 +15,7 @@ use crate::runtime::{clock, random};
 use futures_util::future::join;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
@@ -22,6 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum share of the time to a beat by which the beat goes out earlier, so that a storm's hooks don't beat together.
 const JITTER: f64 = 0.1;
+
+/// Maximum wait before the first heartbeat of an action of which nobody told when it ends is tried again.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 /// Waits between look-ups of a hook whose times are only assumed.
 const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_mins(5));
@@ -114,8 +118,9 @@ impl Beating {
         let mut state = self.state.subscribe();
         if self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
             // Nobody said when the action began: after a heartbeat it is known when it ends. Until then it may end at any time.
-            let times = state.borrow().times;
-            let Some(beaten) = self.beat(times, Instant::now(), false).await else { return };
+            let (times, is_known) = (state.borrow().times, self.link.proven.load(Ordering::Acquire));
+            let Some(beaten) = self.beat(times, Instant::now(), is_known).await else { return };
+            self.link.proven.store(true, Ordering::Release);
             last = beaten;
         }
         loop {
@@ -144,11 +149,13 @@ impl Beating {
         let hooks = &self.case.interrupter.hooks;
         let instance = self.case.notice.instance.as_str();
         let dead_at = self.begun + times.life();
-        let mut late = Backoff::new(Duration::from_secs(1), times.heartbeat / 2);
+        // Nobody knows what is left of an action that is not known.
+        let mut late = Backoff::new(Duration::from_secs(1), if is_known { times.heartbeat / 2 } else { FIRST_RETRY });
         loop {
             let sent = Instant::now();
+            let by = if is_known { expires } else { sent + CALL_TIMEOUT };
             // Boxed: a heartbeat mostly sleeps, and a call is ten times as large.
-            let error = match Box::pin(hooks.beat(&self.hook, instance, expires)).await {
+            let error = match Box::pin(hooks.beat(&self.hook, instance, by)).await {
                 Ok(HookReply::Done) => {
                     self.tell(HeartbeatResult::Sent, None);
                     return Some(sent);
@@ -157,7 +164,7 @@ impl Beating {
                     self.tell(HeartbeatResult::Over, None);
                     // AWS does not know the action of a test message: that says nothing about the instance.
                     if !is_known {
-                        self.link.disown_hook();
+                        self.denied().await;
                     } else if !self.hook.is_test() {
                         self.over.cancel();
                     }
@@ -166,17 +173,41 @@ impl Beating {
                 Err(error) => error,
             };
             self.tell(HeartbeatResult::Failed(error.category), Some(&error));
-            if matches!(error.category, Category::Invalid | Category::NotFound) {
-                if !is_known {
-                    self.link.disown_hook();
-                }
-                return None;
+            let is_final = match error.category {
+                Category::NotFound => true,
+                // Other codes than that of a hook which does not exist may be AWS's own trouble.
+                Category::Invalid => is_known || error.code.as_deref() == Some("ValidationError"),
+                _ => false,
+            };
+            if is_final && !is_known {
+                self.denied().await;
             }
-            if Instant::now() >= dead_at {
+            if is_final || Instant::now() >= dead_at {
                 return None;
             }
             let late = if Instant::now() < expires { None } else { Some(late.step()) };
             sleep(late.unwrap_or_else(|| retry_in(times, expires))).await;
+        }
+    }
+
+    /// Asks Auto Scaling, which knows no action of this hook for the instance, where the instance is: at another hook, it is drained
+    /// without this one; else the action is over.
+    async fn denied(&self) {
+        let Case { interrupter, notice, .. } = &self.case;
+        loop {
+            if self.link.completes.load(Ordering::Acquire) {
+                return;
+            }
+            // Boxed, as above.
+            match Box::pin(interrupter.hooks.search(&self.hook.name, &notice.instance)).await {
+                Ok(HookSearch::Nowhere(HookLack::Over(_)) | HookSearch::NoGroup) => return self.over.cancel(),
+                Ok(_) => {
+                    let why = HookLack::Elsewhere(self.hook.group.clone());
+                    self.case.tell(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why: &why });
+                    return self.link.disown_hook();
+                }
+                Err(_) => sleep(FIRST_RETRY).await,
+            }
         }
     }
 

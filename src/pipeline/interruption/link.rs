@@ -17,6 +17,10 @@ pub struct MessageLink {
     pub direct: AtomicBool,
     /// Whether a message has brought it: then no Node takes it back.
     pub told: AtomicBool,
+    /// Whether AWS has accepted a heartbeat for a hook that no message tells of: then the instance waits at it.
+    pub(super) proven: AtomicBool,
+    /// Whether such a hook is being completed: what AWS says of it from now on may be our own doing.
+    pub(super) completes: AtomicBool,
 }
 
 impl MessageLink {
@@ -28,6 +32,8 @@ impl MessageLink {
             visibility_timeout: watch::Sender::new(visibility_timeout),
             direct: AtomicBool::new(false),
             told: AtomicBool::new(false),
+            proven: AtomicBool::new(false),
+            completes: AtomicBool::new(false),
         }
     }
 

@@ -384,3 +384,73 @@ async fn a_hook_that_does_not_begin_is_not_waited_for_longer_than_a_minute() {
         stage.rest(&[&replica]).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_first_heartbeat_is_tried_until_it_is_accepted() {
+    // An outage of most of the time that is left, and an answer that says nothing of the hook.
+    for (fault, lasts) in [(Fault::Status(503), 50), (Fault::Status(408), 5)] {
+        let stage = Stage::slow(s(100));
+        let replica = stage.with_node_hook("a", &[]).await;
+        let token = stage.waits_at_hook(0, s(600));
+        sleep(s(540)).await;
+        stage.world.faults.add(Rule::on(BEAT, fault));
+        stage.says_termination(0);
+        sleep(s(lasts)).await;
+        stage.world.faults.clear();
+        stage.until("noted", s(150), || stage.handled(0) == 1).await;
+        stage.completed_once(&token);
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// The instance is going now, and its pods with it.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_is_over_before_its_first_heartbeat_ends_the_drain() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.with_node_hook("a", &[]).await;
+    let token = stage.waits_at_hook(0, s(60));
+    sleep(s(55)).await;
+    stage.world.faults.add(Rule::on(BEAT, Fault::Status(503)));
+    stage.says_termination(0);
+    stage.until("expired", s(20), || matches!(stage.action(&token).state, ActionState::Expired { .. })).await;
+    stage.world.faults.clear();
+    stage.until("deleted", s(15), || !stage.has_pod("web-0-0")).await;
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.rest(&[&replica]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn slow_answers_tell_that_an_instance_waits_at_another_hook() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.with_node_hook("a", &[]).await;
+    let scaling = &stage.world.aws.autoscaling;
+    scaling.add_hook("group", "drain", HookSpec::terminating(s(60)));
+    scaling.add_hook("group", "other", HookSpec::terminating(s(7200)));
+    scaling.begin("group", "other", &instance(0));
+    stage.world.faults.add(Rule::on(BEAT, Fault::Slow(s(3))));
+    stage.says_termination(0);
+    sleep(s(120)).await;
+    assert!(stage.has_pod("web-0-0") && stage.calls(BEAT) == 1, "{}", stage.story());
+    stage.unblock(0);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// The first heartbeat is accepted by nobody until then: what AWS says of the action is our own doing.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_is_being_completed_is_not_given_up() {
+    let stage = Stage::new(1, 1);
+    let replica = stage.with_node_hook("a", &[]).await;
+    stage.world.faults.add(Rule::on(BEAT, Fault::Status(503)).times(4));
+    stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Slow(s(8))));
+    let token = stage.waits_at_hook(0, s(300));
+    stage.says_termination(0);
+    stage.until("noted", s(60), || stage.handled(0) == 1).await;
+    stage.completed_once(&token);
+    let text = replica.metrics.render(&replica.tasks);
+    assert!(text.contains("ebbtide_completions_total{result=\"continue\"} 1"), "{}", stage.story());
+    assert!(stage.calls(BEAT) > 3, "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}

@@ -31,6 +31,8 @@ impl Refusal {
             }
             Fault::Status(403) => (403, words.denied, "User: ebbtide is not authorized to perform this operation"),
             Fault::Status(503) => (503, words.unavailable, "The service is unavailable. Please try again shortly."),
+            // Of the caller, and not of what the call asks.
+            Fault::Status(408) => (408, "RequestExpired", "Request has expired"),
             Fault::Status(status @ 500..) => (status, words.internal, "An internal error has occurred"),
             Fault::Status(status) => (status, words.invalid, "The request is refused, as planned"),
             _ => return None,
