@@ -443,7 +443,7 @@ async fn slow_answers_tell_that_an_instance_waits_at_another_hook() {
 async fn a_hook_that_is_being_completed_is_not_given_up() {
     let stage = Stage::new(1, 1);
     let replica = stage.with_node_hook("a", &[]).await;
-    stage.world.faults.add(Rule::on(BEAT, Fault::Status(503)).times(4));
+    stage.world.faults.add(Rule::on(BEAT, Fault::Status(503)).times(3));
     stage.world.faults.add(Rule::on("CompleteLifecycleAction", Fault::Slow(s(8))));
     let token = stage.waits_at_hook(0, s(300));
     stage.says_termination(0);
