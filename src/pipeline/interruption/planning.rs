@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 impl Case {
     /// Writes the plan on the Node, with retries until `by`.
     pub(super) async fn plan(&self, node: &Node, plan: &Plan, by: Instant) -> Finding {
-        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
         loop {
             let written = self.interrupter.marker.plan(node, plan, true, Instant::now() + CALL_TIMEOUT).await;
             let Err(error) = written else {

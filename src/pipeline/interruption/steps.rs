@@ -111,7 +111,9 @@ impl<'a> Sequence<'a> {
             Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
                 self.finish(self.outcome, present)
             }
-            Finding::Planned(kept) => Step::End(if kept { NoticeOutcome::Planned } else { NoticeOutcome::Failed }),
+            Finding::Planned(true) => Step::End(NoticeOutcome::Planned),
+            // The change is near by now.
+            Finding::Planned(false) => self.begin(None, present),
             Finding::Admitted => {
                 self.admitted = true;
                 match self.worked {
@@ -231,10 +233,13 @@ impl<'a> Sequence<'a> {
         }
         // A Node that is cordoned for the change stays so, whenever that begins now.
         let is_marked = newest_copy(&node, &self.notice.identity.to_string()).is_some();
-        let is_far = self.policy.acts_from(self.notice).is_some_and(|from| from > self.clock.timestamp_of(present.now));
-        let plan = Plan::of(self.notice, self.message).filter(|plan| is_far && !is_marked && plan.fits(&node));
-        if let Some(plan) = plan {
-            return Step::Plan { node, plan, by: self.deadline.at().max(present.now + OWNER_TIMEOUT) };
+        let from = self.policy.acts_from(self.notice).map(|from| self.clock.instant_of(from));
+        let far = from.filter(|from| *from > present.now && !is_marked);
+        let plan =
+            far.and_then(|from| Some((from, Plan::of(self.notice, self.message).filter(|plan| plan.fits(&node))?)));
+        if let Some((from, plan)) = plan {
+            // Its message is all that tells of it until then.
+            return Step::Plan { node, plan, by: from.max(present.now + OWNER_TIMEOUT) };
         }
         if !self.admitted {
             return self.admit(Some(node), present);

@@ -1,6 +1,7 @@
 //! Changes that are acted on shortly before they begin: until then their notices are kept on the Nodes.
 
 use crate::harness::{Stage, node, s};
+use ebbtide_sim::fault::{Fault, Rule};
 use tokio::time::sleep;
 
 const REBOOT: (&str, &str) = ("h", "AWS_EC2_INSTANCE_REBOOT_MAINTENANCE_SCHEDULED");
@@ -111,4 +112,28 @@ async fn a_suspended_machine_drains_until_the_change_begins() {
     assert!(stage.has_pod("web-0-0"), "patience ends there, and overrides no budget");
     replica.all_ended("scheduled-change", &[("blocked", 1), ("planned", 1)]);
     stage.rest(&[&replica]).await;
+}
+
+/// Until the Node keeps the change, its message is all that tells of it.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_no_node_can_keep_stays_in_its_message() {
+    for (lasts, outcome) in [(300, "planned"), (630, "drained")] {
+        let stage = Stage::new(1, 1);
+        let flags = ["--when", "scheduled-change=300s-before", "--drain-timeout", "scheduled-change=1m"];
+        let replica = stage.start(&flags).await;
+        sleep(s(1)).await;
+        stage.world.faults.add(Rule::on("patch nodes", Fault::Disconnect));
+        let begin = stage.world.clock.now() + s(900);
+        stage.health(0, ("h", "AWS_EC2_INSTANCE_STOP_SCHEDULED"), begin, "upcoming");
+        sleep(s(lasts)).await;
+        assert_eq!(stage.world.aws.sqs.in_flight(), 1, "{}", stage.story());
+        stage.world.faults.clear();
+        stage.until_handled(s(100)).await;
+        replica.ended_once("scheduled-change", outcome);
+        assert_eq!(stage.has_pod("web-0-0"), outcome == "planned");
+        if outcome == "planned" {
+            stage.until("drained", s(900), || !stage.has_pod("web-0-0")).await;
+        }
+        stage.rest(&[&replica]).await;
+    }
 }
