@@ -85,7 +85,9 @@ impl<'a> Sequence<'a> {
         self.deadline = present.deadline.unwrap_or(self.deadline);
         match finding {
             Finding::Received => self.settle(present),
-            Finding::Owner(None) if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
+            Finding::Owner(None) | Finding::NoNodeInTime if self.notice.is_withdrawn() => {
+                Step::End(NoticeOutcome::Withdrawn)
+            }
             Finding::Owner(None) => Step::End(NoticeOutcome::Failed),
             Finding::Owner(Some(Ownership::Foreign)) => Step::End(NoticeOutcome::NotOurs),
             Finding::Owner(Some(Ownership::Unproven { launched })) if self.is_too_old(launched, present) => {
@@ -106,7 +108,6 @@ impl<'a> Sequence<'a> {
                 None => Step::End(NoticeOutcome::Withdrawn),
             },
             Finding::NoNode => self.await_node(present),
-            Finding::NoNodeInTime if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Withdrawn),
             Finding::NodesUnknown if self.notice.is_withdrawn() => Step::End(NoticeOutcome::Failed),
             Finding::NoNodeInTime | Finding::NodesUnknown | Finding::DeadlineMoved => {
                 self.finish(self.outcome, present)

@@ -102,9 +102,8 @@ impl All {
                 hook(HookFailure::Retried);
                 retried("complete", category);
             }
-            // Completed, perhaps by another replica, or over before it was found.
-            Fact::HookNotFound { why: HookLack::Over(_), .. } => {}
-            Fact::HookNotFound { .. } => hook(HookFailure::NotFound),
+            // One that is over was completed, perhaps by another replica, or has expired before it was found.
+            Fact::HookNotFound { why, .. } if !matches!(why, HookLack::Over(_)) => hook(HookFailure::NotFound),
             Fact::HookLeft { .. } => hook(HookFailure::Left),
             Fact::CompletionFailed { .. } => hook(HookFailure::Failed),
             Fact::AwsCall { service, operation, result, took } => {
@@ -174,6 +173,7 @@ impl All {
             | Fact::DrainJoined { .. }
             | Fact::HookUnknown { .. }
             | Fact::HookFound { .. }
+            | Fact::HookNotFound { .. }
             | Fact::HookSearchFailed { .. }
             | Fact::HookUnproven { .. }
             | Fact::DryRun { .. }
