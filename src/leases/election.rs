@@ -132,32 +132,31 @@ impl Election {
     /// What the API server said. Then nobody knows whose turn it is: it is not ours.
     pub async fn take_turn(&mut self) -> Result<Turn, KubeError> {
         match self.try_turn().await {
-            // Another replica wrote first; or we did, by a renewal that was given up and has reached the API server after all.
-            Err(error) if error.category == Category::Conflict => self.try_turn().await,
+            // Another replica wrote first; or we did, by a renewal that was given up and has reached the API server after all. Or somebody
+            // has deleted the Lease.
+            Err(error) if matches!(error.category, Category::Conflict | Category::NotFound) => self.try_turn().await,
             turn => turn,
         }
     }
 
     async fn try_turn(&mut self) -> Result<Turn, KubeError> {
         let asked_at = Instant::now();
-        self.held = None;
-        let name = self.office.name;
-        let call = Call { verb: "get", resource: "leases", subject: name };
-        let found = self.call(call, || self.api.get_opt(name)).await?;
-        self.may_be_ours = true;
-        let written = match found {
-            None => self.write(None).await?,
-            Some(found) => {
-                let spec = found.spec.clone().unwrap_or_default();
-                match self.observe(spec, Instant::now()) {
+        let found = match self.held.take() {
+            // Nobody else has written it if the version that we wrote can be replaced.
+            Some(held) => Some((held, Step::Renew)),
+            None => match self.read().await? {
+                None => None,
+                Some(found) => match self.observe(found.spec.clone().unwrap_or_default(), Instant::now()) {
                     Step::Wait(until) => {
                         self.may_be_ours = false;
                         return Ok(Turn::Theirs { until });
                     }
-                    step => self.write(Some((found, step))).await?,
-                }
-            }
+                    step => Some((found, step)),
+                },
+            },
         };
+        self.may_be_ours = true;
+        let written = self.write(found).await?;
         self.held = Some(written);
         Ok(Turn::Ours { until: asked_at + self.office.turn - self.office.margin })
     }
@@ -190,11 +189,14 @@ impl Election {
         if !self.may_be_ours {
             return Ok(None);
         }
-        let name = self.office.name;
-        let call = Call { verb: "get", resource: "leases", subject: name };
-        let found = self.call(call, || self.api.get_opt(name)).await?;
+        let found = self.read().await?;
         let is_ours = |spec: &LeaseSpec| spec.holder_identity.as_deref() == Some(&*self.identity);
         Ok(found.filter(|found| found.spec.as_ref().is_some_and(is_ours)))
+    }
+
+    async fn read(&self) -> Result<Option<Lease>, KubeError> {
+        let call = Call { verb: "get", resource: "leases", subject: self.office.name };
+        self.call(call, || self.api.get_opt(self.office.name)).await
     }
 
     fn observe(&mut self, spec: LeaseSpec, now: Instant) -> Step {

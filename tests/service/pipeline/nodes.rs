@@ -484,7 +484,9 @@ async fn the_metrics_say_who_has_the_turn() {
     let second = stage.without_queue("second", &[]).await;
     stage.until("not its turn", s(5), || turn(&second).as_deref() == Some("0")).await;
     let nobody = || [&first, &second].iter().all(|replica| turn(replica).as_deref() == Some("0"));
-    stage.world.faults.add(Rule::on("get leases", Fault::Status(403)));
+    for call in ["get leases", "update leases"] {
+        stage.world.faults.add(Rule::on(call, Fault::Status(403)));
+    }
     stage.until("nobody's", s(5), nobody).await;
     stage.world.faults.clear();
     stage.until("somebody's", s(15), || !nobody()).await;
