@@ -13,7 +13,7 @@ mod state;
 pub(super) mod storm;
 mod words;
 
-use crate::fact::{Category, Fact, HeartbeatResult, HookLack, NoticeKind, NoticeRef, Subscriber};
+use crate::fact::{Category, Fact, HeartbeatResult, NoticeKind, NoticeRef, Subscriber};
 use crate::runtime::clock::Clock;
 use crate::telemetry::pools::{PoolKey, Pools};
 use entry::{Deadline, Hook, Outcome};
@@ -265,7 +265,7 @@ impl Inner {
             Fact::HookSearchFailed { about, error } => {
                 self.is_without_hook(&about, format!("the lifecycle hook can't be searched: {error}"));
             }
-            Fact::HookNotFound { why: HookLack::Over(_), .. } => {}
+            Fact::HookNotFound { why, .. } if why.is_usual() => {}
             Fact::HookNotFound { about, hook, why } => {
                 self.is_without_hook(&about, format!("no lifecycle hook {hook} is completed: {why}"));
             }

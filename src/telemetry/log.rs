@@ -3,8 +3,8 @@
 //! INFO shows one interruption in about eight lines. WARN is worth a look. ERROR is a bug, or a hook that could not be completed.
 
 use crate::fact::{
-    Category, CheckStatus, Fact, HeartbeatResult, HookLack, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber,
-    Unusual, WaitOutcome, label,
+    Category, CheckStatus, Fact, HeartbeatResult, NodeRef, NoticeOutcome, NoticeRef, Replacement, Subscriber, Unusual,
+    WaitOutcome, label,
 };
 use crate::runtime::duration::Words;
 use crate::telemetry::traces::trace_id;
@@ -222,8 +222,8 @@ impl Subscriber for Log {
             Fact::HookFound { about, group, hook } => {
                 about!(info, about, group, hook, "the instance waits at its lifecycle hook, which is kept alive");
             }
-            Fact::HookNotFound { about, hook, why: why @ HookLack::Over(_) } => {
-                about!(info, about, hook, %why, "the lifecycle hook is over; the drain goes on without it");
+            Fact::HookNotFound { about, hook, why } if why.is_usual() => {
+                about!(info, about, hook, %why, "no lifecycle hook is left to complete; the drain goes on without one");
             }
             Fact::HookNotFound { about, hook, why } => {
                 about!(warn, about, hook, %why, "no lifecycle hook of this name keeps the instance; the drain goes on without one");

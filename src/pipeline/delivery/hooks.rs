@@ -100,6 +100,13 @@ impl Deliverer {
                 sought.is_open = false;
                 let why = match shown {
                     HookSearch::NoGroup => Some(HookLack::NoGroup),
+                    HookSearch::Nowhere(HookLack::NoHook { group, others }) => {
+                        let theirs = others.iter().find(|other| policy.ignored_hooks.contains(other)).cloned();
+                        Some(match theirs {
+                            Some(hook) => HookLack::LeftToOthers { group, hook },
+                            None => HookLack::NoHook { group, others },
+                        })
+                    }
                     HookSearch::Nowhere(why) => Some(why),
                     _ => None,
                 };

@@ -94,6 +94,8 @@ pub struct Hooks {
     gate: Gate<LifecycleClass>,
     cache: TimesCache,
     beaten: Arc<Mutex<HashMap<String, Instant>>>,
+    /// The terminating hooks of groups that do not have the one that was sought. An account has some hundred groups.
+    others: Arc<Mutex<HashMap<String, Vec<String>>>>,
     members: Arc<Batcher<InstanceId, Result<Membership, AwsError>>>,
 }
 
@@ -114,7 +116,8 @@ impl Hooks {
         let members = Batcher::start(tasks, MAX_MEMBERS, BATCH_WAIT, move |instances| {
             memberships(asked.clone(), through.clone(), instances)
         });
-        Self { client, gate, cache: Arc::default(), beaten: Arc::default(), members: Arc::new(members) }
+        let (cache, beaten, others) = (Arc::default(), Arc::default(), Arc::default());
+        Self { client, gate, cache, beaten, others, members: Arc::new(members) }
     }
 
     /// Searches the lifecycle action at which the instance waits for its termination, by the hook's name. A few calls serve the
@@ -135,7 +138,11 @@ impl Hooks {
         let name = name.to_owned();
         let hook = Hook { group, name, token: None, pool: None, replaces_root_volume: false, direct: true };
         match self.times(&hook).await {
-            Err(error) if error.category == Category::NotFound => Ok(HookSearch::Nowhere(HookLack::NoHook(hook.group))),
+            Err(error) if error.category == Category::NotFound => {
+                let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+                let others = others.get(&hook.group).cloned().unwrap_or_default();
+                Ok(HookSearch::Nowhere(HookLack::NoHook { group: hook.group, others }))
+            }
             _ if waits => Ok(HookSearch::Found(hook)),
             Ok(_) => Ok(HookSearch::NotYet),
             Err(error) => Err(BatchError::Failed((*error).clone())),
@@ -197,26 +204,31 @@ impl Hooks {
     }
 
     async fn describe(&self, hook: &Hook, by: Instant) -> Result<HookTimes, AwsError> {
+        // Only messages, which have the token, tell of launches.
+        let is_told = hook.token.is_some();
         let request = self
             .client
             .describe_lifecycle_hooks()
             .auto_scaling_group_name(&hook.group)
-            .lifecycle_hook_names(&hook.name);
+            // All hooks of a group, to tell which it has instead of one that the settings name.
+            .set_lifecycle_hook_names(is_told.then(|| vec![hook.name.clone()]));
         let answer =
             self.gate.aws(DESCRIBE_HOOKS, &subject(hook), LifecycleClass::Describe, by, || request.send()).await?;
-        let mut hooks = answer.lifecycle_hooks.unwrap_or_default().into_iter();
-        // Only messages, which have the token, tell of launches.
-        let is_of_kind = |transition: &str| hook.token.is_some() || transition.ends_with("TERMINATING");
-        let found = hooks.find(|found| {
-            found.lifecycle_hook_name.as_deref() == Some(&hook.name)
-                && found.lifecycle_transition.as_deref().is_none_or(is_of_kind)
+        let mut hooks = answer.lifecycle_hooks.unwrap_or_default();
+        hooks.retain(|found| {
+            is_told || found.lifecycle_transition.as_deref().is_none_or(|kind| kind.ends_with("TERMINATING"))
         });
+        let found = hooks.iter().find(|found| found.lifecycle_hook_name.as_deref() == Some(&hook.name));
         let seconds = found.and_then(|found| found.heartbeat_timeout).and_then(|seconds| u64::try_from(seconds).ok());
-        match seconds {
+        if let Some(seconds) = seconds {
             // AWS allows no less than 30 s; a shorter timeout would make heartbeats a flood.
-            Some(seconds) => Ok(HookTimes::of(Duration::from_secs(seconds.max(30)))),
-            None => Err(not_described(hook, "the group has no such hook, or it names no timeout".to_owned())),
+            return Ok(HookTimes::of(Duration::from_secs(seconds.max(30))));
         }
+        if !is_told {
+            let others = hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect();
+            self.others.lock().unwrap_or_else(PoisonError::into_inner).insert(hook.group.clone(), others);
+        }
+        Err(not_described(hook, "the group has no such hook, or it names no timeout".to_owned()))
     }
 
     /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an

@@ -2,8 +2,7 @@
 
 use super::{All, MIN_OFTEN_RECEIVES};
 use crate::fact::{
-    Category, DeadlineType, Fact, HookFailure, HookLack, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder,
-    label,
+    Category, DeadlineType, Fact, HookFailure, LeaseEnd, MessageCount, NotificationResult, ReceiveOrder, label,
 };
 
 impl All {
@@ -103,7 +102,7 @@ impl All {
                 retried("complete", category);
             }
             // One that is over was completed, perhaps by another replica, or has expired before it was found.
-            Fact::HookNotFound { why, .. } if !matches!(why, HookLack::Over(_)) => hook(HookFailure::NotFound),
+            Fact::HookNotFound { why, .. } if !why.is_usual() => hook(HookFailure::NotFound),
             Fact::HookLeft { .. } => hook(HookFailure::Left),
             Fact::CompletionFailed { .. } => hook(HookFailure::Failed),
             Fact::AwsCall { service, operation, result, took } => {
