@@ -103,14 +103,12 @@ impl State {
         Ok(())
     }
 
-    /// Returns the group in which the instance waits at a terminating hook.
-    pub fn waiting(&self, instance: &str) -> Option<&str> {
-        let waits = |action: &&Action| {
-            action.instance == instance
-                && action.spec.terminating
-                && matches!(action.state, ActionState::Waiting { .. })
-        };
-        self.actions.iter().find(waits).map(|action| action.group.as_str())
+    /// Returns the group that terminates the instance under a hook, and whether the instance waits at it still.
+    pub fn terminated(&self, instance: &str) -> Option<(&str, bool)> {
+        let mut of = self.actions.iter().rev().filter(|it| it.instance == instance && it.spec.terminating);
+        let waits = |it: &Action| matches!(it.state, ActionState::Waiting { expires } if expires > self.now);
+        let newest = of.next()?;
+        Some((&newest.group, waits(newest) || of.any(waits)))
     }
 
     /// Returns a page of the names of groups after this one, of those asked for, and whether there are more.

@@ -75,16 +75,18 @@ fn members(state: &State, form: &Form) -> http::Response<Bytes> {
     answer_wrapped("DescribeAutoScalingInstances", |xml| {
         xml.nest("AutoScalingInstances", |xml| {
             for instance in asked {
-                let waits = state.waiting(instance);
-                let Some(group) = state.members.get(instance).map(String::as_str).or(waits) else { continue };
+                let terminated = state.terminated(instance);
+                let of_action = terminated.map(|(group, _)| group);
+                let Some(group) = state.members.get(instance).map(String::as_str).or(of_action) else { continue };
                 xml.nest("member", |xml| {
                     xml.text("InstanceId", instance);
                     xml.text("AutoScalingGroupName", group);
                     xml.text("AvailabilityZone", &format!("{REGION}a"));
                     let is_leaving = state.leaving.contains(instance);
                     let set = || state.specs.get(group)?.states.get(instance).map(String::as_str);
-                    let shown = match waits {
-                        Some(_) => "Terminating:Wait",
+                    let shown = match terminated {
+                        Some((_, true)) => "Terminating:Wait",
+                        Some((_, false)) => "Terminating:Proceed",
                         None if is_leaving => "Terminating",
                         None => set().unwrap_or("InService"),
                     };
