@@ -48,6 +48,9 @@ impl Tally {
             if notice.teller != Teller::Queue && notice.kind != Kind::Condition {
                 *self.notices.entry("said by a Node").or_default() += 1;
             }
+            if notice.hook.is_some() {
+                *self.notices.entry("with a hook that the settings name").or_default() += 1;
+            }
             let kind = match notice.kind {
                 Kind::Spot(_) => "spot",
                 Kind::Rebalance => "rebalance",

@@ -57,8 +57,12 @@ pub struct Sent {
 pub struct Seen {
     /// Notices in the order of their sending.
     pub sent: Vec<Sent>,
+    /// Tokens of lifecycle actions of which no message tells, by notice.
+    pub waiting: BTreeMap<usize, String>,
     /// Number of processes that live.
     pub alive: u32,
+    /// Number of processes that were started.
+    pub starts: u32,
     /// Nodes that somebody uncordoned or excluded, since when.
     pub let_go: BTreeMap<usize, i64>,
     /// Last starts of the Nodes, as the Ready condition or the boot ID shows them.
@@ -184,8 +188,8 @@ impl Oracle {
                 self.plans(seen, call);
                 self.repairs(seen, call);
             }
-            (Moment::Arrived, operation) if self.plan.flags.source == Source::Nodes && !operation.contains(' ') => {
-                self.broke(seen, "no call to AWS without a queue", operation);
+            (Moment::Arrived, operation) if self.is_needless(operation) => {
+                self.broke(seen, "no call to AWS without a queue but those about a hook that is named", operation);
             }
             (Moment::Arrived, "RecordLifecycleActionHeartbeat") => self.beats(seen, call),
             (Moment::Answered, "RecordLifecycleActionHeartbeat") if call.status == 400 && call.fault.is_none() => {
@@ -196,6 +200,18 @@ impl Oracle {
             (Moment::Served, "DeleteMessage" | "DeleteMessageBatch") => self.deletes(seen),
             _ => {}
         }
+    }
+
+    /// Whether a call to AWS serves nothing that the settings ask for.
+    fn is_needless(&self, operation: &str) -> bool {
+        const ABOUT_HOOKS: [&str; 4] = [
+            "DescribeAutoScalingInstances",
+            "DescribeLifecycleHooks",
+            "RecordLifecycleActionHeartbeat",
+            "CompleteLifecycleAction",
+        ];
+        let is_asked_for = self.plan.flags.node_hook.is_some() && ABOUT_HOOKS.contains(&operation);
+        self.plan.flags.source == Source::Nodes && !operation.contains(' ') && !is_asked_for
     }
 }
 

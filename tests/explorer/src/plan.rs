@@ -64,6 +64,8 @@ pub struct Flags {
     pub condition: Option<(u64, &'static str)>,
     /// `--zonal-shift any`.
     pub shift: bool,
+    /// Timeout in seconds of the hook that `--node-hook` names, if it is set.
+    pub node_hook: Option<u64>,
     /// Flags that need nothing of the oracle.
     pub others: Vec<&'static str>,
 }
@@ -169,6 +171,19 @@ pub struct Notice {
     pub lag: u64,
     /// Seconds after which AWS calls the change off by a message.
     pub called_off: Option<u64>,
+    /// What the group does with the instance that a Node says is terminated, if `--node-hook` is set.
+    pub hook: Option<AtHook>,
+}
+
+/// How a group terminates an instance.
+#[derive(Clone, Copy, Debug)]
+pub struct AtHook {
+    /// Seconds after the Node's word from which on Auto Scaling shows that it terminates the instance.
+    pub shown: u64,
+    /// Seconds after the Node's word at which the instance begins to wait at a hook, if it does.
+    pub waits: Option<i64>,
+    /// Whether that is another hook than the named one.
+    pub elsewhere: bool,
 }
 
 /// Who tells of a notice.
@@ -281,11 +296,14 @@ impl Plan {
             _ => None,
         };
         let sent = self.notices.iter().map(|notice| {
-            let later = [Some(notice.lag), notice.taken_back, notice.called_off, planned(notice)];
+            let waits = notice.hook.and_then(|hook| u64::try_from(hook.waits?).ok());
+            let later = [Some(notice.lag), notice.taken_back, notice.called_off, planned(notice), waits];
             let copies = notice.copies.iter().map(|after| notice.lag + after);
             notice.at + later.into_iter().flatten().chain(copies).max().unwrap_or_default()
         });
-        sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default()
+        // A hook is sought for a while longer.
+        let search = if self.flags.node_hook.is_some() { 40 } else { 0 };
+        sent.chain(self.faults.iter().map(|span| span.to)).max().unwrap_or_default() + search
     }
 
     /// Returns the zone of a node, of three, and its group, of two.
@@ -336,6 +354,7 @@ impl Flags {
             (self.rebalance_drains, "--on=rebalance=drain"),
             (self.ready, "--on=asg-launch=ready"),
             (self.shift, "--zonal-shift=any"),
+            (self.node_hook.is_some(), "--node-hook=drain"),
         ];
         args.extend(switches.into_iter().filter(|(on, _)| *on).map(|(_, flag)| flag.to_owned()));
         let source: &[&str] = match self.source {

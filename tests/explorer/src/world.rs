@@ -151,7 +151,10 @@ async fn keep(
     loop {
         let mut moments = oracle.moments.subscribe();
         let begun = *moments.borrow_and_update();
-        oracle.seen().alive += 1;
+        {
+            let mut seen = oracle.seen();
+            (seen.alive, seen.starts) = (seen.alive + 1, seen.starts + 1);
+        }
         oracle.note(format!("replica {slot} starts"));
         let replica = stage.start(&flags).await;
         let left = calm.saturating_sub(stage.world.clock.elapsed());

@@ -44,9 +44,14 @@ impl Oracle {
                     false => soft,
                 }
             }
-            // The metadata name neither the hook nor its time.
-            Kind::Terminate(..) if notice.teller == Teller::Node => soft(sent.at + patience.unwrap_or(s(3600))),
             Kind::Terminate(timeout, ..) => {
+                // The metadata name neither the hook nor its time.
+                let unnamed = (notice.teller == Teller::Node).then(|| sent.at + patience.unwrap_or(s(3600)));
+                // Without heartbeats an instance at another hook can't be told from one at this: docs/agent.md, "Limits".
+                let may_be_found = notice.hook.is_some() && self.plan.flags.heartbeat == Some("off");
+                if let (Some(unnamed), None, false) = (unnamed, &sent.token, may_be_found) {
+                    return soft(unnamed);
+                }
                 let off = self.plan.flags.heartbeat == Some("off");
                 let window = s(timeout);
                 let limit = if off { window } else { window * 100 };
@@ -55,7 +60,8 @@ impl Oracle {
                 let end = event + wanted.min(limit) - margin;
                 // If the timeout can't be read, it counts as 30 s.
                 let unknown = event + wanted.min(if off { s(30) } else { s(3000) }) - 3_000;
-                Ends { hard: (wanted >= window.min(limit)).then_some(end), soft: Some(end.min(unknown)) }
+                let first = end.min(unknown).min(unnamed.unwrap_or(end));
+                Ends { hard: (wanted >= window.min(limit)).then_some(end), soft: Some(first) }
             }
             Kind::Condition => soft(self.begins(sent) + patience.unwrap_or(s(3600))),
             Kind::Launch(_) | Kind::Shift(..) | Kind::Garbage(_) => Ends::default(),
@@ -131,7 +137,8 @@ impl Oracle {
             let notice = &self.plan.notices[sent.notice];
             notice.teller == Teller::Node && drains(notice.kind, &self.plan.flags) && self.stands(notice.target)
         };
-        let said = seen.sent.iter().filter(is_said).filter_map(|sent| self.not_over(seen, sent));
+        let left = |sent| self.not_over(seen, sent).or_else(|| self.hook_left(seen, sent));
+        let said = seen.sent.iter().filter(is_said).filter_map(left);
         said.chain(self.plans_left(seen)).collect()
     }
 

@@ -1,17 +1,23 @@
 //! Rules about lifecycle hooks and messages.
 
 use super::{Oracle, Seen, Sent, drains, s};
+use crate::harness::instance;
 use crate::plan::{Kind, Notice, Owner, Target, Trouble};
 use ebbtide_sim::calls::Call;
 use ebbtide_sim::messages::Wrapping;
 
 impl Oracle {
-    pub(super) fn sent_for<'a>(seen: &'a Seen, token: &str) -> Option<&'a Sent> {
-        seen.sent.iter().find(|sent| sent.token.as_deref() == Some(token))
+    /// Returns the notice of the lifecycle action that a call names: by its token or, if no message has told it, by its instance.
+    pub(super) fn sent_for<'a>(&self, seen: &'a Seen, named: &str) -> Option<&'a Sent> {
+        let by_instance = |sent: &Sent| {
+            let notice = &self.plan.notices[sent.notice];
+            notice.hook.is_some() && matches!(notice.target, Target::Node(node) if instance(node) == named)
+        };
+        seen.sent.iter().find(|sent| sent.token.as_deref() == Some(named) || by_instance(sent))
     }
 
     /// Returns why a hook is not ours to touch: docs/settings.md, "Notices"; docs/design.md, rule 4.
-    pub(super) fn not_ours(&self, sent: Option<&Sent>) -> Option<&'static str> {
+    pub(super) fn not_ours(&self, seen: &Seen, sent: Option<&Sent>) -> Option<&'static str> {
         let Some(sent) = sent else { return Some("nobody told of it") };
         let notice = &self.plan.notices[sent.notice];
         // A hook that notifies this queue itself makes the instance ours: docs/developers/decisions.md.
@@ -27,6 +33,11 @@ impl Oracle {
             {
                 Some("its Node is ignored")
             }
+            (_, Target::Node(_)) if notice.hook.is_some() => {
+                // Others may not have seen it yet.
+                let is_over = |at: &i64| self.plan.faults.is_empty() && at + s(5) < self.now();
+                seen.taken_back.get(&sent.notice).filter(|at| is_over(at)).map(|_| "its Node has taken it back")
+            }
             // Two processes may hold a message that SQS delivers twice.
             _ if sent.open.is_empty()
                 && !self.plan.faults.iter().any(|span| matches!(span.trouble, Trouble::Duplicates)) =>
@@ -39,7 +50,7 @@ impl Oracle {
 
     /// docs/design.md, rule 1: a heartbeat has an owner, which holds a message.
     pub(super) fn beats(&self, seen: &mut Seen, call: &Call) {
-        if let Some(why) = self.not_ours(Self::sent_for(seen, &call.subject)) {
+        if let Some(why) = self.not_ours(seen, self.sent_for(seen, &call.subject)) {
             self.broke(seen, "no heartbeat without an owner", format!("{} {why}", call.subject));
         }
         if self.plan.flags.heartbeat == Some("off") {
@@ -49,20 +60,21 @@ impl Oracle {
 
     /// A heartbeat after the end of its action is refused, and whoever was told so sends no other.
     pub(super) fn refused(&self, seen: &mut Seen, call: &Call) {
-        let Some(sent) = Self::sent_for(seen, &call.subject) else { return };
-        let told: u32 = sent.messages.iter().map(|message| self.world.aws.sqs.receives(message)).sum();
+        let Some(sent) = self.sent_for(seen, &call.subject) else { return };
+        let received = sent.messages.iter().map(|message| self.world.aws.sqs.receives(message)).sum();
+        let told: u32 = if self.plan.notices[sent.notice].hook.is_some() { seen.starts } else { received };
         let refused = seen.refused.entry(call.subject.clone()).or_default();
         *refused += 1;
         if *refused > told {
-            let text = format!("{}: {refused} were refused, and its messages were received {told} times", call.subject);
+            let text = format!("{}: {refused} were refused, and processes were told {told} times", call.subject);
             self.broke(seen, "no heartbeat after the action's end", text);
         }
     }
 
     /// docs/draining.md, "Lifecycle hooks"; docs/settings.md, "Lifecycle hooks".
     pub(super) fn completes(&self, seen: &mut Seen, call: &Call) {
-        let sent = Self::sent_for(seen, &call.subject).cloned();
-        if let Some(why) = self.not_ours(sent.as_ref()) {
+        let sent = self.sent_for(seen, &call.subject).cloned();
+        if let Some(why) = self.not_ours(seen, sent.as_ref()) {
             return self.broke(seen, "no completion of a hook that is not ours", format!("{} {why}", call.subject));
         }
         let Some(sent) = sent else { return };
@@ -78,8 +90,9 @@ impl Oracle {
 
     /// docs/settings.md, "Lifecycle hooks": `--on-failed-drain`, `asg-launch=ready`.
     pub(super) fn completed(&self, seen: &mut Seen, call: &Call) {
-        let Some(action) = self.world.aws.autoscaling.action(&call.subject) else { return };
-        let Some(sent) = Self::sent_for(seen, &call.subject).cloned() else { return };
+        let Some(sent) = self.sent_for(seen, &call.subject).cloned() else { return };
+        let token = sent.token.as_deref().unwrap_or_default();
+        let Some(action) = self.world.aws.autoscaling.action(token) else { return };
         let Some((_, result)) = action.completions.last() else { return };
         let notice = &self.plan.notices[sent.notice];
         let Target::Node(node) = notice.target else { return };
@@ -152,10 +165,11 @@ impl Oracle {
     pub(super) fn hook_left(&self, seen: &Seen, sent: &Sent) -> Option<String> {
         let notice = &self.plan.notices[sent.notice];
         let waits = sent.token.is_some() && self.ended(sent).is_none();
-        let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(Some(sent)).is_none();
+        let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(seen, Some(sent)).is_none();
         let left = match notice.target {
             Target::Node(node) => {
                 let let_go = self.plan.nodes[node].ignored || seen.let_go.contains_key(&node);
+                let let_go = let_go || notice.hook.is_some() && self.is_taken_back(seen, sent);
                 // While EC2 does not answer, the times of the hook are not known, and the shortest is assumed.
                 let is_unknown = notice.age > 0 && !self.stands(notice.target);
                 let_go || is_unknown || self.plan.flags.on_failed == Some("leave") && self.may_be_over(seen, sent, node)

@@ -86,6 +86,9 @@ impl Oracle {
             let left = match notice.target {
                 Target::Node(n) => {
                     let let_go = self.plan.nodes[n].ignored || seen.let_go.contains_key(&n);
+                    // Without heartbeats nothing tells when an action has begun.
+                    let is_hidden = notice.hook.is_some() && self.plan.flags.heartbeat == Some("off");
+                    let let_go = let_go || is_hidden || notice.taken_back.is_some();
                     let_go || self.plan.flags.on_failed == Some("leave") || notice.age > 0
                 }
                 _ => notice.age > 0,
@@ -93,7 +96,7 @@ impl Oracle {
             let action = sent.token.as_ref().and_then(|token| self.world.aws.autoscaling.action(token));
             let expired = action.is_some_and(|action| matches!(action.state, ActionState::Expired { .. }));
             let open = Sent { open: sent.messages.iter().cloned().collect(), ..sent };
-            let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(Some(&open)).is_none();
+            let ours = matches!(notice.kind, Kind::Terminate(..)) && self.not_ours(seen, Some(&open)).is_none();
             if ours && expired && !left {
                 self.broke(seen, "a hook is completed in time", format!("{notice:?}"));
             }

@@ -1,12 +1,16 @@
 //! What joined the worlds later. It is drawn from a generator of its own, so that a seed keeps the rest of its world, and half of the
 //! worlds keep all.
 
-use super::random::{BUSY, chance, many, one, some};
-use super::{Budget, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller};
+use super::random::{BUSY, chance, many, one, some, span};
+use super::{AtHook, Budget, Kind, NodePlan, Notice, Owner, Plan, PodKind, PodPlan, Source, Target, Teller, Trouble};
+use ebbtide_sim::messages::Wrapping;
 use fastrand::Rng;
 
 /// Makes the generator differ from that of the rest.
 const OTHER: u64 = 0x6164_6465_645f_6c61;
+
+/// The same for hooks, which joined after the others.
+const HOOKS: u64 = 0x6e6f_6465_686f_6f6b;
 
 impl Plan {
     /// Adds what a seed stands for besides the rest.
@@ -104,6 +108,38 @@ impl Plan {
         }
     }
 
+    /// Names the hook at which instances wait whose termination their Nodes tell: most do, some later, elsewhere or nowhere.
+    pub(super) fn add_hooks(&mut self) {
+        let rng = &mut Rng::with_seed(self.seed ^ HOOKS);
+        if self.flags.source != Source::Nodes || chance(rng, 30) {
+            return;
+        }
+        let timeout = one(rng, &[30, 60, 120, 300, 600]);
+        self.flags.node_hook = Some(timeout);
+        for n in 0..self.nodes.len() {
+            let (at, kind) = (rng.u64(..BUSY), Kind::Terminate(timeout, Wrapping::Event, Owner::Us));
+            let is_said = |it: &Notice| it.target == Target::Node(n) && matches!(it.kind, Kind::Terminate(..));
+            if chance(rng, 50) && !self.notices.iter().any(is_said) {
+                self.notices.push(Notice { at, teller: Teller::Node, real: true, ..plain(kind, Target::Node(n)) });
+            }
+        }
+        for notice in self.notices.iter_mut().filter(|it| matches!(it.kind, Kind::Terminate(..))) {
+            let owner = some(rng, 10, |rng| Owner::Early(rng.u64(1..100))).unwrap_or(Owner::Us);
+            notice.kind = Kind::Terminate(timeout, Wrapping::Event, owner);
+            notice.taken_back = notice.taken_back.filter(|_| chance(rng, 30));
+            let waits: Option<i64> = some(rng, 90, |rng| one(rng, &[-20, -5, 0, 0, 0, 0, 1, 5, 30, 90, 200]));
+            let shown = one(rng, &[0, 0, 0, 5, 50]).min(waits.unwrap_or(50).unsigned_abs());
+            notice.hook = Some(AtHook { shown, waits, elsewhere: chance(rng, 10) });
+        }
+        if !self.faults.is_empty() && chance(rng, 30) {
+            let mut span = span(rng);
+            if let Trouble::Calls(operation, ..) = &mut span.trouble {
+                *operation = "DescribeAutoScalingInstances";
+            }
+            self.faults.push(span);
+        }
+    }
+
     /// Leaves what only Nodes tell, without a queue. Nothing proves then that the machine's clock is ahead.
     fn only_nodes(&mut self, rng: &mut Rng) {
         (self.flags.source, self.flags.ready, self.clock_ahead) = (Source::Nodes, false, 0);
@@ -143,7 +179,19 @@ fn web() -> PodPlan {
 
 fn plain(kind: Kind, target: Target) -> Notice {
     let (teller, copies) = (Teller::Queue, Vec::new());
-    Notice { at: 0, kind, target, age: 0, copies, real: false, teller, taken_back: None, lag: 0, called_off: None }
+    Notice {
+        at: 0,
+        kind,
+        target,
+        age: 0,
+        copies,
+        real: false,
+        teller,
+        taken_back: None,
+        lag: 0,
+        called_off: None,
+        hook: None,
+    }
 }
 
 fn change(rng: &mut Rng, target: Target, source: Source) -> Notice {

@@ -103,6 +103,7 @@ impl Plan {
         }
         let mut plan = Self { seed, flags, clock_ahead, replicas, nodes, notices, faults };
         plan.add();
+        plan.add_hooks();
         plan
     }
 }
@@ -153,6 +154,7 @@ fn flags(rng: &mut Rng) -> Flags {
         before: None,
         condition: None,
         shift: false,
+        node_hook: None,
         others: others.concat(),
     }
 }
@@ -230,10 +232,11 @@ fn notice(rng: &mut Rng, nodes: usize) -> Notice {
         taken_back: None,
         lag: 0,
         called_off: None,
+        hook: None,
     }
 }
 
-fn span(rng: &mut Rng) -> Span {
+pub(super) fn span(rng: &mut Rng) -> Span {
     let from = rng.u64(..BUSY);
     let trouble = match rng.u8(..100) {
         0..14 => Trouble::StaleCache,

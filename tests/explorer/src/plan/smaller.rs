@@ -1,6 +1,6 @@
 //! Plans with one thing less.
 
-use super::{Flags, Kind, NodePlan, Plan, Source, Target, Teller};
+use super::{AtHook, Flags, Kind, NodePlan, Plan, Source, Target, Teller};
 
 impl Plan {
     /// Returns plans with one thing less.
@@ -37,6 +37,10 @@ impl Plan {
             if self.notices[n].called_off.is_some() {
                 with(&|plan| plan.notices[n].called_off = None);
             }
+            if let Some(AtHook { waits: Some(waits), .. }) = self.notices[n].hook {
+                let now = AtHook { shown: 0, waits: Some(waits.min(0)), elsewhere: false };
+                with(&|plan| plan.notices[n].hook = Some(now));
+            }
             if self.notices[n].age > 0 {
                 with(&|plan| plan.notices[n].age = 0);
             }
@@ -72,9 +76,9 @@ impl Plan {
             }
         }
         with(&|plan| {
-            let Flags { source, before, condition, shift, .. } = plan.flags;
-            plan.flags =
-                Flags { others: plan.flags.others.clone(), source, before, condition, shift, ..Flags::default() };
+            let Flags { source, before, condition, shift, node_hook, .. } = plan.flags;
+            let others = plan.flags.others.clone();
+            plan.flags = Flags { others, source, before, condition, shift, node_hook, ..Flags::default() };
         });
         with(&|plan| plan.flags.before = None);
         with(&|plan| plan.clock_ahead = 0);

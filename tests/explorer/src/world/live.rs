@@ -5,7 +5,7 @@ mod told;
 use super::{Oracle, Plan, Stage};
 use crate::harness::{instance, node, s};
 use crate::plan::{Budget, Kind, NodePlan, Notice, PodKind, PodPlan, Target, Teller, Trouble};
-use ebbtide_sim::aws::{ActionState, HookResult};
+use ebbtide_sim::aws::{ActionState, HookResult, HookSpec};
 use ebbtide_sim::fault::Rule;
 use ebbtide_sim::kube::{Interrupt, Limit, Pod};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,10 @@ enum Event {
     CallOff(usize),
     ShiftEnds(usize),
     TakeBack(usize),
+    /// The group begins to terminate the instance of a notice.
+    Leave(usize),
+    /// The instance of a notice begins to wait at a hook.
+    Wait(usize),
     Faults,
     Complete(usize),
     Gone(usize),
@@ -53,6 +57,12 @@ impl<'a> Live<'a> {
 
     fn prepare(&mut self) {
         let aws = &self.stage.world.aws;
+        if let Some(timeout) = self.plan.flags.node_hook {
+            for name in ["drain", "other"] {
+                aws.autoscaling.add_hook("group", name, HookSpec::terminating(s(timeout)));
+            }
+            (0..self.plan.nodes.len()).for_each(|n| aws.autoscaling.join("group", &instance(n)));
+        }
         let cluster = |name| format!("kubernetes.io/cluster/{name}");
         let (blue, green, tag) = (cluster("blue"), cluster("green"), "aws-node-termination-handler/managed");
         let ours = [(tag, "true"), (blue.as_str(), "owned")];
@@ -83,6 +93,10 @@ impl<'a> Live<'a> {
         }
         for (n, notice) in self.plan.notices.iter().enumerate() {
             self.due.insert((s(notice.at), Event::Send(n)));
+            if let Some(hook) = notice.hook {
+                self.due.insert((s(notice.at + hook.shown), Event::Leave(n)));
+                self.due.extend(hook.waits.map(|after| (s(notice.at.saturating_add_signed(after)), Event::Wait(n))));
+            }
             self.due.extend(notice.copies.iter().map(|after| (s(notice.at + notice.lag + after), Event::Copy(n))));
         }
         self.due.extend(self.plan.faults.iter().flat_map(|span| [span.from, span.to]).map(|at| (s(at), Event::Faults)));
@@ -225,6 +239,8 @@ impl<'a> Live<'a> {
             Event::ShiftEnds(n) => self.end_shift(n),
             Event::Begin(n) => self.oracle.judge_begun(n),
             Event::TakeBack(n) => self.take_back(n),
+            Event::Leave(n) => self.leave(n),
+            Event::Wait(n) => self.wait(n),
             Event::Faults => self.set_faults(now),
             Event::Complete(n) => {
                 let token =
@@ -297,7 +313,11 @@ impl<'a> Live<'a> {
                     self.due.insert(if code.contains("REBOOT") { boot } else { gone(after) });
                 }
                 // Nobody keeps the hook that the metadata tell of.
-                Kind::Terminate(timeout, ..) if notice.teller == Teller::Node => drop(self.due.insert(gone(timeout))),
+                Kind::Terminate(timeout, ..)
+                    if notice.teller == Teller::Node && notice.hook.is_none_or(|hook| hook.waits.is_none()) =>
+                {
+                    self.due.insert(gone(timeout));
+                }
                 _ => {}
             }
         }

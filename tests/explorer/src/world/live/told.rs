@@ -1,7 +1,7 @@
 //! What messages and Nodes tell.
 
 use super::{Event, Live};
-use crate::harness::{node, s};
+use crate::harness::{instance, node, s};
 use crate::oracle::Sent;
 use crate::plan::{Kind, Notice, Owner, Target, Teller};
 use ebbtide_sim::aws::HookSpec;
@@ -82,7 +82,8 @@ impl Live<'_> {
         let is_first = notice.teller == Teller::Node || is_said && notice.lag > 0;
         // Before the Node says it, so that nobody acts on what the oracle does not know.
         if is_said && is_first {
-            self.sent(n, None, None);
+            let token = self.oracle.seen().waiting.get(&n).cloned();
+            self.sent(n, None, token);
         }
         if is_said {
             self.say(n);
@@ -138,6 +139,36 @@ impl Live<'_> {
         self.oracle.note(format!("{notice:?} is sent as {message}"));
         self.bodies.insert(n, body);
         self.sent(n, Some(message), token);
+    }
+
+    /// Lets the group terminate the instance of a notice.
+    pub(super) fn leave(&self, n: usize) {
+        let Target::Node(node) = self.plan.notices[n].target else { return };
+        if !self.oracle.seen().gone.contains_key(&node) {
+            self.stage.world.aws.autoscaling.leave("group", &instance(node));
+        }
+    }
+
+    /// Lets the instance of a notice wait at a hook, of which no message tells.
+    pub(super) fn wait(&mut self, n: usize) {
+        let Notice { kind, target: Target::Node(node), hook: Some(hook), .. } = self.plan.notices[n] else { return };
+        if self.oracle.seen().gone.contains_key(&node) {
+            return;
+        }
+        let name = if hook.elsewhere { "other" } else { "drain" };
+        let token = self.stage.world.aws.autoscaling.begin("group", name, &instance(node));
+        self.oracle.note(format!("{} waits at the hook {name}", instance(node)));
+        if hook.elsewhere {
+            return;
+        }
+        let mut seen = self.oracle.seen();
+        if let Some(sent) = seen.sent.iter_mut().find(|sent| sent.notice == n) {
+            sent.token = Some(token.clone());
+        }
+        seen.waiting.insert(n, token);
+        if let Kind::Terminate(_, _, Owner::Early(after)) = kind {
+            self.due.insert((self.stage.world.clock.elapsed() + s(after), Event::Complete(n)));
+        }
     }
 
     /// Sends the message of a change of which its Node has told first.
