@@ -157,6 +157,8 @@ impl Election {
         };
         self.may_be_ours = true;
         let written = self.write(found).await?;
+        // What others wrote before says nothing about what they write later.
+        self.observed = None;
         self.held = Some(written);
         Ok(Turn::Ours { until: asked_at + self.office.turn - self.office.margin })
     }

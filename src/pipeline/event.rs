@@ -113,18 +113,7 @@ impl Notice {
     /// Returns the kind alone.
     #[must_use]
     pub const fn kind(&self) -> NoticeKind {
-        match self.detail {
-            Detail::AsgTerminate(_) | Detail::AsgTermination { .. } => NoticeKind::AsgTerminate,
-            Detail::AsgLaunch(_) => NoticeKind::AsgLaunch,
-            Detail::Spot { .. } => NoticeKind::Spot,
-            Detail::Rebalance => NoticeKind::Rebalance,
-            Detail::StateChange { .. } => NoticeKind::StateChange,
-            Detail::ScheduledChange(_) => NoticeKind::ScheduledChange,
-            Detail::CapacityReservation { .. } => NoticeKind::CapacityReservation,
-            Detail::Condition(_) => NoticeKind::NodeCondition,
-            Detail::StatusCheck(_) => NoticeKind::StatusCheck,
-            Detail::TakenBack(kind) => kind,
-        }
+        self.detail.kind()
     }
 }
 
@@ -281,8 +270,13 @@ pub enum Identity {
         /// The instance.
         instance: InstanceId,
     },
-    /// Any other event, by EventBridge's id.
-    Event(String),
+    /// Any other event, by EventBridge's id. Of another kind it is another: who forges one must not take the place of a real one.
+    Event {
+        /// The kind of the notice.
+        kind: NoticeKind,
+        /// The event's id.
+        id: String,
+    },
 }
 
 impl Identity {
@@ -292,7 +286,7 @@ impl Identity {
         match self {
             Self::Health { arn, .. } => (!arn.starts_with("arn:")).then_some(arn),
             Self::Block { reservation, .. } => Some(reservation),
-            Self::Hook { .. } | Self::Said { .. } | Self::Condition { .. } | Self::Event(_) => None,
+            Self::Hook { .. } | Self::Said { .. } | Self::Condition { .. } | Self::Event { .. } => None,
         }
     }
 }
@@ -307,7 +301,8 @@ impl fmt::Display for Identity {
             Self::Said { kind, at: Some(at), instance } => write!(f, "node/{kind}/{at}/{instance}"),
             Self::Said { kind, at: None, instance } => write!(f, "node/{kind}/{instance}"),
             Self::Condition { condition, instance } => write!(f, "node/condition/{condition}/{instance}"),
-            Self::Event(id) => f.write_str(id),
+            // Without a slash, which all others have.
+            Self::Event { kind, id } => write!(f, "{kind}:{id}"),
         }
     }
 }
@@ -375,6 +370,25 @@ pub enum Detail {
     StatusCheck(&'static str),
     /// What the Node said, or EC2 listed, of this kind is no longer so.
     TakenBack(NoticeKind),
+}
+
+impl Detail {
+    /// Returns the kind alone.
+    #[must_use]
+    pub const fn kind(&self) -> NoticeKind {
+        match self {
+            Self::AsgTerminate(_) | Self::AsgTermination { .. } => NoticeKind::AsgTerminate,
+            Self::AsgLaunch(_) => NoticeKind::AsgLaunch,
+            Self::Spot { .. } => NoticeKind::Spot,
+            Self::Rebalance => NoticeKind::Rebalance,
+            Self::StateChange { .. } => NoticeKind::StateChange,
+            Self::ScheduledChange(_) => NoticeKind::ScheduledChange,
+            Self::CapacityReservation { .. } => NoticeKind::CapacityReservation,
+            Self::Condition(_) => NoticeKind::NodeCondition,
+            Self::StatusCheck(_) => NoticeKind::StatusCheck,
+            Self::TakenBack(kind) => *kind,
+        }
+    }
 }
 
 /// A lifecycle action that waits for us.
@@ -491,7 +505,7 @@ impl Notice {
             Identity::Hook { token, .. } => token.starts_with(TEST),
             Identity::Health { arn, .. } => arn.rsplit('/').next().is_some_and(|last| last.contains(TEST)),
             Identity::Block { .. } | Identity::Said { .. } | Identity::Condition { .. } => false,
-            Identity::Event(id) => id.starts_with(TEST),
+            Identity::Event { id, .. } => id.starts_with(TEST),
         }
     }
 }

@@ -29,6 +29,7 @@ use aws_sdk_sqs::types::{
 use jiff::Timestamp;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
@@ -46,6 +47,13 @@ const RELEASE_LINGER: Duration = Duration::from_millis(50);
 
 /// Maximum number of messages held; polling pauses at it. SQS allows 120,000 in flight for all receivers together.
 const MAX_HELD: usize = 20_000;
+
+/// Maximum sum of the messages' sizes held above [`USUAL_KIB`], in KiB; polling pauses at it. A message that names thousands of instances
+/// costs some bytes for each of its own.
+const MAX_EXCESS_KIB: u32 = 16 * 1024;
+
+/// Size in KiB of a message about one instance, with what SNS puts around it.
+const USUAL_KIB: u32 = 8;
 
 /// Maximum number of tries of a release: its message becomes visible by itself soon.
 const MAX_RELEASE_TRIES: u32 = 3;
@@ -66,6 +74,7 @@ pub struct Message {
     /// The time during which the message is ours.
     pub lease: Lease,
     _held: OwnedSemaphorePermit,
+    _excess: Option<OwnedSemaphorePermit>,
 }
 
 /// The right to delete a message or to change its visibility, until it is received again.
@@ -86,6 +95,9 @@ struct Inner {
     clock: Clock,
     facts: Facts,
     held: Arc<Semaphore>,
+    excess: Arc<Semaphore>,
+    /// The excess of the largest message of the last receive.
+    largest: AtomicU32,
     deletes: Batcher<String, EntryResult>,
     releases: Batcher<(String, Duration), EntryResult>,
     extensions: Batcher<(String, Duration), EntryResult>,
@@ -109,6 +121,8 @@ impl Queue {
             clock,
             facts,
             held: Arc::new(Semaphore::new(MAX_HELD)),
+            excess: Arc::new(Semaphore::new(MAX_EXCESS_KIB as usize)),
+            largest: AtomicU32::new(0),
         }))
     }
 
@@ -133,6 +147,16 @@ impl Queue {
             };
             permits.push(permit);
         }
+        // Where the last were large, there is room for as large ones.
+        let room = (inner.largest.load(Ordering::Relaxed) * 10).min(MAX_EXCESS_KIB);
+        let mut excess = tokio::select! {
+            biased;
+            () = stop.cancelled() => return Ok(Vec::new()),
+            permit = Arc::clone(&inner.excess).acquire_many_owned(room) => match permit {
+                Ok(permit) => permit,
+                Err(_) => return Ok(Vec::new()),
+            },
+        };
         let asked = Instant::now();
         let request = inner
             .client
@@ -151,8 +175,17 @@ impl Queue {
         // The visibility timeout runs from SQS's answer, not from its arrival here: at the latest from the end of the wait.
         let received_at = Instant::now().min(asked + wait);
         let messages = answer.messages.unwrap_or_default();
-        let messages = messages.into_iter().zip(permits);
-        Ok(messages.filter_map(|(message, permit)| self.message(message, received_at, permit)).collect())
+        let sizes = messages.iter().map(|message| {
+            let kib = message.body.as_ref().map_or(0, |body| body.len() / 1024);
+            u32::try_from(kib).unwrap_or(MAX_EXCESS_KIB).saturating_sub(USUAL_KIB)
+        });
+        let sizes: Vec<u32> = sizes.collect();
+        inner.largest.store(sizes.iter().copied().max().unwrap_or_default(), Ordering::Relaxed);
+        let messages = messages.into_iter().zip(permits).zip(sizes).map(|((message, held), kib)| {
+            let others = || Arc::clone(&inner.excess).try_acquire_many_owned(kib).ok();
+            (message, (held, excess.split(kib as usize).or_else(others)))
+        });
+        Ok(messages.filter_map(|(message, permits)| self.message(message, received_at, permits)).collect())
     }
 
     /// Whether the machine's time has stepped, and no answer of SQS has said how.
@@ -170,7 +203,7 @@ impl Queue {
         &self,
         message: aws_sdk_sqs::types::Message,
         received_at: Instant,
-        held: OwnedSemaphorePermit,
+        (held, excess): (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>),
     ) -> Option<Message> {
         let receives = attribute(&message, &MessageSystemAttributeName::ApproximateReceiveCount).unwrap_or(1);
         let sent = time(&message, &MessageSystemAttributeName::SentTimestamp);
@@ -178,7 +211,7 @@ impl Queue {
         let id: Arc<str> = message.message_id?.into();
         self.0.facts.emit(&Fact::MessageReceived { message: &id, receives, age });
         let lease = Lease::new(Receipt(message.receipt_handle?), received_at);
-        Some(Message { id, body: message.body?, sent, lease, _held: held })
+        Some(Message { id, body: message.body?, sent, lease, _held: held, _excess: excess })
     }
 
     /// Makes the message invisible for `visibility` from now.

@@ -22,7 +22,7 @@ fn sound(body: &str) -> Parsed {
                     Identity::Said { .. } | Identity::Condition { .. } => {
                         panic!("no message is what a Node says or has: {notice:?}")
                     }
-                    Identity::Event(id) => said.push(id.clone()),
+                    Identity::Event { id, .. } => said.push(id.clone()),
                 }
                 if let Detail::ScheduledChange(change) = &notice.detail {
                     said.push(change.code.clone());

@@ -179,7 +179,8 @@ pub(super) fn planned(notice: &Notice, policy: &Policy, plan: &Plan) -> String {
 
 /// What has to be so before the Node is cordoned and drained.
 pub(super) fn admitted(notice: &Notice, policy: &Policy) -> String {
-    let (proof, verify) = (Proof::of(notice), policy.admission.verify);
+    let verify = policy.admission.verify;
+    let proof = Proof::of(notice, verify);
     match &proof {
         Some(proof) if verify == Verify::Always => {
             format!("--verify always: nothing is done before AWS confirms that {}", proof.expected())

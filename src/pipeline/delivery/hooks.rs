@@ -101,10 +101,12 @@ impl Deliverer {
                 let why = match shown {
                     HookSearch::NoGroup => Some(HookLack::NoGroup),
                     HookSearch::Nowhere(HookLack::NoHook { group, others }) => {
-                        let theirs = others.iter().find(|other| policy.ignored_hooks.contains(other)).cloned();
-                        Some(match theirs {
-                            Some(hook) => HookLack::LeftToOthers { group, hook },
-                            None => HookLack::NoHook { group, others },
+                        let is_theirs = |other: &String| policy.ignored_hooks.contains(other);
+                        Some(match others.first() {
+                            Some(hook) if others.iter().all(is_theirs) => {
+                                HookLack::LeftToOthers { group, hook: hook.clone() }
+                            }
+                            _ => HookLack::NoHook { group, others },
                         })
                     }
                     HookSearch::Nowhere(why) => Some(why),

@@ -132,6 +132,7 @@ fn warned_before(terminates_at: Timestamp) -> Timestamp {
 impl Fields<'_> {
     fn notice(&self, head: &Head<'_>, detail: Detail) -> Result<Parsed, Malformed> {
         let instance = self.instance_id.instance(At("detail.", "instance-id"))?;
-        Ok(Parsed::Notices(Notice { identity: head.identity()?, instance, at: head.at, detail }.into()))
+        let identity = head.identity(detail.kind())?;
+        Ok(Parsed::Notices(Notice { identity, instance, at: head.at, detail }.into()))
     }
 }

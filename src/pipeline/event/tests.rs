@@ -5,7 +5,7 @@ mod kinds;
 mod malformed;
 mod wrappings;
 
-use super::{Hook, Identity, IgnoreReason, InstanceId, Notice, Parsed, parse};
+use super::{Hook, Identity, IgnoreReason, InstanceId, Notice, NoticeKind, Parsed, parse};
 use jiff::Timestamp;
 
 /// The one notice of a body that must have just one.
@@ -45,8 +45,8 @@ fn time(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn event_id(id: &str) -> Identity {
-    Identity::Event(id.to_owned())
+fn event_id(kind: NoticeKind, id: &str) -> Identity {
+    Identity::Event { kind, id: id.to_owned() }
 }
 
 fn hook_id(hook: &Hook) -> Identity {

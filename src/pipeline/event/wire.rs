@@ -5,7 +5,7 @@
 
 mod read;
 
-use super::{Identity, InstanceId, Malformed, MalformedReason};
+use super::{Identity, InstanceId, Malformed, MalformedReason, NoticeKind};
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 use serde::Deserialize;
@@ -136,9 +136,13 @@ pub(super) struct Head<'a> {
 
 impl Head<'_> {
     /// Returns the event's own identity. Used only if nothing better identifies the notice, so that an event whose identity is
-    /// elsewhere does not need an `id`.
-    pub(super) fn identity(&self) -> Result<Identity, Malformed> {
-        Ok(Identity::Event(self.id.name(At("", "id"))?.to_owned()))
+    /// elsewhere does not need an `id`. EventBridge's are UUIDs.
+    pub(super) fn identity(&self, kind: NoticeKind) -> Result<Identity, Malformed> {
+        let at = At("", "id");
+        match self.id.name(at)? {
+            id if id.contains('/') => Err(at.bad(format!("{} is not an event's id", quote(id)))),
+            id => Ok(Identity::Event { kind, id: id.to_owned() }),
+        }
     }
 }
 

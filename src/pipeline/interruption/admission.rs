@@ -10,13 +10,18 @@ use crate::clients::gate::Category;
 use crate::fact::{Fact, Unusual, Wait, WaitOutcome};
 use crate::pipeline::event::Notice;
 use crate::pipeline::node::Node;
-use crate::pipeline::node::mark::{is_drained, is_marked_for};
+use crate::pipeline::node::mark::{is_drained, is_drained_for, start_of};
 use std::collections::HashSet;
 use std::future::pending;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
+
+/// Time for which a node counts that was drained and let go: whoever may write to the queue can call off what nobody has announced, and
+/// must not have one node drained after the other by that.
+const LET_GO: Duration = Duration::from_mins(15);
 
 impl Case {
     /// Waits until the notice is admitted, which `admitted` then holds: there is room, or AWS has confirmed it.
@@ -29,8 +34,10 @@ impl Case {
         admitted: &mut Option<Admitted>,
     ) -> Finding {
         let Self { interrupter, notice, .. } = self;
-        let verify = interrupter.policy.admission.verify;
-        let proof = Proof::of(notice).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
+        let (verify, identity) = (interrupter.policy.admission.verify, notice.identity.to_string());
+        let proof =
+            Proof::of(notice, verify).filter(|_| verify == Verify::Never || interrupter.policy.admission.asks_aws);
+        let proof = proof.map(|proof| proof.of_known(node.as_ref().and_then(|node| start_of(node, &identity))));
         // A message names the token; without it Auto Scaling itself has shown that the instance waits.
         let is_shown = notice.hook().is_some_and(|hook| hook.token.is_none());
         let must_be_confirmed = verify == Verify::Always && proof.is_some() && !is_shown;
@@ -39,8 +46,7 @@ impl Case {
             return Finding::Admitted;
         }
         // What has left its mark was admitted before: a takeover goes on.
-        let identity = notice.identity.to_string();
-        let is_marked = |node: &Arc<Node>| is_marked_for(node, &identity, notice.start());
+        let is_marked = |node: &Arc<Node>| is_drained_for(node, &identity, notice.start());
         if !notice.is_withdrawn() && node.as_ref().is_some_and(is_marked) {
             *admitted = Some(interrupter.draining.admit_anyway(&notice.instance));
             return Finding::Admitted;
@@ -56,7 +62,7 @@ impl Case {
         let waiting = Waiting::new(self, log, Wait::Admission, until);
         let (unproven, crowded_out) = (OnceLock::new(), CancellationToken::new());
         let waits_unproven = || {
-            unproven.get_or_init(|| interrupter.draining.wait_unproven(&notice.instance, &crowded_out));
+            unproven.get_or_init(|| interrupter.draining.wait_unproven(&notice.instance, notice.kind(), &crowded_out));
         };
         let confirmed = async {
             match &proof {
@@ -141,7 +147,8 @@ impl Case {
         let Interrupter { policy, draining, .. } = &*self.interrupter;
         let (verify, asks_aws) = (policy.admission.verify, policy.admission.asks_aws);
         let needed = verify != Verify::Never && asks_aws && policy.admits(copy);
-        let Some(proof) = Proof::of(copy).filter(|_| needed) else { return };
+        let Some(proof) = Proof::of(copy, verify).filter(|_| needed) else { return };
+        let proof = proof.of_known(self.notice.start());
         let had_room = async {
             while verify == Verify::Always || !draining.had_room(&copy.instance) {
                 draining.changed().await;
@@ -166,7 +173,8 @@ impl Case {
         let at_most = limit.of(interrupter.index.len());
         let marked = || -> HashSet<_> {
             let drained = interrupter.index.all_that(is_drained);
-            drained.into_iter().map(|node| node.instance.clone()).collect()
+            let let_go = interrupter.index.let_go_within(LET_GO);
+            drained.into_iter().map(|node| node.instance.clone()).chain(let_go).collect()
         };
         interrupter.draining.admit(&notice.instance, at_most, marked).map_err(|draining| (draining, at_most))
     }

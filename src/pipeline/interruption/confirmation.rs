@@ -2,6 +2,7 @@
 //! to the queue may send one.
 
 use super::hook::{GROUP_INSTANCES, MAX_MEMBERS};
+use super::policy::Verify;
 use crate::clients::batch::{BatchError, Batcher};
 use crate::clients::gate::{AwsError, CALL_TIMEOUT, Gate, LifecycleClass, Operation};
 use crate::pipeline::event::{Detail, Identity, InstanceId, Notice, NoticeKind, ScheduledChange};
@@ -32,8 +33,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(50);
 /// Time before the end of a Capacity Block at which a message about it may come: AWS warns 40 minutes ahead, or ten after the launch.
 const BLOCK_WARNING: Duration = Duration::from_hours(1);
 
-/// Maximum difference between the begins of a change that a message names and that EC2 lists: a nearer one presses its drain, a later
-/// one puts it off.
+/// Maximum difference between the times of a change, or of a block's end, that a message names and that EC2 lists: a nearer one presses
+/// its drain, a later one puts it off.
 const START_TOLERANCE: Duration = Duration::from_mins(5);
 
 const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequests");
@@ -59,21 +60,22 @@ pub enum Proof {
         /// The begin.
         start: Option<Timestamp>,
     },
-    /// The Capacity Block in which the instance runs is about to end.
-    EndingBlock,
+    /// The Capacity Block in which the instance runs is about to end, at this time.
+    EndingBlock {
+        /// The end of the reservation.
+        ends: Option<Timestamp>,
+    },
 }
 
 impl Proof {
-    /// Returns the proof of a notice; `None` if AWS shows none.
+    /// Returns the proof of a notice; `None` if AWS shows none. If all are verified, one with a hard deadline has one: too late is better
+    /// than by anybody's word.
     #[must_use]
-    pub fn of(notice: &Notice) -> Option<Self> {
+    pub fn of(notice: &Notice, verify: Verify) -> Option<Self> {
         match &notice.detail {
             Detail::Spot { .. } => Some(Self::SpotRequest),
             Detail::AsgTerminate(_) | Detail::AsgTermination { .. } => Some(Self::WaitsInGroup),
             Detail::StateChange { .. } => Some(Self::Stops),
-            Detail::CapacityReservation { .. } if matches!(notice.identity, Identity::Block { .. }) => {
-                Some(Self::EndingBlock)
-            }
             Detail::ScheduledChange(ScheduledChange { start, is_issue: false, withdrawn: true, .. }) => {
                 Some(Self::UnlistedChange { start: *start })
             }
@@ -81,14 +83,27 @@ impl Proof {
             Detail::ScheduledChange(ScheduledChange { hard, start, is_issue: false, .. }) => {
                 Some(Self::ListedChange { hard: *hard, start: *start })
             }
-            // No call shows the interruption of another reservation.
-            Detail::CapacityReservation { .. }
-            | Detail::ScheduledChange(_)
+            // No call shows the interruption of another reservation, before it comes.
+            Detail::CapacityReservation { .. } => match notice.identity {
+                Identity::Block { ends, .. } => Some(Self::EndingBlock { ends }),
+                _ => (verify == Verify::Always).then_some(Self::Stops),
+            },
+            Detail::ScheduledChange(_)
             | Detail::Rebalance
             | Detail::Condition(_)
             | Detail::StatusCheck(_)
             | Detail::TakenBack(_)
             | Detail::AsgLaunch(_) => None,
+        }
+    }
+
+    /// Returns the proof that a change is called off which is known to begin at `start`: the message that calls it off may name any other
+    /// begin, of which EC2 lists nothing.
+    #[must_use]
+    pub fn of_known(self, start: Option<Timestamp>) -> Self {
+        match self {
+            Self::UnlistedChange { start: said } => Self::UnlistedChange { start: start.or(said) },
+            other => other,
         }
     }
 
@@ -101,7 +116,7 @@ impl Proof {
             Self::Stops => "EC2 stops or terminates it",
             Self::ListedChange { .. } => "EC2 lists the change",
             Self::UnlistedChange { .. } => "EC2 no longer lists the change",
-            Self::EndingBlock => "its Capacity Block is about to end",
+            Self::EndingBlock { .. } => "its Capacity Block is about to end",
         }
     }
 }
@@ -171,7 +186,7 @@ impl Clients {
         let spot = of(|proof| *proof == Proof::SpotRequest);
         let hooks = of(|proof| *proof == Proof::WaitsInGroup);
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
-        let blocks = of(|proof| *proof == Proof::EndingBlock);
+        let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
         let going = of(|proof| !matches!(proof, Proof::WaitsInGroup | Proof::UnlistedChange { .. }));
         let asked: [(&[Question], BoxFuture<'_, Proven>); 5] = [
             (&spot, Box::pin(self.marked_requests(&spot))),
@@ -252,11 +267,8 @@ impl Clients {
         let lists = |instance: &InstanceId, hard: bool, start: Option<Timestamp>| {
             listed.iter().any(|notice| match &notice.detail {
                 Detail::ScheduledChange(change) => {
-                    let said = start.or(change.start);
-                    let apart = said.zip(change.start).map(|(said, listed)| said.duration_since(listed).unsigned_abs());
                     let is_as_hard = change.hard || !hard;
-                    let is_then = apart.is_none_or(|apart| apart <= START_TOLERANCE);
-                    notice.instance == *instance && !change.withdrawn && is_as_hard && is_then
+                    notice.instance == *instance && !change.withdrawn && is_as_hard && are_near(start, change.start)
                 }
                 _ => false,
             })
@@ -269,15 +281,23 @@ impl Clients {
         Ok(questions.iter().filter(is_proven).cloned().collect())
     }
 
-    /// Instances in Capacity Blocks that are about to end.
+    /// Instances in Capacity Blocks that are about to end when the message says.
     async fn in_ending_blocks(&self, questions: &[Question]) -> Proven {
         let found = self.instances(questions).await?;
         let now = self.clock.now();
         let blocks = self.listing.ending_blocks(now, now.saturating_add(BLOCK_WARNING).unwrap_or(now)).await?;
-        let is_ending = |instance: &&Instance| {
-            instance.capacity_reservation_id().is_some_and(|id| blocks.iter().any(|block| block.reservation == id))
+        let ending = found.iter().filter_map(|instance| {
+            let reservation = instance.capacity_reservation_id()?;
+            let block = blocks.iter().find(|block| block.reservation == reservation)?;
+            Some((instance.instance_id()?, block.ends))
+        });
+        let is_then = |said: &Proof, listed| match said {
+            Proof::EndingBlock { ends } => ends.is_some() && are_near(*ends, listed),
+            _ => false,
         };
-        Ok(found.iter().filter(is_ending).flat_map(|instance| about(questions, instance.instance_id())).collect())
+        let proven =
+            ending.flat_map(|(id, ends)| about(questions, Some(id)).filter(move |(_, proof)| is_then(proof, ends)));
+        Ok(proven.collect())
     }
 
     async fn instances(&self, questions: &[Question]) -> Result<Vec<Instance>, AwsError> {
@@ -297,6 +317,11 @@ impl Clients {
         let by = Instant::now() + CALL_TIMEOUT;
         self.gate.aws(operation, &subject(questions), LifecycleClass::Describe, by, request).await
     }
+}
+
+/// Whether the time that a message names, if it names one, is near the one that EC2 lists.
+fn are_near(said: Option<Timestamp>, listed: Option<Timestamp>) -> bool {
+    said.zip(listed).is_none_or(|(said, listed)| said.duration_since(listed).unsigned_abs() <= START_TOLERANCE)
 }
 
 /// Names the instances in errors.

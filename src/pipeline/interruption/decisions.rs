@@ -51,7 +51,8 @@ impl Policy {
     #[must_use]
     pub fn admits(&self, notice: &Notice) -> bool {
         let is_limited = self.admission.max_draining.is_some();
-        let is_verified = self.admission.verify == Verify::Always && Proof::of(notice).is_some();
+        let verify = self.admission.verify;
+        let is_verified = verify == Verify::Always && Proof::of(notice, verify).is_some();
         self.action(notice).drains() && (is_limited || is_verified)
     }
 

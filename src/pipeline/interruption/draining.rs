@@ -1,6 +1,7 @@
 //! The nodes that are drained now, counted against their maximum; and the notices that wait for room although AWS has not confirmed them.
 
-use crate::pipeline::event::InstanceId;
+use crate::pipeline::event::{InstanceId, NoticeKind};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,8 +35,8 @@ struct State {
     admitted: HashMap<InstanceId, Places>,
     /// The instances by the marks on their Nodes, and when those were read.
     marked: Option<(Instant, HashSet<InstanceId>)>,
-    /// The instances of notices that wait unproven, the oldest first, with the tokens that end their waits.
-    unproven: VecDeque<(InstanceId, CancellationToken)>,
+    /// The instances and kinds of notices that wait unproven, the oldest first, with the tokens that end their waits.
+    unproven: VecDeque<(InstanceId, NoticeKind, CancellationToken)>,
 }
 
 /// The admitted notices of one instance.
@@ -52,6 +53,16 @@ impl State {
         let marked = self.marked.iter().flat_map(|(_, marked)| marked);
         let only_marked = marked.filter(|other| !self.admitted.contains_key(*other));
         self.admitted.keys().chain(only_marked).filter(|other| *other != instance).count()
+    }
+
+    /// Returns the place of the oldest of the notices that wait unproven, of the instance and kind that have the most.
+    fn oldest_of_most(&self, of: impl Fn(&InstanceId) -> bool) -> Option<usize> {
+        let waiting = || self.unproven.iter().enumerate().filter(|(_, (instance, ..))| of(instance));
+        let mut groups: HashMap<(&InstanceId, NoticeKind), (usize, usize)> = HashMap::new();
+        for (place, (instance, kind, _)) in waiting() {
+            groups.entry((instance, *kind)).or_insert((0, place)).0 += 1;
+        }
+        groups.into_values().max_by_key(|(count, oldest)| (*count, Reverse(*oldest))).map(|(_, oldest)| oldest)
     }
 }
 
@@ -96,19 +107,24 @@ impl Draining {
         self.lock().admitted.get(instance).is_some_and(|places| places.by_room > 0)
     }
 
-    /// Counts a notice of the instance that waits unproven. Where there are too many, the oldest wait is ended by its token: what is
-    /// real is confirmed within seconds.
-    pub(super) fn wait_unproven(self: &Arc<Self>, instance: &InstanceId, end: &CancellationToken) -> Unproven {
+    /// Counts a notice of the instance that waits unproven. Where there are too many, the oldest wait of the kind and instance that have
+    /// the most is ended by its token: what is real is confirmed within seconds, and is one of its kind.
+    pub(super) fn wait_unproven(
+        self: &Arc<Self>,
+        instance: &InstanceId,
+        kind: NoticeKind,
+        end: &CancellationToken,
+    ) -> Unproven {
         let mut state = self.lock();
-        let of_one = state.unproven.iter().filter(|(other, _)| other == instance).count();
+        let of_one = state.unproven.iter().filter(|(other, ..)| other == instance).count();
         let oldest = match of_one {
-            MAX_UNPROVEN_OF_ONE.. => state.unproven.iter().position(|(other, _)| other == instance),
-            _ => (state.unproven.len() >= MAX_UNPROVEN).then_some(0),
+            MAX_UNPROVEN_OF_ONE.. => state.oldest_of_most(|of| of == instance),
+            _ => (state.unproven.len() >= MAX_UNPROVEN).then(|| state.oldest_of_most(|_| true)).flatten(),
         };
-        if let Some((_, crowded_out)) = oldest.and_then(|place| state.unproven.remove(place)) {
+        if let Some((.., crowded_out)) = oldest.and_then(|place| state.unproven.remove(place)) {
             crowded_out.cancel();
         }
-        state.unproven.push_back((instance.clone(), end.clone()));
+        state.unproven.push_back((instance.clone(), kind, end.clone()));
         Unproven { draining: Arc::clone(self), end: end.clone() }
     }
 
@@ -144,7 +160,7 @@ pub(super) struct Unproven {
 
 impl Drop for Unproven {
     fn drop(&mut self) {
-        self.draining.lock().unproven.retain(|(_, end)| *end != self.end);
+        self.draining.lock().unproven.retain(|(.., end)| *end != self.end);
     }
 }
 

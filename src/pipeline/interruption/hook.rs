@@ -199,7 +199,11 @@ impl Hooks {
         };
         match timeout(LOOK_UP_TIMEOUT, tries).await {
             Ok(looked) => looked,
-            Err(_) => Err(last.unwrap_or_else(|| not_described(hook, format!("no answer within {LOOK_UP_TIMEOUT:?}")))),
+            // The call may have waited for its turn all the time.
+            Err(_) => Err(last.unwrap_or_else(|| {
+                let message = format!("no answer within {LOOK_UP_TIMEOUT:?}");
+                AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::TimedOut, message)
+            })),
         }
     }
 
@@ -228,7 +232,8 @@ impl Hooks {
             let others = hooks.into_iter().filter_map(|found| found.lifecycle_hook_name).collect();
             self.others.lock().unwrap_or_else(PoisonError::into_inner).insert(hook.group.clone(), others);
         }
-        Err(not_described(hook, "the group has no such hook, or it names no timeout".to_owned()))
+        let message = "the group has no such hook, or it names no timeout".to_owned();
+        Err(AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::NotFound, message))
     }
 
     /// Returns the last heartbeat of the action from this process: a notice that comes back need not send one at once. `None` of an
@@ -331,8 +336,4 @@ fn over<T>(answer: Result<T, AwsError>) -> Result<HookReply, AwsError> {
 
 fn subject(hook: &Hook) -> String {
     format!("hook {} of group {}", hook.name, hook.group)
-}
-
-fn not_described(hook: &Hook, message: String) -> AwsError {
-    AwsError::new(DESCRIBE_HOOKS, &subject(hook), Category::NotFound, message)
 }

@@ -1,11 +1,14 @@
 //! A launched instance: its hook is completed as soon as its Node is Ready. And the marks that a notice ends.
 
-use super::Case;
 use super::completion::KeptHook;
 use super::decisions::ended_marks;
+use super::hook::HookReply;
+use super::policy::Heartbeats;
 use super::step::Finding;
-use crate::clients::gate::{Backoff, CALL_TIMEOUT};
-use crate::fact::Fact;
+use super::{Case, Interrupter};
+use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
+use crate::fact::{Fact, HeartbeatResult};
+use crate::pipeline::event::Detail;
 use crate::pipeline::node::Node;
 use crate::pipeline::node::Released;
 use std::sync::Arc;
@@ -34,11 +37,45 @@ impl Case {
     /// Removes the marks that the notice ends. An instance that was stopped in the warm pool has another boot ID now, which releases it;
     /// one that went on running has not.
     pub(super) async fn release_marks(&self, node: &Node, by: Instant) -> Finding {
+        let others = self.interrupter.index.others(node);
+        let has_marks = |node: &Node| ended_marks(&self.notice, node).is_some();
+        if !has_marks(node) && !others.iter().any(|other| has_marks(other)) {
+            return Finding::MarksReleased(true);
+        }
+        if !self.is_shown(by).await {
+            return Finding::MarksReleased(false);
+        }
         let mut all = self.release_marks_of(node, by).await;
-        for other in self.interrupter.index.others(node) {
+        for other in others {
             all &= self.release_marks_of(&other, by).await;
         }
         Finding::MarksReleased(all)
+    }
+
+    /// Whether Auto Scaling knows the lifecycle action of a launch, as it shows by accepting a heartbeat: whoever may write to the queue can
+    /// tell of any. Nothing shows it without the right to send heartbeats, or in a dry run.
+    async fn is_shown(&self, by: Instant) -> bool {
+        let Interrupter { hooks, policy, .. } = &*self.interrupter;
+        let Detail::AsgLaunch(hook) = &self.notice.detail else { return true };
+        if policy.dry_run || policy.heartbeats == Heartbeats::Off {
+            return true;
+        }
+        let mut backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
+        loop {
+            let error = match hooks.beat(hook, self.notice.instance.as_str(), by).await {
+                Ok(reply) => return reply == HookReply::Done,
+                Err(error) => error,
+            };
+            let about = self.about();
+            self.tell(&Fact::Heartbeat { about, result: HeartbeatResult::Failed(error.category), error: Some(&error) });
+            let wait = backoff.step();
+            match error.category {
+                Category::Denied => return true,
+                Category::Invalid | Category::NotFound => return false,
+                _ if Instant::now() + wait >= by => return false,
+                _ => sleep(wait).await,
+            }
+        }
     }
 
     async fn release_marks_of(&self, node: &Node, by: Instant) -> bool {

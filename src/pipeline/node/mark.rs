@@ -5,9 +5,11 @@
 //! after a restart.
 
 mod hint;
+mod limit;
 mod progress;
 
 pub use hint::is_told_to_terminate;
+pub(super) use limit::{crowded_out, is_full};
 pub use progress::{Place, WaveState, deadline_of, deadlines_of, is_going, is_repaired, place_of, wave_state};
 pub(super) use progress::{end, put_off};
 
@@ -38,10 +40,6 @@ pub(super) const BOOTED_ANNOTATION: &str = "ebbtide/booted";
 
 /// Name of the label with the kind of the Node's newest notice.
 pub(super) const KIND_LABEL: &str = "ebbtide/kind";
-
-/// Maximum number of annotations with one prefix: all annotations of a Node share 256 KiB, and whoever writes to the queue has them
-/// written.
-const MAX_OF_A_PREFIX: usize = 64;
 
 /// The settings of every mark.
 #[derive(Clone, Debug, Default)]
@@ -191,7 +189,10 @@ impl Mark {
         let known = node.annotations.get(&self.key).map(|value| read(value));
         let marked = known.as_ref().is_some_and(|mark| mark.boot == *node.boot && mark.start == self.notice.start);
         // The Node is drained for others, too, and carries no more marks.
-        let unmarkable = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
+        let is_full = !node.annotations.contains_key(&self.key) && is_full(node, NOTICE_PREFIX);
+        // The mark of a drain, by which drains are counted, takes the place of one that only holds a cordon.
+        let crowded_out = self.crowds_out(node).filter(|_| is_full);
+        let unmarkable = is_full && crowded_out.is_none();
         if node.cordoned && (marked || unmarkable) && missing.is_empty() && !unlabelled {
             return None;
         }
@@ -216,6 +217,9 @@ impl Mark {
         notice.told = self.told(node, known);
         let mut annotations = json!({ UNDO_ANNOTATION: text(&undo) });
         self.adopt(node, &mut annotations, &mut notice);
+        if let Some(other) = crowded_out {
+            annotations[other] = Value::Null;
+        }
         if !unmarkable {
             annotations[&self.key] = text(&notice).into();
         }
@@ -238,17 +242,6 @@ pub(super) fn key_of(prefix: &str, identity: &str) -> String {
         let _ = write!(key, "{byte:02x}");
     }
     key
-}
-
-/// Whether the Node has as many annotations with this prefix as it may have.
-pub(super) fn is_full(node: &Node, prefix: &str) -> bool {
-    node.annotations.keys().filter(|key| key.starts_with(prefix)).count() >= MAX_OF_A_PREFIX
-}
-
-/// Returns the annotation with this prefix that gives way to another: that with the earliest time, if the Node has as many as it may have.
-pub(super) fn crowded_out<'a>(node: &'a Node, prefix: &str) -> Option<&'a String> {
-    let all = node.annotations.iter().filter(|(key, _)| key.starts_with(prefix));
-    all.min_by_key(|(_, time)| *time).map(|(key, _)| key).filter(|_| is_full(node, prefix))
 }
 
 /// Returns AWS's time of the newest copy of the notice with this identity that has left a mark on the Node, in whole seconds.
@@ -342,10 +335,16 @@ pub fn is_drained(node: &Node) -> bool {
     notices(node).any(|(_, mark)| mark.deadline.is_some())
 }
 
-/// Returns whether the notice with this identity has left its mark on the Node, for a change that begins at `start`.
+/// Returns the begin of the change by the mark of the notice with this identity.
 #[must_use]
-pub fn is_marked_for(node: &Node, identity: &str, start: Option<Timestamp>) -> bool {
-    mark_of(node, identity).is_some_and(|mark| mark.start == start.map(whole_seconds))
+pub fn start_of(node: &Node, identity: &str) -> Option<Timestamp> {
+    mark_of(node, identity)?.start
+}
+
+/// Returns whether the notice with this identity has left the mark of a drain on the Node, for a change that begins at `start`.
+#[must_use]
+pub fn is_drained_for(node: &Node, identity: &str, start: Option<Timestamp>) -> bool {
+    mark_of(node, identity).is_some_and(|mark| mark.deadline.is_some() && mark.start == start.map(whole_seconds))
 }
 
 /// Returns whether the Node carries the annotation of a notice.

@@ -359,7 +359,7 @@ pub fn standing_of(node: &Node, NodeNotice { notice, message }: &NodeNotice) -> 
 /// also if the event's own mark is on the Node: then the Node's notice is left to the message, which goes on with its work.
 #[must_use]
 pub fn same_as(node: &Node, notice: &Notice, now: Timestamp) -> Option<Notice> {
-    let Identity::Event(_) = &notice.identity else { return None };
+    let Identity::Event { .. } = &notice.identity else { return None };
     if mark_of(node, &notice.identity.to_string()).is_some() {
         return None;
     }

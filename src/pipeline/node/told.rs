@@ -32,7 +32,7 @@ pub fn patch(node: &Node, notice: &Notice, message: &str) -> Option<Value> {
     }
     let is_same = |mark: &NoticeAnnotation| match (notice.start(), &notice.identity) {
         (Some(start), _) => mark.start.is_some_and(|known| known.as_second() == start.as_second()),
-        (None, Identity::Event(_)) => {
+        (None, Identity::Event { .. }) => {
             mark.kind == notice.kind().as_str() && mark.since.is_some_and(|since| are_same(since, notice.at))
         }
         _ => false,

@@ -27,7 +27,7 @@ pub fn check(body: &str) {
                     Identity::Said { .. } | Identity::Condition { .. } => {
                         panic!("no message is what a Node says: {notice:?}")
                     }
-                    Identity::Event(id) => texts.push(id.clone()),
+                    Identity::Event { id, .. } => texts.push(id.clone()),
                 }
                 let mut times = vec![notice.at];
                 match &notice.detail {

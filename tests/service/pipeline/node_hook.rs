@@ -121,10 +121,14 @@ async fn an_instance_without_such_a_hook_is_drained_all_the_same() {
 /// A managed node group of EKS has a hook of EKS, which drains its nodes itself: docs/agent.md, "Without the hook".
 #[tokio::test(start_paused = true)]
 async fn a_group_whose_hook_others_complete_is_no_mistake() {
-    for (flags, told) in [(&[][..], 0.0), (&["--ignore-hook="][..], 1.0)] {
+    for (flags, own, told) in [(&[][..], false, 0.0), (&[][..], true, 1.0), (&["--ignore-hook="][..], false, 1.0)] {
         let stage = Stage::new(1, 1);
         let replica = stage.with_node_hook("a", flags).await;
         stage.world.aws.autoscaling.add_hook("group", "Terminate-LC-Hook", HookSpec::terminating(s(300)));
+        if own {
+            // Perhaps the one that is meant.
+            stage.world.aws.autoscaling.add_hook("group", "drian", HookSpec::terminating(s(300)));
+        }
         stage.world.aws.autoscaling.begin("group", "Terminate-LC-Hook", &instance(0));
         stage.says_termination(0);
         stage.until("noted", s(30), || stage.handled(0) == 1).await;

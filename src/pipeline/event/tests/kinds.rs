@@ -10,7 +10,7 @@ use super::{all, event_id, ignored, instance, one, time, with};
 #[test]
 fn a_spot_interruption_plain_and_through_sns() {
     let expected = Notice {
-        identity: event_id("4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
+        identity: event_id(NoticeKind::Spot, "4a6f9e2d-1c83-4b57-8f0e-d2b5c7a91e36"),
         instance: instance("i-0f60718293a4b5c6d"),
         at: time("2026-11-21T12:00:00Z"),
         detail: Detail::Spot { action: InstanceAction::Terminate },
@@ -25,7 +25,7 @@ fn a_spot_instance_may_be_stopped_or_hibernated() {
     assert_eq!(
         one(SPOT_HIBERNATE),
         Notice {
-            identity: event_id("91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
+            identity: event_id(NoticeKind::Spot, "91c5b7d3-0e2a-4f68-a4d9-6b8e1f3c5a70"),
             instance: instance("i-0718293a4b5c6d7e8"),
             at: time("2026-11-21T12:00:00Z"),
             detail: Detail::Spot { action: InstanceAction::Hibernate },
@@ -48,14 +48,15 @@ fn a_rebalance_recommendation() {
     assert_eq!(
         one(REBALANCE),
         Notice {
-            identity: event_id("7d2b5e90-8a4c-4c1f-b6e7-f3a9d0c84b15"),
+            identity: event_id(NoticeKind::Rebalance, "7d2b5e90-8a4c-4c1f-b6e7-f3a9d0c84b15"),
             instance: instance("i-0f60718293a4b5c6d"),
             at: time("2026-11-21T11:58:13Z"),
             detail: Detail::Rebalance,
         }
     );
     assert_eq!(one(REBALANCE).kind(), NoticeKind::Rebalance);
-    let other_name = Notice { identity: event_id("93ad1f50-6be2-4f7c-8d04-c1b2a3948576"), ..one(REBALANCE) };
+    let other_name =
+        Notice { identity: event_id(NoticeKind::Rebalance, "93ad1f50-6be2-4f7c-8d04-c1b2a3948576"), ..one(REBALANCE) };
     assert_eq!(one(REBALANCE_RECOMMENDED), other_name);
 }
 
@@ -68,7 +69,7 @@ fn a_fleet_that_shrinks_interrupts_its_instance() {
         assert_eq!(
             one(body),
             Notice {
-                identity: event_id(event),
+                identity: event_id(NoticeKind::Spot, event),
                 instance: instance(id),
                 at: time("2026-11-21T11:58:13Z"),
                 detail: Detail::Spot { action: InstanceAction::Terminate },
@@ -89,7 +90,7 @@ fn a_state_change_in_every_state() {
     assert_eq!(
         one(STATE_STOPPING),
         Notice {
-            identity: event_id("2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
+            identity: event_id(NoticeKind::StateChange, "2f8e1a6c-5b0d-4973-9ac4-e1d7b3f60258"),
             instance: instance("i-018293a4b5c6d7e8f"),
             at: time("2026-11-21T12:30:45Z"),
             detail: Detail::StateChange { state: InstanceState::Stopping },
@@ -114,7 +115,7 @@ fn a_capacity_reservation_says_when_it_ends() {
     assert_eq!(
         one(CAPACITY_RESERVATION),
         Notice {
-            identity: event_id("8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
+            identity: event_id(NoticeKind::CapacityReservation, "8b3d7f15-a29e-4c60-91f8-5e0c4d6b2a97"),
             instance: instance("i-03a4b5c6d7e8f9012"),
             at: time("2026-11-21T13:00:00Z"),
             detail: Detail::CapacityReservation { terminates_at: Some(time("2026-11-21T13:02:00Z")) },

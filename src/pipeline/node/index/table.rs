@@ -3,9 +3,15 @@
 use crate::clients::watch::older;
 use crate::pipeline::event::InstanceId;
 use crate::pipeline::node::Node;
+use crate::pipeline::node::mark::is_drained;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch as signal;
+use tokio::time::Instant;
+
+/// Time for which it is known that a Node has lost its last mark of a drain.
+const LET_GO_KEPT: Duration = Duration::from_hours(1);
 
 /// Nodes by name, so that whoever looks at all of them has the same order each time.
 pub(super) type NodesByName = BTreeMap<Arc<str>, Arc<Node>>;
@@ -18,6 +24,8 @@ pub(super) struct NodeTable {
     by_instance: HashMap<InstanceId, Vec<Arc<Node>>>,
     /// Signals of changes, by instance ID.
     subscriptions: HashMap<InstanceId, signal::Sender<()>>,
+    /// When Nodes have lost their last mark of a drain without a restart.
+    let_go: HashMap<InstanceId, Instant>,
 }
 
 impl NodeTable {
@@ -73,6 +81,11 @@ impl NodeTable {
                 return;
             }
             node.remember_conditions(known, true);
+            if is_drained(known) && !is_drained(&node) && known.boot == node.boot {
+                let now = Instant::now();
+                self.let_go.retain(|_, at| now < *at + LET_GO_KEPT);
+                self.let_go.insert(node.instance.clone(), now);
+            }
         }
         let node = Arc::new(node);
         let before = self.by_name.insert(Arc::clone(&node.name), Arc::clone(&node));
@@ -81,6 +94,11 @@ impl NodeTable {
         }
         place(&mut self.by_instance, &node);
         self.signal(&node.instance);
+    }
+
+    /// Returns the instances whose Nodes have lost their last mark of a drain within this time, without a restart.
+    pub(super) fn let_go_within(&self, time: Duration) -> impl Iterator<Item = &InstanceId> {
+        self.let_go.iter().filter(move |(_, at)| at.elapsed() < time).map(|(instance, _)| instance)
     }
 
     /// Removes the Node with this name and UID.

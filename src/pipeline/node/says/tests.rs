@@ -176,7 +176,11 @@ fn a_withdrawal_removes_the_mark_of_the_node_s_word_unless_it_is_said_again() {
 fn an_event_about_the_same_is_known() {
     let node = spot();
     let own = given(&node).remove(0).unwrap().notice;
-    let event = |at: Timestamp| Notice { identity: Identity::Event("event-1".to_owned()), at, ..own.clone() };
+    let event = |at: Timestamp| Notice {
+        identity: Identity::Event { kind: NoticeKind::Spot, id: "event-1".to_owned() },
+        at,
+        ..own.clone()
+    };
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:59:28Z")), at(NOW)), Some(own.clone()));
     assert_eq!(same_as(&node, &event(at("2026-11-24T21:50:00Z")), at(NOW)), None);
 }

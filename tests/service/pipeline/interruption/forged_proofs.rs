@@ -1,0 +1,210 @@
+//! Messages that somebody has made so that the limits take them for others, or AWS's word for theirs.
+
+use super::admission::{LIMITED, VERIFIED, request, untouched};
+use crate::harness::{Stage, instance, node, s};
+use ebbtide_sim::aws::HookSpec;
+use ebbtide_sim::messages::{self, Wrapping};
+use jiff::Timestamp;
+use tokio::time::sleep;
+
+const RETIREMENT: &str = "AWS_EC2_INSTANCE_RETIREMENT_SCHEDULED";
+const BLOCK: &str = "cr-0123456789abcdef0";
+
+fn now(stage: &Stage) -> Timestamp {
+    stage.world.clock.now()
+}
+
+fn drained(stage: &Stage, n: usize) -> bool {
+    stage.world.kube.pods_on(&node(n)).is_empty()
+}
+
+/// No call shows the interruption of such a reservation, and its deadline is hard.
+#[tokio::test(start_paused = true)]
+async fn a_reservation_that_aws_does_not_show_to_be_interrupted_overrides_no_budget_if_all_are_verified() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&VERIFIED).await;
+    let body = messages::capacity_reservation("r-0", &instance(0), now(&stage), now(&stage) + s(2));
+    stage.world.aws.sqs.send(body);
+    stage.until_handled(s(200)).await;
+    untouched(&stage, 0);
+    replica.ended_once("capacity-reservation", "not-admitted");
+    stage.rest(&[&replica]).await;
+}
+
+/// A mark says that AWS has been asked before: not that of a cordon which a message of another kind has set, whatever its id.
+#[tokio::test(start_paused = true)]
+async fn a_cordon_opens_no_door_for_a_drain_with_the_same_identity() {
+    let flags = [&VERIFIED[..], &["--max-draining", "1"]].concat();
+    let stage = Stage::new(2, 1);
+    stage.block(0);
+    stage.block(1);
+    stage.world.aws.autoscaling.join("group", &instance(0));
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(60)));
+    let replica = stage.start(&flags).await;
+    for (n, id) in [(0, "group/hook/token"), (1, "x")] {
+        stage.world.aws.sqs.send(messages::rebalance(id, &instance(n), now(&stage)));
+    }
+    sleep(s(30)).await;
+    stage.send_terminate(0, "token", Wrapping::Event);
+    request(&stage, 1, "fulfilled");
+    stage.world.aws.sqs.send(messages::spot("x", &instance(1), now(&stage)));
+    stage.until_handled(s(600)).await;
+    assert!(stage.has_pod("web-0-0") && stage.has_pod("web-1-0"), "{}", stage.story());
+    replica.ended_once("asg-terminate", "not-admitted");
+    replica.ended_once("spot", "not-admitted");
+    stage.rest_for(&[&replica], s(1300)).await;
+}
+
+/// A drain is counted by its mark, and a node carries 64.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_full_of_cordons_counts_when_it_is_drained() {
+    let stage = Stage::new(3, 1);
+    (0..3).for_each(|n| stage.block(n));
+    let replica = stage.start(&["--max-draining", "1"]).await;
+    for n in 0..3 {
+        for mark in 0..64 {
+            stage.world.aws.sqs.send(messages::rebalance(&format!("r-{n}-{mark}"), &instance(n), now(&stage)));
+        }
+    }
+    stage.until("all are cordoned", s(120), || (0..3).all(|n| stage.notices(n).len() == 64)).await;
+    for n in 0..3 {
+        let body = messages::spot(&format!("h-{n}"), &instance(n), now(&stage));
+        stage.world.aws.sqs.send(body.replace("\"terminate\"", "\"hibernate\""));
+        sleep(s(10)).await;
+    }
+    stage.until_handled(s(120)).await;
+    assert_eq!((0..3).filter(|n| drained(&stage, *n)).count(), 1, "{}", stage.story());
+    assert!((0..3).all(|n| stage.notices(n).len() <= 64));
+    stage.rest_for(&[&replica], s(1300)).await;
+}
+
+/// Nobody has announced the change, and the sender of its end is that of its begin.
+#[tokio::test(start_paused = true)]
+async fn changes_that_are_called_off_make_no_room_for_the_next() {
+    let stage = Stage::new(10, 1);
+    (0..10).for_each(|n| stage.block(n));
+    let replica = stage.start(&["--max-draining", "1"]).await;
+    for n in 0..10 {
+        let (id, start) = (format!("c-{n}"), now(&stage) + s(3));
+        stage.health(n, (&id, RETIREMENT), start, "upcoming");
+        sleep(s(8)).await;
+        stage.health(n, (&id, RETIREMENT), start, "closed");
+        sleep(s(8)).await;
+    }
+    let gone = (0..10).filter(|n| drained(&stage, *n)).count();
+    assert!(gone <= 1, "{gone} of 10 nodes are drained within 160 s\n{}", stage.story());
+    drop(replica);
+}
+
+/// EC2 lists no change that begins in a month, so that it does not list it any more.
+#[tokio::test(start_paused = true)]
+async fn a_change_is_not_called_off_by_another_begin() {
+    let stage = Stage::new(1, 1);
+    let start = now(&stage) + s(3000);
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    let replica = stage.start(&VERIFIED).await;
+    stage.health(0, ("c-0", RETIREMENT), start, "upcoming");
+    stage.until_handled(s(60)).await;
+    stage.health(0, ("c-0", RETIREMENT), start + s(30 * 24 * 3600), "closed");
+    sleep(s(600)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    stage.world.aws.ec2.close("change-0", "Canceled");
+    stage.until("it is called off", s(60), || !stage.cordoned(0)).await;
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// Its drain is going on, and may be called off as little.
+#[tokio::test(start_paused = true)]
+async fn a_drain_is_not_called_off_by_another_begin() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let start = now(&stage) + s(3000);
+    stage.world.aws.ec2.schedule(&instance(0), ("change-0", "instance-retirement"), start);
+    let replica = stage.start(&VERIFIED).await;
+    stage.health(0, ("c-0", RETIREMENT), start, "upcoming");
+    stage.until("it is confirmed", s(10), || stage.cordoned(0)).await;
+    stage.health(0, ("c-0", RETIREMENT), start + s(30 * 24 * 3600), "closed");
+    sleep(s(300)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    drop(replica);
+}
+
+/// The block ends, but not as early as the message says.
+#[tokio::test(start_paused = true)]
+async fn a_block_that_ends_later_confirms_no_earlier_end() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let ends = now(&stage) + s(59 * 60);
+    stage.world.aws.ec2.reserve(&instance(0), BLOCK);
+    stage.world.aws.ec2.add_reservation(BLOCK, true, "p5.48xlarge", ends);
+    let replica = stage.start(&VERIFIED).await;
+    let early = now(&stage) + s(30 * 60 + 1);
+    stage.world.aws.sqs.send(messages::capacity_block("e", BLOCK, now(&stage), early));
+    sleep(s(120)).await;
+    untouched(&stage, 0);
+    stage.world.aws.sqs.send(messages::capacity_block("f", BLOCK, now(&stage), ends));
+    stage.until("the real end is confirmed", s(60), || stage.cordoned(0)).await;
+    drop(replica);
+}
+
+/// With each notice that AWS denies, the one that has waited longest for room would go.
+#[tokio::test(start_paused = true)]
+async fn forged_notices_of_an_instance_do_not_crowd_out_its_honest_one() {
+    let stage = Stage::new(2, 1);
+    let replica = stage.start(&LIMITED).await;
+    stage.spot(0);
+    stage.until("the first is drained", s(20), || drained(&stage, 0)).await;
+    stage.world.aws.sqs.send(messages::rebalance("honest", &instance(1), now(&stage)));
+    sleep(s(10)).await;
+    request(&stage, 1, "fulfilled");
+    for n in 0..20 {
+        stage.world.aws.sqs.send(messages::spot(&format!("f-{n}"), &instance(1), now(&stage)));
+        sleep(s(1)).await;
+    }
+    sleep(s(200)).await;
+    untouched(&stage, 1);
+    stage.world.kube.remove_node(&node(0));
+    stage.until("there is room for the honest one", s(60), || drained(&stage, 1)).await;
+    stage.until_handled(s(60)).await;
+    stage.rest(&[&replica]).await;
+}
+
+/// It is a hint that an instance comes out of its warm pool, and Auto Scaling knows nothing of it.
+#[tokio::test(start_paused = true)]
+async fn a_forged_launch_from_a_warm_pool_uncordons_nothing() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on", "asg-launch=ready"]).await;
+    stage.terminate(0, s(600), Wrapping::Event);
+    stage.until("cordoned", s(10), || stage.cordoned(0)).await;
+    stage.world.aws.autoscaling.add_hook("group", "launch", HookSpec::launching(s(300)));
+    let names = ("group", "launch", "00000000-0000-4000-8000-000000000000");
+    let way = ("WarmPool", "AutoScalingGroup");
+    let body = messages::lifecycle_between(Wrapping::Event, false, names, &instance(0), now(&stage), way);
+    stage.world.aws.sqs.send(body);
+    sleep(s(60)).await;
+    assert!(stage.cordoned(0), "{}", stage.story());
+    drop(replica);
+}
+
+/// Each costs some bytes for each instance that it names.
+#[tokio::test(start_paused = true)]
+async fn large_messages_pause_the_receipt_before_they_fill_the_memory() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    let replica = stage.start(&["--on", "rebalance=drain"]).await;
+    let padding = format!("\"padding\":\"{}\",\"detail\":", "x".repeat(1_000_000));
+    for n in 0..40 {
+        let body = messages::rebalance(&format!("r-{n}"), &instance(0), now(&stage));
+        stage.world.aws.sqs.send(body.replacen("\"detail\":", &padding, 1));
+    }
+    sleep(s(60)).await;
+    let held = stage.world.aws.sqs.in_flight();
+    assert!((1..=16).contains(&held), "{held} messages of 1 MB are held");
+    stage.unblock(0);
+    stage.until_handled(s(60)).await;
+    replica.all_ended("rebalance", &[("drained", 40)]);
+    stage.rest_for(&[&replica], s(60)).await;
+}
