@@ -44,8 +44,11 @@ const SPOT_REQUESTS: Operation = Operation::new("ec2", "DescribeSpotInstanceRequ
 pub enum Proof {
     /// The request of the spot instance is marked for its end.
     SpotRequest,
-    /// The instance waits in its Auto Scaling group.
-    WaitsInGroup,
+    /// The instance waits in its Auto Scaling group: in this, if the message names it.
+    WaitsInGroup {
+        /// The group.
+        group: Option<String>,
+    },
     /// The instance stops or is terminated.
     Stops,
     /// EC2 lists a change of the instance with this begin.
@@ -74,7 +77,8 @@ impl Proof {
     pub fn of(notice: &Notice, verify: Verify) -> Option<Self> {
         match &notice.detail {
             Detail::Spot { .. } => Some(Self::SpotRequest),
-            Detail::AsgTerminate(_) | Detail::AsgTermination { .. } => Some(Self::WaitsInGroup),
+            Detail::AsgTerminate(hook) => Some(Self::WaitsInGroup { group: Some(hook.group.clone()) }),
+            Detail::AsgTermination { .. } => Some(Self::WaitsInGroup { group: None }),
             Detail::StateChange { .. } => Some(Self::Stops),
             Detail::ScheduledChange(ScheduledChange { start, is_issue: false, withdrawn: true, .. }) => {
                 Some(Self::UnlistedChange { start: *start })
@@ -112,7 +116,7 @@ impl Proof {
     pub const fn expected(&self) -> &'static str {
         match self {
             Self::SpotRequest => "its spot request is marked for interruption",
-            Self::WaitsInGroup => "its Auto Scaling group terminates it",
+            Self::WaitsInGroup { .. } => "its Auto Scaling group terminates it",
             Self::Stops => "EC2 stops or terminates it",
             Self::ListedChange { .. } => "EC2 lists the change",
             Self::UnlistedChange { .. } => "EC2 no longer lists the change",
@@ -184,10 +188,10 @@ impl Clients {
             questions.iter().filter(|(_, proof)| wanted(proof)).cloned().collect()
         };
         let spot = of(|proof| *proof == Proof::SpotRequest);
-        let hooks = of(|proof| *proof == Proof::WaitsInGroup);
+        let hooks = of(|proof| matches!(proof, Proof::WaitsInGroup { .. }));
         let changes = of(|proof| matches!(proof, Proof::ListedChange { .. } | Proof::UnlistedChange { .. }));
         let blocks = of(|proof| matches!(proof, Proof::EndingBlock { .. }));
-        let going = of(|proof| !matches!(proof, Proof::WaitsInGroup | Proof::UnlistedChange { .. }));
+        let going = of(|proof| !matches!(proof, Proof::WaitsInGroup { .. } | Proof::UnlistedChange { .. }));
         let asked: [(&[Question], BoxFuture<'_, Proven>); 5] = [
             (&spot, Box::pin(self.marked_requests(&spot))),
             (&hooks, Box::pin(self.waiting_in_groups(&hooks))),
@@ -243,7 +247,11 @@ impl Clients {
                 // An instance that is launched waits, too.
                 let waits = state.ends_with(":Wait") && state != "Pending:Wait";
                 if waits || state.contains("Terminat") {
-                    proven.extend(about(questions, instance.instance_id()));
+                    let is_there = |(_, proof): &Question| match proof {
+                        Proof::WaitsInGroup { group: Some(group) } => instance.auto_scaling_group_name() == Some(group),
+                        _ => true,
+                    };
+                    proven.extend(about(questions, instance.instance_id()).filter(is_there));
                 }
             }
         }

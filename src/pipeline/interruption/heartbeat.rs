@@ -5,7 +5,7 @@
 use super::hook::{HookReply, HookSearch};
 use super::policy::Heartbeats;
 use super::times::{HookTimes, due_beat};
-use super::{Case, MessageLink};
+use super::{Case, Interrupter, MessageLink};
 use crate::clients::gate::{Backoff, CALL_TIMEOUT, Category};
 use crate::fact::{Fact, HeartbeatResult, HookLack, TaskKind};
 use crate::pipeline::drain::Deadline;
@@ -26,6 +26,9 @@ const JITTER: f64 = 0.1;
 
 /// Maximum wait before the first heartbeat of an action of which nobody told when it ends is tried again.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
+
+/// Share of a hook's timeout after which a message about it is old.
+const OLD: u32 = 4;
 
 /// Waits between look-ups of a hook whose times are only assumed.
 const LOOK_UP_AGAIN: Backoff = Backoff::new(Duration::from_mins(1), Duration::from_mins(5));
@@ -94,7 +97,6 @@ impl Beating {
 
     /// Looks up assumed times until AWS answers. They decide when beats go out, and when the work must end.
     async fn look_up_again(&self) {
-        let Case { interrupter, notice, .. } = &self.case;
         let mut pause = LOOK_UP_AGAIN;
         while self.state.borrow().times.assumed {
             tokio::select! {
@@ -102,12 +104,28 @@ impl Beating {
                 () = self.over.cancelled() => return,
                 () = sleep(pause.step()) => {}
             }
-            // Boxed: the call is rare, and large.
-            let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { continue };
-            let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
-            let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
-            self.link.visibility_timeout.send_replace(times.visibility());
-            self.state.send_replace(HookState { times, deadline });
+            if !self.case.must_be_proven(&self.link, &self.hook, self.state.borrow().times) {
+                self.look_up().await;
+            }
+        }
+    }
+
+    /// Takes the hook's own times in place of the assumed ones, if AWS tells them.
+    async fn look_up(&self) {
+        let Case { interrupter, notice, .. } = &self.case;
+        // Boxed: the call is rare, and large.
+        let Ok(times) = Box::pin(interrupter.hooks.times(&self.hook)).await else { return };
+        let (node, now) = (interrupter.index.get(&notice.instance), Instant::now());
+        let deadline = interrupter.policy.deadline(notice, node.as_deref(), Some(times), &interrupter.clock, now);
+        self.link.visibility_timeout.send_replace(times.visibility());
+        self.state.send_replace(HookState { times, deadline });
+    }
+
+    /// Notes that the instance waits at the hook.
+    async fn is_proven(&self) {
+        self.link.proven.store(true, Ordering::Release);
+        if self.state.borrow().times.assumed {
+            self.look_up().await;
         }
     }
 
@@ -116,11 +134,12 @@ impl Beating {
         let interrupter = &self.case.interrupter;
         let mut last = interrupter.hooks.last_beat(&self.hook).unwrap_or(self.begun).max(self.begun);
         let mut state = self.state.subscribe();
-        if self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
+        let times = state.borrow().times;
+        let must_be_proven = self.case.must_be_proven(&self.link, &self.hook, times);
+        if must_be_proven || self.hook.token.is_none() && interrupter.policy.heartbeats != Heartbeats::Off {
             // Nobody said when the action began: after a heartbeat it is known when it ends. Until then it may end at any time.
-            let (times, is_known) = (state.borrow().times, self.link.proven.load(Ordering::Acquire));
-            let Some(beaten) = self.beat(times, Instant::now(), is_known).await else { return };
-            self.link.proven.store(true, Ordering::Release);
+            let Some(beaten) = self.beat(times, Instant::now(), !must_be_proven).await else { return };
+            self.is_proven().await;
             last = beaten;
         }
         loop {
@@ -163,16 +182,21 @@ impl Beating {
                 Ok(HookReply::Over) => {
                     self.tell(HeartbeatResult::Over, None);
                     // AWS does not know the action of a test message: that says nothing about the instance.
-                    if !is_known {
-                        self.denied().await;
-                    } else if !self.hook.is_test() {
-                        self.over.cancel();
+                    let is_wary = self.case.interrupter.policy.is_wary();
+                    match is_known && !is_wary {
+                        _ if self.hook.is_test() => {}
+                        true => self.over.cancel(),
+                        false => self.denied().await,
                     }
                     return None;
                 }
                 Err(error) => error,
             };
             self.tell(HeartbeatResult::Failed(error.category), Some(&error));
+            if error.category == Category::Denied && !is_known {
+                // Nothing will prove it.
+                self.is_proven().await;
+            }
             let is_final = match error.category {
                 Category::NotFound => true,
                 // Other codes than that of a hook which does not exist may be AWS's own trouble.
@@ -206,6 +230,9 @@ impl Beating {
                     self.case.tell(&Fact::HookNotFound { about: self.case.about(), hook: &self.hook.name, why: &why });
                     return self.link.disown_hook();
                 }
+                Err(error) if error.category() == Category::Denied && self.hook.token.is_some() => {
+                    return self.over.cancel();
+                }
                 Err(_) => sleep(FIRST_RETRY).await,
             }
         }
@@ -213,6 +240,18 @@ impl Beating {
 
     fn tell(&self, result: HeartbeatResult, error: Option<&dyn std::fmt::Display>) {
         self.case.tell(&Fact::Heartbeat { about: self.case.about(), result, error });
+    }
+}
+
+impl Case {
+    /// Whether AWS has still to accept a heartbeat, before the end of the hook counts as that of the instance: nobody told of the action, or
+    /// the message that did is old, and comes perhaps from others who may write to the queue.
+    pub(super) fn must_be_proven(&self, link: &MessageLink, hook: &Hook, times: HookTimes) -> bool {
+        let Interrupter { policy, clock, .. } = &*self.interrupter;
+        let is_old = || clock.notice_instant(self.notice.at) + times.heartbeat / OLD < Instant::now();
+        let is_doubted = hook.token.is_none() || policy.is_wary() && is_old() && !hook.is_test();
+        let can_be = !policy.dry_run && policy.heartbeats != Heartbeats::Off;
+        can_be && is_doubted && !link.proven.load(Ordering::Acquire)
     }
 }
 

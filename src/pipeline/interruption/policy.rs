@@ -282,6 +282,13 @@ impl Policy {
         }
     }
 
+    /// Whether AWS is asked about what is out of the ordinary, because others may write to the queue.
+    #[must_use]
+    pub fn is_wary(&self) -> bool {
+        let Admission { max_draining, verify, asks_aws } = self.admission;
+        asks_aws && (verify == Verify::Always || verify == Verify::Unusual && max_draining.is_some())
+    }
+
     /// Returns when the notice is acted on, if the user wants that shortly before the announced change. A retirement is acted on at once:
     /// the instance's host fails already.
     #[must_use]

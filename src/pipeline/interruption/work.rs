@@ -258,7 +258,9 @@ impl Interruption {
             HookTimes::UNKNOWN
         });
         self.link.visibility_timeout.send_replace(times.visibility());
-        Finding::HookTimes(times)
+        // Until then the hook's end is only our patience.
+        let assumed = times.assumed || self.case.must_be_proven(&self.link, hook, times);
+        Finding::HookTimes(HookTimes { assumed, ..times })
     }
 
     /// Reports the begin, and starts the heartbeat.

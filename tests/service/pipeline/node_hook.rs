@@ -4,6 +4,7 @@ use super::nodes::{TERMINATION, outcomes};
 use crate::harness::{Replica, Stage, instance, node, s};
 use ebbtide_sim::aws::{ActionState, GroupSpec, HookResult, HookSpec};
 use ebbtide_sim::fault::{Fault, Rule};
+use ebbtide_sim::kube::Pod;
 use std::time::Duration;
 use tokio::time::sleep;
 
@@ -274,6 +275,22 @@ async fn an_instance_that_waits_at_another_hook_is_drained_within_its_budgets() 
 }
 
 /// Nobody knows how much of a timeout is left.
+/// Its pods' owners wait for the end of the instance, which the named hook would set.
+#[tokio::test(start_paused = true)]
+async fn a_hook_at_which_the_instance_does_not_wait_disturbs_no_pod_that_asks_for_peace() {
+    let stage = Stage::new(1, 0);
+    let pod = Pod::on(&node(0)).named("peace").grace(s(60)).annotations([("ebbtide/ignore", "true")]);
+    stage.world.kube.add_pod(pod);
+    stage.world.aws.autoscaling.add_hook("group", "drain", HookSpec::terminating(s(60)));
+    let replica = stage.with_node_hook("a", &["--drain-timeout", "77s"]).await;
+    stage.world.aws.autoscaling.add_hook("group", "other", HookSpec::terminating(s(600)));
+    stage.world.aws.autoscaling.begin("group", "other", &instance(0));
+    stage.says_termination(0);
+    stage.until("noted", s(120), || stage.handled(0) == 1).await;
+    assert!(stage.has_pod("peace"), "{}", stage.story());
+    stage.rest(&[&replica]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_first_heartbeat_that_fails_is_tried_again_at_once() {
     let stage = Stage::slow(s(100));

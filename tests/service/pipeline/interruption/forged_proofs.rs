@@ -208,3 +208,43 @@ async fn large_messages_pause_the_receipt_before_they_fill_the_memory() {
     replica.all_ended("rebalance", &[("drained", 40)]);
     stage.rest_for(&[&replica], s(60)).await;
 }
+
+/// Auto Scaling says that the instance waits, and not at which hook, nor since when.
+#[tokio::test(start_paused = true)]
+async fn a_forged_hook_of_an_instance_that_waits_presses_no_drain() {
+    for (group, age) in [("group", s(7200)), ("group", s(0)), ("other", s(0)), ("other", s(7200))] {
+        let stage = Stage::new(1, 1);
+        stage.block(0);
+        stage.world.aws.autoscaling.add_hook("other", "hook", HookSpec::terminating(s(30)));
+        let replica = stage.start(&VERIFIED).await;
+        let token = stage.terminate(0, s(3600), Wrapping::Event);
+        stage.until("it is confirmed", s(20), || stage.cordoned(0)).await;
+        let names = (group, "hook", "00000000-0000-4000-8000-000000000000");
+        let body = messages::lifecycle(Wrapping::Event, true, names, &instance(0), now(&stage) - age);
+        stage.world.aws.sqs.send(body);
+        sleep(s(2400)).await;
+        assert!(stage.has_pod("web-0-0"), "{group} {age:?}: a budget is overridden\n{}", stage.story());
+        stage.unblock(0);
+        stage.until("drained", s(60), || drained(&stage, 0)).await;
+        stage.until("completed", s(60), || !stage.action(&token).completions.is_empty()).await;
+        stage.completed_once(&token);
+        stage.until_handled(s(3600)).await;
+        stage.rest(&[&replica]).await;
+    }
+}
+
+/// A hook whose message is read late is kept alive and completed all the same.
+#[tokio::test(start_paused = true)]
+async fn an_old_message_of_a_real_hook_is_proven_by_its_first_heartbeat() {
+    let stage = Stage::new(1, 1);
+    stage.block(0);
+    stage.world.aws.autoscaling.add_hook("group", "hook", HookSpec::terminating(s(300)));
+    let token = stage.world.aws.autoscaling.begin("group", "hook", &instance(0));
+    stage.send_terminate(0, &token, Wrapping::Event);
+    sleep(s(200)).await;
+    let replica = stage.start(&VERIFIED).await;
+    stage.until_handled(s(200)).await;
+    assert!(drained(&stage, 0), "the hook's end is hard\n{}", stage.story());
+    stage.completed_once(&token);
+    stage.rest(&[&replica]).await;
+}
