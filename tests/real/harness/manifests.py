@@ -33,7 +33,7 @@ def node(
     taint: str | None = None,
     labels: dict[str, str] | None = None,
 ) -> Object:
-    """Returns a Node as the cloud controller manager leaves it, with these labels. Its kubelet is kwok, or it has none."""
+    """Returns a Node with labels, as the cloud controller manager leaves it. Its kubelet is kwok, or it has none."""
     return {
         "metadata": {
             "name": name,

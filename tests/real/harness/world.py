@@ -187,7 +187,7 @@ class World:
     def register(
         self, instance: str, *, kubelet: bool = True, taint: str | None = None, labels: dict[str, str] | None = None
     ) -> Node:
-        """Registers an instance's node, with a taint and labels if given. Without a kubelet, `say_ready` sets its condition."""
+        """Registers an instance's node, with a taint and labels. Without a kubelet, `say_ready` sets its condition."""
         node = Node(f"{self.name}-{len(self.nodes) + 1}", instance)
         self.nodes.append(node)
         made = manifests.node(self.name, node.name, instance, kubelet=kubelet, taint=taint, labels=labels)
